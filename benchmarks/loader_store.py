@@ -46,9 +46,9 @@ class SlowStore:
     is_remote = True
 
     def __init__(self, uri: str) -> None:
-        from headrace.store import open_store
+        from headrace.store import Capabilities, open_store
 
-        self.inner = open_store(uri)
+        self.inner, self.capabilities = open_store(uri), Capabilities()
 
     @property
     def uri(self) -> str:

@@ -12,9 +12,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import xxhash
 
-from headrace.store.errors import ObjectMissing, StoreRefused, StoreUnavailable
-from headrace.store.files import Draft
-from headrace.store.objects import Buffer, ObjectStore, stream
+from headrace.store.contract import (
+    Buffer,
+    ObjectDraft,
+    ObjectMissing,
+    ObjectStore,
+    StoreRefused,
+    StoreUnavailable,
+    stream,
+)
 
 #: Bytes that are read at once of what stands under a key.
 PIECE_BYTES = 1 << 20
@@ -31,7 +37,7 @@ def put(store: ObjectStore, key: str, parts: Sequence[Buffer]) -> None:
     _put(store, key, lambda: store.create(key, parts), lambda: parts)
 
 
-def put_draft(store: ObjectStore, key: str, draft: Draft) -> None:
+def put_draft(store: ObjectStore, key: str, draft: ObjectDraft) -> None:
     """Have a draft's bytes stand under the key, durably. Raises ObjectDiffers where others do, StoreError."""
     _put(store, key, lambda: draft.create(key), draft.pieces)
 

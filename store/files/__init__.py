@@ -6,7 +6,7 @@ from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
     from headrace.store.files import disk as disk, store as store
-    from headrace.store.files.drafts import Draft as Draft, DraftFile as DraftFile, open_draft as open_draft
+    from headrace.store.files.drafts import DraftFile as DraftFile, open_draft as open_draft
     from headrace.store.files.scratch import Scratch as Scratch, near as near
     from headrace.store.files.store import FileStore as FileStore
     from headrace.store.files.user_cache import own_cache as own_cache

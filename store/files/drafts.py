@@ -7,22 +7,23 @@ any object is.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import mmap
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
 import xxhash
 
-from headrace.store import Buffer, ObjectStore, StoreStalled
+from headrace.store.contract import Buffer, ObjectDraft, ObjectStore, StoreStalled
 from headrace.store.files.scratch import PIECE_BYTES, Scratch, near
-from headrace.store.files.writeback import begin_writing
 
 #: Bytes of a draft on disk behind which the disk is asked to begin with them: the end waits for what is left of it.
 AHEAD_BYTES = 4 << 20
+_SYNC_FILE_RANGE_WRITE = 2
 
 
-class Draft:
-    """The bytes of an object so far. Raises StoreError, as `ObjectStore.create` does, at each step."""
+class ScratchDraft:
+    """A draft in a scratch file: see `ObjectDraft`."""
 
     __slots__ = ("_begun", "_complain", "_create", "_scratch", "_stays")
 
@@ -80,8 +81,8 @@ class DraftFile:
 
     closed = False
 
-    def __init__(self, draft: Draft) -> None:
-        self._draft: Draft | None = draft
+    def __init__(self, draft: ObjectDraft) -> None:
+        self._draft: ObjectDraft | None = draft
         self._state = xxhash.xxh3_128()
         #: bytes so far
         self.size = 0
@@ -111,14 +112,14 @@ class DraftFile:
         """Nothing: whoever opened the draft closes it."""
 
 
-def open_draft(store: ObjectStore) -> AbstractContextManager[Draft]:
+def open_draft(store: ObjectStore) -> AbstractContextManager[ObjectDraft]:
     """A draft of an object of this store; what is not made an object is gone behind the `with`."""
-    own: Callable[[], AbstractContextManager[Draft]] | None = getattr(store, "draft", None)
+    own = store.capabilities.draft
     return own() if own is not None else _apart(store)
 
 
 @contextlib.contextmanager
-def _apart(store: ObjectStore) -> Iterator[Draft]:
+def _apart(store: ObjectStore) -> Iterator[ObjectDraft]:
     """A draft among temporary files, or in memory."""
     scratch = near(None)
 
@@ -134,4 +135,15 @@ def _apart(store: ObjectStore) -> Iterator[Draft]:
             f"{error.strerror}; free space there, or name another folder in TMPDIR"
         )
 
-    yield Draft(scratch, create, complain)
+    yield ScratchDraft(scratch, create, complain)
+
+
+def begin_writing(descriptor: int, offset: int, size: int) -> None:
+    """Have the kernel begin writing these bytes to its disk, where it can, without waiting: sync_file_range(2).
+
+    It makes nothing durable, but leaves `fsync` less to wait for: 3 ms in place of 24 for a shard of 31 MB, where two
+    were written at once. `fsync` reports what fails here.
+    """
+    with contextlib.suppress(AttributeError):  # a system without it
+        call = ctypes.CDLL(None).sync_file_range
+        call(descriptor, ctypes.c_int64(offset), ctypes.c_int64(size), ctypes.c_uint(_SYNC_FILE_RANGE_WRITE))

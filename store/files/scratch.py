@@ -12,7 +12,7 @@ import tempfile
 import weakref
 from collections.abc import Iterator
 
-from headrace.store import Buffer
+from headrace.store.contract import Buffer, ObjectStore
 
 #: What `pieces` reads at once: small enough to stay in a processor's cache.
 PIECE_BYTES = 1 << 20
@@ -87,10 +87,10 @@ class Scratch:
             view, offset = view[count:], offset + count
 
 
-def near(store: object) -> Scratch:
+def near(store: ObjectStore | None) -> Scratch:
     """A scratch file on the disk of a store that has one, else among temporary files; without room, in memory."""
     with contextlib.suppress(OSError):
-        folder = getattr(store, "scratch_folder", None)
+        folder = store.capabilities.scratch_folder if store is not None else None
         scratch = Scratch.on_disk(folder() if folder is not None else None)
         disk = os.fstatvfs(scratch.fileno())
         if disk.f_bavail * disk.f_frsize >= FREE_BYTES_MIN:

@@ -22,12 +22,14 @@ import stat
 import time
 from collections.abc import Iterator, Sequence
 
-from headrace.store import (
+from headrace.store.contract import (
     RESERVED_SEGMENT,
     Buffer,
+    Capabilities,
     Decide,
     InvalidKey,
     InvalidUri,
+    ObjectDraft,
     ObjectInfo,
     ObjectMissing,
     StoreError,
@@ -37,7 +39,7 @@ from headrace.store import (
     validate_key,
 )
 from headrace.store.files import disk
-from headrace.store.files.drafts import Draft
+from headrace.store.files.drafts import ScratchDraft
 from headrace.store.files.scratch import Scratch
 
 #: A temporary file younger than this is left alone: its writer may live in another container or on another host.
@@ -100,6 +102,11 @@ class FileStore:
         """See `ObjectStore.is_remote`."""
         return False
 
+    @property
+    def capabilities(self) -> Capabilities:
+        """See `ObjectStore.capabilities`."""
+        return Capabilities(draft=self.draft, scratch_folder=self.scratch_folder)
+
     def create(self, key: str, parts: Sequence[Buffer]) -> bool:
         """See `ObjectStore.create`."""
         path = self._path(key)
@@ -115,7 +122,7 @@ class FileStore:
             raise self._unavailable("create", key, error, size=_size_of(parts)) from error
 
     @contextlib.contextmanager
-    def draft(self) -> Iterator[Draft]:
+    def draft(self) -> Iterator[ObjectDraft]:
         """A temporary file that becomes an object by `link`: see `headrace.store.files.drafts`."""
         try:
             with self._temporary() as (descriptor, temp):
@@ -131,7 +138,7 @@ class FileStore:
                         raise self._unavailable("create", key, error, size=scratch.size) from error
 
                 complain = functools.partial(self._unavailable, "create", "an object")
-                yield Draft(scratch, create, complain, stays=True)
+                yield ScratchDraft(scratch, create, complain, stays=True)
         except OSError as error:
             raise self._unavailable("create", "an object", error) from error
 

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from minio.datatypes import parse_list_objects
 
-from headrace.store import StoreUnavailable
+from headrace.store.contract import StoreUnavailable
 from headrace.store.s3.wire import Answer
 from headrace.store.s3.xml import check_xml
 

@@ -13,11 +13,11 @@ import contextlib
 import os
 import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
-from headrace.store import Buffer, StoreRefused
+from headrace.store.contract import Buffer, Capabilities, StoreRefused
 
 #: Two for each key: SeaweedFS serves two that meet one behind the other, but has a third come again after a second.
 RACERS = 2
@@ -32,10 +32,6 @@ _RACES: dict[tuple[int, str], Future[None]] = {}
 _LOCK = threading.Lock()
 
 
-#: `create`, with what to call between the headers and the bytes of the request.
-CreateBehind = Callable[[str, Sequence[Buffer], Callable[[], None]], bool]
-
-
 class Creates(Protocol):
     """As much of an `ObjectStore` as a race needs."""
 
@@ -46,6 +42,11 @@ class Creates(Protocol):
 
     @property
     def is_remote(self) -> bool:
+        """See `ObjectStore`."""
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities:
         """See `ObjectStore`."""
         ...
 
@@ -66,7 +67,7 @@ def begin_race(store: Creates) -> Future[None] | None:
     """
     if not store.is_remote:
         return None
-    place = (os.getpid(), getattr(store, "bucket_uri", store.uri))
+    place = (os.getpid(), store.capabilities.bucket or store.uri)
     with _LOCK:
         race = _RACES.get(place)
         if race is None or (race.done() and race.exception() is not None):
@@ -100,7 +101,7 @@ def probe_create_if_absent(store: Creates, racers: int = RACERS, rounds: int = R
 
 def _race(store: Creates, key: str, racers: int) -> int:
     """How many of the racers, and of one who comes late, have created the key; it is gone at the end."""
-    create_behind: CreateBehind | None = getattr(store, "create_behind", None)
+    create_gated = store.capabilities.create_gated
     arrived, word = threading.Semaphore(0), threading.Event()
 
     def stand() -> None:
@@ -110,8 +111,8 @@ def _race(store: Creates, key: str, racers: int) -> int:
     def race(racer: int) -> bool:
         parts = [f"racer {racer}".encode()]
         try:
-            if create_behind is not None:
-                return create_behind(key, parts, stand)
+            if create_gated is not None:
+                return create_gated(key, parts, stand)
             stand()
             return store.create(key, parts)
         finally:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from headrace.store import StoreRefused, StoreStalled, StoreUnavailable
+from headrace.store.contract import StoreRefused, StoreStalled, StoreUnavailable
 from headrace.store.s3.answers import Meaning, meaning_of, no_bucket, problem_of, remedy_of
 from headrace.store.s3.backoff import Breaker, Patience
 from headrace.store.s3.config import S3Target

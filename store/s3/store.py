@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import xxhash
 
-from headrace.store import (
+from headrace.store.contract import (
     KEY_BYTES_MAX,
     RESERVED_SEGMENT,
     Buffer,
+    Capabilities,
     ChecksumMismatch,
     Decide,
     InvalidKey,
@@ -94,14 +95,15 @@ class S3Store:
         return True
 
     @property
-    def bucket_uri(self) -> str:
-        """What names the bucket and its endpoint, whatever the prefix."""
-        return f"s3://{self._target.bucket} at {self._target.where}"
-
-    @property
-    def trouble(self) -> str:
-        """What this process has tried here for some seconds in vain, for people; "" while all is well."""
-        return self._asker.health.trouble
+    def capabilities(self) -> Capabilities:
+        """See `ObjectStore.capabilities`."""
+        return Capabilities(
+            stream=self.stream,
+            get_with_info=self.get_with_info,
+            create_gated=self.create_gated,
+            bucket=f"s3://{self._target.bucket} at {self._target.where}",
+            trouble=lambda: self._asker.health.trouble,
+        )
 
     def create(self, key: str, parts: Sequence[Buffer]) -> bool:
         """See `ObjectStore.create`."""
@@ -119,7 +121,7 @@ class S3Store:
             )
         return put(self._asker, path, body, new_writer(), IF_ABSENT)
 
-    def create_behind(self, key: str, parts: Sequence[Buffer], gate: Callable[[], None]) -> bool:
+    def create_gated(self, key: str, parts: Sequence[Buffer], gate: Callable[[], None]) -> bool:
         """`create` of a small object, whose headers are sent before `gate` is called, and whose bytes behind it."""
         return put(self._asker, self._path(key), Body(parts, gate), new_writer(), IF_ABSENT)
 
@@ -177,7 +179,7 @@ class S3Store:
         raise self._replaced(key)
 
     def get_with_info(self, key: str, offset: int, length: int) -> tuple[bytes, ObjectInfo]:
-        """See `headrace.store.objects.get_with_info`. One request, up to the size of a range (64 MiB)."""
+        """See `headrace.store.contract.objects.get_with_info`. One request, up to the size of a range (64 MiB)."""
         path = self._path(key)
         for _ in range(READS_MAX):
             first = self._get_range(key, path, offset, self._first_bytes(length)) if length else None
@@ -192,7 +194,7 @@ class S3Store:
         raise self._replaced(key)
 
     def stream(self, key: str, offset: int, length: int, piece_bytes: int, first_bytes: int | None = None) -> Stream:
-        """See `headrace.store.objects.stream`."""
+        """See `headrace.store.contract.objects.stream`."""
         path = self._path(key)
         headers = {"Range": f"bytes={offset}-{offset + length - 1}"}
         reply = self._asker.ask(

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeVar
 from xml.sax.saxutils import escape
 
-from headrace.store import StoreError, StoreRefused, StoreUnavailable
+from headrace.store.contract import StoreError, StoreRefused, StoreUnavailable
 from headrace.store.s3.answers import Meaning, problem_of
 from headrace.store.s3.body import Body
 from headrace.store.s3.retry import Asker

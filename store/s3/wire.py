@@ -34,7 +34,7 @@ from urllib3.exceptions import (
     SSLError,
 )
 
-from headrace.store import InvalidUri, StoreRefused
+from headrace.store.contract import InvalidUri, StoreRefused
 from headrace.store.s3.body import Body
 from headrace.store.s3.config import S3Target, proxy_of
 from headrace.store.s3.credentials import CredentialsFailed, credentials_of, names_service

@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from headrace.store import Buffer
-from headrace.store.files import Draft
+from headrace.store import Buffer, ObjectDraft
 from headrace.store.shards.core.blocks import BLOCKS, HEADER_CHECK, BlockDigests, describe_blocks, seal
 from headrace.store.shards.core.packing import Packing, pack
 from headrace.store.shards.header import HEADER_BYTES_MAX
@@ -111,7 +110,7 @@ def build_tokens(
     return ShardBytes(packing, size, int(documents.lengths.sum()), parts)
 
 
-def write_tokens(draft: Draft, documents: Documents, layout: Layout) -> Built:
+def write_tokens(draft: ObjectDraft, documents: Documents, layout: Layout) -> Built:
     """Write the shard of these documents into a draft: the bytes that `build_tokens` gives.
 
     Holds WINDOW_BYTES of tokens, and what is proportional to the number of documents. Raises ValueError, StoreError.

@@ -163,7 +163,7 @@ from headrace.stages.runtime.batch import Batch
 from headrace.stages.runtime.build import build_stage, process_safely
 from headrace.stages.library.stages import read, tokenize, write_tokens
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
-from headrace.store.objects import open_store
+from headrace.store.open import open_store
 from headrace.worker.task.coverage import fates
 
 tokens = tokenize("deepseek")

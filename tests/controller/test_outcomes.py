@@ -19,11 +19,11 @@ from headrace.controller.offline_writer import Pen
 from headrace.controller.outcomes import in_words, outcome
 from headrace.controller.process import identity
 from headrace.controller.shell import Shell
-from headrace.store.errors import StoreRefused, StoreStalled
+from headrace.store.contract.errors import StoreRefused, StoreStalled
 from headrace.store.ledger.core.entries import ENTRY_FORMAT, Beat, Entry, EntryError, PipelineApplied
 from headrace.store.ledger.core.fold import FoldError, LedgerState
 from headrace.store.ledger.log import Log
-from headrace.store.objects import open_store
+from headrace.store.open import open_store
 
 DEADLINE_S = 60.0
 #: What a later release may write, and what another program may.

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from headrace.controller.offline_writer import Pen
-from headrace.store.errors import DatasetBusy
+from headrace.store.contract.errors import DatasetBusy
 from headrace.store.ledger.core.entries import Beat, Entry, Led, VersionPublished, encode_entry
 from headrace.store.ledger.log import Log
-from headrace.store.objects import open_store
+from headrace.store.open import open_store
 
 
 def test_who_finds_anothers_entry_at_its_number_is_not_told_that_its_own_stands(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from headrace.controller import convert
 from headrace.controller.core.messages import messages as core
 from headrace.protos import codec, control_pb2 as pb
 from headrace.stages.runtime.batch import ROW, VERDICTS, Batch, no_verdicts
-from headrace.store.errors import StoreError
+from headrace.store.contract.errors import StoreError
 from headrace.store.ledger.core.entries import Range
 from headrace.transport.core.frame import Frame, FrameKind
 from headrace.transport.errors import FrameError

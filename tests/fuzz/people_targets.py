@@ -38,7 +38,7 @@ from headrace.pipeline.graph import Pipeline, Stage, StageKind
 from headrace.pipeline.plain import parse_pipeline
 from headrace.pipeline.validation import validate
 from headrace.protos import control_pb2 as pb
-from headrace.store.errors import FormatError
+from headrace.store.contract.errors import FormatError
 from headrace.store.ledger.log import NUMBER_MAX
 from tests.fuzz.fuzz_files import file_of, folder_of_process
 from tests.fuzz.harness import Target

@@ -13,8 +13,9 @@ from unittest.mock import patch
 
 import orjson
 
-from headrace.store import naming, objects
-from headrace.store.errors import InvalidKey, InvalidUri, StoreUnavailable
+from headrace.store import open as opening
+from headrace.store.contract.errors import InvalidKey, InvalidUri, StoreUnavailable
+from headrace.store.contract.keys import validate_key
 from headrace.store.s3 import answers, config, credentials, listing, upload, wire, xml
 from headrace.store.s3.wire import Answer
 from tests.fuzz.fuzz_files import folder_of_process
@@ -172,14 +173,14 @@ def run_store_uri(data: bytes) -> object | None:
     environment = {"HOME": "/nonexistent"}
     found = None
     with contextlib.suppress(InvalidUri), patch.dict("os.environ", environment, clear=True):
-        store = objects.open_store(text)
-        again = objects.open_store(store.uri)
+        store = opening.open_store(text)
+        again = opening.open_store(store.uri)
         assert again.uri == store.uri, "the URI of a store opens the same store"
-        assert naming.one_name(text) == naming.one_name(store.uri)
-        objects.below(store.uri, "ledger")
+        assert opening.one_name(text) == opening.one_name(store.uri)
+        opening.below(store.uri, "ledger")
         found = store.uri
     with contextlib.suppress(InvalidKey):
-        objects.validate_key(text)
+        validate_key(text)
         assert ".." not in text.split("/")
         found = found or text
     config.redact(text)
@@ -274,7 +275,7 @@ TARGETS = [
     ),
     Target(
         "store_uri",
-        ("headrace.store.objects", "headrace.store.s3.config", "headrace.store.naming"),
+        ("headrace.store.contract.keys", "headrace.store.s3.config", "headrace.store.open"),
         run_store_uri,
         store_uris,
         words=URI_WORDS,

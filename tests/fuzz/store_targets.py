@@ -14,15 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
+from headrace.store.contract.errors import FormatError
+from headrace.store.contract.objects import ObjectInfo
 from headrace.store.datasets import manifest
-from headrace.store.errors import FormatError
 from headrace.store.ledger import snapshot
 from headrace.store.ledger.core import cluster_changes, entries, intervals
 from headrace.store.ledger.core.cluster_fold import ClusterState
 from headrace.store.ledger.core.entries import Entry
 from headrace.store.ledger.core.fold import FoldError, LedgerState
 from headrace.store.ledger.core.log_state import LogState
-from headrace.store.objects import ObjectInfo
 from headrace.store.parquet import gate
 from headrace.store.shards import builder, header, key_files, object_keys, shard
 from headrace.store.shards.core import blocks

@@ -20,7 +20,7 @@ from headrace.chaos.live.scenario.outcome import Fired, Outcome
 from headrace.chaos.live.scenario.scenario import Kind, Planned, Unit, draw
 from headrace.chaos.live.scenario.scenario_file import scenario_of
 from headrace.client.pipeline_file import load
-from headrace.store.objects import below, open_store
+from headrace.store.open import below, open_store
 from tests.kits.inputs import files
 from tests.kits.run.live import RECORDS, call, line
 from tests.kits.store.s3_server import shared_server

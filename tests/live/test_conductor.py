@@ -14,7 +14,7 @@ from headrace.chaos.live.scenario.timeline import Timeline
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
 from headrace.store.ledger.core.entries import Beat, Closed, Counts, Entry, Led, Range, encode_entry
 from headrace.store.ledger.log import Log
-from headrace.store.objects import open_store
+from headrace.store.open import open_store
 
 #: Appends a line to `starts`; `body` then runs with `started`, how often it began.
 SCRIPT = """
@@ -29,7 +29,7 @@ print('{{"complete": true}}')
 CLOSES = """
 from headrace.store.ledger.core.entries import Closed, Counts, Entry, Range, encode_entry
 from headrace.store.ledger.log import Log
-from headrace.store.objects import open_store
+from headrace.store.open import open_store
 last = time.monotonic()
 if started == 1:
     closed = Closed("write", "v", 1, (Range(bytes(16), 0, 3),), (), Counts(kept=3))

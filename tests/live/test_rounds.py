@@ -21,7 +21,7 @@ SCRIPT = """
 import pathlib, sys, time
 from headrace.store.ledger.core.entries import Closed, Counts, Entry, Led, Range, encode_entry
 from headrace.store.ledger.log import Log
-from headrace.store.objects import open_store
+from headrace.store.open import open_store
 closed = Closed("write", "v", 1, (Range(bytes(16), 0, 3),), (), Counts(kept=3))
 log, again = Log(open_store("out")), pathlib.Path("out").exists()
 for number in range(0 if again else {commits}):

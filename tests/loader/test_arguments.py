@@ -11,9 +11,9 @@ import pytest
 from headrace.loader.dataset.dataset import open_dataset
 from headrace.loader.errors import LoaderError, StateMismatch
 from headrace.loader.loader import Loader, Source
-from headrace.store.errors import FormatError
+from headrace.store.contract.errors import FormatError
 from headrace.store.ledger.log import Log
-from headrace.store.objects import open_store
+from headrace.store.open import open_store
 
 
 @pytest.mark.parametrize(

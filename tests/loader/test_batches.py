@@ -14,7 +14,7 @@ from headrace.loader.batch.compiled import KERNELS
 from headrace.loader.dataset.dataset import open_dataset
 from headrace.loader.errors import LoaderClosed, LoaderError, StateMismatch
 from headrace.loader.loader import Loader
-from headrace.store.errors import ChecksumMismatch
+from headrace.store.contract.errors import ChecksumMismatch
 
 
 def ranks(uri: str, world_size: int, batch_size: int, **arguments: object) -> list[Loader]:

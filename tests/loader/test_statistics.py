@@ -51,7 +51,7 @@ def test_a_large_local_shard_is_checked_behind_the_reader_and_a_checkpoint_can_w
     make_dataset, monkeypatch: pytest.MonkeyPatch
 ):
     from headrace.loader.dataset import verify
-    from headrace.store.errors import ChecksumMismatch
+    from headrace.store.contract.errors import ChecksumMismatch
 
     monkeypatch.setattr(verify, "FIRST_BYTES_MAX", 0)
     uri = make_dataset()

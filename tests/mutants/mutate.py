@@ -49,7 +49,7 @@ MODULES = (
     "store/ledger/core/log_state.py",
     "store/datasets/manifest.py",
     "store/named.py",
-    "store/naming.py",
+    "store/open.py",
     "store/shards/core/packing.py",
     "store/datasets/recipes.py",
     "store/s3/xml.py",

@@ -13,8 +13,8 @@ from headrace.daemon.log_lines import line_of
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.masking import SecretShownError, check_arguments, mask, secret_in
 from headrace.stages.runtime.errors import InputError
-from headrace.store.errors import InvalidUri, StoreError
-from headrace.store.objects import open_store
+from headrace.store.contract.errors import InvalidUri, StoreError
+from headrace.store.open import open_store
 
 SECRET = "PlantedS3cret"
 URIS = [

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from headrace.store.contract.objects import ObjectStore
 from headrace.store.datasets.dataset import Dataset
-from headrace.store.objects import ObjectStore, open_store
+from headrace.store.open import open_store
 from tests.kits.run.kill import headrace
 from tests.kits.store.s3_server import shared_server
 
@@ -20,7 +21,7 @@ import os
 
 from headrace.pipeline.graph import Pipeline
 from headrace.stages.library.stages import map_records, read_jsonl, write_jsonl
-from headrace.store.objects import open_store
+from headrace.store.open import open_store
 
 
 def meddle(record):

@@ -11,11 +11,11 @@ import pytest
 
 from headrace.cli.commands import maintenance
 from headrace.cli.main import invoke
+from headrace.store.contract.errors import InvalidUri
 from headrace.store.datasets.dataset import Dataset
-from headrace.store.errors import InvalidUri
 from headrace.store.ledger.core.entries import Closed, Counts, EpochRaised, Range, Removed
 from headrace.store.ledger.core.fold import FoldError, LedgerState
-from headrace.store.objects import open_store
+from headrace.store.open import open_store
 from tests.kits.run.command import DEADLINE_S, run_command
 from tests.kits.run.dataset import fates
 from tests.kits.run.kill import Marked, count_entries, dies_behind, headrace, kill_after_entries

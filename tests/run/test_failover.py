@@ -16,7 +16,7 @@ from headrace.chaos.gates.s3 import Fault, S3Proxy, Trouble
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.ledger.core.entries import Led, Resigned, decode_entry
 from headrace.store.ledger.log import Log
-from headrace.store.objects import open_store
+from headrace.store.open import open_store
 from tests.kits.run.command import DEADLINE_S, run_command
 from tests.kits.run.daemons import Cluster, cluster, until
 from tests.kits.run.dataset import fates

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.store.datasets.dataset import Dataset
-from headrace.store.objects import open_store
+from headrace.store.open import open_store
 from tests.kits.run.command import DEADLINE_S
 from tests.kits.run.dataset import fates
 from tests.kits.run.kill import Marked, headrace, kill_after_entries

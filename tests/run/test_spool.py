@@ -16,8 +16,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from headrace.store.contract.errors import StoreError
 from headrace.store.datasets.dataset import Dataset
-from headrace.store.errors import StoreError
 from headrace.worker.spool.spool import Spool, SpoolFullError
 from tests.kits.run.daemons import until
 from tests.kits.run.kill import headrace

@@ -15,8 +15,8 @@ import pytest
 
 from headrace.client.client import Client, RunOptions
 from headrace.client.pipeline_file import load
+from headrace.store.contract.errors import StoreError
 from headrace.store.datasets.dataset import Dataset
-from headrace.store.errors import StoreError
 from headrace.store.ledger.core.fold import LedgerState
 from tests.kits.run.command import DEADLINE_S
 from tests.kits.run.daemons import until

@@ -17,7 +17,7 @@ import zstandard
 
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.files.store import TEMP_AGE_MIN_S
-from headrace.store.objects import open_store
+from headrace.store.open import open_store
 from tests.kits.run.command import DEADLINE_S
 from tests.kits.run.kill import Marked, count_entries, headrace, kill_after_entries
 

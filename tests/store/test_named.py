@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from headrace.store.errors import StoreRefused, StoreUnavailable
+from headrace.store.contract.errors import StoreRefused, StoreUnavailable
+from headrace.store.contract.objects import ObjectStore
 from headrace.store.files.drafts import open_draft
 from headrace.store.files.store import FileStore
 from headrace.store.ledger.log import Log
 from headrace.store.named import ObjectDiffers, find, put, put_draft
-from headrace.store.objects import ObjectStore
 
 KEY, PARTS = "shards/1/name", [b"what was ", b"written"]
 WHOLE = b"".join(PARTS)

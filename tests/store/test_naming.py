@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.store.errors import InvalidUri
-from headrace.store.naming import one_name
+from headrace.store.contract.errors import InvalidUri
+from headrace.store.open import one_name
 
 
 def test_a_folder_has_one_name_through_links_dots_slashes_and_escapes(tmp_path: Path) -> None:

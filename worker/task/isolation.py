@@ -29,7 +29,7 @@ from headrace.stages.runtime import (
     no_verdicts,
     parts_of,
 )
-from headrace.store import Buffer, ObjectStore
+from headrace.store import Buffer, Capabilities, ObjectStore
 from headrace.store.ledger import UNKNOWN, Fragment, Gap, Range
 from headrace.worker.task.coverage import part
 
@@ -121,6 +121,7 @@ class _Nowhere:
 
     uri = "nowhere:"
     is_remote = False
+    capabilities = Capabilities()
 
     def create(self, _key: str, _parts: Sequence[Buffer]) -> bool:
         return True

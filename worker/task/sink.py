@@ -103,7 +103,7 @@ class TaskSink:
     @property
     def trouble(self) -> str:
         """Why a shard waits for its store; "" while none does."""
-        return self.core.trouble or (str(getattr(self._store, "trouble", "")) if self._writing else "")
+        return self.core.trouble or (self._store.capabilities.trouble() if self._writing else "")
 
     def add(self, batch: Batch) -> None:
         """Take a batch, less what is held. Raises ConservationError if a record has not exactly one fate."""

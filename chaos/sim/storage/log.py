@@ -26,7 +26,7 @@ from headrace.controller.core.messages import (
     WriteEntry,
     WriteSnapshot,
 )
-from headrace.store import Buffer, Decide, FormatError, ObjectInfo, ObjectMissing
+from headrace.store import Buffer, Capabilities, Decide, FormatError, ObjectInfo, ObjectMissing
 from headrace.store.ledger import (
     Appended,
     ClusterState,
@@ -51,6 +51,7 @@ class MemoryStore:
     """As much of an `ObjectStore` as a log needs."""
 
     is_remote = False
+    capabilities = Capabilities()
 
     def __init__(self, uri: str) -> None:
         self.uri = uri

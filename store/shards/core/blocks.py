@@ -18,7 +18,7 @@ import xxhash
 
 from headrace.store import FormatError
 
-#: As in `headrace.store.objects`, which reaches a network.
+#: As in `headrace.store.contract`, which reaches a network.
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 #: A row of 2,048 tokens is 4 or 8 KiB, and a block of 64 rows of the default order at most eight of these.

@@ -8,8 +8,8 @@ import pytest
 
 from headrace.cli.commands.dataset import list_datasets
 from headrace.client.errors import CliError
+from headrace.store.contract.errors import NoDataset
 from headrace.store.datasets.dataset import Dataset
-from headrace.store.errors import NoDataset
 from headrace.store.files.store import FileStore
 from headrace.store.ledger.core.cluster_changes import TokenSpent
 from headrace.store.ledger.core.cluster_fold import ClusterState

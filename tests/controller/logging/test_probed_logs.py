@@ -13,7 +13,8 @@ import pytest
 
 from headrace.controller.core.messages.log import EntryWritten, ReadLog, WriteEntry
 from headrace.controller.logging.logs import Logs
-from headrace.store.errors import StoreRefused
+from headrace.store.contract.errors import StoreRefused
+from headrace.store.contract.objects import Buffer, ObjectStore
 from headrace.store.ledger.core.entries import (
     Change,
     Closed,
@@ -24,7 +25,7 @@ from headrace.store.ledger.core.entries import (
     Resigned,
     encode_entry,
 )
-from headrace.store.objects import Buffer, ObjectStore, open_store
+from headrace.store.open import open_store
 from headrace.store.s3.probe import PROBE_PREFIX
 
 S_MAX = 30.0

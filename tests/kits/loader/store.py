@@ -4,13 +4,14 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from headrace.store.objects import ObjectInfo, open_store
+from headrace.store import Capabilities, ObjectInfo, open_store
 
 
 class RemoteStore:
     """A file store without `open_local`; `on_get(key, offset, attempt)` may wait, raise or change nothing."""
 
     is_remote = True
+    capabilities: Capabilities = Capabilities()
 
     def __init__(self, root: Path | str, on_get: Callable[[str, int, int], None] = lambda *_: None) -> None:
         self._inner = open_store(str(root))

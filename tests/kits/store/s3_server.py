@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from headrace.store.errors import StoreError
+from headrace.store.contract.errors import StoreError
 from headrace.store.s3.backoff import Patience
 from headrace.store.s3.store import S3Store
 

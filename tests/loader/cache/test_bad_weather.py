@@ -20,8 +20,8 @@ from headrace.loader.dataset.dataset import TokenDataset, dataset_in, open_datas
 from headrace.loader.errors import LoaderClosed
 from headrace.loader.loader import Loader
 from headrace.loader.running import Running
-from headrace.store.errors import ChecksumMismatch, StoreStalled, StoreUnavailable
-from headrace.store.objects import Stream
+from headrace.store.contract.errors import ChecksumMismatch, StoreStalled, StoreUnavailable
+from headrace.store.contract.objects import Capabilities, Stream
 from tests.kits.loader.store import RemoteStore
 
 PATIENCE_S = 60.0
@@ -221,6 +221,10 @@ class Breaking(RemoteStore):
         super().__init__(root)
         self._change, self._breaks = change, breaks
         self.streams = [0, 0]
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(stream=self.stream)
 
     def stream(self, key: str, offset: int, length: int, piece_bytes: int, first_bytes: int | None) -> Stream:
         data = bytearray(self.get(key, offset, length))

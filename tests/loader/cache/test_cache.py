@@ -20,7 +20,7 @@ from headrace.loader.dataset.dataset import TokenDataset, dataset_in, open_datas
 from headrace.loader.errors import LoaderError
 from headrace.loader.loader import Loader
 from headrace.loader.prefetch.ahead import SAMPLED_ROWS, next_use
-from headrace.store.errors import ChecksumMismatch, StoreUnavailable
+from headrace.store.contract.errors import ChecksumMismatch, StoreUnavailable
 from tests.kits.loader.store import RemoteStore
 
 SHAPE = {"batch_size": 4, "last": "pad", "block_rows": 4, "window_blocks": 2}

@@ -13,7 +13,7 @@ from headrace.loader.cache.cache import ShardCache
 from headrace.loader.cache.sparse import Sparse
 from headrace.loader.dataset.dataset import TokenDataset, dataset_in
 from headrace.loader.loader import Loader
-from headrace.store.errors import ChecksumMismatch
+from headrace.store.contract.errors import ChecksumMismatch
 from tests.kits.loader.store import RemoteStore
 
 FORK_S_MAX = 60.0

@@ -19,7 +19,7 @@ from headrace.loader.cache.sparse import Sparse
 from headrace.loader.dataset.dataset import TokenDataset, dataset_in, open_dataset
 from headrace.loader.loader import Loader
 from headrace.loader.prefetch import ahead
-from headrace.store.errors import StoreUnavailable
+from headrace.store.contract.errors import StoreUnavailable
 from tests.kits.loader.store import RemoteStore
 
 

@@ -14,7 +14,7 @@ from headrace.loader.dataset import dataset as dataset_module, verify
 from headrace.loader.dataset.dataset import TokenDataset, open_dataset
 from headrace.loader.loader import Loader
 from headrace.loader.torch import TorchLoader
-from headrace.store.errors import ChecksumMismatch, FormatError
+from headrace.store.contract.errors import ChecksumMismatch, FormatError
 from headrace.store.shards.core.blocks import BlockTable
 
 TIMEOUT_S = 120

@@ -20,8 +20,8 @@ from headrace.loader.cache.sparse import SPARSE
 from headrace.loader.dataset.dataset import TokenDataset, dataset_in, open_dataset
 from headrace.loader.loader import Loader
 from headrace.loader.prefetch import ahead
-from headrace.store.errors import ChecksumMismatch, ObjectMissing, StoreUnavailable
-from headrace.store.objects import Stream, stream
+from headrace.store.contract.errors import ChecksumMismatch, ObjectMissing, StoreUnavailable
+from headrace.store.contract.objects import Capabilities, Stream, stream
 from tests.kits.loader.store import RemoteStore
 
 SHAPE = {"batch_size": 4, "block_rows": 8, "window_blocks": 4}
@@ -144,6 +144,10 @@ class Breaking(RemoteStore):
 
     pieces = 3
 
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(stream=self.stream)
+
     def stream(self, key: str, offset: int, length: int, piece_bytes: int, first_bytes: int | None = None) -> Stream:
         came = stream(_Plain(self), key, offset, length, piece_bytes, first_bytes)  # type: ignore[arg-type]
         is_first = self.gets.get((key, 0), 0) == 0
@@ -158,6 +162,8 @@ class Breaking(RemoteStore):
 
 class _Plain:
     """A store without streams of its own."""
+
+    capabilities = Capabilities()
 
     def __init__(self, store: RemoteStore) -> None:
         self.get = store.get

@@ -14,7 +14,7 @@ from headrace.loader.cache.reach import Reach
 from headrace.loader.cache.spans import Arriving, Spans
 from headrace.loader.cache.sparse import runs
 from headrace.loader.dataset.dataset import TokenDataset, dataset_in, open_dataset
-from headrace.store.errors import StoreUnavailable
+from headrace.store.contract.errors import StoreUnavailable
 from tests.kits.loader.store import RemoteStore
 
 PATIENCE_S = 60.0

@@ -12,7 +12,7 @@ import pytest
 from headrace.loader.dataset import verify
 from headrace.loader.dataset.dataset import open_dataset
 from headrace.loader.loader import Loader
-from headrace.store.errors import ChecksumMismatch
+from headrace.store.contract.errors import ChecksumMismatch
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import safetensors.numpy
 from headrace.loader.dataset import dataset as dataset_module
 from headrace.loader.dataset.dataset import open_dataset
 from headrace.loader.dataset.manifest import parse_manifest
-from headrace.store.errors import ChecksumMismatch, FormatError, ObjectMissing
+from headrace.store.contract.errors import ChecksumMismatch, FormatError, ObjectMissing
 
 
 def test_rows_are_those_that_safetensors_reads(tiny_dataset: str):

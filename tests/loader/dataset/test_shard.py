@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 from headrace.loader.batch.compiled import KERNELS, CompiledIndex
 from headrace.loader.dataset.shard import Shard
-from headrace.store.errors import FormatError
+from headrace.store.contract.errors import FormatError
 
 #: Seconds that a thread which builds an index has to be joined by another that does.
 THREADS, MEET_S_MAX = 8, 0.2

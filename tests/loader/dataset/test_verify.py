@@ -7,8 +7,8 @@ import pytest
 
 from headrace.loader.dataset import verify
 from headrace.loader.dataset.verify import Verifier, file_checksum
-from headrace.store.errors import ChecksumMismatch, StoreRefused
-from headrace.store.objects import open_store
+from headrace.store.contract.errors import ChecksumMismatch, StoreRefused
+from headrace.store.open import open_store
 
 PATIENCE_S = 60.0
 

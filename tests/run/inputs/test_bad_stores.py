@@ -14,7 +14,7 @@ import certifi
 import pytest
 
 from headrace.chaos.gates.s3 import Fault, S3Proxy
-from headrace.store.objects import open_store
+from headrace.store.open import open_store
 from tests.kits.host.small_disk import enlarge, small_disk
 from tests.kits.inputs import bad_stores as kit
 from tests.kits.run.dataset import fates

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.store.datasets.dataset import Dataset
-from headrace.store.objects import open_store
+from headrace.store.open import open_store
 from tests.kits.inputs import files
 from tests.kits.store.s3_server import S3Server, shared_server
 from tests.run.inputs.test_export import pipeline as three_sinks

@@ -32,7 +32,7 @@ from headrace.stages.library.stages import (
 from headrace.stages.runtime.batch import Batch, no_verdicts
 from headrace.stages.runtime.build import build_stage
 from headrace.stages.runtime.errors import StageContractError
-from headrace.store.errors import FormatError
+from headrace.store.contract.errors import FormatError
 from headrace.store.shards.key_files import PARTITIONS, RecordName, decode_keys, encode_keys
 
 FRAGMENT = b"f" * 16

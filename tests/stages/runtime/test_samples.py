@@ -15,7 +15,8 @@ from headrace.stages.runtime.build import build_stage, process_safely
 from headrace.stages.runtime.samples import SAMPLE_CHARACTERS_MAX, SAMPLES_MAX, draw, merge, rank
 from headrace.stages.sinks.sidecars import write_sidecars
 from headrace.stages.sinks.tokens import TokenSink
-from headrace.store.objects import ObjectStore, open_store
+from headrace.store.contract.objects import ObjectStore
+from headrace.store.open import open_store
 from headrace.store.shards.shard import read_table
 
 TEXTS = [f"text {number} " + "word " * (number % 3) for number in range(60)]

@@ -19,7 +19,7 @@ from headrace.stages.sinks.spill import Shelf, ShelvedStrings, cut_by_size, shel
 from headrace.store.files import scratch
 from headrace.store.files.scratch import Scratch
 from headrace.store.ledger.core.entries import Range
-from headrace.store.objects import open_store
+from headrace.store.open import open_store
 from headrace.worker.task.coverage import part
 
 COLUMNS = ("text", "metadata")

@@ -20,10 +20,11 @@ from headrace.stages.runtime.contract import Shard
 from headrace.stages.runtime.errors import StageContractError
 from headrace.stages.sinks.sidecars import create_object, documents_table
 from headrace.stages.sinks.texts import DocumentSink, JsonlSink
+from headrace.store.contract.objects import Buffer
 from headrace.store.files.store import FileStore
 from headrace.store.ledger.core.entries import Closed, Counts
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
-from headrace.store.objects import Buffer, open_store
+from headrace.store.open import open_store
 from headrace.store.shards.shard import read_table, table_to_parquet
 from headrace.worker.rebuild.shard_rebuild import _written
 

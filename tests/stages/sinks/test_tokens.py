@@ -22,7 +22,7 @@ from headrace.stages.tokenizer.tokenize import Tokenize
 from headrace.stages.tokenizer.vocabulary import resolve_tokenizer
 from headrace.store.files import scratch
 from headrace.store.ledger.core.entries import Closed, Counts, Range, StoredObject
-from headrace.store.objects import open_store
+from headrace.store.open import open_store
 from headrace.store.shards.builder import WINDOW_BYTES
 from headrace.worker.rebuild.shard_rebuild import _written
 from headrace.worker.task.codec import batch_to_frame, frame_to_batch

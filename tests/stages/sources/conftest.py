@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.store import objects
+from headrace.store import open as opening
 from headrace.store.files.store import FileStore
 
 
@@ -29,7 +29,7 @@ def bucket(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.P
     def open_bucket(uri: str) -> Bucket:
         return Bucket(folder / uri.removeprefix("s3://").partition("?")[0])
 
-    monkeypatch.setitem(objects._OPENERS, "s3", open_bucket)
+    monkeypatch.setitem(opening._OPENERS, "s3", open_bucket)
     return folder / "bucket"
 
 

@@ -20,7 +20,7 @@ from headrace.stages.sources.mixed import MixedSource
 from headrace.stages.sources.objects import streams
 from headrace.store.ledger.core.entries import Fragment
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
-from headrace.store.objects import open_store
+from headrace.store.open import open_store
 from tests.kits.inputs import files, reading
 from tests.kits.store.s3_server import ACCESS_KEY, SECRET_KEY, S3Server, shared_server
 from tests.stages.sources.test_altered import report, run, state

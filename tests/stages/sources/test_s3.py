@@ -23,8 +23,8 @@ from headrace.stages.sources.mixed import MixedSource
 from headrace.stages.sources.objects.inputs import Inputs
 from headrace.stages.sources.objects.streams import BLOCK_BYTES
 from headrace.stages.sources.parquet import ParquetSource
-from headrace.store.errors import StoreError
-from headrace.store.objects import open_store
+from headrace.store.contract.errors import StoreError
+from headrace.store.open import open_store
 from tests.kits.inputs import files, reading
 from tests.kits.store.s3_server import S3Server, shared_server
 from tests.run.inputs.test_runs import balance, run

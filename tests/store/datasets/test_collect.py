@@ -7,6 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
+from headrace.store.contract.objects import ObjectInfo, ObjectStore
 from headrace.store.datasets import collection as module
 from headrace.store.datasets.collection import collect
 from headrace.store.ledger.core.entries import (
@@ -21,7 +22,7 @@ from headrace.store.ledger.core.entries import (
     StoredObject as Stored,
 )
 from headrace.store.ledger.core.fold import FoldError, LedgerState
-from headrace.store.objects import ObjectInfo, ObjectStore, open_store
+from headrace.store.open import open_store
 from headrace.store.shards.object_keys import epoch_of
 from tests.kits.store.s3_server import S3Server
 

@@ -9,9 +9,9 @@ import numpy as np
 import orjson
 import pytest
 
+from headrace.store.contract.errors import FormatError, InvalidUri
 from headrace.store.datasets.dataset import Dataset, fold_ledger
 from headrace.store.datasets.manifest import bring_forward
-from headrace.store.errors import FormatError, InvalidUri
 from headrace.store.files.store import FileStore
 from headrace.store.ledger.core.balance import Balance
 from headrace.store.ledger.core.entries import (

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from headrace.loader.dataset.dataset import open_dataset
+from headrace.store.contract.errors import FormatError
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.datasets.manifest import MANIFEST_KEY, bring_forward, doubt, mend, removal
-from headrace.store.errors import FormatError
 from headrace.store.files.store import FileStore
 from headrace.store.ledger.core.entries import EpochRaised, FragmentEnded, Removed, Retracted, VersionPublished
 from headrace.store.ledger.log import Log

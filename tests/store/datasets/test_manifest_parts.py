@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from headrace.store.contract.errors import FormatError
 from headrace.store.datasets.manifest import MANIFEST_KEY, bring_forward, doubt, entry_of, removal
-from headrace.store.errors import FormatError
 from headrace.store.files.store import FileStore
 from headrace.store.ledger.core.entries import Entry, Led, Removed, VersionPublished, encode_entry
 from headrace.store.ledger.log import NUMBER_MAX, Log

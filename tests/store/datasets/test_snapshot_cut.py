@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from headrace.store.contract.errors import FormatError
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.datasets.manifest import MANIFEST_KEY, bring_forward, doubt
-from headrace.store.errors import FormatError
 from headrace.store.files.store import FileStore
 from headrace.store.ledger.core.entries import EpochRaised, FragmentEnded, VersionPublished
 from headrace.store.ledger.log import Log

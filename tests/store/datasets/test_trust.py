@@ -10,9 +10,9 @@ import pytest
 from headrace.cli.main import invoke
 from headrace.loader.cache.cache import ShardCache
 from headrace.loader.dataset.dataset import open_dataset
+from headrace.store.contract.errors import FormatError
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.datasets.manifest import MANIFEST_KEY, bring_forward
-from headrace.store.errors import FormatError
 from headrace.store.files.store import FileStore
 from headrace.store.ledger.core.entries import (
     EntryError,

@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from headrace.store.errors import StoreStalled
+from headrace.store.contract.errors import StoreStalled
+from headrace.store.contract.objects import Buffer, Capabilities
 from headrace.store.files import drafts
-from headrace.store.files.drafts import open_draft
+from headrace.store.files.drafts import begin_writing, open_draft
 from headrace.store.files.store import FileStore
-from headrace.store.files.writeback import begin_writing
-from headrace.store.objects import Buffer
 
 
 class _Plain:
     """A store that knows no drafts of its own, as a remote one does not."""
+
+    capabilities = Capabilities()
 
     def __init__(self, root: Path) -> None:
         self._store = FileStore(root)

@@ -7,7 +7,14 @@ import signal
 
 import pytest
 
-from headrace.store.errors import InvalidUri, ObjectMissing, StoreError, StoreRefused, StoreStalled, StoreUnavailable
+from headrace.store.contract.errors import (
+    InvalidUri,
+    ObjectMissing,
+    StoreError,
+    StoreRefused,
+    StoreStalled,
+    StoreUnavailable,
+)
 from headrace.store.files import store as files
 from headrace.store.files.store import FileStore
 

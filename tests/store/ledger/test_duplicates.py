@@ -10,6 +10,7 @@ from headrace.stages.dedup import stage as dedup_stage
 from headrace.stages.dedup.core.scheme import Scheme
 from headrace.stages.dedup.minhash import make_keys
 from headrace.stages.dedup.stage import Dedup
+from headrace.store.contract.objects import ObjectStore
 from headrace.store.ledger.core.entries import (
     Closed,
     Counts,
@@ -24,7 +25,7 @@ from headrace.store.ledger.core.entries import (
     encode_entry,
 )
 from headrace.store.ledger.core.fold import LedgerState
-from headrace.store.objects import ObjectStore, open_store
+from headrace.store.open import open_store
 from headrace.store.shards.key_files import RecordName, encode_keys
 from tests.kits.store.duplicates import index_faults, leaning_faults, shared_keys
 

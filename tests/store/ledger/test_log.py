@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from headrace.store.errors import FormatError, ObjectMissing, StoreUnavailable
+from headrace.store.contract.errors import FormatError, ObjectMissing, StoreUnavailable
+from headrace.store.contract.objects import ObjectInfo
 from headrace.store.files.store import FileStore
 from headrace.store.ledger.log import AHEAD, Appended, Log, Refused
-from headrace.store.objects import ObjectInfo
 
 #: For two to ask at once.
 S_MAX = 60.0

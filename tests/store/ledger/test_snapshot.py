@@ -7,7 +7,7 @@ import msgpack
 import pytest
 from hypothesis import given, strategies as st
 
-from headrace.store.errors import FormatError, ObjectMissing
+from headrace.store.contract.errors import FormatError, ObjectMissing
 from headrace.store.files.store import FileStore
 from headrace.store.ledger.core.cluster_changes import (
     MemberExpelled,

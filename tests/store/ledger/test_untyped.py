@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import xxhash
 
-from headrace.store.errors import FormatError, InvalidUri, StoreUnavailable
+from headrace.store.contract.errors import FormatError, InvalidUri, StoreUnavailable
 from headrace.store.ledger.core.entries import (
     Beat,
     Closed,
@@ -33,8 +33,7 @@ from headrace.store.ledger.core.entries import (
 )
 from headrace.store.ledger.core.fold import FoldError, LedgerState
 from headrace.store.ledger.snapshot import decode_snapshot, encode_snapshot
-from headrace.store.naming import one_name
-from headrace.store.objects import open_store
+from headrace.store.open import one_name, open_store
 from headrace.store.s3 import config, wire
 from headrace.store.s3.listing import list_flat
 from headrace.store.s3.wire import Answer

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import pytest
 
 from headrace.chaos.gates.s3 import Fault, S3Proxy
-from headrace.store.errors import (
+from headrace.store.contract.errors import (
     ChecksumMismatch,
     InvalidKey,
     ObjectMissing,

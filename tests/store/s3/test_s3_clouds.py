@@ -17,7 +17,7 @@ from minio.credentials.credentials import Credentials
 from minio.credentials.providers import IamAwsProvider, Provider
 
 from headrace.chaos.gates.s3 import Fault, S3Proxy
-from headrace.store.errors import InvalidUri, StoreRefused, StoreUnavailable
+from headrace.store.contract.errors import InvalidUri, StoreRefused, StoreUnavailable
 from headrace.store.s3.answers import Meaning, meaning_of
 from headrace.store.s3.body import Body
 from headrace.store.s3.config import proxy_of, resolve

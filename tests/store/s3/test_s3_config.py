@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from headrace.store.errors import InvalidUri, StoreRefused
+from headrace.store.contract.errors import InvalidUri, StoreRefused
 from headrace.store.s3.config import redact, resolve
 from headrace.store.s3.credentials import credentials_of
 from headrace.store.s3.store import S3Store

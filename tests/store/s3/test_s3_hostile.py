@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from headrace.store.errors import StoreUnavailable
+from headrace.store.contract.errors import StoreUnavailable
 from headrace.store.s3.answers import code_of
 from headrace.store.s3.config import resolve
 from headrace.store.s3.listing import PAGE_LINES_MAX, TOKEN_CHARACTERS_MAX, list_flat, list_folders

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, strategies as st
 
-from headrace.store.errors import StoreUnavailable
+from headrace.store.contract.errors import StoreUnavailable
 from headrace.store.s3.listing import Listed, OutOfOrder, list_flat, list_folders
 from headrace.store.s3.wire import Answer
 

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from headrace.store.errors import StoreRefused, StoreUnavailable
-from headrace.store.objects import Buffer, open_store
+from headrace.store import Buffer, Capabilities, open_store
+from headrace.store.contract.errors import StoreRefused, StoreUnavailable
 from headrace.store.s3.probe import RACERS, ROUNDS, begin_race, probe_create_if_absent
 from headrace.store.s3.store import S3Store
 from tests.kits.store.s3_server import S3Server
@@ -24,6 +24,10 @@ class Overwriting:
 
     uri = "s3://overwriting"
     is_remote = True
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities()
 
     def __init__(self) -> None:
         self.keys: set[str] = set()
@@ -83,7 +87,11 @@ class Standing(Overwriting):
         self.lock = threading.Lock()
         self.sent: dict[str, list[str]] = collections.defaultdict(list)
 
-    def create_behind(self, key: str, parts: Sequence[Buffer], gate: Callable[[], None]) -> bool:
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(create_gated=self.create_gated)
+
+    def create_gated(self, key: str, parts: Sequence[Buffer], gate: Callable[[], None]) -> bool:
         self.note(key, "headers")
         gate()
         self.note(key, "bytes")
@@ -110,7 +118,11 @@ class Failing(Overwriting):
         super().__init__()
         self.lock = threading.Lock()
 
-    def create_behind(self, key: str, parts: Sequence[Buffer], gate: Callable[[], None]) -> bool:
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(create_gated=self.create_gated)
+
+    def create_gated(self, key: str, parts: Sequence[Buffer], gate: Callable[[], None]) -> bool:
         with self.lock:
             self.asked.append(key)
             if self.asked.count(key) == 1:
@@ -136,7 +148,7 @@ def test_the_bytes_of_a_create_are_sent_behind_the_gate_and_its_headers_before()
         with ThreadPoolExecutor(1) as pool:
             has_headers, is_open = threading.Event(), threading.Event()
             created = pool.submit(
-                store.create_behind, "key", [b"the bytes"], lambda: (has_headers.set(), is_open.wait(MEETING_S_MAX))
+                store.create_gated, "key", [b"the bytes"], lambda: (has_headers.set(), is_open.wait(MEETING_S_MAX))
             )
             connection, _ = server.accept()
             with connection:

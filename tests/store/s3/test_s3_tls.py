@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from headrace.store.errors import InvalidUri, StoreRefused
-from headrace.store.objects import open_store
+from headrace.store.contract.errors import InvalidUri, StoreRefused
+from headrace.store.open import open_store
 from tests.kits.store.s3_server import S3Server
 from tests.kits.store.tls import Authority, TlsProxy
 

@@ -21,7 +21,7 @@ class Clock:
 
     def sleep(self, wait_s: float) -> None:
         assert self.store is not None
-        self.told.append((self.now, self.store.trouble))
+        self.told.append((self.now, self.store.capabilities.trouble()))
         self.now += wait_s
         if self.now > MENDED_S:
             self._proxy.mend()
@@ -41,4 +41,4 @@ def test_what_a_store_is_asked_for_in_vain_is_told_until_anything_succeeds(s3_se
     assert late
     assert all(trouble.startswith(f"{store.uri}: cannot write '") for trouble in late)
     assert all("/k': it answered 503 SlowDown; asked " in trouble for trouble in late)
-    assert store.trouble == ""
+    assert store.capabilities.trouble() == ""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from headrace.store.errors import FormatError
+from headrace.store.contract.errors import FormatError
 from headrace.store.shards.builder import build_tokens
 from headrace.store.shards.core import blocks
 from headrace.store.shards.core.blocks import BlockTable, block_bytes_for, describe_blocks, read_blocks, seal

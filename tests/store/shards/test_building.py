@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from headrace.store.files.drafts import Draft
+from headrace.store.files.drafts import ScratchDraft
 from headrace.store.files.scratch import Scratch
 from headrace.store.shards import builder, scatter
 from headrace.store.shards.builder import Layout, build_tokens, write_tokens
@@ -15,14 +15,14 @@ from headrace.store.shards.scatter import Documents, ScratchTokens
 METADATA = {"dataset": "books"}
 
 
-def _draft() -> Draft:
+def _draft() -> ScratchDraft:
     def no_object(_key: str) -> bool:
         raise AssertionError("nobody makes this an object")
 
-    return Draft(Scratch.in_memory(), no_object, lambda error: error)
+    return ScratchDraft(Scratch.in_memory(), no_object, lambda error: error)
 
 
-def _written(draft: Draft) -> bytes:
+def _written(draft: ScratchDraft) -> bytes:
     return b"".join(bytes(piece) for piece in draft.pieces())
 
 

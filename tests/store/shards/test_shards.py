@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 from safetensors import safe_open
 from safetensors.numpy import load, load_file
 
-from headrace.store.errors import ChecksumMismatch, FormatError, ObjectMissing
+from headrace.store.contract.errors import ChecksumMismatch, FormatError, ObjectMissing
 from headrace.store.files.drafts import DraftFile, open_draft
 from headrace.store.files.store import FileStore
 from headrace.store.shards import shard

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from headrace.store.contract.errors import FormatError
 from headrace.store.datasets.dataset import fold_ledger
-from headrace.store.errors import FormatError
 from headrace.store.files.store import FileStore
 from headrace.store.ledger.core.entries import (
     Closed,

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.stages.runtime.errors import InputError
 from headrace.stages.sources.spool import PUSH_RECORDS_MAX, SpoolSource
-from headrace.store.errors import StoreError
+from headrace.store.contract.errors import StoreError
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 from headrace.worker.spool.spool import Spool, Taken
 

@@ -16,7 +16,7 @@ from headrace.stages.runtime.contract import does_borrow
 from headrace.stages.runtime.errors import StageContractError
 from headrace.stages.sinks.texts import DocumentSink, JsonlSink, TextSink
 from headrace.stages.sinks.tokens import TokenSink
-from headrace.store.objects import open_store
+from headrace.store.open import open_store
 from headrace.transport.core.frame import Frame
 from headrace.transport.errors import LinkAborted
 from headrace.transport.ring.ring import RingOwner, RingReceiver, RingSender, create_ring

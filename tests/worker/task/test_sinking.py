@@ -18,7 +18,7 @@ from headrace.stages.runtime.batch import ROW, Batch, no_verdicts
 from headrace.stages.runtime.records import Columns, Draft, batch_of
 from headrace.stages.sinks.texts import DocumentSink, JsonlSink
 from headrace.store.ledger.core.entries import Fragment
-from headrace.store.objects import open_store
+from headrace.store.open import open_store
 from headrace.worker.processes.in_flight import Hands
 from headrace.worker.task.core.sink import SealAsked, SealPolicy
 from headrace.worker.task.isolation import Sentences, try_writing

@@ -16,13 +16,14 @@ from headrace.controller.core.cluster.leader import RETRY_S_MAX, TAKEOVER_S, WAT
 from headrace.controller.core.messages.log import ReadLog, SnapshotWritten, TruncateLog, WriteEntry, WriteSnapshot
 from headrace.controller.core.messages.messages import TimePassed
 from headrace.controller.logging.logs import Logs
-from headrace.store.errors import StoreUnavailable
+from headrace.store.contract.errors import StoreUnavailable
+from headrace.store.contract.objects import Buffer, ObjectStore
 from headrace.store.ledger.core.cluster_changes import WorkerJoined
 from headrace.store.ledger.core.cluster_fold import ClusterState
 from headrace.store.ledger.core.entries import Led, decode_entry
 from headrace.store.ledger.folding import fold_log
 from headrace.store.ledger.log import Log
-from headrace.store.objects import Buffer, ObjectStore, open_store
+from headrace.store.open import open_store
 from tests.kits.store.s3_server import shared_server
 
 

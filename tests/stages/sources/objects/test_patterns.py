@@ -16,9 +16,9 @@ from headrace.stages.sources.mixed import MixedSource
 from headrace.stages.sources.objects.inputs import Inputs
 from headrace.stages.sources.objects.patterns import Glob, format_of, globs_of, place_of, split_patterns
 from headrace.stages.sources.objects.skipped import PassedOver
-from headrace.store import objects
+from headrace.store import open as opening
+from headrace.store.contract.objects import ObjectInfo
 from headrace.store.files.store import FileStore
-from headrace.store.objects import ObjectInfo
 from tests.kits.inputs import files
 
 Place = tuple[pathlib.Path, Callable[[str], str]]
@@ -256,7 +256,7 @@ class Endless(FileStore):
 
 
 def test_a_listing_of_a_million_objects_streams(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
-    monkeypatch.setitem(objects._OPENERS, "s3", lambda uri: Endless(tmp_path))
+    monkeypatch.setitem(opening._OPENERS, "s3", lambda uri: Endless(tmp_path))
     listed = iter(JsonlSource("read", ["s3://bucket/*.jsonl"]).list())
     assert [next(listed).uri for _ in range(3)][-1] == "s3://bucket/0000002.jsonl"
     assert Endless.told <= 5

@@ -1,4 +1,4 @@
-"""The contract of an object store, and the one way to open a store from a URI.
+"""The contract of an object store.
 
 Headrace asks little of a store: whole objects under string keys, listed in key order, and one
 primitive for coordination, `create`, by which at most one of several writers of a key wins.
@@ -7,23 +7,16 @@ primitive for coordination, `create`, by which at most one of several writers of
 from __future__ import annotations
 
 import pathlib
-import urllib.parse
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from headrace.store.errors import InvalidKey, InvalidUri, ObjectMissing
+from headrace.store.contract.errors import ObjectMissing
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 #: What `update` asks: given the bytes that stand, or None where no object does, those to stand instead; None for none.
 Decide: TypeAlias = Callable[[bytes | None], Sequence[Buffer] | None]
-
-#: S3's own limit on a key.
-KEY_BYTES_MAX = 1024
-#: The limit of Linux file systems on one name; held by all stores, so that a dataset can move between them.
-KEY_SEGMENT_BYTES_MAX = 255
-#: The first segment that no key may have: the file store keeps its unfinished writes there.
-RESERVED_SEGMENT = ".tmp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +28,59 @@ class ObjectInfo:
     size: int
     #: Differs between two contents of one key: the ETag, or "size-mtime_ns-inode" of a file.
     version: str
+
+
+#: What `stream` gives; a size that is sent to it is that of the next piece alone.
+Stream: TypeAlias = Generator[memoryview, int | None, None]
+
+
+class ObjectDraft(Protocol):
+    """The bytes of an object so far. Raises StoreError, as `ObjectStore.create` does, at each step."""
+
+    @property
+    def size(self) -> int:
+        """Bytes so far."""
+        ...
+
+    def append(self, data: Buffer) -> None:
+        """Write at the end."""
+        ...
+
+    def patch(self, data: Buffer, offset: int) -> None:
+        """Write over what stands at `offset`."""
+        ...
+
+    def pieces(self) -> Iterator[memoryview]:
+        """All bytes, in pieces that each lie where the one before it lay."""
+        ...
+
+    def create(self, key: str) -> bool:
+        """Make it an object, if none stands under the key: see `ObjectStore.create`."""
+        ...
+
+
+def _no_trouble() -> str:
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a store can do beyond the contract. None: it cannot, and the callers named here have a slower way."""
+
+    #: Read in pieces as they arrive: `stream`.
+    stream: Callable[[str, int, int, int, int | None], Stream] | None = None
+    #: Read bytes and their version in one request: `get_with_info`.
+    get_with_info: Callable[[str, int, int], tuple[bytes, ObjectInfo]] | None = None
+    #: Write an object in place before its key is known: `headrace.store.files.open_draft`.
+    draft: Callable[[], AbstractContextManager[ObjectDraft]] | None = None
+    #: Name a folder for scratch files on the store's own disk: `headrace.store.files.near`. Raises OSError.
+    scratch_folder: Callable[[], str] | None = None
+    #: Call a gate between the headers and the bytes of a `create`: `headrace.store.s3.probe`.
+    create_gated: Callable[[str, Sequence[Buffer], Callable[[], None]], bool] | None = None
+    #: The bucket and its endpoint, whatever the prefix: one race decides for all its stores. Empty: the store's URI.
+    bucket: str = ""
+    #: What has failed for seconds and is tried again, for people; "" while all is well.
+    trouble: Callable[[], str] = _no_trouble
 
 
 class ObjectStore(Protocol):
@@ -58,6 +104,11 @@ class ObjectStore(Protocol):
         creator of a key wins is the server's word and wants a probe; and an object that `head` shows is durable, which
         of a file that another process is just making nobody knows.
         """
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this store can do beyond this contract."""
         ...
 
     def create(self, key: str, parts: Sequence[Buffer]) -> bool:
@@ -117,21 +168,17 @@ class ObjectStore(Protocol):
         ...
 
 
-#: What `stream` gives; a size that is sent to it is that of the next piece alone.
-Stream: TypeAlias = Generator[memoryview, int | None, None]
-
-
 def stream(
     store: ObjectStore, key: str, offset: int, length: int, piece_bytes: int, first_bytes: int | None = None
 ) -> Stream:
     """Yield up to `length` bytes from `offset` in pieces of `piece_bytes`, the last of which may be shorter.
 
     The first has `first_bytes` where these are given, which are no more. Each piece lies in memory that the next one
-    overwrites, small enough to stay in a processor's cache. Past the end there are none. A store that has no `stream`
-    of its own gets them at once. Raises `ObjectMissing`, and `StoreUnavailable` also between two pieces: what was
+    overwrites, small enough to stay in a processor's cache. Past the end there are none. A store that cannot stream
+    gets them at once. Raises `ObjectMissing`, and `StoreUnavailable` also between two pieces: what was
     yielded stands, and the rest may be asked for.
     """
-    own: Callable[[str, int, int, int, int | None], Stream] | None = getattr(store, "stream", None)
+    own = store.capabilities.stream
     if own is not None:
         yield from own(key, offset, length, piece_bytes, first_bytes)
         return
@@ -145,9 +192,9 @@ def stream(
 def get_with_info(store: ObjectStore, key: str, offset: int, length: int) -> tuple[bytes, ObjectInfo]:
     """Like `ObjectStore.get`, and which object these bytes are of: one that has changed is told by its version.
 
-    A store that has no `get_with_info` of its own is asked for both. Raises `ObjectMissing`.
+    Where the store cannot do both at once, it is asked twice. Raises `ObjectMissing`.
     """
-    own: Callable[[str, int, int], tuple[bytes, ObjectInfo]] | None = getattr(store, "get_with_info", None)
+    own = store.capabilities.get_with_info
     if own is not None:
         return own(key, offset, length)
     data = store.get(key, offset, length)
@@ -155,91 +202,3 @@ def get_with_info(store: ObjectStore, key: str, offset: int, length: int) -> tup
     if info is None:
         raise ObjectMissing(key, store.uri)
     return data, info
-
-
-def validate_key(key: str) -> None:
-    """Raise `InvalidKey` unless `key` is one that every store can hold.
-
-    A key is a relative path of segments joined by "/": none empty, "." or "..", no control
-    characters, no backslash, at most 1024 bytes, 255 a segment.
-    """
-    problem = _key_problem(key)
-    if problem is not None:
-        raise InvalidKey(f"key {key!r} {problem}; keys look like 'shards/3/ab12.safetensors'")
-
-
-def _key_problem(key: str) -> str | None:
-    if not key:
-        return "is empty"
-    try:
-        size = len(key.encode())
-    except UnicodeEncodeError:
-        return "is not valid Unicode"
-    if size > KEY_BYTES_MAX:
-        return f"has {size} bytes, the limit is {KEY_BYTES_MAX}"
-    if any(ord(char) < 0x20 or ord(char) == 0x7F or char == "\\" for char in key):
-        return "has a control character or a backslash"
-    segments = key.split("/")
-    for segment in segments:
-        if segment in ("", ".", ".."):
-            return f"has the segment {segment!r}"
-        if len(segment.encode()) > KEY_SEGMENT_BYTES_MAX:
-            return f"has a segment of {len(segment.encode())} bytes, the limit is {KEY_SEGMENT_BYTES_MAX}"
-    if segments[0] == RESERVED_SEGMENT:
-        return f"starts with {RESERVED_SEGMENT!r}, which is reserved"
-    return None
-
-
-def open_store(uri: str) -> ObjectStore:
-    """Open the store at `uri`: `file:///absolute`, `file://./relative`, a plain path, or `s3://bucket/prefix`.
-
-    Nothing is created before the first write. Raises `InvalidUri`.
-    """
-    if not uri or "\0" in uri:
-        raise InvalidUri(f"store URI {uri!r} is empty or has a NUL character; give a path or file:///path")
-    scheme, separator, _ = uri.partition("://")
-    opener = _OPENERS.get(scheme.lower()) if separator else _open_path
-    if opener is None:
-        known = ", ".join(f"{name}://" for name in sorted(_OPENERS))
-        raise InvalidUri(f"store URI {uri!r}: unknown scheme {scheme!r}; known are {known} and plain paths")
-    return opener(uri)
-
-
-def below(uri: str, folder: str) -> str:
-    """The URI of a folder in the store at `uri`, escaped as in one; what S3 says of its server stays behind `?`."""
-    if not uri.lower().startswith("s3://"):
-        return f"{uri.rstrip('/')}/{folder}"
-    path, mark, query = uri.partition("?")
-    return f"{path.rstrip('/')}/{folder}{mark}{query}"
-
-
-def _open_path(path: str) -> ObjectStore:
-    from headrace.store.files import FileStore
-
-    # The checker sees this module under two names, store.objects and headrace.store.objects.
-    return FileStore(path)  # pyright: ignore[reportReturnType]
-
-
-def _open_file_uri(uri: str) -> ObjectStore:
-    # A folder whose name is no UTF-8 has a URI too, and that leads to it alone.
-    path = urllib.parse.unquote(uri[len("file://") :], errors="surrogateescape")
-    if path.startswith("localhost/"):
-        path = path.removeprefix("localhost")
-    if not path.startswith(("/", "./", "../")) and path not in (".", ".."):
-        raise InvalidUri(
-            f"store URI {uri!r}: what follows file:// reads as a host name; "
-            f"write file:///absolute/path or file://./{path or 'data'}"
-        )
-    if "\0" in path:
-        raise InvalidUri(f"store URI {uri!r} has a NUL character; give a path or file:///path")
-    return _open_path(path)
-
-
-def _open_s3(uri: str) -> ObjectStore:
-    from headrace.store.s3 import S3Store
-
-    return S3Store(uri)  # pyright: ignore[reportReturnType]
-
-
-#: A store module slots in here, by the scheme of its URIs.
-_OPENERS: dict[str, Callable[[str], ObjectStore]] = {"file": _open_file_uri, "s3": _open_s3}

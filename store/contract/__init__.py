@@ -1,0 +1,34 @@
+"""What every object store promises: objects, keys, and the ways to fail. It knows no store."""
+
+from typing import TYPE_CHECKING
+
+from headrace.pipeline.door import door
+
+if TYPE_CHECKING:
+    from headrace.store.contract.errors import (
+        ChecksumMismatch as ChecksumMismatch,
+        InvalidKey as InvalidKey,
+        InvalidUri as InvalidUri,
+        ObjectMissing as ObjectMissing,
+        StoreError as StoreError,
+        StoreRefused as StoreRefused,
+        StoreStalled as StoreStalled,
+        StoreUnavailable as StoreUnavailable,
+    )
+    from headrace.store.contract.keys import (
+        KEY_BYTES_MAX as KEY_BYTES_MAX,
+        RESERVED_SEGMENT as RESERVED_SEGMENT,
+        validate_key as validate_key,
+    )
+    from headrace.store.contract.objects import (
+        Buffer as Buffer,
+        Capabilities as Capabilities,
+        Decide as Decide,
+        ObjectDraft as ObjectDraft,
+        ObjectInfo as ObjectInfo,
+        ObjectStore as ObjectStore,
+        Stream as Stream,
+        stream as stream,
+    )
+else:
+    __getattr__ = door(__name__)
