@@ -187,7 +187,7 @@ def _served() -> str:
 
 async def _commit(uri: str, sinks: int, seconds: float) -> dict[str, Any]:
     from headrace.controller import identity
-    from headrace.controller.core.cluster import Leadership, LeaderState, LogLimits
+    from headrace.controller.core.log import Leadership, LeaderState, LogLimits
     from headrace.controller.core.messages import ReadLog, WriteEntry
     from headrace.controller.core.run import Committer
     from headrace.controller.logging import Logs

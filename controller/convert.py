@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from headrace.controller.core.cluster import TEXT_MAX, Said
-from headrace.controller.core.messages import dedup, messages as core
+from headrace.controller.core.cluster import TEXT_MAX
+from headrace.controller.core.messages import TaskEvent, dedup, messages as core
 from headrace.controller.membership import Introduction
 from headrace.protos import codec, control_pb2 as pb
 from headrace.store.ledger import CHECKSUM_BYTES
@@ -16,7 +16,7 @@ from headrace.store.ledger import CHECKSUM_BYTES
 READS_MAX = 64
 
 
-def task_event(message: pb.TaskEvent) -> Said | None:
+def task_event(message: pb.TaskEvent) -> TaskEvent | None:
     """What a task reported, as an event of the core; None for progress, which decides nothing."""
     task, attempt = message.task, message.attempt
     match message.WhichOneof("event"):

@@ -11,10 +11,11 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from headrace.controller.core.cluster import LOST, OVER, Leadership, LeaderState
+from headrace.controller.core.log import LOST, OVER, Leadership, LeaderState
 from headrace.controller.core.messages import (
     Command,
     EntryFailed,
+    LogEvent,
     LogUnreadable,
     ReadLog,
     SnapshotWritten,
@@ -114,7 +115,7 @@ class Pen:
             if event is not None:
                 pending += self._leadership.handle(event, time.monotonic())
 
-    async def _execute(self, command: Command) -> object | None:
+    async def _execute(self, command: Command) -> LogEvent | None:
         match command:
             case ReadLog():
                 try:

@@ -24,7 +24,8 @@ import setproctitle
 import uvloop
 
 from headrace.cluster import KEY_BYTES_MIN
-from headrace.controller.core.cluster import SNAPSHOT_ENTRIES, Controller, LogLimits
+from headrace.controller.core.cluster import Controller
+from headrace.controller.core.log import SNAPSHOT_ENTRIES, LogLimits
 from headrace.controller.grpc_limits import GrpcLimits, usual_limits
 from headrace.controller.process import identity, look_for_cycles_seldom
 from headrace.controller.servicer import Servicer

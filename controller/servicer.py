@@ -14,9 +14,7 @@ import grpc
 
 from headrace.controller.convert import task_event
 from headrace.controller.core.cluster import registration_fault
-from headrace.controller.core.messages import messages as core
-from headrace.controller.core.run import Allowance
-from headrace.controller.core.run.input import ChangedInput
+from headrace.controller.core.messages import Allowance, ChangedInput, messages as core
 from headrace.controller.planning import dry_run
 from headrace.controller.shell import Session, Shell
 from headrace.controller.status import RunProgress, reply

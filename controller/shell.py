@@ -18,16 +18,9 @@ from typing import TYPE_CHECKING
 
 from headrace.controller.commits import CommitTimes
 from headrace.controller.convert import add_reads, said_together, to_worker
-from headrace.controller.core.cluster import (
-    Controller,
-    ExpelRequested,
-    LeaderState,
-    Said,
-    TokenOffered,
-    authority,
-    why_not_expelled,
-)
-from headrace.controller.core.messages import messages as core
+from headrace.controller.core.cluster import Controller, why_not_expelled
+from headrace.controller.core.log import LeaderState, fence_of
+from headrace.controller.core.messages import ExpelRequested, TaskEvent, TokenOffered, messages as core
 from headrace.controller.doubts import Doubts
 from headrace.controller.faults import FaultDesk, OwnFaults
 from headrace.controller.logging import Causes, Logs, LogSearches, tell_command, tell_entry, tell_event
@@ -87,12 +80,12 @@ class Shell:
         self.commits = CommitTimes()
         self.doubts = Doubts()
         #: Events that wait, each with its cause, and the worker by whose session it came, if by one.
-        self._events: deque[tuple[object, str, str]] = deque()
+        self._events: deque[tuple[core.Event, str, str]] = deque()
         self._draining = False
         self._timer: asyncio.TimerHandle | None = None
         self._effects = Effects()
 
-    def post(self, event: object, cause: str = "", worker: str = "") -> None:
+    def post(self, event: core.Event, cause: str = "", worker: str = "") -> None:
         """Give one event to the core, and execute what follows. Called on the loop's thread.
 
         What follows bears the event's cause: `cause`, or one of its own where it begins by itself. `worker` is by whose
@@ -146,7 +139,7 @@ class Shell:
         else:
             self.post(ExpelRequested(number, member))
 
-    def task_event(self, worker: str, message: pb.TaskEvent, event: Said | None) -> None:
+    def task_event(self, worker: str, message: pb.TaskEvent, event: TaskEvent | None) -> None:
         """Take a task's message that came by a worker's session: progress is kept here, the rest is for the core."""
         if event is None:
             why = self.core.witness.stranger(worker, message.task, message.attempt)
@@ -205,7 +198,7 @@ class Shell:
         await self._effects.settle(SETTLE_S)
         self._logs.close()
 
-    def _step(self, event: object, worker: str) -> None:
+    def _step(self, event: core.Event, worker: str) -> None:
         try:
             commands = self.core.handle(event, time.monotonic(), worker)
         except Exception as error:
@@ -272,7 +265,7 @@ class Shell:
             introduction = introduce(link, run, self._ticket_key, self.core.workers)
         term, seal, limits = run.leadership.term if run else 0, None, None
         if run is not None and isinstance(command, core.StartTask):
-            seal, limits = _policy(run.seal), _limits(run.limits)
+            seal, limits = _policy(run.request.seal), _limits(run.request.limits)
         message = to_worker(command, term, seal, limits, introduction)
         session = self.sessions.get(getattr(command, "worker", ""))
         if session is None or message is None:
@@ -281,7 +274,7 @@ class Shell:
         message.term, message.cause = self.term, current_cause()
         if message.WhichOneof("message") == "task":
             message.task.cause = message.cause
-        given = authority(self.core.log, run, command)
+        given = fence_of(self.core.log, run.leadership if run else None, command)
         message.log, message.log_term = given.log, given.log_term
         session.outbox.put_nowait(message)
 
@@ -331,10 +324,10 @@ class Shell:
             context = {"message": f"nobody is left to tell of {type(event).__name__}", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)
 
-    def _start(self, command: core.Command, work: Awaitable[object | None]) -> None:
+    def _start(self, command: core.Command, work: Awaitable[core.Event | None]) -> None:
         self._effects.start(type(command).__name__, self._see_through(command, work))
 
-    async def _see_through(self, command: core.Command, work: Awaitable[object | None]) -> None:
+    async def _see_through(self, command: core.Command, work: Awaitable[core.Event | None]) -> None:
         """Carry a command out: it ends as an event, whatever it raises."""
         try:
             event = await work
@@ -345,7 +338,7 @@ class Shell:
                 self.post(event)
         self._wake_watchers()
 
-    async def _write(self, command: core.WriteEntry) -> object:
+    async def _write(self, command: core.WriteEntry) -> core.Event:
         began = time.monotonic()
         event = await self._logs.write(command)
         if isinstance(event, core.EntryWritten):
@@ -354,7 +347,7 @@ class Shell:
             tell_entry(command.log, command.number, command.entry, seconds)
         return event
 
-    async def _manifest(self, command: core.WriteManifest) -> object | None:
+    async def _manifest(self, command: core.WriteManifest) -> core.Event | None:
         run = next((run for run in reversed(self.core.runs.values()) if run.leadership.log == command.log), None)
         if run is None:
             return None

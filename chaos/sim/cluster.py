@@ -7,7 +7,7 @@ from headrace.chaos.sim.network import Wires
 from headrace.chaos.sim.nodes import Operator, SimulatedController, SimulatedTask, SimulatedWorker
 from headrace.chaos.sim.storage import SimulatedLog, SimulatedManifest, SimulatedObjects
 from headrace.chaos.sim.world import CLUSTER, CLUSTER_SHARE, DATASET, TIERS, Corpus, InputObjects, World
-from headrace.controller.core.cluster import CHANGES_MAX, LogLimits
+from headrace.controller.core.log import CHANGES_MAX, LogLimits
 from headrace.controller.core.run import Run
 
 
@@ -68,7 +68,7 @@ class SimulatedCluster:
 
     def living(self, run: Run) -> list[SimulatedTask]:
         """The tasks that live, and of which a run knows that they do."""
-        crew = run.crew
+        crew = run.tasks
         return [
             task
             for worker in self.workers

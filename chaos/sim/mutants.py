@@ -18,7 +18,8 @@ from headrace.chaos.sim.network import connections
 from headrace.chaos.sim.nodes import SimulatedSink
 from headrace.chaos.sim.storage import SHARD, log, twin
 from headrace.chaos.sim.world import Part
-from headrace.controller.core.cluster import Controller, Leadership, Members, Steering, TokenOffered, Turn, Write
+from headrace.controller.core.cluster import Controller, Members, Requests
+from headrace.controller.core.log import Leadership, Turn, Write
 from headrace.controller.core.messages import (
     AnswerRequest,
     Command,
@@ -30,11 +31,12 @@ from headrace.controller.core.messages import (
     Outcome,
     ShardProposed,
     SnapshotWritten,
+    TokenOffered,
     TruncateLog,
 )
-from headrace.controller.core.run import Committer, Judgement, Run, RunState, commit, run_input
-from headrace.controller.core.run.input import Comparing, Earlier, Intake, Standing, Suspicion
-from headrace.controller.core.run.tasks import Crew, Joints
+from headrace.controller.core.run import Committer, Judgement, Run, RunEvent, RunState, proposals
+from headrace.controller.core.run.input import Comparing, Earlier, Intake, ListedAs, Suspicion
+from headrace.controller.core.run.tasks import RunLinks, RunTasks
 from headrace.stages.dedup import kept
 from headrace.stages.sources.objects import RemoteFile
 from headrace.store import ObjectInfo
@@ -116,18 +118,21 @@ def _other_bytes(self: Leadership[Any], now: float) -> list[Command]:
 _on_time = Leadership._on_time
 
 
-def _accepted_early(self: Run, event: ShardProposed) -> list[Command]:
+def _accepted_early(self: proposals.Proposals, event: ShardProposed) -> list[Command]:
     commands = _proposed(self, event)
-    to = commit.Waiter(event.task, event.attempt, event.proposal)
-    return [*commands, *([] if commands else self._answer(to, Outcome.ACCEPTED))]
+    to = proposals.Waiter(event.task, event.attempt, event.proposal)
+    return [*commands, *([] if commands else self.answer(to, Outcome.ACCEPTED))]
 
 
-_proposed = Run._proposed
+_proposed = proposals.Proposals.proposed
 
 
-def _judged_while_waiting(self: Run, event: object, now: float) -> list[Command]:
+def _judged_while_waiting(self: Run, event: RunEvent, now: float) -> list[Command]:
     if isinstance(event, ShardProposed) and self.state is RunState.OPENING:
-        return self._proposed(event)
+        judgement = self.committer.judge(event, self.version, self.ledger.epoch)
+        if judgement.closed is not None:
+            self.leadership.submit(judgement.closed)
+        return []
     return _dispatch(self, event, now)
 
 
@@ -183,24 +188,24 @@ def _without_leaders(self: Leadership[Any], event: SnapshotWritten) -> list[Comm
 _on_snapshot = Leadership._on_snapshot
 
 
-def _at_any_rate(self: Joints, _plan: Any, _roster: Any) -> float | None:
-    return min((joint.due_at for joint in self._joints.values() if joint.pair is None and joint.cuts), default=None)
+def _at_any_rate(self: RunLinks, _plan: Any, _table: Any) -> float | None:
+    return min((state.due_at for state in self._links.values() if state.pair is None and state.cuts), default=None)
 
 
-def _granted_early(self: Steering, event: Any, now: float) -> list[Command]:
+def _granted_early(self: Requests, event: Any, now: float) -> list[Command]:
     commands = _wished(self, event, now)
     return [*commands, *([] if commands else [AnswerRequest(event.request, accepted=True)])]
 
 
-_wished = Steering._steer
+_wished = Requests._steer
 
 
-def _plan_kept_to_itself(self: Controller, commands: list[Command], now: float) -> list[Command]:
-    self._planned.update({name: run.crew.plan for name, run in self.runs.items() if run.crew is not None})
-    return _recorded(self, commands, now)
+def _plan_kept_to_itself(self: Controller, now: float) -> list[Command]:
+    self._planned.update({name: run.tasks.plan for name, run in self.runs.items() if run.tasks is not None})
+    return _record(self, now)
 
 
-_recorded = Controller._recorded
+_record = Controller._record
 
 
 def _each_offer(self: Members, event: TokenOffered, log: Leadership[ClusterState]) -> list[Command]:
@@ -246,8 +251,8 @@ def _believed(self: Comparing, event: FragmentWasRead) -> bool:
 _HEARD = Comparing.heard
 
 
-def _new(*_arguments: Any) -> Standing:
-    return Standing.NEW
+def _new(*_arguments: Any) -> ListedAs:
+    return ListedAs.NEW
 
 
 def _never(*_arguments: Any) -> bool:
@@ -342,34 +347,34 @@ Patch = tuple[type[Any] | Any, str, Callable[..., Any] | property | tuple[Any, .
 MUTANTS: dict[str, tuple[Patch, ...]] = {
     "overlap-ignored": ((Committer, "_overlaps", _nothing), (LedgerState, "conflicts", _nothing)),
     "refusal-taken-as-mine": ((Leadership, "_on_refused", _taken_as_mine),),
-    "conservation-by-counts": ((commit, "conservation_fault", _counts_only),),
+    "conservation-by-counts": ((proposals, "conservation_fault", _counts_only),),
     "unknown-epoch-accepted": ((Committer, "judge", _any_epoch),),
     "led-skipped": ((Leadership, "_campaign", _without_led),),
     "shard-overwritten": ((SimulatedSink, "put", _overwriting),),
     "retried-with-other-bytes": ((Leadership, "_on_time", _other_bytes),),
-    "accepted-before-durable": ((Run, "_proposed", _accepted_early),),
+    "accepted-before-durable": ((proposals.Proposals, "proposed", _accepted_early),),
     "judged-before-leading": ((Run, "_dispatch", _judged_while_waiting),),
     "credit-ignored": ((CreditSender, "can_send", _always),),
     "sink-without-budget": ((Gathering, "accepts", property(_always)),),
     "lost-forgotten": ((Intake, "requeue_lost", _none_lost),),
     "suspects-given-to-all": ((Suspicion, "of", _no_suspects),),
     "condemned-untold": ((Suspicion, "condemned", _untold),),
-    "cut-link-spins": ((Joints, "wake_at", _at_any_rate),),
+    "cut-link-spins": ((RunLinks, "wake_at", _at_any_rate),),
     "led-truncated": ((Leadership, "_on_snapshot", _without_leaders),),
     "collection-by-age": ((collection, "garbage", _by_age),),
     "ticket-not-compared": ((connections, "match_ticket", _nothing),),
     "checksum-not-looked-at": ((frame, "_verify", _nothing),),
-    "wish-granted-before-durable": ((Steering, "_steer", _granted_early),),
-    "plan-not-recorded": ((Controller, "_recorded", _plan_kept_to_itself),),
+    "wish-granted-before-durable": ((Requests, "_steer", _granted_early),),
+    "plan-not-recorded": ((Controller, "_record", _plan_kept_to_itself),),
     "token-spent-by-each": ((Members, "_offered", _each_offer),),
-    "needs-skipped": ((Committer, "_needs_fault", _no_fault), (run_input, "unmet", _no_needs)),
+    "needs-skipped": ((Committer, "_needs_fault", _no_fault), (proposals, "unmet", _no_needs)),
     "index-one-entry-short": ((kept, "key_files", _one_short),),
-    "claims-not-released": ((run_input, "ClaimsReleased", _releases_nothing),),
-    "index-not-fenced": ((Crew, "_remembers", _never),),
+    "claims-not-released": ((proposals, "ClaimsReleased", _releases_nothing),),
+    "index-not-fenced": ((RunTasks, "_remembers", _never),),
     "changed-object-read-on": ((RemoteFile, "_learn", _any_version),),
     "held-read-again": ((Intake, "_gaps", _held_forgotten),),
     "content-not-compared": ((Comparing, "heard", _believed),),
-    "other-version-listed": ((Earlier, "standing", _new),),
+    "other-version-listed": ((Earlier, "listed_as", _new),),
     "atom-cut": ((Leadership, "submit", _cut_anywhere),),
     "queue-cut-off": ((Leadership, "flush", _rest_lost),),
     "queued-taken-for-kept": ((Committer, "_needs_fault", _queued_counts),),

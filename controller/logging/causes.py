@@ -10,8 +10,7 @@ import itertools
 import secrets
 from collections.abc import Iterable
 
-from headrace.controller.core.cluster import TokenOffered
-from headrace.controller.core.messages import DECISION_EVENTS, messages as core
+from headrace.controller.core.messages import DECISION_EVENTS, TokenOffered, messages as core
 from headrace.controller.core.run import Run
 from headrace.daemon import current_cause
 
@@ -56,7 +55,7 @@ class Causes:
             case core.TaskExited() | core.TaskFailed():
                 self._deaths[event.task] = current_cause()
             case core.WorkerLost():
-                tasks = (task.plan for run in runs for task in run.crew or ())
+                tasks = (task.plan for run in runs for task in run.tasks or ())
                 self._deaths |= {task.name: current_cause() for task in tasks if task.worker == event.worker}
             case _:
                 pass

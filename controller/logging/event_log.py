@@ -6,8 +6,7 @@ import logging
 from collections import Counter
 from typing import Any
 
-from headrace.controller.core.cluster import ExpelRequested
-from headrace.controller.core.messages import messages as core
+from headrace.controller.core.messages import ExpelRequested, messages as core
 from headrace.daemon import about
 from headrace.store import counted
 from headrace.store.ledger import Beat, Entry

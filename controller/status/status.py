@@ -21,7 +21,7 @@ def reply(shell: Shell, version: str, pipeline: str = "") -> pb.StatusReply:
     answer.standby, answer.term = not shell.core.leads, shell.term
     answer.allows_chaos = shell.own_faults.allowed
     answer.leader = str(shell.core.leader.get("address", ""))
-    reserved = shell.core.reserved_beside("")
+    reserved = shell.core.reserved_by_others("")
     for worker in shell.core.workers.values():
         need = reserved.get(worker.worker, NOTHING)
         answer.workers.append(
@@ -63,8 +63,8 @@ def _deaths(deaths: Deaths) -> list[pb.Death]:
 
 
 def _pipeline(run: Run, progress: RunProgress) -> pb.PipelineStatus:
-    listed = run.listing.tally()
-    living = {(task.plan.name, task.attempt) for task in run.crew or ()}
+    listed = run.listing.counts()
+    living = {(task.plan.name, task.attempt) for task in run.tasks or ()}
     status = pb.PipelineStatus(
         pipeline=run.pipeline.name,
         dataset=run.pipeline.dataset,
@@ -82,8 +82,8 @@ def _pipeline(run: Run, progress: RunProgress) -> pb.PipelineStatus:
         first_batch_s=(progress.first_batch_at or progress.started_at) - progress.started_at,
         records_resumed=run.records_resumed,
         stages=_in_order(run, progress, living),
-        changes=[change.words() for change in run.changes],
-        refused_change=run.refused_change,
+        changes=[change.words() for change in run.reconfiguration.waiting],
+        refused_change=run.reconfiguration.refused,
         waits=_waits(run, progress),
         notes=run.listing.notes(),
         balance=codec.balance_to(balance_of(run.ledger)),
@@ -92,19 +92,19 @@ def _pipeline(run: Run, progress: RunProgress) -> pb.PipelineStatus:
     )
     for sink, counts in run.ledger.counts.items():
         status.counts[sink].CopyFrom(codec.counts_to(counts))
-    for task in run.crew or ():
+    for task in run.tasks or ():
         status.tasks.append(_task(task, progress))
-    if run.crew is not None:
+    if run.tasks is not None:
         via = progress.relays()
-        for link in run.crew.plan.links:
+        for link in run.tasks.plan.links:
             status.links.append(
                 pb.LinkStatus(
                     link=link.name,
                     sender=link.sender,
                     receiver=link.receiver,
-                    transport=run.crew.joints.transport(link),
-                    generation=run.crew.joints.generation(link.name),
-                    trouble=run.crew.joints.trouble(link.name),
+                    transport=run.tasks.links.transport(link),
+                    generation=run.tasks.links.generation(link.name),
+                    trouble=run.tasks.links.trouble(link.name),
                     via=via.get(link.name, ""),
                 )
             )
@@ -114,7 +114,7 @@ def _pipeline(run: Run, progress: RunProgress) -> pb.PipelineStatus:
 def _waits(run: Run, progress: RunProgress) -> list[str]:
     """What holds the run up until it passes: a log or a sink whose store is full, or does not answer."""
     told = [run.trouble(time.monotonic())]
-    for task in run.crew or ():
+    for task in run.tasks or ():
         latest = progress.of(task.plan.name, task.attempt)
         if latest is not None and task.state is TaskState.READY:
             told.append(latest.trouble)
@@ -133,7 +133,7 @@ def _worker_state(shell: Shell, worker: str) -> str:
     if worker not in shell.core.drained:
         return "registered"
     living = (run for run in shell.core.runs.values() if not run.ended)
-    busy = any(task.plan.worker == worker for run in living for task in run.crew or ())
+    busy = any(task.plan.worker == worker for run in living for task in run.tasks or ())
     return "draining" if busy else "drained"
 
 

@@ -11,7 +11,7 @@ import msgpack
 import pytest
 
 from headrace.controller.core.cluster.controller import Controller
-from headrace.controller.core.cluster.leader import LeaderState
+from headrace.controller.core.log.leader import LeaderState
 from headrace.controller.core.messages import messages as core
 from headrace.controller.core.messages.log import LOG_EVENTS
 from headrace.controller.logging.logs import Logs

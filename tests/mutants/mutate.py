@@ -64,7 +64,6 @@ MODULES = (
 )
 #: Modules that their tests reach through others.
 REACHED = {
-    "controller/core/cluster/attempts.py": ["tests/controller/core/cluster/test_hostile_workers.py"],
     "store/datasets/standing.py": ["tests/store/datasets/test_standing.py"],
     "store/ledger/core/totals.py": ["tests/store/ledger/test_fold.py", "tests/store/ledger/test_balance.py"],
     "worker/core/arrivals.py": ["tests/worker/task/test_arrivals.py"],

@@ -55,7 +55,7 @@ def test_every_core_is_there(module: str) -> None:
 
 
 def test_a_module_is_asked_of_the_tests_that_import_it() -> None:
-    direct, others = mutate.tests_of("controller/core/cluster/leader.py")
+    direct, others = mutate.tests_of("controller/core/log/leader.py")
     assert "tests/controller/core/cluster/test_leadership.py" in direct
     assert "tests/controller/core/cluster/test_leadership.py" not in others
 
@@ -72,7 +72,7 @@ def test_a_mutant_is_named_by_its_function_and_line_of_code() -> None:
 
 
 def test_what_the_simulator_imports_is_simulated() -> None:
-    assert is_simulated("controller/core/cluster/leader.py")
+    assert is_simulated("controller/core/log/leader.py")
     assert not is_simulated("store/s3/xml.py")
 
 

@@ -14,8 +14,9 @@ from headrace.chaos.sim.checks.history import History
 from headrace.chaos.sim.checks.observed import Asked, Folding, Wish
 from headrace.chaos.sim.storage import SimulatedLog
 from headrace.chaos.sim.world import ViolationError
-from headrace.controller.core.cluster import LeaderState, TokenOffered, plan_from_plain
-from headrace.controller.core.messages import messages as core
+from headrace.controller.core.cluster import plan_from_plain
+from headrace.controller.core.log import LeaderState
+from headrace.controller.core.messages import TokenOffered, messages as core
 from headrace.controller.core.plan import Plan
 from headrace.controller.core.run import Run, RunState
 from headrace.store.ledger import ClusterState, Entry, RunBegun, RunRecord, RunSteered, WorkerDrainAsked
@@ -85,16 +86,18 @@ class Assignments:
                 self._compare_run(controller.name, name, run, record)
 
     def _compare_run(self, who: str, name: str, run: Run, record: RunRecord) -> None:
-        if run.pause_wanted != record.paused:
-            raise ViolationError(1, f"{who} has run {name} paused: {run.pause_wanted}, the log: {record.paused}")
-        waiting = sum(not change.leave for change in run.changes)
+        if run.reconfiguration.pause_wanted != record.paused:
+            raise ViolationError(
+                1, f"{who} has run {name} paused: {run.reconfiguration.pause_wanted}, the log: {record.paused}"
+            )
+        waiting = sum(not change.leave for change in run.reconfiguration.waiting)
         if waiting != len(record.waiting):
             raise ViolationError(
                 1, f"{who} has {waiting} wishes of run {name} to see to, the log {len(record.waiting)}"
             )
-        if run.crew is None or run.state is RunState.OPENING:
+        if run.tasks is None or run.state is RunState.OPENING:
             return
-        plan = run.crew.plan
+        plan = run.tasks.plan
         known = self._compared.get(who)
         if known is not None and known[0] is plan and known[1] is record.plan:
             return

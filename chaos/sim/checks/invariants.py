@@ -27,7 +27,7 @@ from headrace.chaos.sim.world import (
     ViolationError,
     keys_of,
 )
-from headrace.controller.core.cluster import Authority
+from headrace.controller.core.log import Fence
 from headrace.controller.core.messages import messages as core
 from headrace.store.ledger import ClaimsReleased, Closed, Entry, LedgerState
 from headrace.store.shards import KEYS_ROLE, epoch_of
@@ -169,7 +169,7 @@ class Checker:
 
     # -- what is said --
 
-    def commanded(self, controller: Asked, command: core.Command, given: Authority) -> None:
+    def commanded(self, controller: Asked, command: core.Command, given: Fence) -> None:
         """2, 3: nothing is done in a term before its Led is durable; an accepted shard is named by a durable entry."""
         if self.assignments is not None:
             self.assignments.commanded(controller, command, given.term)
@@ -185,7 +185,7 @@ class Checker:
             if not any(identity in self.ledger.accepted for identity in proposed):
                 raise ViolationError(3, f"{controller.name} accepts what no durable entry names: {command}")
 
-    def obeyed(self, worker: str, life: int, given: Authority) -> None:
+    def obeyed(self, worker: str, life: int, given: Fence) -> None:
         """2: no worker does what a leader says of a lower term than it has heard of."""
         for log, term in ((CLUSTER, given.term), (given.log, given.log_term)):
             known = self._obeyed.get((worker, life, log), 0)

@@ -7,10 +7,9 @@ from typing import Any, Protocol
 
 from headrace.chaos.sim.storage import SimulatedLog, SimulatedManifest, SimulatedObjects
 from headrace.chaos.sim.world import Corpus, InputObjects
-from headrace.controller.core.cluster import Controller, TokenOffered
-from headrace.controller.core.messages import messages as core
+from headrace.controller.core.cluster import Controller
+from headrace.controller.core.messages import ChangedInput, TokenOffered, messages as core
 from headrace.controller.core.run import Run
-from headrace.controller.core.run.input import ChangedInput
 from headrace.worker.task import HeldBatches, TaskCore
 
 #: What people ask of a controller, and are answered.
@@ -30,7 +29,7 @@ class Asked(Protocol):
         """The name of the wish that its newest run came from; empty where there is no run."""
         ...
 
-    def post(self, event: object) -> None:
+    def post(self, event: core.Event) -> None:
         """Give it an event."""
         ...
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from headrace.chaos.sim.checks.observed import Observed
 from headrace.chaos.sim.world import Part, ViolationError
-from headrace.controller.core.run.input import ChangedInput
+from headrace.controller.core.messages import ChangedInput
 from headrace.store.ledger import Fragment, FragmentDropped, FragmentsListed, FragmentState, LedgerState, VersionSeen
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from headrace.chaos.sim.world import Name, Part, Texts, ViolationError, ordinals
-from headrace.controller.core.run import Records
+from headrace.controller.core.messages import Records
 
 
 class Verdicts:

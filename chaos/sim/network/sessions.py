@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from headrace.chaos.sim.world import World
-from headrace.controller.core.cluster import Authority
-from headrace.controller.core.messages import messages as core
+from headrace.controller.core.log import Fence
+from headrace.controller.core.messages import Event, messages as core
 
 #: Share of messages that are lost; each one takes its session with it.
 LOSS = 0.002
@@ -20,7 +20,7 @@ class Order(NamedTuple):
     """A command on its way, in whose name it is given, and the ticket of a link."""
 
     command: core.Command
-    given: Authority
+    given: Fence
     ticket: bytes = b""
 
 
@@ -42,7 +42,7 @@ class ControllerEnd(Protocol):
         """Whether it leads."""
         ...
 
-    def hear(self, worker: str, event: object) -> None:
+    def hear(self, worker: str, event: Event) -> None:
         """An event came by a worker's session."""
         ...
 

@@ -10,7 +10,8 @@ from headrace.chaos.sim.nodes.parts import Cluster, core_of
 from headrace.chaos.sim.storage import SimulatedLog
 from headrace.chaos.sim.world import ViolationError
 from headrace.cluster import KEY_BYTES_MIN
-from headrace.controller.core.cluster import Controller, LeaderState, authority
+from headrace.controller.core.cluster import Controller
+from headrace.controller.core.log import LeaderState, fence_of
 from headrace.controller.core.messages import messages as core
 from headrace.controller.core.run import Run
 from headrace.controller.membership import link_ticket
@@ -32,7 +33,7 @@ class SimulatedController:
         self.identity = ""
         self.core = self._made({})
         self.sessions: dict[str, Session] = {}
-        self._inbox: deque[tuple[str, object]] = deque()
+        self._inbox: deque[tuple[str, core.Event]] = deque()
         self._timer_at: float | None = None
         self._led = False
         #: What this life has on its way to a log, and what it wants to read behind that: one thread does both.
@@ -112,7 +113,7 @@ class SimulatedController:
     def token(self) -> str:
         """The name of the wish that its newest run came from; empty where there is no run."""
         run = self.run()
-        return run.token if run is not None else ""
+        return run.request.token if run is not None else ""
 
     def session_over(self, session: Session, reason: str) -> None:
         """A session broke."""
@@ -122,18 +123,18 @@ class SimulatedController:
 
     # -- events and commands --
 
-    def post(self, event: object) -> None:
+    def post(self, event: core.Event) -> None:
         """Give an event to the core, now or when the process is thawed."""
         self.hear("", event)
 
-    def hear(self, worker: str, event: object) -> None:
+    def hear(self, worker: str, event: core.Event) -> None:
         """The same, of an event that came by a worker's session."""
         if self.frozen:
             self._inbox.append((worker, event))
         elif self.alive:
             self._handle(event, worker)
 
-    def _handle(self, event: object, worker: str = "") -> None:
+    def _handle(self, event: core.Event, worker: str = "") -> None:
         if worker and isinstance(event, core.TASK_EVENTS):
             believed, why = self.core.witness.hear(worker, event)
             if believed is None:
@@ -195,7 +196,7 @@ class SimulatedController:
 
     def _send(self, command: core.Command) -> None:
         run = self.run()
-        given = authority(self.core.log, run, command)
+        given = fence_of(self.core.log, run.leadership if run is not None else None, command)
         self.cluster.checker.commanded(self, command, given)
         if run is not None:
             self.cluster.checker.rereading.commanded(self, run, command)
@@ -216,8 +217,8 @@ class SimulatedController:
                 self._unread.remove(command)
                 self.cluster.world.within(0.005, 0.05, self._read, command, self.life)
 
-    def _answer_to(self, life: int, written: str = "") -> Callable[[object], None]:
-        def answer(event: object) -> None:
+    def _answer_to(self, life: int, written: str = "") -> Callable[[core.LogEvent], None]:
+        def answer(event: core.LogEvent) -> None:
             self._later(event, life)
             if life == self.life and written:
                 self._writing[written] -= 1
@@ -225,7 +226,7 @@ class SimulatedController:
 
         return answer
 
-    def _later(self, event: object, life: int) -> None:
+    def _later(self, event: core.Event, life: int) -> None:
         if life == self.life:
             self.post(event)
 

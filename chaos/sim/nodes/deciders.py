@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from headrace.chaos.sim.network import Frame
 from headrace.chaos.sim.nodes.parts import Member
 from headrace.chaos.sim.world import DATASET, Name, Texts, ViolationError, ordinals
-from headrace.controller.core.messages import dedup
-from headrace.controller.core.run import Records
+from headrace.controller.core.messages import Records, dedup
 from headrace.stages.dedup import decider as core, kept
 from headrace.store.ledger import LedgerState
 

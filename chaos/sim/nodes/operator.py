@@ -7,9 +7,7 @@ from dataclasses import replace
 from headrace.chaos.sim.checks import Asked, Wish
 from headrace.chaos.sim.nodes.parts import Cluster
 from headrace.chaos.sim.world import PIPELINE, make_pipeline
-from headrace.controller.core.cluster import TokenOffered
-from headrace.controller.core.messages import messages as core
-from headrace.controller.core.run.input import ChangedInput
+from headrace.controller.core.messages import ChangedInput, TokenOffered, messages as core
 
 #: Seconds before a controller that has no run is asked again.
 ASK_S = 1.5
@@ -111,7 +109,7 @@ class Operator:
                 self._changed_input = self._remedy
                 self.choices.add(self._remedy)
 
-    def _tell(self, event: object) -> None:
+    def _tell(self, event: core.Event) -> None:
         for controller in self._cluster.controllers:
             if controller.alive:
                 controller.post(event)

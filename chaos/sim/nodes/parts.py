@@ -10,7 +10,7 @@ from headrace.chaos.sim.checks import Checker
 from headrace.chaos.sim.network import Wires
 from headrace.chaos.sim.storage import SimulatedLog, SimulatedManifest, SimulatedObjects
 from headrace.chaos.sim.world import Clock, Corpus, InputObjects, Part, ViolationError, World
-from headrace.controller.core.cluster import LogLimits
+from headrace.controller.core.log import LogLimits
 from headrace.controller.core.messages import messages as core
 from headrace.store.ledger import Range
 from headrace.worker.task import messages

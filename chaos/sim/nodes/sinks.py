@@ -9,8 +9,16 @@ from headrace.chaos.sim.network import Frame
 from headrace.chaos.sim.nodes import ghosts
 from headrace.chaos.sim.nodes.parts import Member, core_of
 from headrace.chaos.sim.world import GHOST_PROPOSALS, HELD_BYTES, Part, keys_of
-from headrace.controller.core.messages import AnswerProposal, Coverage, Outcome, SealSink, ShardProposed
-from headrace.controller.core.run import AnswerNeeds, NeedsAsked, VerdictsLetGo
+from headrace.controller.core.messages import (
+    AnswerNeeds,
+    AnswerProposal,
+    Coverage,
+    NeedsAsked,
+    Outcome,
+    SealSink,
+    ShardProposed,
+    VerdictsLetGo,
+)
 from headrace.store.ledger import Counts, Range, StoredObject
 from headrace.store.shards import KEYS_ROLE
 from headrace.worker.task import NEED_BYTES, HeldBatches, SealPolicy, held as core, sink_core

@@ -19,6 +19,7 @@ from headrace.controller.core.messages import (
     EntryRefused,
     EntryUnresolved,
     EntryWritten,
+    LogEvent,
     LogRead,
     ReadLog,
     SnapshotWritten,
@@ -125,7 +126,7 @@ class SimulatedLog:
         #: Told of each entry that has become durable: its number, its content and who wrote it.
         self.durable: Callable[[int, Entry, str], None] = lambda _number, _entry, _writer: None
 
-    def write(self, command: WriteEntry, data: bytes, writer: str, answer: Callable[[object], None]) -> None:
+    def write(self, command: WriteEntry, data: bytes, writer: str, answer: Callable[[LogEvent], None]) -> None:
         """Create an entry of these bytes, and answer what is known of it afterwards."""
         slow = self._world.chance(self.error_share)
         delay = self._world.between(0.5, 3.0) if slow else self._world.between(0.004, 0.04)
@@ -141,7 +142,7 @@ class SimulatedLog:
         entries = tuple((number, self._decoded(number, data)) for number, data in behind)
         return LogRead(command.log, entries, leader_alive, snapshot)
 
-    def snapshot(self, command: WriteSnapshot, answer: Callable[[object], None]) -> None:
+    def snapshot(self, command: WriteSnapshot, answer: Callable[[LogEvent], None]) -> None:
         """Put a fold beside the entries; its bytes are taken now."""
         self._world.after(self._world.between(0.05, 1.5), self._put, command, encode_snapshot(command.state), answer)
 
@@ -163,7 +164,7 @@ class SimulatedLog:
         known = number < len(self.entries) and self.entries[number] == data
         return self.decoded[number] if known else decode_entry(data)
 
-    def _put(self, command: WriteSnapshot, data: bytes, answer: Callable[[object], None]) -> None:
+    def _put(self, command: WriteSnapshot, data: bytes, answer: Callable[[LogEvent], None]) -> None:
         if self._world.chance(self.error_share):
             answer(SnapshotWritten(command.log, command.number, "simulated: not written"))
             return
@@ -175,7 +176,7 @@ class SimulatedLog:
         self.truncated += self._log.truncate(command.upto, command.keep)
         self._world.note(self.uri, f"is truncated up to {command.upto}, but for", sorted(command.keep))
 
-    def _create(self, command: WriteEntry, data: bytes, writer: str, answer: Callable[[object], None]) -> None:
+    def _create(self, command: WriteEntry, data: bytes, writer: str, answer: Callable[[LogEvent], None]) -> None:
         world, number = self._world, command.number
         if world.chance(self.error_share):
             world.note(self.uri, "an error before the write", number)
@@ -200,7 +201,7 @@ class SimulatedLog:
             result = EntryWritten(command.log, number)
         return world.after(world.between(0.002, 0.02), answer, result)
 
-    def _look_whether_overtaken(self, command: WriteEntry, answer: Callable[[object], None]) -> None:
+    def _look_whether_overtaken(self, command: WriteEntry, answer: Callable[[LogEvent], None]) -> None:
         """A term that begins below a snapshot leads nothing."""
         if self._log.overtaken(command.number):
             self._log.discard(command.number)

@@ -16,7 +16,7 @@ import xxhash
 
 from headrace.chaos.sim.world.texts import Name, Texts
 from headrace.chaos.sim.world.world import World
-from headrace.controller.core.run.input import ChangedInput
+from headrace.controller.core.messages import ChangedInput
 from headrace.pipeline import Pipeline, Stage, StageKind
 from headrace.store.ledger import Fragment, Range
 

@@ -1,22 +1,26 @@
-"""The controller's machine: the workers that there are, and the runs that they carry.
+"""The controller's machine: the workers that are connected, and their runs.
 
 `handle(event, now)` is its door. It routes an event to the run that it concerns and keeps the registry of workers. With
-a cluster's log it acts only while it leads that log (docs/design/failover.md): a request is an entry before it is
-done, and who leads next goes on with the runs that have not ended. Without one it leads for itself and forgets.
+a cluster's log it acts only while it leads that log (docs/design/failover.md): a request is an entry before it is done,
+and the next leader goes on with the runs that have not ended. Without one it leads for itself and forgets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, assert_never
 
-from headrace.controller.core.cluster.attempts import Witness
-from headrace.controller.core.cluster.claims import Claims
-from headrace.controller.core.cluster.leader import LOG_LIMITS, LOST, UNREADABLE_S, Leadership, LeaderState, LogLimits
-from headrace.controller.core.cluster.members import ExpelRequested, Members, TokenOffered
-from headrace.controller.core.cluster.one_dataset import taken, writer_asked, writer_that_runs
-from headrace.controller.core.cluster.records import options_of, plan_from_plain, plan_to_plain, request_of, wished_of
-from headrace.controller.core.cluster.steering import Steering, turned_away
+from headrace.controller.core.cluster.event_checks import Witness
+from headrace.controller.core.cluster.members import Members
+from headrace.controller.core.cluster.records import (
+    options_of,
+    plan_from_plain,
+    plan_to_plain,
+    request_of,
+    requested_of,
+)
+from headrace.controller.core.cluster.requests import Requests, turned_away
+from headrace.controller.core.log import LOG_LIMITS, LOST, UNREADABLE_S, Leadership, LeaderState, LogLimits
 from headrace.controller.core.messages import (
     LOG_EVENTS,
     TASK_EVENTS,
@@ -24,22 +28,24 @@ from headrace.controller.core.messages import (
     ClearRequested,
     Command,
     DrainRequested,
+    Event,
+    ExpelRequested,
     KillTask,
     LogEvent,
     ManifestWritten,
     PipelineRequested,
-    ReportRun,
     ShutdownAsked,
     SteerRequested,
     StepDown,
     StopRequested,
     TimePassed,
+    TokenOffered,
     WorkerLost,
     WorkerRegistered,
 )
-from headrace.controller.core.plan import Need, Plan, Wished, plan, reserved
-from headrace.controller.core.run import ENDED, Run, RunState
-from headrace.controller.core.run.tasks import Deaths
+from headrace.controller.core.plan import Need, Plan, plan, reserved
+from headrace.controller.core.run import ENDED, Inheritance, Run, RunState, Surroundings
+from headrace.controller.core.run.tasks import Deaths, ReportedTasks, Workers
 from headrace.pipeline import Pipeline, PipelineError, validate
 from headrace.store import counted
 from headrace.store.ledger import (
@@ -95,14 +101,16 @@ class Controller:
         self._asked: dict[str, PipelineRequested] = {}
         #: The plans that the cluster's log has or gets.
         self._planned: dict[str, Plan] = {}
+        #: Runs whose end is recorded, or on its way to the log.
+        self._recorded: set[str] = set()
         #: Runs whose dataset another controller of this cluster has taken.
         self._usurpations: set[str] = set()
         self._members = Members(expelled)
-        self._steering = Steering(self)
+        self._requests = Requests(self)
         #: What workers brought of runs that are not begun here.
-        self._claims = Claims()
+        self._reported = ReportedTasks()
         #: Judges what workers say.
-        self.witness = Witness(self.runs, self._claims)
+        self.witness = Witness(self.runs, self._reported)
         #: Runs that nobody here knows and workers have tasks of, and until when these may stay.
         self._orphans: dict[str, float] = {}
 
@@ -142,17 +150,17 @@ class Controller:
     def _nobody_is_back(self) -> bool:
         return bool(self._known) and not self.workers
 
-    def handle(self, event: object, now: float, worker: str = "") -> list[Command]:
-        """Take one event; give the commands that follow from it. `worker` is whose session it came by, if by one."""
+    def handle(self, event: Event, now: float, worker: str = "") -> list[Command]:
+        """Take one event; give the commands that follow. `worker` is the one by whose session it came, if by one."""
         commands = self._dispatch(event, now, worker)
         if self.log is None:
-            return [*commands, *self._see_to_claims(now)]
+            return [*commands, *self._end_unclaimed(now)]
         for _, entry in self.log.committed():
             if self.log.state is LeaderState.LEADING:
                 for change in entry.changes:
                     commands += self._committed(change, now)
         if self.leads:
-            commands = [*self._recorded(commands, now), *self._see_to_claims(now)]
+            commands += [*self._record(now), *self._end_unclaimed(now)]
         elif self.log.state in LOST:
             commands += self._step_down(now)
         return [*commands, *self.log.flush(now)]
@@ -165,11 +173,11 @@ class Controller:
             times.append(self.log.wake_at())
         return min((time for time in times if time is not None), default=None)
 
-    def _dispatch(self, event: object, now: float, worker: str) -> list[Command]:
+    def _dispatch(self, event: Event, now: float, worker: str) -> list[Command]:
         if isinstance(event, LOG_EVENTS):
             return self._on_log(event, now)
         if isinstance(event, TASK_EVENTS):
-            self._claims.heard(event, worker)
+            self._reported.heard(event, worker)
             run = self.runs.get(event.task.split("/", 1)[0])
             return run.handle(event, now) if run else []
         match event:
@@ -180,7 +188,7 @@ class Controller:
             case PipelineRequested():
                 return self._requested(event)
             case StopRequested() | SteerRequested() | DrainRequested() | ClearRequested():
-                return self._steering.handle(event, now) if self.leads else turned_away(event, self._elsewhere())
+                return self._requests.handle(event, now) if self.leads else turned_away(event, self._elsewhere())
             case ManifestWritten():
                 writer = self._by_log(event.log)
                 return writer.handle(event, now) if writer else []
@@ -193,7 +201,7 @@ class Controller:
             case TimePassed():
                 return self._on_time(event, now)
             case _:
-                raise TypeError(f"the controller knows no {type(event).__name__}")
+                assert_never(event)
 
     # -- logs --
 
@@ -232,7 +240,7 @@ class Controller:
             case TokenSpent() | MemberExpelled():
                 return self._members.durable(change, self.log.ledger)
             case RunSteered() | WorkerDrainAsked() | RunsCleared():
-                return self._steering.durable(now)
+                return self._requests.durable(now)
             case Led():
                 return self._take_over()
             case Beat() if self._usurpations:
@@ -263,45 +271,39 @@ class Controller:
         self._usurpations.clear()
         return commands
 
-    def _recorded(self, commands: list[Command], now: float) -> list[Command]:
-        """Write down what a successor has to know, and see to stops that an earlier leader was asked for."""
+    def _record(self, now: float) -> list[Command]:
+        """Write down what a successor has to know, and act on stops that an earlier leader was asked for."""
         assert self.log is not None
         going_on = self.log.ledger.going_on()
-        for name, run in list(self.runs.items()):
-            record = going_on.get(name)
-            if record is None or record.stop_asked is None:
+        commands: list[Command] = []
+        known = [(name, run, going_on[name]) for name, run in self.runs.items() if name in going_on]
+        for name, run, record in known:
+            if record.stop_asked is None:
                 continue
             if run.state is RunState.RUNNING or (record.stop_asked and run.state is RunState.OPENING):
-                commands = [*commands, *run.handle(StopRequested(name, record.stop_asked), now)]
-        for command in [command for command in commands if isinstance(command, ReportRun)]:
-            record = going_on.get(command.pipeline)
-            if record is None:
+                commands += run.handle(StopRequested(name, record.stop_asked), now)
+        for name, run, _ in known:
+            if not run.ended or name in self._recorded:
                 continue
-            if self._usurped(command.pipeline):
-                # By who leads the cluster now, or by one who woke late: an entry of ours tells which.
-                commands.remove(command)
-                self._usurpations.add(command.pipeline)
+            self._recorded.add(name)
+            if run.usurped:
+                # By the leader of the cluster, or by one that woke late: an entry of ours tells which.
+                self._usurpations.add(name)
                 self.log.submit(Beat(self.log.term))
                 continue
-            self.log.submit(RunEnded(command.pipeline, command.outcome, command.reason))
-            self._planned.pop(command.pipeline, None)
-        for name, run in self.runs.items():
-            plan = run.crew.plan if run.crew is not None and not run.ended else None
-            if plan is not None and run.seen_to and name in going_on:
+            self.log.submit(RunEnded(name, run.state.value, run.reason))
+            self._planned.pop(name, None)
+        for name, run, _ in known:
+            plan, outcomes = run.tasks.plan if run.tasks else None, run.reconfiguration.outcomes
+            if plan is not None and not run.ended and outcomes:
                 self._planned[name] = plan
-                self.log.submit(*(RunChanged(name, plan_to_plain(plan), made) for made in run.seen_to))
-            run.seen_to.clear()
-            if plan is not None and self._planned.get(name) != plan and name in going_on:
+                self.log.submit(*(RunChanged(name, plan_to_plain(plan), made) for made in outcomes))
+            elif plan is not None and not run.ended and self._planned.get(name) != plan:
                 self._planned[name] = plan
                 self.log.submit(RunPlanned(name, plan_to_plain(plan)))
+        for run in self.runs.values():
+            run.reconfiguration.outcomes.clear()
         return commands
-
-    def _usurped(self, name: str) -> bool:
-        """Whether a dataset was taken by one who led this cluster before, woke late, and will not keep it."""
-        run = self.runs.get(name)
-        if run is None or run.leadership.state is not LeaderState.DEPOSED:
-            return False
-        return run.leadership.is_heir
 
     def _step_down(self, now: float) -> list[Command]:
         """Another leads, or nobody can: forget what was decided here, and watch."""
@@ -310,16 +312,17 @@ class Controller:
         commands: list[Command] = [
             AnswerRequest(event.request, accepted=False, reason=reason) for event in self._asked.values()
         ]
-        commands += self._members.drop(reason) + self._steering.drop(reason)
+        commands += self._members.drop(reason) + self._requests.drop(reason)
         self.drained.clear()
         self.runs.clear()
         self.workers.clear()
         self.lost = Deaths()
         self._asked.clear()
         self._planned.clear()
+        self._recorded.clear()
         self._usurpations.clear()
         self._orphans.clear()
-        self._claims.clear()
+        self._reported.clear()
         broken = self.log.state is LeaderState.BROKEN
         self.log = self._leadership(self.log.log, self.log.ledger)
         if broken:
@@ -335,7 +338,7 @@ class Controller:
 
     def _registered(self, event: WorkerRegistered, now: float) -> list[Command]:
         self.workers[event.worker] = event
-        self._claims.register(event)
+        self._reported.register(event)
         facts = event.facts()
         commands = [command for run in self.runs.values() for command in run.worker_joined(facts, now)]
         joined = WorkerJoined(event.worker, event.host, event.cores)
@@ -343,10 +346,10 @@ class Controller:
             self.log.submit(joined)
         return commands
 
-    def _see_to_claims(self, now: float) -> list[Command]:
+    def _end_unclaimed(self, now: float) -> list[Command]:
         """End what a run has not taken up when it began, or ended without having begun."""
         commands: list[Command] = []
-        for name in sorted(self._claims.runs() - self._usurpations):
+        for name in sorted(self._reported.runs() - self._usurpations):
             known = self.runs.get(name)
             if known is None and self.log is None:
                 # With a cluster's log every run is known; without one somebody may come and apply it again.
@@ -357,12 +360,12 @@ class Controller:
 
     def _kill_orphans(self, run: str) -> list[Command]:
         reason = "nobody knows its run any more"
-        return [KillTask(worker, task.task, task.attempt, reason) for worker, task in self._claims.take_run(run)]
+        return [KillTask(worker, task.task, task.attempt, reason) for worker, task in self._reported.take_run(run)]
 
     def _worker_lost(self, event: WorkerLost, now: float) -> list[Command]:
         known = self.workers.pop(event.worker, None)
         self.lost.note("worker", event.worker, event.reason)
-        self._claims.drop(event.worker)
+        self._reported.drop(event.worker)
         if self.log is not None and known is not None:
             self.log.submit(WorkerLeft(event.worker, event.reason))
         return [command for run in self.runs.values() for command in run.handle(event, now)]
@@ -387,7 +390,7 @@ class Controller:
         name = str(event.pipeline.get("name", ""))
         record = self.log.ledger.runs.get(name) if self.log is not None and self.leads else None
         run = self.runs.get(name)
-        begun = (run is not None and run.token, record is not None and record.options.get("token"))
+        begun = (run is not None and run.request.token, record is not None and record.options.get("token"))
         if not event.token or event.token not in begun:
             return None
         if run is not None and not run.ended:
@@ -424,8 +427,19 @@ class Controller:
         for run in going_on:
             if run.pipeline.name == pipeline.name:
                 return f"pipeline {pipeline.name!r} is {run.state.value}: stop it first"
-        writers = [*map(writer_asked, self._asked.values()), *map(writer_that_runs, going_on)]
-        return taken(event.place, pipeline.dataset, writers)
+        return self._writer_of(event.place, pipeline.dataset, going_on)
+
+    def _writer_of(self, place: str, dataset: str, going_on: Iterable[Run]) -> str:
+        """Why a dataset cannot be written, since a pipeline writes to that place; empty where none does."""
+        writers = [(run.pipeline.name, run.pipeline.dataset, run.place) for run in going_on]
+        for asked in self._asked.values():
+            uri = str(asked.pipeline["dataset"])
+            writers.insert(0, (str(asked.pipeline["name"]), uri, asked.place or uri))
+        for name, uri, taken in writers:
+            if taken == (place or dataset):
+                same = "" if dataset == uri else f" (it says {uri}, which is the same place)"
+                return f"pipeline {name!r} writes to {dataset}{same}: stop it first, or choose another dataset"
+        return ""
 
     def planned(self, event: PipelineRequested) -> Plan:
         """The plan that a request would lead to; nothing is changed. PipelineError, with the reason, if to none."""
@@ -439,59 +453,36 @@ class Controller:
             replicas=event.replicas,
             places=event.places,
             transports=event.transports,
-            taken=self.reserved_beside(pipeline.name),
+            taken=self.reserved_by_others(pipeline.name),
         )
 
-    def _resume(self, record: RunRecord, inherited: Plan | None) -> list[Command]:
-        """Go on with a run of an earlier leader, as people wished it since it was applied."""
-        again = request_of(record.pipeline, record.options)
-        return self._open_run(again, inherited=inherited, resumes=True, wished=wished_of(record))
+    def _resume(self, record: RunRecord, plan: Plan | None) -> list[Command]:
+        """Go on with a run of an earlier leader, as people requested it since it was applied."""
+        inheritance = Inheritance(plan, requested_of(record), lambda: bool(self._known.keys() - self.workers.keys()))
+        return self._open_run(request_of(record.pipeline, record.options), inheritance)
 
-    def _open_run(
-        self,
-        event: PipelineRequested,
-        *,
-        inherited: Plan | None = None,
-        resumes: bool = False,
-        wished: Wished | None = None,
-    ) -> list[Command]:
-        pipeline = Pipeline.from_dict(event.pipeline)
-        self.runs.pop(pipeline.name, None)
+    def _open_run(self, request: PipelineRequested, inheritance: Inheritance | None = None) -> list[Command]:
+        name = str(request.pipeline["name"])
+        self.runs.pop(name, None)
+        self._recorded.discard(name)
         self._forget_old()
         cluster = self.log.ledger.origin if self.log is not None else ""
-        run = Run(
-            pipeline,
-            identity={**self.identity, "cluster": cluster, "run": pipeline.name} if cluster else self.identity,
-            workers=[worker.facts() for worker in self.workers.values()],
-            claims=self._claims,
-            request=None if resumes else event.request,
-            amend=event.amend,
-            fuse=event.fuse,
-            replicas=event.replicas,
-            allowance=event.allowance,
-            places=event.places,
-            transports=event.transports,
-            seal=event.seal,
-            limits=event.limits,
-            standby=self._standby or resumes,
+        workers = [worker.facts() for worker in self.workers.values()]
+        surroundings = Surroundings(
+            identity={**self.identity, "cluster": cluster, "run": name} if cluster else self.identity,
+            workers=Workers(workers, self.drained, lambda: self.reserved_by_others(name)),
+            reported=self._reported,
+            standby=self._standby,
             cluster=cluster,
-            inherited=inherited,
             log_limits=self._log_limits,
-            changed_input=event.changed_input,
-            drained=self.drained,
-            beside=lambda: self.reserved_beside(pipeline.name),
-            wished=wished,
-            token=event.token,
-            place=event.place,
-            awaited=lambda: resumes and bool(self._known.keys() - self.workers.keys()),
         )
-        self.runs[pipeline.name] = run
+        run = self.runs[name] = Run(request, surroundings, inheritance)
         return run.open()
 
-    def reserved_beside(self, pipeline: str) -> dict[str, Need]:
+    def reserved_by_others(self, pipeline: str) -> dict[str, Need]:
         """What the tasks of all other runs reserve, by worker."""
         others = (run for name, run in self.runs.items() if name != pipeline and not run.ended)
-        return reserved(run.crew.plan for run in others if run.crew is not None)
+        return reserved(run.tasks.plan for run in others if run.tasks is not None)
 
     def _forget_old(self) -> None:
         ended = [name for name, run in self.runs.items() if run.over]

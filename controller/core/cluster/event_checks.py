@@ -11,7 +11,7 @@ Every kind of event has its case here; one without is refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from ipaddress import ip_address
 from typing import Protocol
 
@@ -21,18 +21,23 @@ from headrace.controller.core.messages import (
     FragmentsWereRead,
     FragmentWasRead,
     LinkLost,
+    NeedsAsked,
+    Records,
     RunningLink,
     RunningTask,
     ShardProposed,
     SourceListed,
+    TaskEvent,
     TaskExited,
     TaskFailed,
     TaskReady,
     TaskSwept,
+    VerdictsLetGo,
     WorkerRegistered,
 )
 from headrace.controller.core.plan import LinkPlan
-from headrace.controller.core.run import NeedsAsked, Records, VerdictsLetGo
+from headrace.controller.core.run import Run
+from headrace.controller.core.run.tasks import AttemptFacts, ReportedTasks
 from headrace.store.ledger import UNBOUNDED, Fragment, FragmentState, Gap, IntervalSet, Range
 from headrace.store.shards import epoch_of
 
@@ -57,15 +62,6 @@ PORT_MAX = (1 << 16) - 1
 _SHOWN = 80
 
 
-@dataclass(frozen=True, slots=True)
-class Born:
-    """Who an attempt of a task was given to, and what it is."""
-
-    worker: str
-    stages: tuple[str, ...]
-    alone: bool = False
-
-
 class Known(Protocol):
     """What of a run the words of its tasks are held against."""
 
@@ -84,25 +80,7 @@ class Known(Protocol):
         ...
 
 
-#: An event of a task.
-Said = (
-    TaskReady
-    | TaskExited
-    | TaskFailed
-    | SourceListed
-    | FragmentWasRead
-    | FragmentsWereRead
-    | ShardProposed
-    | NeedsAsked
-    | VerdictsLetGo
-    | DecisionAsked
-    | DecisionMade
-    | TaskSwept
-    | LinkLost
-)
-
-
-def stranger(worker: str, task: str, attempt: int, born: Born | None) -> str:
+def stranger(worker: str, task: str, attempt: int, born: AttemptFacts | None) -> str:
     """Why a worker may not speak for an attempt; empty if it may."""
     if born is None:
         return f"worker {worker} speaks of attempt {attempt} of task {task[:NAME_MAX]!r}, which is not known here"
@@ -111,7 +89,7 @@ def stranger(worker: str, task: str, attempt: int, born: Born | None) -> str:
     return ""
 
 
-def fault(event: Said, born: Born, known: Known) -> str:
+def fault(event: TaskEvent, born: AttemptFacts, known: Known) -> str:
     """What an attempt says that it cannot know, or that cannot be; empty if nothing is."""
     check = _CHECKS.get(type(event))
     return f"{type(event).__name__} is no word of a task" if check is None else check(event, born, known)
@@ -154,14 +132,14 @@ def _numbers_fault(name: str, *numbers: int) -> str:
 # ---- one check for each kind of event ----
 
 
-def _ready(event: TaskReady, _born: Born, _known: Known) -> str:
+def _ready(event: TaskReady, _born: AttemptFacts, _known: Known) -> str:
     words = (*event.facts, *event.facts.values(), *event.addresses)
     if len(words) > WORDS_MAX or any(len(word) > NAME_MAX for word in words):
         return f"more than {WORDS_MAX} facts and addresses, or one of more than {NAME_MAX} characters"
     return _addresses_fault(event.addresses)
 
 
-def _exited(event: TaskExited, born: Born, known: Known) -> str:
+def _exited(event: TaskExited, born: AttemptFacts, known: Known) -> str:
     for hand in event.in_hand:
         if hand.stage not in born.stages:
             return f"stage {hand.stage[:NAME_MAX]!r} had something in hand, and the task has none of that name"
@@ -170,30 +148,30 @@ def _exited(event: TaskExited, born: Born, known: Known) -> str:
     return _text_fault(event.story, event.killed_for)
 
 
-def _failed(event: TaskFailed, _born: Born, _known: Known) -> str:
+def _failed(event: TaskFailed, _born: AttemptFacts, _known: Known) -> str:
     return _text_fault(event.error)
 
 
-def _listed(event: SourceListed, born: Born, known: Known) -> str:
+def _listed(event: SourceListed, born: AttemptFacts, known: Known) -> str:
     if event.stage not in born.stages or event.stage not in known.sources:
         return f"a listing of {event.stage[:NAME_MAX]!r}, which is no source of the task"
     for item in event.fragments:
         if wrong := _fragment_fault(item, event.stage):
             return wrong
-    return _text_fault(event.error, event.passed_over)
+    return _text_fault(event.error, event.skipped)
 
 
-def _was_read(event: FragmentWasRead, born: Born, known: Known) -> str:
+def _was_read(event: FragmentWasRead, born: AttemptFacts, known: Known) -> str:
     if not -1 <= event.count <= UNBOUNDED:
         return f"a fragment of {event.count} records"
     return _source_fault(event.fragment, born, known) or _text_fault(event.error, event.compared or "")
 
 
-def _were_read(event: FragmentsWereRead, born: Born, known: Known) -> str:
+def _were_read(event: FragmentsWereRead, born: AttemptFacts, known: Known) -> str:
     return next((wrong for item in event.reads if (wrong := _was_read(item, born, known))), "")
 
 
-def _proposed(event: ShardProposed, born: Born, known: Known) -> str:
+def _proposed(event: ShardProposed, born: AttemptFacts, known: Known) -> str:
     if event.sink not in born.stages:
         return f"a shard of {event.sink[:NAME_MAX]!r}, which is no sink of the task"
     if len(event.ranges) != len(event.coverage):
@@ -207,17 +185,17 @@ def _proposed(event: ShardProposed, born: Born, known: Known) -> str:
     return wrong or _released_fault(event)
 
 
-def _needs(event: NeedsAsked, born: Born, _known: Known) -> str:
+def _needs(event: NeedsAsked, born: AttemptFacts, _known: Known) -> str:
     if event.sink not in born.stages:
         return f"a question of {event.sink[:NAME_MAX]!r}, which is no sink of the task"
     return _records_fault(event.records)
 
 
-def _let_go(_event: VerdictsLetGo, _born: Born, _known: Known) -> str:
+def _let_go(_event: VerdictsLetGo, _born: AttemptFacts, _known: Known) -> str:
     return ""
 
 
-def _asked(event: DecisionAsked, born: Born, known: Known) -> str:
+def _asked(event: DecisionAsked, born: AttemptFacts, known: Known) -> str:
     question = event.question
     if not born.alone:
         return "a question for the decider, and the task is no solitary one"
@@ -226,13 +204,13 @@ def _asked(event: DecisionAsked, born: Born, known: Known) -> str:
     return _fragment_known(question.fragment, known)
 
 
-def _decided(event: DecisionMade, _born: Born, _known: Known) -> str:
+def _decided(event: DecisionMade, _born: AttemptFacts, _known: Known) -> str:
     # That it is the decider who decides, and a living task that is told, is seen to where it is passed on.
     target = event.decision.duplicate_of
     return "" if target is None or 0 <= target[1] <= UNBOUNDED else f"a duplicate of record {target[1]}"
 
 
-def _swept(event: TaskSwept, born: Born, known: Known) -> str:
+def _swept(event: TaskSwept, born: AttemptFacts, known: Known) -> str:
     for fragment, gaps in event.pending:
         if wrong := _source_fault(fragment, born, known) or _gaps_fault(gaps):
             return wrong
@@ -245,7 +223,7 @@ def _swept(event: TaskSwept, born: Born, known: Known) -> str:
     return ""
 
 
-def _link_lost(event: LinkLost, _born: Born, known: Known) -> str:
+def _link_lost(event: LinkLost, _born: AttemptFacts, known: Known) -> str:
     link = known.link(event.link)
     if link is not None and event.task not in (link.sender, link.receiver):
         return f"link {event.link} is cut, and the task is no end of it"
@@ -297,7 +275,7 @@ def _fragment_known(fragment: bytes, known: Known) -> str:
     return "" if fragment in known.fragments else f"fragment {fragment[:16].hex()} was never listed"
 
 
-def _source_fault(fragment: bytes, born: Born, known: Known) -> str:
+def _source_fault(fragment: bytes, born: AttemptFacts, known: Known) -> str:
     state = known.fragments.get(fragment)
     if state is None:
         return _fragment_known(fragment, known)
@@ -372,3 +350,38 @@ def _released_fault(event: ShardProposed) -> str:
             if fragment not in mine or not mine[fragment].overlap(row, row + 1):
                 return f"it releases record {row} of fragment {fragment[:16].hex()}, which is not in it"
     return ""
+
+
+class Witness:
+    """Judges what workers say, by the runs and the reported tasks of one controller."""
+
+    def __init__(self, runs: Mapping[str, Run], reported: ReportedTasks) -> None:
+        self._runs, self._reported = runs, reported
+
+    def hear(self, worker: str, event: TaskEvent) -> tuple[TaskEvent | None, str]:
+        """What is believed of an event that came by a worker's session, and why that is not what it said, if so.
+
+        Nothing is believed of another's attempt. An attempt that says what cannot be has failed; that it has ended is
+        believed all the same.
+        """
+        if refused := self.stranger(worker, event.task, event.attempt):
+            return None, refused
+        run, born = self._attempt(event.task, event.attempt)
+        wrong = fault(event, born, run) if run is not None and born is not None and not run.ended else ""
+        if not wrong:
+            return event, ""
+        why = f"task {event.task} of worker {worker} says what cannot be: {wrong}"
+        if isinstance(event, TaskExited):
+            return replace(event, in_hand=(), story=why, killed_for=""), why
+        return TaskFailed(event.task, event.attempt, why, final=False), why
+
+    def stranger(self, worker: str, task: str, attempt: int) -> str:
+        """Why a worker may not speak for an attempt; empty if it may."""
+        if self._reported.holds(worker, task, attempt):
+            return ""
+        _, born = self._attempt(task, attempt)
+        return stranger(worker, task, attempt, born)
+
+    def _attempt(self, task: str, attempt: int) -> tuple[Run | None, AttemptFacts | None]:
+        run = self._runs.get(task.split("/", 1)[0])
+        return run, run.tasks.attempt(task, attempt) if run is not None and run.tasks is not None else None

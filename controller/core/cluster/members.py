@@ -16,11 +16,10 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
-from headrace.controller.core.cluster.leader import Leadership
-from headrace.controller.core.messages import AnswerRequest, Command, SpreadExpulsions
+from headrace.controller.core.log import Leadership
+from headrace.controller.core.messages import AnswerRequest, Command, ExpelRequested, SpreadExpulsions, TokenOffered
 from headrace.store.ledger import ClusterState, MemberExpelled, TokenSpent, is_of_expelled
 
 SPENT = "another node has joined with this token; make another with `headrace cluster token`"
@@ -28,25 +27,6 @@ OLD_KEY = "this node was expelled, and shows the key that it had: join with anot
 #: Names that can be expelled in one cluster.
 EXPELLED_MAX = 4096
 _MEMBER = re.compile(r"(worker|operator)/.{1,64}", re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class TokenOffered:
-    """A node wants to join with a token. `request` is returned with the answer."""
-
-    request: int
-    token: str
-    worker: str
-    #: The fingerprint of the node's key.
-    key: str
-
-
-@dataclass(frozen=True, slots=True)
-class ExpelRequested:
-    """Somebody wants a member, as role/name, to be one no more. `request` is returned with the answer."""
-
-    request: int
-    member: str
 
 
 MemberEvent: TypeAlias = TokenOffered | ExpelRequested

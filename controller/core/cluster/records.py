@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from headrace.controller.core.messages import PipelineRequested
-from headrace.controller.core.plan import Change, LinkPlan, Need, Plan, TaskPlan, Wished
-from headrace.controller.core.run import Allowance
-from headrace.controller.core.run.input import ChangedInput
+from headrace.controller.core.messages import Allowance, ChangedInput, PipelineRequested
+from headrace.controller.core.plan import Change, LinkPlan, Need, Plan, RequestedChanges, TaskPlan
 from headrace.store.ledger import RunRecord
 
 
@@ -39,15 +37,15 @@ def plan_from_plain(plain: Mapping[str, Any]) -> Plan:
     )
 
 
-def wish_to_plain(pause: bool | None, change: Change) -> dict[str, Any]:
-    """A wish of a run."""
+def change_to_plain(pause: bool | None, change: Change) -> dict[str, Any]:
+    """What was requested of a run."""
     parts = {"replicas": change.replicas, "places": change.places, "transports": change.transports}
     return {"pause": pause, **{name: dict(part) for name, part in parts.items()}}
 
 
-def wished_of(record: RunRecord) -> Wished:
-    """What people wished of a run, as the log has it."""
-    return Wished(record.paused, _change(record.wished), tuple(_change(wish) for wish in record.waiting))
+def requested_of(record: RunRecord) -> RequestedChanges:
+    """What people requested of a run, as the log has it."""
+    return RequestedChanges(record.paused, _change(record.wished), tuple(_change(item) for item in record.waiting))
 
 
 def _change(plain: Mapping[str, Any]) -> Change:

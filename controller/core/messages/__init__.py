@@ -9,10 +9,15 @@ if TYPE_CHECKING:
     from headrace.controller.core.messages.dedup import (
         DECISION_EVENTS as DECISION_EVENTS,
         AnswerDecision as AnswerDecision,
+        AnswerNeeds as AnswerNeeds,
         AskDecision as AskDecision,
         DecisionAsked as DecisionAsked,
         DecisionEvent as DecisionEvent,
         DecisionMade as DecisionMade,
+        NeedsAsked as NeedsAsked,
+        Records as Records,
+        ReleaseClaims as ReleaseClaims,
+        VerdictsLetGo as VerdictsLetGo,
     )
     from headrace.controller.core.messages.log import (
         LOG_EVENTS as LOG_EVENTS,
@@ -37,6 +42,9 @@ if TYPE_CHECKING:
         Command as Command,
         Condemned as Condemned,
         Coverage as Coverage,
+        Event as Event,
+        FragmentsWereRead as FragmentsWereRead,
+        FragmentWasRead as FragmentWasRead,
         InHand as InHand,
         KillTask as KillTask,
         LinkLost as LinkLost,
@@ -45,9 +53,7 @@ if TYPE_CHECKING:
         ManifestWritten as ManifestWritten,
         OpenRelay as OpenRelay,
         Outcome as Outcome,
-        PipelineRequested as PipelineRequested,
         ReadFragment as ReadFragment,
-        ReportRun as ReportRun,
         SealSink as SealSink,
         ShardProposed as ShardProposed,
         SourceListed as SourceListed,
@@ -55,6 +61,7 @@ if TYPE_CHECKING:
         StepDown as StepDown,
         StopTask as StopTask,
         SweepTask as SweepTask,
+        TaskEvent as TaskEvent,
         TaskExited as TaskExited,
         TaskFailed as TaskFailed,
         TaskReady as TaskReady,
@@ -62,18 +69,19 @@ if TYPE_CHECKING:
         TimePassed as TimePassed,
         WriteManifest as WriteManifest,
     )
-    from headrace.controller.core.messages.reads import (
-        FragmentsWereRead as FragmentsWereRead,
-        FragmentWasRead as FragmentWasRead,
-    )
     from headrace.controller.core.messages.requests import (
+        Allowance as Allowance,
+        ChangedInput as ChangedInput,
         ClearAdmitted as ClearAdmitted,
         ClearRequested as ClearRequested,
         DrainRequested as DrainRequested,
+        ExpelRequested as ExpelRequested,
+        PipelineRequested as PipelineRequested,
         ShutdownAsked as ShutdownAsked,
         SteerAdmitted as SteerAdmitted,
         SteerRequested as SteerRequested,
         StopRequested as StopRequested,
+        TokenOffered as TokenOffered,
         WorkerDrained as WorkerDrained,
     )
     from headrace.controller.core.messages.workers import (

@@ -1,8 +1,8 @@
-"""What the decider of a dedup stage is asked for by a solitary task, which has no link: the controller passes it on.
+"""What dedup asks through the controller: decisions for solitary tasks, and the records that duplicates depend on.
 
-A record that is suspect comes to the decider by this way, alone, and has its answer by it. Nothing is remembered here.
-A question that is lost is asked again, and has the same answer: who holds its keys already is kept again. While the
-decider is starting, or is fenced, nobody answers.
+A solitary task has no link to the decider of a dedup stage, so the controller passes its questions on, one suspect
+record at a time, and remembers nothing. A lost question is asked again and has the same answer. While the decider is
+starting, or is fenced, there is no answer.
 """
 
 from __future__ import annotations
@@ -69,6 +69,51 @@ class AnswerDecision:
     task: str
     attempt: int
     decision: Decision
+
+
+#: Records by fragment: their ordinals, ascending.
+Records = tuple[tuple[bytes, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NeedsAsked:
+    """A sink is about to write a shard whose duplicates name these records, which it does not hold itself."""
+
+    task: str
+    attempt: int
+    proposal: int
+    sink: str
+    records: Records
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictsLetGo:
+    """A sink had no room for all the verdicts that should wait: what it let go of is open, and held by nobody."""
+
+    task: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerNeeds:
+    """Tell a sink which of the records are `open` still and which are `gone`; the others are kept."""
+
+    worker: str
+    task: str
+    attempt: int
+    proposal: int
+    open: Records = ()
+    gone: Records = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseClaims:
+    """Tell a decider that records which it let through are not kept after all."""
+
+    worker: str
+    task: str
+    attempt: int
+    records: Records
 
 
 DecisionEvent = DecisionAsked | DecisionMade

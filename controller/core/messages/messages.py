@@ -12,13 +12,23 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeAlias
 
-from headrace.controller.core.messages.dedup import DECISION_EVENTS, DecisionCommand, DecisionEvent
+from headrace.controller.core.messages.dedup import (
+    DECISION_EVENTS,
+    AnswerNeeds as AnswerNeeds,
+    DecisionCommand,
+    DecisionEvent,
+    NeedsAsked as NeedsAsked,
+    Records as Records,
+    ReleaseClaims as ReleaseClaims,
+    VerdictsLetGo as VerdictsLetGo,
+)
 from headrace.controller.core.messages.log import (
     EntryFailed as EntryFailed,
     EntryOvertaken as EntryOvertaken,
     EntryRefused as EntryRefused,
     EntryUnresolved as EntryUnresolved,
     EntryWritten as EntryWritten,
+    LogEvent as LogEvent,
     LogRead as LogRead,
     LogUnreadable as LogUnreadable,
     ReadLog as ReadLog,
@@ -27,17 +37,16 @@ from headrace.controller.core.messages.log import (
     WriteEntry as WriteEntry,
     WriteSnapshot as WriteSnapshot,
 )
-from headrace.controller.core.messages.reads import (
-    FragmentsWereRead as FragmentsWereRead,
-    FragmentWasRead as FragmentWasRead,
-)
 from headrace.controller.core.messages.requests import (
     ClearRequested as ClearRequested,
     DrainRequested as DrainRequested,
+    ExpelRequested as ExpelRequested,
+    PipelineRequested as PipelineRequested,
     ShutdownAsked as ShutdownAsked,
     SteerAdmitted as SteerAdmitted,
     SteerRequested as SteerRequested,
     StopRequested as StopRequested,
+    TokenOffered as TokenOffered,
     WorkerDrained as WorkerDrained,
 )
 from headrace.controller.core.messages.workers import (
@@ -47,17 +56,6 @@ from headrace.controller.core.messages.workers import (
     WorkerLost as WorkerLost,
     WorkerRegistered as WorkerRegistered,
 )
-from headrace.controller.core.run import (
-    ANY_LOSS,
-    NEEDS_EVENTS,
-    Allowance,
-    AnswerNeeds as AnswerNeeds,
-    NeedsAsked as NeedsAsked,
-    Records as Records,
-    ReleaseClaims as ReleaseClaims,
-    VerdictsLetGo as VerdictsLetGo,
-)
-from headrace.controller.core.run.input import ChangedInput
 from headrace.store.ledger import Counts, Fragment, Gap, Range, StoredObject
 
 # ---- what workers and tasks report ----
@@ -141,7 +139,7 @@ class TaskFailed:
 class SourceListed:
     """A page of a source's listing; `error` ends it. `listing` is the number that it was asked for by.
 
-    `passed_over` comes with the last: what lies in folders of the input and is none, in words for people.
+    `skipped` comes with the last: what lies in folders of the input and is none, in words for people.
     """
 
     task: str
@@ -151,7 +149,37 @@ class SourceListed:
     last: bool
     error: str = ""
     listing: int = 0
-    passed_over: str = ""
+    skipped: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentWasRead:
+    """A task sent all it was asked for of a fragment. `count` is -1 unless it read to the end."""
+
+    task: str
+    attempt: int
+    fragment: bytes
+    count: int
+    error: str = ""
+    #: The error is that the object is not the one that was listed: it concerns this fragment alone.
+    changed: bool = False
+    #: The error is that the object's device failed: it concerns this fragment alone, too.
+    unreadable: bool = False
+    #: The xxh3-128 of its stored bytes, where it was read to its end, or compared; empty: nobody took it.
+    checksum: bytes = b""
+    #: Of what was compared: a fragment may begin behind it.
+    continues: bool = False
+    #: The version under which it was compared; None: it was read. One fragment may be asked for both ways at once.
+    compared: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentsWereRead:
+    """A task says of several fragments at once that they were read, in the order in which it read them."""
+
+    task: str
+    attempt: int
+    reads: tuple[FragmentWasRead, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,38 +241,12 @@ class ManifestWritten:
 
 
 @dataclass(frozen=True, slots=True)
-class PipelineRequested:
-    """Somebody applied a pipeline. `request` is returned with the answer."""
-
-    request: int
-    pipeline: Mapping[str, Any]
-    amend: bool = False
-    fuse: bool = True
-    replicas: int = 0
-    allowance: Allowance = ANY_LOSS
-    #: Stage to place, and stage to the transport of the links that lead to it.
-    places: Mapping[str, str] = field(default_factory=dict[str, str])
-    transports: Mapping[str, str] = field(default_factory=dict[str, str])
-    #: When sinks seal, as the names and values of a SealPolicy; empty: as each sink was declared.
-    seal: Mapping[str, float] = field(default_factory=dict[str, float])
-    #: What one record and one task may take, as the names and values of Limits; 0: as usual.
-    limits: Mapping[str, float] = field(default_factory=dict[str, float])
-    changed_input: ChangedInput = ChangedInput.HALT
-    #: The request's own name: sent again, it is the same request. Empty: it has none.
-    token: str = ""
-    #: The one name of the place that the dataset's URI leads to; empty: the URI itself.
-    place: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class TimePassed:
     """A timer that the machine asked for has run out."""
 
 
-Event: TypeAlias = (
-    WorkerRegistered
-    | WorkerLost
-    | TaskReady
+TaskEvent: TypeAlias = (
+    TaskReady
     | TaskExited
     | TaskFailed
     | SourceListed
@@ -256,30 +258,28 @@ Event: TypeAlias = (
     | DecisionEvent
     | TaskSwept
     | LinkLost
-    | LogRead
-    | LogUnreadable
-    | EntryWritten
-    | EntryRefused
-    | EntryUnresolved
-    | EntryFailed
-    | EntryOvertaken
-    | SnapshotWritten
+)
+Event: TypeAlias = (
+    TaskEvent
+    | LogEvent
+    | WorkerRegistered
+    | WorkerLost
     | ManifestWritten
     | PipelineRequested
     | StopRequested
     | ShutdownAsked
     | SteerRequested
-    | SteerAdmitted
     | DrainRequested
     | ClearRequested
-    | WorkerDrained
+    | TokenOffered
+    | ExpelRequested
     | TimePassed
 )
 #: What tasks say, for `isinstance`.
 TASK_EVENTS = (
     *(TaskReady, TaskExited, TaskFailed, SourceListed, FragmentWasRead, FragmentsWereRead),
     *(ShardProposed, TaskSwept, LinkLost),
-    *NEEDS_EVENTS,
+    *(NeedsAsked, VerdictsLetGo),
     *DECISION_EVENTS,
 )
 

@@ -1,11 +1,63 @@
-"""What people want of a run or a worker that lives: events, as those of `messages`."""
+"""What people request of the controller: events, as those of `messages`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
 
 from headrace.controller.core.plan import Change
+
+
+class ChangedInput(Enum):
+    """What becomes of input that changed since it was listed, or vanished while some of it was open."""
+
+    #: What is open stays open, and nothing is read anew: all else is read and closed, then the run ends with an error.
+    HALT = "halt"
+    #: What is open of it is given up, and the version that is there now is not read.
+    DROP = "drop"
+    #: What is open of it is given up, and the version that is there now is read as a new object.
+    REREAD = "reread"
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """Quarantined records that are allowed, of one sink: at most `records`, and at most `share` of all; None: any.
+
+    What is closed stays closed: a run that is started again with a wider allowance goes on.
+    """
+
+    records: int | None = None
+    share: float | None = None
+
+
+#: Nothing that is lost ends the run.
+ANY_LOSS = Allowance()
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineRequested:
+    """Somebody applied a pipeline. `request` is returned with the answer."""
+
+    request: int
+    pipeline: Mapping[str, Any]
+    amend: bool = False
+    fuse: bool = True
+    replicas: int = 0
+    allowance: Allowance = ANY_LOSS
+    #: Stage to place, and stage to the transport of the links that lead to it.
+    places: Mapping[str, str] = field(default_factory=dict[str, str])
+    transports: Mapping[str, str] = field(default_factory=dict[str, str])
+    #: When sinks seal, as the names and values of a SealPolicy; empty: as each sink was declared.
+    seal: Mapping[str, float] = field(default_factory=dict[str, float])
+    #: What one record and one task may take, as the names and values of Limits; 0: as usual.
+    limits: Mapping[str, float] = field(default_factory=dict[str, float])
+    changed_input: ChangedInput = ChangedInput.HALT
+    #: The request's own name: sent again, it is the same request. Empty: it has none.
+    token: str = ""
+    #: The one name of the place that the dataset's URI leads to; empty: the URI itself.
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +126,22 @@ class StopRequested:
 @dataclass(frozen=True, slots=True)
 class ShutdownAsked:
     """This controller is to end in order: another may lead at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenOffered:
+    """A node wants to join with a token. `request` is returned with the answer."""
+
+    request: int
+    token: str
+    worker: str
+    #: The fingerprint of the node's key.
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExpelRequested:
+    """Somebody wants a member, as role/name, to be one no more. `request` is returned with the answer."""
+
+    request: int
+    member: str

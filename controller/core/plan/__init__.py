@@ -9,12 +9,15 @@ if TYPE_CHECKING:
     from headrace.controller.core.plan.placement import NOTHING as NOTHING, Need as Need, size as size
     from headrace.controller.core.plan.planner import move as move, plan as plan
     from headrace.controller.core.plan.plans import (
+        SOLITARY as SOLITARY,
         Change as Change,
         LinkPlan as LinkPlan,
         Plan as Plan,
+        RequestedChanges as RequestedChanges,
+        Route as Route,
         TaskPlan as TaskPlan,
-        Wished as Wished,
         reserved as reserved,
+        stages_on as stages_on,
     )
 else:
     __getattr__ = door(__name__)

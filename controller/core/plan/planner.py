@@ -9,11 +9,11 @@ many replicas a worker gets is `placement`'s to say.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heapreplace
 
-from headrace.controller.core.plan.identities import Standing
 from headrace.controller.core.plan.links import edges, rejoined
 from headrace.controller.core.plan.locality import INLINE, WorkerFacts, check_forced, places_of
 from headrace.controller.core.plan.placement import NOTHING, Need, Stock, need_of, place, total
@@ -22,6 +22,8 @@ from headrace.pipeline import Pipeline, PipelineError, chain_order
 
 #: Tasks that one worker may be given for one pipeline.
 TASKS_A_WORKER_MAX = 512
+
+Chain = tuple[str, ...]
 
 
 def groups(
@@ -94,17 +96,17 @@ def plan(
     wanted = {chain: counts.get(chain[0]) or pipeline.stage(chain[0]).replicas or replicas or None for chain in chains}
     placed = place(pipeline, chains, workers, {chain: where[chain[0]] for chain in chains}, wanted, taken)
     tasks: list[TaskPlan] = []
-    standing = Standing(current)
+    identities = _Identities(current)
     for chain in chains:
         need = need_of(pipeline, chain)
         shares = [(worker.name, count) for worker, count in placed.shares[chain]]
-        for worker, replica in standing.numbered(chain, shares):
+        for worker, replica in identities.numbered(chain, shares):
             name = f"{pipeline.name}/{chain[0]}.{replica}"
             tasks.append(TaskPlan(name, chain, worker, replica, where[chain[0]], need))
     _check_load(tasks)
     facts = {worker.name: worker for worker in workers}
     made = edges(pipeline, chains, tasks, {chain: placed.workers(chain) for chain in chains}, facts, transports or {})
-    tasks += standing.solitary(tasks, {worker.name for worker in workers})
+    tasks += identities.solitary(tasks, {worker.name for worker in workers})
     return Plan(tuple(tasks), tuple(made), {"+".join(chain): reason for chain, reason in placed.reasons.items()})
 
 
@@ -172,3 +174,50 @@ def _check_load(tasks: Sequence[TaskPlan]) -> None:
     for name, count in per_worker.items():
         if count > TASKS_A_WORKER_MAX:
             raise PipelineError(f"worker {name!r} would run {count} tasks, the limit is {TASKS_A_WORKER_MAX}")
+
+
+class _Identities:
+    """The tasks of the current plan, by stages and worker: a task whose stages stay on its worker keeps its name."""
+
+    def __init__(self, current: Plan | None) -> None:
+        self._numbers: dict[tuple[Chain, str], deque[int]] = {}
+        self._solitary: list[TaskPlan] = []
+        #: The numbers of each first stage: a name stands for the same stages until its task is gone.
+        self._taken: dict[str, set[int]] = {}
+        for task in current.tasks if current else ():
+            if task.alone:
+                self._solitary.append(task)
+            else:
+                self._taken.setdefault(task.stages[0], set()).add(task.replica)
+                self._numbers.setdefault((task.stages, task.worker), deque()).append(task.replica)
+
+    def numbered(self, chain: Chain, shares: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+        """A worker and a number for each replica of a chain: the current numbers first, then the lowest free ones."""
+        kept: dict[str, list[int]] = {}
+        for worker, count in shares:
+            numbers = self._numbers.get((chain, worker), deque[int]())
+            kept[worker] = [numbers.popleft() for _ in range(min(count, len(numbers)))]
+        fresh = _free(self._taken.get(chain[0], set()))
+        return [
+            (worker, kept[worker][index] if index < len(kept[worker]) else next(fresh))
+            for worker, count in shares
+            for index in range(count)
+        ]
+
+    def solitary(self, tasks: Sequence[TaskPlan], workers: Collection[str]) -> list[TaskPlan]:
+        """The solitary tasks; one whose worker is not there goes where its source's first task is."""
+        found: list[TaskPlan] = []
+        for task in self._solitary:
+            if task.worker not in workers:
+                neighbour = next(other for other in tasks if task.stages[0] in other.stages)
+                task = replace(task, worker=neighbour.worker, place=neighbour.place)
+            found.append(task)
+        return found
+
+
+def _free(taken: Collection[int]) -> Iterator[int]:
+    number = 0
+    while True:
+        if number not in taken:
+            yield number
+        number += 1

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from headrace.controller.core.plan.locality import QUIC, RING
 from headrace.controller.core.plan.placement import NOTHING, Need, total
+from headrace.pipeline import Pipeline
 from headrace.store import counted
 
 
@@ -66,8 +67,8 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Wished:
-    """What people wished of a run under earlier leaders: to stand still, what came true, and what waits."""
+class RequestedChanges:
+    """What people requested of a run under earlier leaders: a pause, the changes made, and those that wait."""
 
     pause: bool = False
     made: Change = field(default_factory=Change)
@@ -111,3 +112,39 @@ def reserved(plans: Iterable[Plan]) -> dict[str, Need]:
         if task.need != NOTHING:
             taken[task.worker] = total((taken.get(task.worker, NOTHING), task.need))
     return taken
+
+
+#: The part of a solitary task's name after the pipeline's.
+SOLITARY = "solitary"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Route:
+    """A way through the graph; each that is needed has one solitary task."""
+
+    source: str
+    sink: str
+
+
+def stages_on(pipeline: Pipeline, route: Route) -> tuple[str, ...]:
+    """The stages from its source to its sink, first to last; KeyError if none leads there."""
+    stages = [route.sink]
+    while stages[0] != route.source:
+        before = pipeline.stage(stages[0]).after
+        reachable = [name for name in before if name == route.source or route.source in _above(pipeline, name)]
+        if not reachable:
+            raise KeyError(f"no way from {route.source} to {route.sink}")
+        stages.insert(0, reachable[0])
+    return tuple(stages)
+
+
+def _above(pipeline: Pipeline, name: str) -> set[str]:
+    """Every stage that a stage's records have passed."""
+    found: set[str] = set()
+    waiting = list(pipeline.stage(name).after)
+    while waiting:
+        stage = waiting.pop()
+        if stage not in found:
+            found.add(stage)
+            waiting += pipeline.stage(stage).after
+    return found

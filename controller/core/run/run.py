@@ -1,66 +1,167 @@
 """One run of a pipeline: the machine that turns a request into a dataset whose every record is accounted for.
 
-It owns the leadership of the dataset's log, the roster of tasks, the intake of fragments and the proposals. Its door
-is `handle(event, now)`; what it has learned comes out as commands, and time comes in as an argument.
+`handle(event, now)` is its door: what it has learned leaves as commands, and time enters as an argument. It holds the
+run's state and its table, and routes each event to the part that knows about it. A part returns commands, or the reason
+why the run fails.
 """
 
 from __future__ import annotations
 
-from headrace.controller.core.cluster import LOST, LeaderState
-from headrace.controller.core.messages import (
-    LOG_EVENTS,
-    Command,
-    DecisionAsked,
-    DecisionMade,
-    EntryUnresolved,
-    FragmentsWereRead,
-    FragmentWasRead,
-    LinkLost,
-    LogRead,
-    LogUnreadable,
-    ManifestWritten,
-    Outcome,
-    ShardProposed,
-    SourceListed,
-    SteerAdmitted,
-    SteerRequested,
-    StopRequested,
-    TaskExited,
-    TaskFailed,
-    TaskReady,
-    TaskSwept,
-    TimePassed,
-    WorkerDrained,
-    WorkerLost,
-    WriteManifest,
-)
-from headrace.controller.core.plan import WorkerFacts
-from headrace.controller.core.run.needs import NeedsAsked, VerdictsLetGo
-from headrace.controller.core.run.run_base import OPENING_S_MAX, WORKING
-from headrace.controller.core.run.run_changes import Changes
-from headrace.controller.core.run.run_ending import Ending
-from headrace.controller.core.run.run_input import Input
-from headrace.controller.core.run.run_states import RunState, RunTurn
-from headrace.controller.core.run.run_tasks import WORKER_AWAY_S_MAX
+from collections.abc import Mapping
+
+from headrace.controller.core.log import LOST, OVER, Leadership, LeaderState
+from headrace.controller.core.messages import LOG_EVENTS, Command, messages as m
+from headrace.controller.core.plan import Change, LinkPlan, RequestedChanges, WorkerFacts
+from headrace.controller.core.run.changed_input import ChangedFragments
+from headrace.controller.core.run.input import Intake, Listing
+from headrace.controller.core.run.opening import Admission, EpochRaise, Inheritance, Opening, Surroundings
+from headrace.controller.core.run.proposals import Committer
+from headrace.controller.core.run.publishing import Publishing, excess, kept_nothing
+from headrace.controller.core.run.reconfiguration import Reconfiguration
+from headrace.controller.core.run.states import ENDED, TRANSITIONS, WORKING, Machine, RunState, RunTurn
+from headrace.controller.core.run.sweeps import Sweeps
+from headrace.controller.core.run.tasks import Deaths, RunTasks
+from headrace.controller.core.run.work import RunEvent, Step, Work
+from headrace.pipeline import Pipeline, PipelineError, StageKind
 from headrace.store.ledger import (
+    Change as LedgerChange,
     Closed,
     Entry,
     FragmentDropped,
     FragmentEnded,
     FragmentsListed,
+    FragmentState,
+    LedgerState,
     VersionPublished,
     VersionSeen,
+    balance_of,
 )
 
+#: Seconds that a run may wait for a store that does not take its first entry. A full store is waited for without end,
+#: and so is any once the run leads.
+OPENING_S_MAX = 10.0
 
-class Run(Changes, Input, Ending):
+
+class Run:
     """The state machine of one pipeline's run."""
+
+    def __init__(
+        self, request: m.PipelineRequested, surroundings: Surroundings, inheritance: Inheritance | None = None
+    ) -> None:
+        self.request = request
+        self.pipeline = pipeline = Pipeline.from_dict(request.pipeline)
+        self.version = pipeline.version()
+        #: The one name of the place where it writes.
+        self.place = request.place or pipeline.dataset
+        self._machine = Machine(f"run of {pipeline.name}", TRANSITIONS, RunState.OPENING)
+        self.reason = ""
+        #: The request that has no answer yet.
+        self._unanswered: int | None = None if inheritance else request.request
+        self._standby, self._reported = surroundings.standby or inheritance is not None, surroundings.reported
+        self.leadership = Leadership(
+            pipeline.dataset,
+            surroundings.identity,
+            LedgerState(),
+            standby=self._standby,
+            cluster=surroundings.cluster,
+            limits=surroundings.log_limits,
+        )
+        self.ledger = self.leadership.ledger
+        self.sinks = tuple(stage.name for stage in pipeline.of_kind(StageKind.SINK))
+        self.sources = tuple(stage.name for stage in pipeline.of_kind(StageKind.SOURCE))
+        #: Records and bytes that were closed before this run.
+        self.records_resumed = self.bytes_resumed = 0
+        inherited = inheritance or Inheritance(None, RequestedChanges(), lambda: False)
+        self._inherited = inherited.plan
+        self._workers = surroundings.workers
+        self.intake = Intake(self.ledger, self.sinks, self.sources)
+        self.listing = Listing(self.ledger, self.sources, self.sinks, request.changed_input)
+        self.committer = Committer(self.ledger)
+        self._epoch = EpochRaise(self.leadership)
+        self._opening = Opening(
+            request, pipeline, self.leadership, self._epoch, inherited=inherited.plan, awaited=inherited.awaited
+        )
+        self.reconfiguration = Reconfiguration(
+            request, inherited.requested, pipeline, self.ledger, self._workers, self.intake, self.listing
+        )
+        self._sweeps = Sweeps(self.intake, self.sinks)
+        self._changed = ChangedFragments(
+            request.changed_input, self.sinks, self.leadership, self.listing, self.intake, self._sweeps
+        )
+        self._publishing = Publishing(pipeline.dataset, self.leadership)
+        self._work: Work | None = None
+
+    # -- what others see --
+
+    @property
+    def state(self) -> RunState:
+        """Where it stands."""
+        return self._machine.state
+
+    @property
+    def tasks(self) -> RunTasks | None:
+        """Its tasks, once it is planned."""
+        return self._work.tasks if self._work else None
+
+    @property
+    def deaths(self) -> Deaths:
+        """Ends of its tasks and workers that nobody had asked for."""
+        return self._work.losses.deaths if self._work else Deaths()
+
+    @property
+    def gathers(self) -> bool:
+        """Whether it goes on with what an earlier leader began, and waits for its log or for workers to come back."""
+        waits = self._work is not None and self._work.adoption.rejoin_at is not None
+        return self._standby and (self.state is RunState.OPENING or waits)
+
+    @property
+    def fragments(self) -> Mapping[bytes, FragmentState]:
+        """Those of the dataset."""
+        return self.ledger.fragments
+
+    def link(self, name: str) -> LinkPlan | None:
+        """A link of the plan."""
+        return next((link for link in self.tasks.plan.links if link.name == name), None) if self.tasks else None
+
+    @property
+    def ended(self) -> bool:
+        """The run goes on no more; its log may still be on its way to being handed over."""
+        return self.state in ENDED
+
+    @property
+    def over(self) -> bool:
+        """The run has ended and its log is handed over."""
+        return self.ended and self.leadership.state in OVER
+
+    @property
+    def usurped(self) -> bool:
+        """Its dataset was taken by a controller that led this cluster before, woke late, and will not keep it."""
+        return self.leadership.state is LeaderState.DEPOSED and self.leadership.is_heir
+
+    def trouble(self, now: float) -> str:
+        """Why the ledger or the manifest is not written just now, for people; "" if nothing is in the way."""
+        return self.leadership.trouble(now)[1] or (self._publishing.trouble if not self.ended else "")
+
+    def wake_at(self) -> float | None:
+        """When `handle(m.TimePassed())` is wanted next; None: only on an event."""
+        if self.ended:
+            return None if self.over else self.leadership.wake_at()
+        times = [self.leadership.wake_at(), self._publishing.wake_at]
+        if self.state is RunState.OPENING:
+            times.append(self._opening.wake_at)
+        if self._work and self.state in WORKING:
+            # A past moment would be waited for without end: absent workers matter while there is work.
+            times += [self._work.tasks.wake_at(self._workers.present), self._work.adoption.rejoin_at]
+            times += self._work.losses.wake_times()
+        return min((time for time in times if time is not None), default=None)
+
+    # -- events --
 
     def open(self) -> list[Command]:
         """Begin: look at the dataset's log."""
         return self.leadership.open()
 
-    def handle(self, event: object, now: float) -> list[Command]:
+    def handle(self, event: RunEvent, now: float) -> list[Command]:
         """Take one event; give the commands that follow from it."""
         if self.ended:
             return self._after_the_end(event, now)
@@ -79,83 +180,74 @@ class Run(Changes, Input, Ending):
 
     def worker_joined(self, worker: WorkerFacts, now: float) -> list[Command]:
         """A worker can take tasks from now on, and brings those that it still has."""
-        self._workers[worker.name] = worker
-        joined = [*self._adopt(worker.name, now), *self._settle_away()] if self.crew and self.state in WORKING else []
-        return [*joined, *self.handle(TimePassed(), now)]
+        self._workers.present[worker.name] = worker
+        commands: list[Command] = []
+        if self._work and self.state in WORKING:
+            commands = self._work.adoption.adopt(worker.name, now)
+            commands += self._failed_for(self._work.losses.settle_away())
+        return [*commands, *self.handle(m.TimePassed(), now)]
 
-    def trouble(self, now: float) -> str:
-        """Why the ledger or the manifest is not written just now, for people; "" if nothing is in the way."""
-        return self.leadership.trouble(now)[1] or (self._manifest_trouble if not self.ended else "")
+    def give_up(self, reason: str) -> list[Command]:
+        """The shell met what the core cannot mend: an unreadable log, a store that is not there."""
+        return self._fail(reason)
 
-    def wake_at(self) -> float | None:
-        """When `handle(TimePassed())` is wanted next; None: only on an event."""
-        if self.ended:
-            return None if self.over else self.leadership.wake_at()
-        times = [self.leadership.wake_at(), self._manifest_at]
-        if self.state is RunState.OPENING:
-            times.append(self._plan_by)
-        if self.crew and self.state in WORKING:
-            # Who has not come back matters while there is work: behind it a moment that has passed would be waited for
-            # without end.
-            times += [self.crew.wake_at(self._workers), self._rejoin_at]
-            times += [since + WORKER_AWAY_S_MAX for since, _ in self._away.values()]
-        return min((time for time in times if time is not None), default=None)
+    def answer_to(self, request: int) -> list[Command]:
+        """The same request was sent again: it takes the place of the first, if that has no answer yet."""
+        if self._unanswered is not None:
+            self._unanswered = request
+            return []
+        return [m.AnswerRequest(request, accepted=True)]
 
-    def _dispatch(self, event: object, now: float) -> list[Command]:
+    def considered(self, event: m.SteerRequested) -> Change:
+        """The change that a request asks of the plan. PipelineError, with the reason, where it cannot be made."""
+        if self.state is RunState.DRAINING or self.state not in (RunState.OPENING, *WORKING):
+            raise PipelineError(f"pipeline {self.pipeline.name!r} is {self.state.value}")
+        return self.reconfiguration.considered(event, self.tasks, self.state.value)
+
+    def why_not_without(self, worker: str) -> str:
+        """Why this run's tasks cannot leave a worker; empty if they can."""
+        if self.tasks is None or self.state not in WORKING:
+            return ""
+        return self.reconfiguration.why_not_without(worker, self.tasks)
+
+    def _dispatch(self, event: RunEvent, now: float) -> list[Command]:
         if isinstance(event, LOG_EVENTS):
-            return self._log_said(event, now)
+            return self._on_log(event, now)
         match event:
-            case TimePassed():
+            case m.TimePassed():
                 return self.leadership.handle(event, now)
-            case TaskReady():
-                return self.crew.ready(event, now, self.ledger.epoch, self._workers) if self.crew else []
-            case TaskExited():
-                return self._exited(event, now)
-            case TaskFailed():
-                return self._task_failed(event, now)
-            case SourceListed():
-                return self._source_listed(event)
-            case FragmentWasRead() | FragmentsWereRead():
-                return self._were_read(event)
-            case ShardProposed() | NeedsAsked() | VerdictsLetGo() | DecisionAsked() | DecisionMade():
-                return self._asked(event) if self.state in WORKING else []
-            case TaskSwept():
-                return self._swept(event)
-            case LinkLost():
-                return self._link_lost(event, now)
-            case WorkerLost():
+            case m.WorkerLost():
                 return self._worker_lost(event, now)
-            case StopRequested() | SteerRequested() | SteerAdmitted() | WorkerDrained():
-                return self._wished(event)
-            case ManifestWritten():
-                return self._manifest_written(event, now)
+            case m.StopRequested():
+                return self._stop(event)
+            case m.SteerRequested():
+                return self._reconfigure(event)
+            case m.SteerAdmitted():
+                return self._admitted(event)
+            case m.WorkerDrained():
+                if self.tasks is not None and any(task.worker == event.worker for task in self.tasks.plan.tasks):
+                    self.reconfiguration.leave(event.worker)
+                return []
+            case m.ManifestWritten():
+                if self.state not in (RunState.PUBLISHING, RunState.EMPTIED):
+                    return []
+                return self._failed_for(self._publishing.written(event, now))
             case _:
-                raise TypeError(f"a run knows no {type(event).__name__}")
+                return self._of_work(self._work.handle(event, now, self.state)) if self._work else []
 
-    def _log_said(self, event: object, now: float) -> list[Command]:
-        if isinstance(event, LogRead) and self.leadership.state is LeaderState.READING:
+    def _on_log(self, event: m.LogEvent, now: float) -> list[Command]:
+        if isinstance(event, m.LogRead) and self.leadership.state is LeaderState.READING:
             return self._opened(event, now)
-        if isinstance(event, LogUnreadable) and not self._standby:
+        if isinstance(event, m.LogUnreadable) and not self._standby:
             return self._fail(event.error)
         commands = self.leadership.handle(event, now)
-        if isinstance(event, EntryUnresolved) and event.refused:
+        if isinstance(event, m.EntryUnresolved) and event.refused:
             commands += self._fail(event.error)
         return commands
 
-    def _wished(self, event: StopRequested | SteerRequested | SteerAdmitted | WorkerDrained) -> list[Command]:
-        match event:
-            case StopRequested():
-                return self._stop(event)
-            case SteerRequested():
-                return self._steer(event)
-            case SteerAdmitted():
-                return self._see_to(event)
-            case WorkerDrained():
-                return self._leave(event)
-
-    def _after_the_end(self, event: object, now: float) -> list[Command]:
-        """Only the log matters still: what was being written, and the resignation."""
-        if not isinstance(event, (*LOG_EVENTS, TimePassed)):
+    def _after_the_end(self, event: RunEvent, now: float) -> list[Command]:
+        """Only the log still matters: the entry that was being written, and the resignation."""
+        if not isinstance(event, (*LOG_EVENTS, m.TimePassed)):
             return []
         commands = self.leadership.handle(event, now)
         for _, entry in self.leadership.committed():
@@ -167,60 +259,241 @@ class Run(Changes, Input, Ending):
     def _committed(self, entry: Entry) -> list[Command]:
         commands: list[Command] = []
         if self.leadership.state is LeaderState.LEADING and self.state is RunState.OPENING:
-            commands += self._apply()
+            commands += self._failed_for(self._opening.apply())
         for change in entry.changes:
-            match change:
-                case FragmentsListed():
-                    for fragment in change.fragments:
-                        self.intake.admit(fragment.id)
-                case VersionSeen():
-                    self._version_seen(change)
-                case FragmentDropped():
-                    self.listing.settle((change.fragment,))
-                case FragmentEnded():
-                    self.listing.copies.note(self.ledger.fragments[change.fragment].fragment, change.checksum)
-                    self._settle((change.fragment,))
-                case Closed():
-                    self._settle([item.fragment for item in change.ranges])
-                    for waiter in self.committer.durable(change):
-                        commands += self._answer(waiter, Outcome.ACCEPTED)
-                case VersionPublished():
-                    commands.append(WriteManifest(self.pipeline.dataset))
-                case _:
-                    pass
+            commands += self._durable(change)
         if self.leadership.state is LeaderState.RESIGNED and not self.ended:
             commands += self._resigned()
         return commands
 
-    def _advance(self, now: float) -> list[Command]:
-        commands = self._begin_if_ready(now)
-        commands += [*self._rejoin_over(now), *self._manifest_again(now)]
-        if self.crew and self.state in WORKING:
-            commands += self._given_up(now)
-        self._relist_if_due()
-        if self.crew and self.state in WORKING:
-            commands += self._change_if_due(now)
-            commands += self.crew.start_due(now, self.ledger.epoch, self._workers)
-            commands += self.crew.join(now, self.ledger.epoch, self._workers)
-            for late in self.crew.late(now):
-                commands += self._task_failed(late, now)
-        if self.state is RunState.RUNNING:
-            commands += self.listing.ask(self.crew or ())
-            commands += self._assign()
-        if self.state in WORKING:
-            commands += self._sweep_if_due()
-        everything = self.listing.done and self.intake.done and self.leadership.quiet and self.committer.empty
-        excess = self._allowance.excess(self.ledger, self.pipeline.dataset, at_end=everything)
-        if self.state in WORKING and excess:
-            return [*commands, *self._fail(excess)]
-        if self.state is RunState.RUNNING and everything and self._changed:
-            # What sinks held of a changed fragment when all had been sent is good, and closed first.
-            settled = self._settled and self.intake.held_are_closed()
-            return [*commands, *(self._settle_changed() if settled else [])]
-        if self.state in WORKING and everything and self._altered:
-            return [*commands, *self._fail(self._why_altered())]
-        if self.state in WORKING and everything and not self._changed:
-            return [*commands, *self._publish(RunTurn.ALL_CLOSED)]
-        if self.state is RunState.DRAINING and self._empty:
-            commands += self._publish_what_is_closed()
+    def _durable(self, change: LedgerChange) -> list[Command]:
+        """What follows from a durable change; most only change the ledger."""
+        commands: list[Command] = []
+        if isinstance(change, FragmentsListed):
+            for fragment in change.fragments:
+                self.intake.admit(fragment.id)
+        elif isinstance(change, VersionSeen):
+            self._changed.version_seen(change)
+        elif isinstance(change, FragmentDropped):
+            self.listing.settle((change.fragment,))
+        elif isinstance(change, FragmentEnded):
+            self.listing.copies.note(self.ledger.fragments[change.fragment].fragment, change.checksum)
+            self._closed([change.fragment])
+        elif isinstance(change, Closed):
+            self._closed([item.fragment for item in change.ranges])
+            for waiter in self.committer.durable(change):
+                commands += self._work.proposals.answer(waiter, m.Outcome.ACCEPTED) if self._work else []
+        elif isinstance(change, VersionPublished):
+            commands.append(m.WriteManifest(self.pipeline.dataset))
         return commands
+
+    def _closed(self, fragments: list[bytes]) -> None:
+        """More of these fragments is closed: those that are done are open no more."""
+        self.intake.settle(fragments)
+        self.listing.settle(fragments)
+        self._changed.closed(fragments)
+
+    # -- the opening --
+
+    def _opened(self, event: m.LogRead, now: float) -> list[Command]:
+        """The log was read for the first time: may this pipeline go on with this dataset?"""
+        commands = self.leadership.handle(event, now)
+        if self.leadership.state is LeaderState.DENIED:
+            return []
+        # A standby has no workers yet: they are connected to the leader, and come here when it is gone.
+        admission = self._opening.admission(None if self._standby else self.reconfiguration.plan)
+        if admission.refusal:
+            return self._refuse(admission)
+        request, self._unanswered = self._unanswered, None
+        if request is not None:
+            commands.append(m.AnswerRequest(request, accepted=True, warnings=admission.warnings))
+        return commands
+
+    def _refuse(self, admission: Admission) -> list[Command]:
+        request, self._unanswered = self._unanswered, None
+        self.leadership.drop_campaign()
+        self._machine.turn(RunTurn.FAULT)
+        self.reason = reason = admission.refusal
+        commands: list[Command] = [m.ReportRun(self.pipeline.name, self.state.value, reason)]
+        if request is not None:
+            answer = m.AnswerRequest(request, accepted=False, reason=reason, differences=admission.differences)
+            commands.insert(0, answer)
+        return commands
+
+    def _begin_if_ready(self, now: float) -> list[Command]:
+        if self.state is not RunState.OPENING or self.leadership.state is not LeaderState.LEADING:
+            return []
+        if not self._opening.is_ready(now, fit_workers=bool(self._workers.fit())):
+            return []
+        try:
+            plan = self._opening.first_plan(self.reconfiguration.plan)
+        except PipelineError as error:
+            return self._fail(str(error))
+        self._machine.turn(RunTurn.PIPELINE_ACCEPTED)
+        self.records_resumed = balance_of(self.ledger).records_closed
+        # What one sink has not closed is read again, whatever the others have.
+        states = self.ledger.fragments.values()
+        self.bytes_resumed = sum(min(map(state.stored_bytes, self.sinks)) for state in states)
+        tasks = RunTasks(plan, self.pipeline, self.version, self.leadership.term)
+        tasks.index_served = self._inherited is not None
+        self._work = work = Work(
+            self.pipeline,
+            self.leadership,
+            tasks,
+            self._workers,
+            self._reported,
+            listing=self.listing,
+            intake=self.intake,
+            sweeps=self._sweeps,
+            changed=self._changed,
+            committer=self.committer,
+            epoch=self._epoch,
+        )
+        # A drain that an earlier leader was asked for and did not finish.
+        for worker in sorted({task.plan.worker for task in work.tasks} & set(self._workers.drained)):
+            self.reconfiguration.leave(worker)
+        adopted = work.adoption.begin(self.leadership.term, now, inherited=self._inherited is not None)
+        return [*adopted, *work.tasks.start_due(now, self.ledger.epoch, self._workers.present)]
+
+    # -- work --
+
+    def _advance(self, now: float) -> list[Command]:
+        commands = [*self._begin_if_ready(now)]
+        work = self._work
+        if work and self.state in WORKING:
+            for lost in work.adoption.given_up(now):
+                commands += self._worker_lost(lost, now)
+        commands += self._publishing.write_again(now)
+        if work and self.state in WORKING:
+            commands += self._failed_for(work.losses.waited_too_long(now))
+        self._changed.relist_if_due()
+        if work and self.state in WORKING:
+            commands += self._change_if_due(work, now)
+            commands += work.tasks.start_due(now, self.ledger.epoch, self._workers.present)
+            commands += work.tasks.join(now, self.ledger.epoch, self._workers.present)
+            for late in work.tasks.late(now):
+                commands += self._of_work(work.handle(late, now, self.state))
+        if work and self.state is RunState.RUNNING:
+            commands += work.reading.hand_out()
+        if work and self.state in WORKING:
+            commands += self._sweep_if_due(work.tasks)
+        return [*commands, *self._end_if_due()]
+
+    def _end_if_due(self) -> list[Command]:
+        """End the run, or settle its changed input, where nothing is left to do."""
+        everything = self.listing.done and self.intake.done and self.leadership.quiet and self.committer.empty
+        lost = excess(self.request.allowance, self.ledger, self.pipeline.dataset, at_end=everything)
+        if self.state in WORKING and lost:
+            return self._fail(lost)
+        if self.state is RunState.RUNNING and everything and self._changed.open:
+            # What sinks held of a changed fragment when all had been sent is good, and closed first.
+            return self._failed_for(self._changed.settle()) if self._sweeps.settled else []
+        if self.state in WORKING and everything and (altered := self._changed.why_altered()):
+            return self._fail(altered)
+        if self.state in WORKING and everything and not self._changed.open:
+            if empty := kept_nothing(self.ledger, self.pipeline.dataset):
+                return self._fail(empty)
+            self._machine.turn(RunTurn.ALL_CLOSED)
+            return self._publishing.complete()
+        if self.state is RunState.DRAINING and self._sweeps.empty:
+            self._machine.turn(RunTurn.SINKS_EMPTY)
+            return self._publishing.stopped()
+        return []
+
+    def _sweep_if_due(self, tasks: RunTasks) -> list[Command]:
+        all_read = self.state is RunState.RUNNING and self.listing.done and self.intake.idle
+        finish = all_read and self.leadership.quiet and (bool(self._changed.open) or not self.intake.done)
+        return self._sweeps.begin_if_due(tasks, all_read=all_read, finish=finish)
+
+    def _worker_lost(self, event: m.WorkerLost, now: float) -> list[Command]:
+        self._workers.present.pop(event.worker, None)
+        if self._work is None or self.state not in WORKING:
+            return []
+        return self._failed_for(self._work.losses.worker_lost(event, now))
+
+    # -- requests --
+
+    def _reconfigure(self, event: m.SteerRequested) -> list[Command]:
+        """Pause, resume or change the run; refused at once where no plan can hold the change."""
+        try:
+            change = self.considered(event)
+        except PipelineError as error:
+            return [m.AnswerRequest(event.request, accepted=False, reason=str(error))]
+        return self._admitted(m.SteerAdmitted(event.request, event.pipeline, event.pause, change))
+
+    def _admitted(self, event: m.SteerAdmitted) -> list[Command]:
+        self.reconfiguration.take(event.pause, event.change)
+        words = () if event.change.empty else (event.change.words(),)
+        return [m.AnswerRequest(event.request, accepted=True, warnings=words)]
+
+    def _change_if_due(self, work: Work, now: float) -> list[Command]:
+        requested = self.reconfiguration
+        if self.state is RunState.RUNNING and (requested.pause_wanted or requested.waiting or work.tasks.index_lost):
+            self._machine.turn(RunTurn.PAUSE_ASKED)
+            self._halt()
+        elif self.state is RunState.PAUSING and self._sweeps.empty:
+            self._machine.turn(RunTurn.SINKS_EMPTY)
+        if self.state is not RunState.PAUSED or not self._sweeps.empty:
+            # After a death a marker that halts is on its way: it must not meet what is read again.
+            return []
+        commands: list[Command] = []
+        if work.tasks.index_lost:
+            if not self._epoch.raising:
+                self._epoch.begin("the dedup index begins anew")
+            if not self._epoch.take_up():
+                return []
+            commands = requested.renew(work.tasks, now)
+        commands += requested.change_all(work.tasks, now)
+        if not requested.pause_wanted:
+            self._machine.turn(RunTurn.RESUME_ASKED)
+            self.intake.begin_again()
+            self._sweeps.resume()
+        return commands
+
+    def _halt(self) -> None:
+        """Hand out nothing more; the next sweep has sources let go of what they have not sent."""
+        self.intake.drop_queue()
+        self.listing.comparing.drop_asked()
+        self._sweeps.halt()
+
+    def _stop(self, event: m.StopRequested) -> list[Command]:
+        if event.cancel or self.state is RunState.OPENING:
+            self._machine.turn(RunTurn.CANCEL_ASKED)
+            self.reason = "cancelled"
+            self.leadership.resign()
+            return self._ended("cancelled")
+        if self.state in (RunState.RUNNING, RunState.PAUSING, RunState.PAUSED):
+            self._machine.turn(RunTurn.STOP_ASKED)
+            self._halt()
+        return []
+
+    # -- the end --
+
+    def _resigned(self) -> list[Command]:
+        self._machine.turn(RunTurn.RESIGNED)
+        return self._ended(self.state.value)
+
+    def _of_work(self, step: Step) -> list[Command]:
+        commands, reason = step
+        return [*self._failed_for(reason), *commands]
+
+    def _failed_for(self, reason: str) -> list[Command]:
+        return self._fail(reason) if reason else []
+
+    def _fail(self, reason: str) -> list[Command]:
+        if self.ended:
+            return []
+        request, self._unanswered = self._unanswered, None
+        self.leadership.resign()
+        self._machine.turn(RunTurn.FAULT)
+        self.reason = reason
+        answer = [] if request is None else [m.AnswerRequest(request, accepted=False, reason=reason)]
+        # A controller that was deposed within a cluster leaves the tasks to the new leader.
+        bequeathed = bool(self.leadership.cluster) and self.leadership.state is LeaderState.DEPOSED
+        return [*answer, *self._ended("" if bequeathed else reason)]
+
+    def _ended(self, reason: str) -> list[Command]:
+        """Stop the tasks, if for a reason, and report the end."""
+        stop = self.tasks.stop(reason) if self.tasks and reason else []
+        report = m.ReportRun(self.pipeline.name, self.state.value, self.reason)
+        return stop if self.usurped else [*stop, report]

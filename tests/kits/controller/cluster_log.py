@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from headrace.controller.core.cluster.controller import Controller
-from headrace.controller.core.cluster.leader import TAKEOVER_S
+from headrace.controller.core.log.leader import TAKEOVER_S
 from headrace.controller.core.messages import messages as m
 from headrace.store.ledger.core.cluster_fold import ClusterState
 from headrace.store.ledger.core.entries import Entry

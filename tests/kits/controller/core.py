@@ -7,7 +7,7 @@ import xxhash
 
 from headrace.controller.core.cluster.controller import Controller
 from headrace.controller.core.messages import messages as m
-from headrace.controller.core.run.input.changed import ChangedInput
+from headrace.controller.core.messages.requests import ChangedInput
 from headrace.controller.core.run.run import Run
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
 from headrace.store.ledger.core.entries import Closed, Counts, Entry, Fragment, Range, StoredObject
@@ -158,8 +158,8 @@ class Stand:
         return self.listed(self.ready(self.apply()), *fragments)
 
     def task(self, index: int = 0) -> tuple[str, int]:
-        assert self.run.crew is not None
-        task = list(self.run.crew)[index]
+        assert self.run.tasks is not None
+        task = list(self.run.tasks)[index]
         return task.plan.name, task.attempt
 
     def read(self, item: Fragment, count: int) -> list[m.Command]:

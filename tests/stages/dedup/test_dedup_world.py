@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from headrace.controller.core.messages.dedup import Records
 from headrace.controller.core.messages.messages import Outcome
-from headrace.controller.core.run.commit import Committer
-from headrace.controller.core.run.needs import Records, unmet
+from headrace.controller.core.run.proposals import Committer, unmet
 from headrace.stages.dedup.core import decider as core
 from headrace.store.ledger.core.entries import (
     ClaimsReleased,

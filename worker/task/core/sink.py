@@ -4,10 +4,10 @@ A batch is gathered, then part of a shard that is being written, then of a propo
 closed. Until it is closed it is held: its records are in this task's hands and a sweep says so. A shard is sealed when
 the kept rows reach the target size, or the held bytes their limit, or the oldest batch its age, or when the controller
 asks. So nothing stays open for want of kept rows. Where most of the very first records are quarantined it is sealed at
-once: the ledger hears of it while little is read, and the run may be ended (controller/core/run/allowance.py).
+once: the ledger hears of it while little is read, and the run may be ended (controller/core/run/publishing.py).
 
 Behind a dedup stage a sink asks before it writes: a duplicate's verdict holds only where the record that it names is
-kept (controller/core/run/needs.py). Verdicts whose record is not closed yet stay here and go with a later shard; those
+kept (controller/core/run/proposals.py). Verdicts whose record is not closed yet go with a later shard; those
 whose record is gone are let go of, and their records read again. What an overlap leaves of a shard asks once more: the
 record that a verdict names may have been cut out, and the ledger may have quarantined it. A number stands for one
 content: what is left has a number of its own, so that no answer to the whole is taken for one to the rest.

@@ -5,20 +5,15 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
-    from headrace.controller.core.run.input.changed import (
-        ChangedInput as ChangedInput,
-        Earlier as Earlier,
-        Standing as Standing,
-    )
     from headrace.controller.core.run.input.comparison import (
         Compared as Compared,
         Comparing as Comparing,
         Finding as Finding,
         said_of as said_of,
     )
+    from headrace.controller.core.run.input.earlier import Earlier as Earlier, ListedAs as ListedAs
     from headrace.controller.core.run.input.intake import Intake as Intake
     from headrace.controller.core.run.input.listing import Listing as Listing
-    from headrace.controller.core.run.input.solitary import NAME as NAME, Path as Path, way as way
     from headrace.controller.core.run.input.suspicion import VAIN_MAX as VAIN_MAX, Suspicion as Suspicion
 else:
     __getattr__ = door(__name__)

@@ -4,7 +4,7 @@ The ledger has a checksum of each fragment that was read to its end. Source task
 there now for their checksum alone: an order to read a fragment without a gap, under the new version. Nothing is read
 into the dataset before that is known. A touched file, or a copy that took its place, is then the same object; a file
 that lines were appended to has grown; anything else is another object, and the run's choice says what follows
-(`changed.py`).
+(docs/inputs.md).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from headrace.controller.core.messages import Command, FragmentWasRead, ReadFragment
-from headrace.controller.core.run.input.changed import part_of
+from headrace.controller.core.run.input.earlier import part_of
 from headrace.controller.core.run.tasks import Task, TaskState
 from headrace.store.ledger import Fragment, FragmentState, VersionSeen
 

@@ -19,8 +19,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
-from headrace.controller.core.messages import TaskSwept
-from headrace.controller.core.run import Records
+from headrace.controller.core.messages import Records, TaskSwept
 from headrace.controller.core.run.input.solitary import Solitary
 from headrace.controller.core.run.input.suspicion import Suspicion
 from headrace.store.ledger import (

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from headrace.controller.core.messages import Command, ListSource, SourceListed
-from headrace.controller.core.run.input.changed import Earlier, Standing
+from headrace.controller.core.messages import ChangedInput, Command, ListSource, SourceListed
 from headrace.controller.core.run.input.comparison import Compared, Comparing
-from headrace.controller.core.run.input.copies import Copies
+from headrace.controller.core.run.input.earlier import Earlier, ListedAs
 from headrace.controller.core.run.tasks import Task, TaskState
 from headrace.store import counted
 from headrace.store.ledger import Fragment, LedgerState, VersionSeen
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class ListingCounts:
     """The fragments that are listed and in the ledger, how many of them are done, and the bytes of all as stored."""
 
     fragments: int = 0
@@ -23,10 +22,49 @@ class Tally:
     size: int = 0
 
 
+class Copies:
+    """What one run has read under a new name, though it was read under another. Told by the first fragment of each."""
+
+    def __init__(self, ledger: LedgerState) -> None:
+        self._ledger = ledger
+        #: The first URI of each checksum; made when it is asked for, since a run of what is done reads nothing.
+        self._names: dict[bytes, str] | None = None
+        #: By source: how many, and the first with its twin.
+        self._found: dict[str, tuple[int, str, str]] = {}
+
+    def note(self, fragment: Fragment, checksum: bytes) -> None:
+        """A fragment was read to its end, and the ledger says so."""
+        if not checksum or fragment.start or not fragment.size:
+            return
+        if self._names is None:
+            states = self._ledger.fragments.values()
+            known = [state for state in states if state.checksum and state.fragment.size and not state.fragment.start]
+            self._names = {state.checksum: state.fragment.uri for state in known if state.fragment.id != fragment.id}
+        twin = self._names.setdefault(checksum, fragment.uri)
+        if twin != fragment.uri:
+            count, *first = self._found.get(fragment.stage, (0, fragment.uri, twin))
+            self._found[fragment.stage] = count + 1, first[0], first[1]
+
+    def notes(self) -> list[str]:
+        """A line a source."""
+        return [
+            f"source {stage}: {counted(count, 'object holds, or begins', 'objects hold, or begin')} with, the same "
+            "bytes as another that was read: their records are in the dataset twice, unless a dedup stage finds them; "
+            f"the first is {name!r} as {twin!r}"
+            for stage, (count, name, twin) in self._found.items()
+        ]
+
+
 class Listing:
     """Which sources are being listed, and which fragments they have."""
 
-    def __init__(self, ledger: LedgerState, sources: tuple[str, ...], sinks: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        ledger: LedgerState,
+        sources: tuple[str, ...],
+        sinks: tuple[str, ...],
+        choice: ChangedInput = ChangedInput.HALT,
+    ) -> None:
         self._ledger = ledger
         self._sinks = sinks
         self._done: dict[str, bool] = dict.fromkeys(sources, False)
@@ -37,15 +75,15 @@ class Listing:
         self._submitted: dict[bytes, Fragment] = {}
         self._earlier: Earlier | None = None
         #: Whether other versions of what is open are listed as new ones.
-        self.reread = False
+        self._reread = choice is ChangedInput.REREAD
         #: Fragments in this run's listings, and in the newest one of each source.
         self.seen: set[bytes] = set()
-        #: Of these, those that the ledger did not know when `tally` was asked last, and those that were not done.
+        #: Of these, those that the ledger did not know when `counts` was asked last, and those that were not done.
         self._unknown: list[bytes] = []
         self._undone: set[bytes] = set()
-        self._tally = Tally()
-        #: What each source passed over as no input, in words.
-        self._passed_over: dict[str, str] = {}
+        self._counts = ListingCounts()
+        #: What each source skipped as no input, in words.
+        self._skipped: dict[str, str] = {}
         self._newest: dict[str, set[bytes]] = {}
         #: By source, the objects that were read, hold other bytes now, and are read again, or not: how many, the first.
         self._repeated: dict[str, tuple[int, str]] = {}
@@ -108,23 +146,23 @@ class Listing:
                 fresh += self._unknown_named(fragment, known)
         if event.last:
             self._done[event.stage] = True
-            self._passed_over[event.stage] = event.passed_over
+            self._skipped[event.stage] = event.skipped
         return fresh, known
 
     def _unknown_named(self, fragment: Fragment, known: list[Fragment]) -> list[Fragment]:
         """What is new of a fragment that the ledger does not know by its name; `known` gets what it knows for it."""
         assert self._earlier is not None
-        standing = self._earlier.standing(fragment)
-        if standing is Standing.NEW or (standing is Standing.CONTRADICTED and self.reread):
+        known_as = self._earlier.listed_as(fragment)
+        if known_as is ListedAs.NEW or (known_as is ListedAs.CONTRADICTED and self._reread):
             return self.add((fragment,))
-        if standing is Standing.CONTRADICTED:
+        if known_as is ListedAs.CONTRADICTED:
             self._untold[fragment.stage, fragment.uri] = fragment.version
-        if standing not in (Standing.THERE, Standing.TO_COMPARE):
+        if known_as not in (ListedAs.THERE, ListedAs.TO_COMPARE):
             return []
         tile = self._earlier.tile(fragment)
         for state in tile:
             self._note_seen(state.fragment)
-        if standing is Standing.THERE:
+        if known_as is ListedAs.THERE:
             known += [state.fragment for state in tile]
             return self.add(self._earlier.uncovered(fragment))
         self.comparing.meet(fragment, tile)
@@ -162,8 +200,8 @@ class Listing:
         self._passed[item.stage] = count + 1, first
 
     def notes(self) -> list[str]:
-        """What was passed over as no input, and what is read a second time, a line a source each."""
-        notes = [f"source {stage}: {words}" for stage, words in self._passed_over.items() if words]
+        """What was skipped as no input, and what is read a second time, a line a source each."""
+        notes = [f"source {stage}: {words}" for stage, words in self._skipped.items() if words]
         for stage, (count, first) in self._repeated.items():
             objects = counted(count, "object that was read holds", "objects that were read hold")
             notes.append(
@@ -181,10 +219,10 @@ class Listing:
             if name in self._undone and self._ledger.fragments[name].done(self._sinks):
                 self._undone.discard(name)
 
-    def tally(self) -> Tally:
+    def counts(self) -> ListingCounts:
         """What this run's listings hold by now; costs as much as is new, since it is asked for again and again."""
         unknown, self._unknown = self._unknown, []
-        counted, size = self._tally.fragments, self._tally.size
+        counted, size = self._counts.fragments, self._counts.size
         for name in unknown:
             state = self._ledger.fragments.get(name)
             if state is None:
@@ -193,8 +231,8 @@ class Listing:
             counted, size = counted + 1, size + state.fragment.size
             if not state.done(self._sinks):
                 self._undone.add(name)
-        self._tally = Tally(counted, counted - len(self._undone), size)
-        return self._tally
+        self._counts = ListingCounts(counted, counted - len(self._undone), size)
+        return self._counts
 
     def vanished(self, stage: str) -> list[Fragment]:
         """The fragments that the ledger holds open and this listing does not have."""

@@ -6,20 +6,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from headrace.controller.core.plan import Route
 from headrace.controller.core.run.input.suspicion import Suspicion
-from headrace.pipeline import Pipeline
 from headrace.store.ledger import UNBOUNDED, UNKNOWN, Fragment, Gap, IntervalSet, LedgerState, Range, still_open
-
-#: The part of a solitary task's name behind the pipeline's.
-NAME = "solitary"
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Path:
-    """A way through the graph: there is one solitary task for each that is needed."""
-
-    source: str
-    sink: str
 
 
 @dataclass(slots=True)
@@ -34,29 +23,29 @@ class Solitary:
 
     def __init__(self, ledger: LedgerState, sinks: tuple[str, ...], suspicion: Suspicion) -> None:
         self._ledger, self._sinks, self._suspicion = ledger, sinks, suspicion
-        self._work: dict[Path, _Work] = {}
+        self._work: dict[Route, _Work] = {}
 
     @property
     def idle(self) -> bool:
         """Nothing waits and nobody reads."""
         return not any(work.queue or work.assigned for work in self._work.values())
 
-    def paths(self) -> list[Path]:
-        """The paths for which there is work, in a stable order."""
-        return sorted(path for path, work in self._work.items() if work.queue)
+    def routes(self) -> list[Route]:
+        """The routes for which there is work, in a stable order."""
+        return sorted(route for route, work in self._work.items() if work.queue)
 
     def is_task(self, task: str) -> bool:
         """Whether this is a solitary task that was given work."""
         return any(work.task == task for work in self._work.values())
 
-    def assign(self, path: Path, task: str) -> list[tuple[Fragment, tuple[Gap, ...]]]:
-        """All that waits for one path goes to its task."""
-        work = self._work[path]
+    def assign(self, route: Route, task: str) -> list[tuple[Fragment, tuple[Gap, ...]]]:
+        """All that waits for one route goes to its task."""
+        work = self._work[route]
         work.task = task
         waiting = list(work.queue)
         work.queue.clear()
         states = self._ledger.fragments
-        left = [(name, still_open(gaps, [states[name].of(path.sink)])) for name, gaps in waiting]
+        left = [(name, still_open(gaps, [states[name].of(route.sink)])) for name, gaps in waiting]
         given = [(name, gaps) for name, gaps in left if gaps]
         work.assigned.update(name for name, _ in given)
         return [(states[name].fragment, gaps) for name, gaps in given]
@@ -99,12 +88,12 @@ class Solitary:
             work.assigned.clear()
 
     def requeue(self, fragment: bytes, held: Mapping[tuple[str, bytes], Sequence[Range]], count: int | None) -> int:
-        """Queue what is suspect, open and held by nobody, once a sweep is through; how many paths that concerned."""
+        """Queue what is suspect, open and held by nobody, once a sweep is through; how many routes that concerned."""
         state = self._ledger.fragments[fragment]
         end = state.count if state.count is not None else count
         queued = 0
         for sink in self._sinks:
-            work = self._work.setdefault(Path(state.fragment.stage, sink), _Work())
+            work = self._work.setdefault(Route(state.fragment.stage, sink), _Work())
             if fragment in work.assigned or any(name == fragment for name, _ in work.queue):
                 continue
             suspects = self._suspicion.of(fragment)
@@ -113,30 +102,6 @@ class Solitary:
                 work.queue.append((fragment, gaps))
                 queued += 1
         return queued
-
-
-def way(pipeline: Pipeline, source: str, sink: str) -> tuple[str, ...]:
-    """The stages from a source to a sink, first to last; KeyError if none leads there."""
-    stages = [sink]
-    while stages[0] != source:
-        before = pipeline.stage(stages[0]).after
-        reachable = [name for name in before if name == source or source in _above(pipeline, name)]
-        if not reachable:
-            raise KeyError(f"no way from {source} to {sink}")
-        stages.insert(0, reachable[0])
-    return tuple(stages)
-
-
-def _above(pipeline: Pipeline, name: str) -> set[str]:
-    """Every stage that a stage's records have come through."""
-    found: set[str] = set()
-    waiting = list(pipeline.stage(name).after)
-    while waiting:
-        stage = waiting.pop()
-        if stage not in found:
-            found.add(stage)
-            waiting += pipeline.stage(stage).after
-    return found
 
 
 def _gaps(suspects: IntervalSet, closed: IntervalSet, held: Sequence[Range], end: int | None) -> tuple[Gap, ...]:

@@ -5,13 +5,15 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
-    from headrace.controller.core.run.tasks.deaths import Deaths as Deaths
-    from headrace.controller.core.run.tasks.run_links import Joints as Joints
-    from headrace.controller.core.run.tasks.run_tasks import Crew as Crew
+    from headrace.controller.core.run.tasks.run_links import RunLinks as RunLinks
+    from headrace.controller.core.run.tasks.run_tasks import RunTasks as RunTasks
     from headrace.controller.core.run.tasks.task_table import (
         DEATHS_MAX as DEATHS_MAX,
+        AttemptFacts as AttemptFacts,
+        Deaths as Deaths,
         Task as Task,
         TaskState as TaskState,
     )
+    from headrace.controller.core.run.tasks.workers import ReportedTasks as ReportedTasks, Workers as Workers
 else:
     __getattr__ = door(__name__)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from headrace.controller.core.messages import LinkLost, MakeLink, OpenRelay, RunningLink
 from headrace.controller.core.plan import QUIC, LinkPlan, Plan, WorkerFacts
-from headrace.controller.core.run.tasks.task_table import Roster, Task, TaskState
+from headrace.controller.core.run.tasks.task_table import Task, TaskState, TaskTable
 
 #: Seconds before a link that was cut is made again, doubled for each time in a row up to REMAKE_S_MAX.
 REMAKE_S = 0.2
@@ -33,7 +33,7 @@ MAKINGS_A_TERM = 1 << 20
 
 
 @dataclass(slots=True)
-class _Joint:
+class _LinkState:
     """One link as it stands."""
 
     #: The attempts that it joins; None while it has to be made.
@@ -54,16 +54,16 @@ class _Joint:
     asked: int = 0
 
 
-class Joints:
+class RunLinks:
     """Every link of one plan."""
 
     def __init__(self, plan: Plan) -> None:
         self._floor = 0
-        self._joints: dict[str, _Joint] = {}
+        self._links: dict[str, _LinkState] = {}
         self._transports: dict[str, str] = {}
         self.replan(plan)
         #: Links that workers say stand, made by an earlier leader.
-        self._claimed: dict[str, RunningLink] = {}
+        self._reported: dict[str, RunningLink] = {}
 
     def inherit(self, term: int) -> None:
         """An earlier leader may have had links made: number those of this one higher.
@@ -72,124 +72,124 @@ class Joints:
         """
         self._floor = max(self._floor, term * MAKINGS_A_TERM)
 
-    def claim(self, plan: Plan, worker: str, links: Sequence[RunningLink]) -> None:
+    def reported(self, plan: Plan, worker: str, links: Sequence[RunningLink]) -> None:
         """A worker comes (back) and says which links stand: those and no others need not be made anew."""
-        claimed = {link.link: link for link in links}
+        found_standing = {link.link: link for link in links}
         at = {task.name: task.worker for task in plan.tasks}
         for link in plan.links:
             if worker in (at[link.sender], at[link.receiver]):
-                joint, found = self._joints[link.name], claimed.get(link.name)
+                state, found = self._links[link.name], found_standing.get(link.name)
                 if found is not None:
-                    other = self._claimed.get(link.name)
+                    other = self._reported.get(link.name)
                     # Of two makings the newer one counts: the end that has it will find that nobody is there.
                     if other is None or other.generation < found.generation:
-                        self._claimed[link.name] = found
-                elif joint.pair is not None:
+                        self._reported[link.name] = found
+                elif state.pair is not None:
                     # It was ordered and has not come to be, or broke while nobody listened.
-                    joint.pair = None
+                    state.pair = None
 
     def replan(self, plan: Plan) -> None:
         """The links are those of another plan; those that it keeps stand."""
-        before, transports = self._joints, self._transports
+        before, transports = self._links, self._transports
         # A link that comes again must not take news of its earlier life for its own.
-        self._floor = max([self._floor, *(joint.generation for joint in before.values())])
+        self._floor = max([self._floor, *(state.generation for state in before.values())])
         self._transports = {link.name: link.transport for link in plan.links}
-        self._joints = {
-            name: before[name] if transports.get(name) == transport else _Joint(generation=self._floor)
+        self._links = {
+            name: before[name] if transports.get(name) == transport else _LinkState(generation=self._floor)
             for name, transport in self._transports.items()
         }
 
     @property
     def missing(self) -> bool:
         """Whether a link is still to be made for the first time, or again."""
-        return any(joint.pair is None for joint in self._joints.values())
+        return any(state.pair is None for state in self._links.values())
 
     def generation(self, link: str) -> int:
         """How often the link was made."""
-        return self._joints[link].generation
+        return self._links[link].generation
 
     def trouble(self, link: str) -> str:
         """Why the link was cut last, while it is not healed; for people."""
-        return self._joints[link].trouble
+        return self._links[link].trouble
 
     def transport(self, link: LinkPlan) -> str:
         """What the link is made of: what was planned, or what takes its place."""
-        return link.fallback if self._joints[link.name].apart and link.fallback else link.transport
+        return link.fallback if self._links[link.name].apart and link.fallback else link.transport
 
-    def wake_at(self, plan: Plan, roster: Roster) -> float | None:
+    def wake_at(self, plan: Plan, table: TaskTable) -> float | None:
         """When a link that was cut is due. One whose end is not ready waits for that, and not for a moment."""
-        cut = {name for name, joint in self._joints.items() if joint.pair is None and joint.cuts}
+        cut = {name for name, state in self._links.items() if state.pair is None and state.cuts}
         if not cut:
             return None
-        due = [link.name for link in plan.links if link.name in cut and _ready(roster, link)]
-        return min((self._joints[name].due_at for name in due), default=None)
+        due = [link.name for link in plan.links if link.name in cut and _ready(table, link)]
+        return min((self._links[name].due_at for name in due), default=None)
 
     def lost(self, event: LinkLost, now: float) -> str | None:
         """An end found the link cut. None for old news, else why the run must give up, or an empty string."""
-        joint = self._joints.get(event.link)
-        claimed = self._claimed.get(event.link)
-        if claimed is not None and claimed.generation == event.generation:
+        state = self._links.get(event.link)
+        found_standing = self._reported.get(event.link)
+        if found_standing is not None and found_standing.generation == event.generation:
             # Its other end is not ready yet, so nobody has taken it up: it is to be made.
-            del self._claimed[event.link]
-        if joint is None or joint.pair is None or joint.generation != event.generation:
+            del self._reported[event.link]
+        if state is None or state.pair is None or state.generation != event.generation:
             return None
-        if not joint.cuts or now >= joint.made_at + HEALED_S:
-            joint.cuts, joint.cut_since = 0, now
-        joint.pair, joint.trouble = None, event.reason
-        joint.due_at = now + min(REMAKE_S_MAX, REMAKE_S * 2**joint.cuts)
-        joint.cuts += 1
-        joint.apart = joint.apart or (event.apart and joint.cuts >= APART_MAX)
+        if not state.cuts or now >= state.made_at + HEALED_S:
+            state.cuts, state.cut_since = 0, now
+        state.pair, state.trouble = None, event.reason
+        state.due_at = now + min(REMAKE_S_MAX, REMAKE_S * 2**state.cuts)
+        state.cuts += 1
+        state.apart = state.apart or (event.apart and state.cuts >= APART_MAX)
         # A relayed making that found nobody either makes room for another try of the straight way.
-        joint.unreachable = event.unreachable and not joint.relays
-        if now >= joint.cut_since + CUT_S_MAX:
+        state.unreachable = event.unreachable and not state.relays
+        if now >= state.cut_since + CUT_S_MAX:
             return f"link {event.link} could not be kept up for {CUT_S_MAX:.0f} s: {event.reason}"
         return ""
 
     def make(
-        self, plan: Plan, roster: Roster, epoch: int, now: float, workers: Mapping[str, WorkerFacts]
+        self, plan: Plan, table: TaskTable, epoch: int, now: float, workers: Mapping[str, WorkerFacts]
     ) -> list[MakeLink | OpenRelay]:
         """Join the tasks that are ready; each worker at an end of a link is told, and those that relay it."""
         commands: list[MakeLink | OpenRelay] = []
         for link in plan.links:
-            joint = self._joints[link.name]
-            sender, receiver = roster.tasks[link.sender], roster.tasks[link.receiver]
+            state = self._links[link.name]
+            sender, receiver = table.tasks[link.sender], table.tasks[link.receiver]
             pair = (sender.attempt, receiver.attempt)
             ready = sender.state is TaskState.READY and receiver.state is TaskState.READY
-            if joint.trouble and joint.pair is not None and now >= joint.made_at + HEALED_S:
-                joint.trouble, joint.cuts = "", 0
-            if not ready or joint.pair == pair or (joint.pair is None and now < joint.due_at):
+            if state.trouble and state.pair is not None and now >= state.made_at + HEALED_S:
+                state.trouble, state.cuts = "", 0
+            if not ready or state.pair == pair or (state.pair is None and now < state.due_at):
                 continue
-            claimed = self._claimed.pop(link.name, None)
-            joint.pair, joint.made_at = pair, now
-            if claimed is not None and (claimed.sender_attempt, claimed.receiver_attempt) == pair:
-                joint.generation = claimed.generation
+            found_standing = self._reported.pop(link.name, None)
+            state.pair, state.made_at = pair, now
+            if found_standing is not None and (found_standing.sender_attempt, found_standing.receiver_attempt) == pair:
+                state.generation = found_standing.generation
                 continue
-            joint.generation = max(joint.generation, self._floor) + 1
+            state.generation = max(state.generation, self._floor) + 1
             ends = dict.fromkeys((sender.plan.worker, receiver.plan.worker))
             made = replace(link, transport=self.transport(link))
-            joint.relays = _relays(joint, ends, workers) if made.transport == QUIC else ()
-            told = [_make(made, joint, worker, sender, receiver, epoch) for worker in ends]
-            commands += [OpenRelay(worker, told[0]) for worker in joint.relays]
+            state.relays = _relays(state, ends, workers) if made.transport == QUIC else ()
+            told = [_make(made, state, worker, sender, receiver, epoch) for worker in ends]
+            commands += [OpenRelay(worker, told[0]) for worker in state.relays]
             commands += told
         return commands
 
 
-def _ready(roster: Roster, link: LinkPlan) -> bool:
-    return all(roster.tasks[name].state is TaskState.READY for name in (link.sender, link.receiver))
+def _ready(table: TaskTable, link: LinkPlan) -> bool:
+    return all(table.tasks[name].state is TaskState.READY for name in (link.sender, link.receiver))
 
 
-def _relays(joint: _Joint, ends: Container[str], workers: Mapping[str, WorkerFacts]) -> tuple[str, ...]:
+def _relays(state: _LinkState, ends: Container[str], workers: Mapping[str, WorkerFacts]) -> tuple[str, ...]:
     """The workers that are to relay a link; none where its ends may find each other."""
     able = sorted(worker.name for worker in workers.values() if worker.relays and worker.name not in ends)
-    if not joint.unreachable or not able:
+    if not state.unreachable or not able:
         return ()
     count = min(RELAYS_MAX, len(able))
-    chosen = tuple(able[(joint.asked + step) % len(able)] for step in range(count))
-    joint.asked += count
+    chosen = tuple(able[(state.asked + step) % len(able)] for step in range(count))
+    state.asked += count
     return chosen
 
 
-def _make(link: LinkPlan, joint: _Joint, worker: str, sender: Task, receiver: Task, epoch: int) -> MakeLink:
+def _make(link: LinkPlan, state: _LinkState, worker: str, sender: Task, receiver: Task, epoch: int) -> MakeLink:
     return MakeLink(
         worker=worker,
         link=link.name,
@@ -204,6 +204,6 @@ def _make(link: LinkPlan, joint: _Joint, worker: str, sender: Task, receiver: Ta
         sender_worker=sender.plan.worker,
         receiver_worker=receiver.plan.worker,
         addresses=receiver.addresses if link.transport == QUIC else (),
-        generation=joint.generation,
-        relays=joint.relays,
+        generation=state.generation,
+        relays=state.relays,
     )

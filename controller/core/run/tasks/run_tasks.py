@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from headrace.controller.core.cluster import Born
 from headrace.controller.core.messages import (
     Command,
     RunningTask,
@@ -16,10 +15,16 @@ from headrace.controller.core.messages import (
     TaskFailed,
     TaskReady,
 )
-from headrace.controller.core.plan import Need, Plan, TaskPlan, WorkerFacts, move
-from headrace.controller.core.run.input import NAME as SOLITARY, Path, way
-from headrace.controller.core.run.tasks.run_links import Joints
-from headrace.controller.core.run.tasks.task_table import START_S_MAX, Roster, Task, TaskState, TaskTurn
+from headrace.controller.core.plan import SOLITARY, Need, Plan, Route, TaskPlan, WorkerFacts, move, stages_on
+from headrace.controller.core.run.tasks.run_links import RunLinks
+from headrace.controller.core.run.tasks.task_table import (
+    START_S_MAX,
+    AttemptFacts,
+    Task,
+    TaskState,
+    TaskTable,
+    TaskTurn,
+)
 from headrace.pipeline import Pipeline
 
 _ALIVE = (TaskState.STARTING, TaskState.READY)
@@ -27,63 +32,63 @@ _ALIVE = (TaskState.STARTING, TaskState.READY)
 REMEMBERED_MAX = 16
 
 
-class Crew:
+class RunTasks:
     """A plan in the flesh."""
 
     def __init__(self, plan: Plan, pipeline: Pipeline, version: str, term: int) -> None:
         self.plan = plan
-        self.roster = Roster(plan, term)
+        self.table = TaskTable(plan, term)
         self._graph = pipeline
         self._pipeline = pipeline.to_dict()
         self._version = version
-        self.joints = Joints(plan)
+        self.links = RunLinks(plan)
         #: Whom each attempt was given to, by task and attempt.
-        self._born: dict[str, dict[int, Born]] = {}
+        self._attempts: dict[str, dict[int, AttemptFacts]] = {}
         #: The stage that remembers, if there is one; whether an index of this epoch has served, and is to begin anew.
         stateful = pipeline.stateful
         self._stateful = stateful.name if stateful is not None else ""
         self.index_served = self.index_lost = False
 
     def __iter__(self) -> Iterator[Task]:
-        return iter(self.roster)
+        return iter(self.table)
 
     def current(self, name: str, attempt: int) -> Task | None:
         """The task if `attempt` is its living attempt; None for news of the dead."""
-        return self.roster.current(name, attempt)
+        return self.table.current(name, attempt)
 
-    def born(self, name: str, attempt: int) -> Born | None:
+    def attempt(self, name: str, attempt: int) -> AttemptFacts | None:
         """Whom an attempt was given to, dead or alive; None for one that nobody was given here."""
-        return self._born.get(name, {}).get(attempt)
+        return self._attempts.get(name, {}).get(attempt)
 
-    def _bear(self, task: Task) -> None:
+    def _remember(self, task: Task) -> None:
         """Remember whom the attempt that begins is given to."""
-        attempts = self._born.setdefault(task.plan.name, {})
-        attempts[task.attempt] = Born(task.plan.worker, task.plan.stages, task.plan.alone)
+        attempts = self._attempts.setdefault(task.plan.name, {})
+        attempts[task.attempt] = AttemptFacts(task.plan.worker, task.plan.stages, task.plan.alone)
         while len(attempts) > REMEMBERED_MAX:
             del attempts[next(iter(attempts))]
 
     @property
     def links_missing(self) -> bool:
         """Until every link stands, a source would read and have nowhere to send."""
-        return self.joints.missing
+        return self.links.missing
 
     def on_worker(self, worker: str) -> list[Task]:
         """The living tasks of one worker."""
-        return [task for task in self.roster if task.state in _ALIVE and task.plan.worker == worker]
+        return [task for task in self.table if task.state in _ALIVE and task.plan.worker == worker]
 
     def waiting_on(self, worker: str) -> list[Task]:
         """The tasks of one worker that have no living attempt."""
-        return [task for task in self.roster if task.state is TaskState.WAITING and task.plan.worker == worker]
+        return [task for task in self.table if task.state is TaskState.WAITING and task.plan.worker == worker]
 
     def late(self, now: float) -> list[TaskFailed]:
         """The tasks that have not become ready in time, as if they had said so."""
         reason = f"not ready after {START_S_MAX:.0f} s"
-        return [TaskFailed(task.plan.name, task.attempt, reason, final=False) for task in self.roster.late(now)]
+        return [TaskFailed(task.plan.name, task.attempt, reason, final=False) for task in self.table.late(now)]
 
     def move(self, lost: str, workers: Sequence[WorkerFacts], taken: Mapping[str, Need]) -> None:
         """Plan the tasks of a lost worker on the ones with the fewest tasks. PipelineError if no link can join them."""
         self.plan = move(self.plan, lost, workers, taken)
-        for task in self.roster:
+        for task in self.table:
             task.plan = self.plan.task(task.plan.name)
 
     def change(self, plan: Plan, now: float, reason: str) -> tuple[list[Command], list[str]]:
@@ -94,7 +99,7 @@ class Crew:
         old, self.plan = self.plan, plan
         stops: list[Command] = []
         gone: list[str] = []
-        for task in list(self.roster):
+        for task in list(self.table):
             made, name = plan.find(task.plan.name), task.plan.name
             if made is not None and _same(task.plan, made) and old.listens(name) >= plan.listens(name):
                 task.plan = made
@@ -103,27 +108,27 @@ class Crew:
             if task.state in _ALIVE:
                 stops.append(StopTask(task.plan.worker, name, task.attempt, reason))
             if made is None:
-                self.roster.retire(task)
+                self.table.retire(task)
             else:
-                self.roster.replace(task, made, now)
+                self.table.replace(task, made, now)
         for made in plan.tasks:
-            if made.name not in self.roster.tasks:
-                self.roster.add(made)
-        self.joints.replan(plan)
+            if made.name not in self.table.tasks:
+                self.table.add(made)
+        self.links.replan(plan)
         return stops, gone
 
-    def solitary(self, path: Path) -> Task:
-        """The solitary task of a path; planned, where the source's first task is, if there is none yet."""
-        replica = sum(task.plan.alone for task in self.roster)
-        stages = way(self._graph, path.source, path.sink)
-        for task in self.roster:
+    def solitary(self, route: Route) -> Task:
+        """The solitary task of a route; planned, where the source's first task is, if there is none yet."""
+        replica = sum(task.plan.alone for task in self.table)
+        stages = stages_on(self._graph, route)
+        for task in self.table:
             if task.plan.alone and task.plan.stages == stages:
                 return task
-        beside = next(task for task in self.plan.tasks if path.source in task.stages)
+        neighbour = next(task for task in self.plan.tasks if route.source in task.stages)
         name = f"{self._graph.name}/{SOLITARY}.{replica}"
-        plan = TaskPlan(name, stages, beside.worker, replica, beside.place, alone=True)
+        plan = TaskPlan(name, stages, neighbour.worker, replica, neighbour.place, alone=True)
         self.plan = replace(self.plan, tasks=(*self.plan.tasks, plan))
-        return self.roster.add(plan)
+        return self.table.add(plan)
 
     def start_due(self, now: float, epoch: int, workers: Container[str]) -> list[Command]:
         """Start the attempts whose time has come, on workers that are there.
@@ -131,9 +136,9 @@ class Crew:
         A stage that remembers is fenced where an index of this epoch has been there before: what that one has let
         through is not known to another.
         """
-        due = self.roster.due(now, workers)
+        due = self.table.due(now, workers)
         for task in due:
-            self._bear(task)
+            self._remember(task)
         again = any(self._remembers(task) for task in due) and self.index_served
         self.index_lost = self.index_lost or again
         return [
@@ -156,7 +161,7 @@ class Crew:
     @property
     def decider(self) -> Task | None:
         """The task with the stage that remembers, while an attempt of it lives."""
-        return next((task for task in self.roster if self._remembers(task) and task.state in _ALIVE), None)
+        return next((task for task in self.table if self._remembers(task) and task.state in _ALIVE), None)
 
     def adopt(self, task: Task, found: RunningTask, now: float) -> bool:
         """Go on with an attempt that a worker still has; False where that must not be.
@@ -165,15 +170,15 @@ class Crew:
         unheard of, and let another one serve. Where one is fenced, the epoch was about to be raised, and is now.
         """
         started_here = task.attempt == found.attempt
-        if not self.roster.may_adopt(task, found.attempt):
+        if not self.table.may_adopt(task, found.attempt):
             return False
         if self._remembers(task):
             if not (started_here or found.linked or found.fenced):
                 return False
             self.index_lost = self.index_lost or found.fenced
             self.index_served = self.index_served or found.ready
-        self.roster.adopt(task, found.attempt, now, ready=found.ready)
-        self._bear(task)
+        self.table.adopt(task, found.attempt, now, ready=found.ready)
+        self._remember(task)
         task.addresses = found.addresses
         return True
 
@@ -184,16 +189,16 @@ class Crew:
     def renew(self, now: float, reason: str) -> tuple[list[Command], list[str]]:
         """The epoch was raised: end every task, to be started anew in it; the orders, and the names of the tasks."""
         stops: list[Command] = []
-        for task in self.roster:
+        for task in self.table:
             if task.state in _ALIVE:
                 stops.append(StopTask(task.plan.worker, task.plan.name, task.attempt, reason))
-            self.roster.replace(task, task.plan, now)
+            self.table.replace(task, task.plan, now)
         self.index_served = self.index_lost = False
-        return stops, [task.plan.name for task in self.roster]
+        return stops, [task.plan.name for task in self.table]
 
     def ready(self, event: TaskReady, now: float, epoch: int, workers: Mapping[str, WorkerFacts]) -> list[Command]:
         """A task is ready: join it to those of its peers that are."""
-        task = self.roster.current(event.task, event.attempt)
+        task = self.table.current(event.task, event.attempt)
         if task is None or task.state is TaskState.READY:
             return []
         task.turn(TaskTurn.BECAME_READY)
@@ -203,29 +208,29 @@ class Crew:
 
     def join(self, now: float, epoch: int, workers: Mapping[str, WorkerFacts]) -> list[Command]:
         """Make the links that are due."""
-        return list(self.joints.make(self.plan, self.roster, epoch, now, workers))
+        return list(self.links.make(self.plan, self.table, epoch, now, workers))
 
     def wake_at(self, workers: Container[str]) -> float | None:
         """When a task or a link is due, or a task late; tasks of workers that are away wait for those."""
-        times = (self.roster.wake_at(workers), self.joints.wake_at(self.plan, self.roster))
+        times = (self.table.wake_at(workers), self.links.wake_at(self.plan, self.table))
         return min((time for time in times if time is not None), default=None)
 
     def sweep(self, number: int, *, halt: bool) -> list[Command]:
         """Let a marker pass every task."""
-        return [SweepTask(task.plan.worker, task.plan.name, task.attempt, number, halt) for task in self.roster]
+        return [SweepTask(task.plan.worker, task.plan.name, task.attempt, number, halt) for task in self.table]
 
     def seal(self, sinks: Sequence[str], reason: str) -> list[Command]:
         """Have every sink seal what it gathers."""
         return [
             SealSink(task.plan.worker, task.plan.name, task.attempt, reason)
-            for task in self.roster
+            for task in self.table
             if task.plan.stages[-1] in sinks
         ]
 
     def stop(self, reason: str) -> list[Command]:
         """Ask every living task to end, and start none again."""
         commands: list[Command] = []
-        for task in self.roster:
+        for task in self.table:
             if task.state in _ALIVE:
                 commands.append(StopTask(task.plan.worker, task.plan.name, task.attempt, reason))
             if task.state is not TaskState.STOPPED:

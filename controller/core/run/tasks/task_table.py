@@ -1,12 +1,12 @@
-"""The tasks of one run: which attempt of each is alive, and when the next one starts."""
+"""The task table of one run: which attempt of each task is alive, when the next one starts, and how many died."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
-from headrace.controller.core.cluster import InvalidTransitionError
+from headrace.controller.core.log import InvalidTransitionError
 from headrace.controller.core.plan import Plan, TaskPlan
 
 #: Seconds before a task that died starts again, doubled for each death in a row up to RESTART_S_MAX.
@@ -19,6 +19,10 @@ START_S_MAX = 300.0
 #: Seconds that a task must have been ready for its earlier deaths to be forgotten.
 HEALTHY_S = 20.0
 
+#: Names and causes of one run that are told apart; what comes when there are as many is counted with OTHERS.
+KINDS_MAX = 64
+#: Characters of a cause.
+CAUSE_MAX = 200
 #: Attempts of a task in one term. A worker may still run what an earlier leader started; its numbers are lower.
 ATTEMPTS_A_TERM = 1 << 20
 
@@ -54,6 +58,15 @@ TRANSITIONS: dict[tuple[TaskState, TaskTurn], TaskState] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class AttemptFacts:
+    """Who an attempt of a task was given to, and what it is."""
+
+    worker: str
+    stages: tuple[str, ...]
+    alone: bool = False
+
+
 @dataclass(slots=True)
 class Task:
     """One task and its attempts. The number of an attempt is never used again, nor lower in a later term."""
@@ -78,7 +91,7 @@ class Task:
         self.state = target
 
 
-class Roster:
+class TaskTable:
     """Every task of one plan."""
 
     def __init__(self, plan: Plan, term: int = 0) -> None:
@@ -167,3 +180,27 @@ class Roster:
             if task.state is TaskState.STARTING or (task.state is TaskState.WAITING and task.plan.worker in workers)
         ]
         return min(times, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """Who died, and of what: `what` is `task` or `worker`, `name` its name, and `cause` a line."""
+
+    what: str
+    name: str
+    cause: str
+
+
+@dataclass(slots=True)
+class Deaths:
+    """How often each of them died, those that died first before the others."""
+
+    counts: dict[Death, int] = field(default_factory=dict[Death, int])
+
+    def note(self, what: str, name: str, cause: str) -> None:
+        """One more."""
+        line = " ".join(cause.split())
+        death = Death(what, name, line if len(line) <= CAUSE_MAX else f"{line[: CAUSE_MAX - 1]}…")
+        if death not in self.counts and len(self.counts) >= KINDS_MAX:
+            death = Death(what, "others", "of causes that are not told apart any more")
+        self.counts[death] = self.counts.get(death, 0) + 1

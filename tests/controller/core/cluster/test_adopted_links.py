@@ -1,9 +1,9 @@
 """What the simulator found in take-overs: links that go on, runs that were accepted and not planned, orphans."""
 
-from headrace.controller.core.cluster.fencing import Authority, authority
-from headrace.controller.core.cluster.leader import TAKEOVER_S
+from headrace.controller.core.log.fencing import Fence, fence_of
+from headrace.controller.core.log.leader import TAKEOVER_S
 from headrace.controller.core.messages import messages as m
-from headrace.controller.core.run.run_adoption import REJOIN_S
+from headrace.controller.core.run.opening import REJOIN_S
 from headrace.controller.core.run.tasks.run_links import MAKINGS_A_TERM, REMAKE_S_MAX
 from headrace.worker.core.fencing import Obedience
 from tests.kits.controller.cluster_log import Bench, Store
@@ -72,7 +72,7 @@ def test_tasks_of_a_worker_that_the_plan_does_not_name_are_killed_though_it_came
     stray = m.RunningTask(tasks["w1"].task, 1048578, tasks["w1"].version, tasks["w1"].epoch, True)
     for worker, task in (("w1", tasks["w1"]), ("w2", tasks["w2"]), ("w3", stray)):
         opening.core.workers[worker] = m.WorkerRegistered(worker, worker, 1, 1 << 30, tasks=(task,))
-        opening.core._claims.register(opening.core.workers[worker])
+        opening.core._reported.register(opening.core.workers[worker])
     killed = of(m.KillTask, opening.later(TAKEOVER_S))
     assert [(kill.worker, kill.attempt) for kill in killed] == [("w3", 1048578)]
 
@@ -124,14 +124,16 @@ def test_a_worker_that_obeyed_a_leader_obeys_when_what_that_left_behind_is_to_be
     kill, sweep = m.KillTask("w1", "run/read.0", 1, "it was left behind"), m.SweepTask("w1", "run/read.0", 1, 1)
     run.leadership.term = 0
     for command in (kill, sweep):
-        assert authority(leader.core.log, run, command) == Authority(2)
+        assert fence_of(leader.core.log, run.leadership, command) == Fence(2)
     run.leadership.term = 2
-    assert authority(leader.core.log, run, sweep) == Authority(2, LOG, 2)
+    assert fence_of(leader.core.log, run.leadership, sweep) == Fence(2, LOG, 2)
     # An earlier leader of the cluster woke late, and has led the run's log behind this one.
     assert obedience.obeys(1, LOG, 3)
-    given = authority(leader.core.log, run, kill)
+    given = fence_of(leader.core.log, run.leadership, kill)
     assert obedience.obeys(given.term, given.log, given.log_term)
-    assert authority(None, run, kill) == Authority(0, LOG, 2), "without a cluster's log only this log's term tells"
+    assert fence_of(None, run.leadership, kill) == Fence(0, LOG, 2), (
+        "without a cluster's log only this log's term tells"
+    )
 
 
 class Stuck(Bench):

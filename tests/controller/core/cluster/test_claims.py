@@ -1,20 +1,14 @@
 """What a worker brought with it, and what is said of it before its run is known."""
 
-from headrace.controller.core.cluster.claims import Claims
-from headrace.controller.core.messages.messages import (
-    LinkLost,
-    RunningLink,
-    RunningTask,
-    TaskExited,
-    TaskReady,
-    WorkerRegistered,
-)
+from headrace.controller.core.messages.messages import LinkLost, TaskExited, TaskReady
+from headrace.controller.core.messages.workers import RunningLink, RunningTask, WorkerRegistered
+from headrace.controller.core.run.tasks.workers import ReportedTasks
 
 LINK = RunningLink("run/read.0->write.0", 1, 1, generation=3)
 
 
-def registered() -> Claims:
-    claims = Claims()
+def registered() -> ReportedTasks:
+    claims = ReportedTasks()
     task = RunningTask("run/read.0", 1, "v", 1, ready=False)
     claims.register(WorkerRegistered("one", "one", 1, 1 << 30, tasks=(task,), links=(LINK,)))
     return claims

@@ -1,9 +1,8 @@
 """A controller of a cluster: what was asked for outlives it, and the next leader goes on with the tasks that live."""
 
-from headrace.controller.core.cluster.members import TokenOffered
-from headrace.controller.core.messages import messages as m
-from headrace.controller.core.run.run_adoption import REJOIN_S
-from headrace.controller.core.run.run_states import RunState
+from headrace.controller.core.messages import TokenOffered, messages as m
+from headrace.controller.core.run.opening import REJOIN_S
+from headrace.controller.core.run.states import RunState
 from headrace.store.ledger.core.cluster_changes import RunPlanned
 from headrace.store.ledger.core.entries import Range
 from tests.kits.controller.cluster_log import CLUSTER, A, B, Bench, Store, living, succeeded
@@ -47,8 +46,8 @@ def test_the_next_leader_adopts_a_living_task_and_hands_nothing_out_before_a_swe
     swept = second.tell(m.TaskSwept(sweep.task, sweep.attempt, sweep.sweep, pending, held))
     (read,) = of(m.ReadFragment, swept)
     assert (read.fragment, [gap.first for gap in read.gaps]) == (A, [4]), "what is held or given out is not read again"
-    assert second.core.runs["run"].crew is not None
-    assert [task.attempt for task in second.core.runs["run"].crew] == [start.attempt]
+    assert second.core.runs["run"].tasks is not None
+    assert [task.attempt for task in second.core.runs["run"].tasks] == [start.attempt]
 
 
 def test_who_goes_on_by_a_plan_that_the_log_has_writes_it_no_second_time() -> None:

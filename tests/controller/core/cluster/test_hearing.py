@@ -16,14 +16,14 @@ from headrace.controller.core.cluster.event_checks import (
     TEXT_MAX,
     WORDS_MAX,
     WORKER_NAME_MAX,
-    Born,
-    Said,
     fault,
     registration_fault,
 )
 from headrace.controller.core.messages import messages as m
 from headrace.controller.core.messages.dedup import Decision, DecisionAsked, DecisionMade, Question
+from headrace.controller.core.messages.messages import TaskEvent
 from headrace.controller.core.plan.plans import LinkPlan
+from headrace.controller.core.run.tasks.task_table import AttemptFacts
 from headrace.store.ledger.core.entries import Counts, Fragment, Range, StoredObject
 from headrace.store.ledger.core.fold import FragmentState
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
@@ -55,19 +55,19 @@ class Run:
         return LinkPlan(name, ends[name][0], "a", ends[name][1], "b") if name in ends else None
 
 
-def heard(event: Said, *, alone: bool = True) -> str:
-    return fault(event, Born("one", ("read", "write"), alone), Run())
+def heard(event: TaskEvent, *, alone: bool = True) -> str:
+    return fault(event, AttemptFacts("one", ("read", "write"), alone), Run())
 
 
-def ready(*addresses: str, **facts: str) -> Said:
+def ready(*addresses: str, **facts: str) -> TaskEvent:
     return m.TaskReady(*TASK, facts=facts, addresses=addresses)
 
 
-def exited(first: int = 0, count: int = 2, stage: str = "read", **facts: Any) -> Said:
+def exited(first: int = 0, count: int = 2, stage: str = "read", **facts: Any) -> TaskEvent:
     return m.TaskExited(*TASK, -9, in_hand=(m.InHand(stage, Range(OURS.id, first, count)),), **facts)
 
 
-def listed(*fragments: Fragment, stage: str = "read", **facts: Any) -> Said:
+def listed(*fragments: Fragment, stage: str = "read", **facts: Any) -> TaskEvent:
     return m.SourceListed(*TASK, stage, fragments, last=True, **facts)
 
 
@@ -81,7 +81,7 @@ HONEST = m.ShardProposed(
 )  # fmt: skip
 
 
-def shard(**facts: Any) -> Said:
+def shard(**facts: Any) -> TaskEvent:
     return replace(HONEST, **facts)
 
 
@@ -95,31 +95,31 @@ def stored(role: str = "tokens", key: str = KEY, checksum: str = "x", size: int 
     return {"objects": (StoredObject(role, key, checksum, size),)}
 
 
-def swept(*gaps: Gap, held: Range | None = None, sink: str = "write", pending: bytes = OURS.id) -> Said:
+def swept(*gaps: Gap, held: Range | None = None, sink: str = "write", pending: bytes = OURS.id) -> TaskEvent:
     mine = ((sink, (held or Range(OURS.id, 0, 1),)),)
     return m.TaskSwept(*TASK, 1, pending=((pending, gaps),), held=mine)
 
 
-def needs(*rows: int, sink: str = "write") -> Said:
+def needs(*rows: int, sink: str = "write") -> TaskEvent:
     return m.NeedsAsked(*TASK, 1, sink, ((OURS.id, rows),))
 
 
-def asked(keys: int = 16, row: int = 0, of_fragment: bytes = OURS.id) -> Said:
+def asked(keys: int = 16, row: int = 0, of_fragment: bytes = OURS.id) -> TaskEvent:
     return DecisionAsked(*TASK, Question(1, of_fragment, row, b"k" * keys))
 
 
-def decided(row: int | None) -> Said:
+def decided(row: int | None) -> TaskEvent:
     return DecisionMade(*TASK, "run/read.1", 1, Decision(1, None if row is None else (OURS.id, row)))
 
 
-def lost(link: str = "from", reason: str = "") -> Said:
+def lost(link: str = "from", reason: str = "") -> TaskEvent:
     return m.LinkLost(*TASK, link, 1, reason)
 
 
 LONG, LONGER = "x" * TEXT_MAX, "x" * (TEXT_MAX + 1)
 COUNTED = ("filtered_by", "quarantined_by", "edited", "counters")
 
-CAN_BE: list[Said] = [
+CAN_BE: list[TaskEvent] = [
     ready(),
     ready(*[ADDRESS] * WORDS_MAX),
     ready(ADDRESS, **{f"{number}": "" for number in range(WORDS_MAX // 2 - 1)}),
@@ -127,7 +127,7 @@ CAN_BE: list[Said] = [
     ready("127.0.0.1:1", "127.0.0.1:65535", "[fd00::1]:7"),
     exited(count=0, story=LONG, killed_for=LONG),
     m.TaskFailed(*TASK, LONG, final=True),
-    listed(OURS, error=LONG, passed_over=LONG),
+    listed(OURS, error=LONG, skipped=LONG),
     listed(a_fragment(start=0, end=UNBOUNDED - 1, size=UNBOUNDED - 1), a_fragment(size=0, end=0)),
     listed(a_fragment(uri=LONG), a_fragment(version=LONG), a_fragment(reader=LONG)),
     was_read(-1), was_read(0), was_read(UNBOUNDED, error=LONG, compared=LONG),
@@ -148,7 +148,7 @@ CAN_BE: list[Said] = [
     lost("from"), lost("to"), lost("nowhere", LONG), lost(LONG),
 ]  # fmt: skip
 
-CANNOT_BE: list[tuple[Said, str]] = [
+CANNOT_BE: list[tuple[TaskEvent, str]] = [
     (ready(*[ADDRESS] * (WORDS_MAX + 1)), "facts and addresses"),
     (ready(ADDRESS, **{f"{number}": "" for number in range(WORDS_MAX // 2)}), "facts and addresses"),
     (ready(word="x" * (NAME_MAX + 1)), "facts and addresses"),
@@ -160,7 +160,7 @@ CANNOT_BE: list[tuple[Said, str]] = [
     (exited(story=LONGER), "a text"), (exited(killed_for=LONGER), "a text"),
     (m.TaskFailed(*TASK, LONGER, final=True), "a text"),
     (listed(stage="other"), "no source of the task"), (listed(stage="write"), "no source of the task"),
-    (listed(error=LONGER), "a text"), (listed(passed_over=LONGER), "a text"),
+    (listed(error=LONGER), "a text"), (listed(skipped=LONGER), "a text"),
     (listed(OURS, OF_OTHERS), "in a listing of read"),
     *((listed(OURS, a_fragment(**facts)), "a fragment of") for facts in (
         {"start": -1}, {"end": -2}, {"end": UNBOUNDED}, {"size": -1}, {"size": UNBOUNDED},

@@ -21,7 +21,8 @@ from headrace.controller.core.cluster.event_checks import (
     registration_fault,
 )
 from headrace.controller.core.messages import messages as m
-from headrace.controller.core.run.run_states import RunState
+from headrace.controller.core.run.states import RunState
+from headrace.controller.core.run.tasks.task_table import AttemptFacts
 from headrace.protos import control_pb2 as pb
 from headrace.protos.codec import fragment_to
 from headrace.store.ledger.core.intervals import UNBOUNDED
@@ -229,12 +230,12 @@ class House:
         self.stand.tell(told)
         run = self.stand.run
         run.ledger.fragments[OTHER_SOURCE.id] = type(run.ledger.fragments[OURS.id])(OTHER_SOURCE, 3)
-        assert run.crew is not None
-        self.crew = run.crew
+        assert run.tasks is not None
+        self.tasks = run.tasks
         if kind and CASES[kind].alone:
             task, attempt = self.place["one"]
-            born = self.crew._born[task][attempt]
-            self.crew._born[task][attempt] = event_checks.Born(born.worker, born.stages, alone=True)
+            born = self.tasks._attempts[task][attempt]
+            self.tasks._attempts[task][attempt] = AttemptFacts(born.worker, born.stages, alone=True)
 
     def _all_ready(self) -> list[m.Command]:
         return self.stand.tell(*(m.TaskReady(*place) for place in self.place.values()))
@@ -300,10 +301,10 @@ def test_nothing_is_believed_of_a_task_that_is_none(task: str) -> None:
 @each_lie
 def test_a_task_that_says_what_cannot_be_has_failed(kind: str, number: int) -> None:
     house = House(kind)
-    plan = house.crew.plan
-    house.crew.plan = type(plan)(plan.tasks, (*plan.links, foreign_link()))
+    plan = house.tasks.plan
+    house.tasks.plan = type(plan)(plan.tasks, (*plan.links, foreign_link()))
     said, why = house.hear("one", "one", CASES[kind].lies[number])
-    house.crew.plan = plan
+    house.tasks.plan = plan
     assert isinstance(said, m.TaskFailed)
     assert "of worker one says what cannot be" in why
     assert len(why) < 4 * NAME_MAX
@@ -341,7 +342,7 @@ def test_a_worker_halts_no_fragment_that_another_reads() -> None:
     said, why = house.hear(liar, liar, message)
     assert (said is not None, why) == (True, "")
     house.stand.tell(said)
-    assert house.stand.run._changed == {}
+    assert house.stand.run._changed.open == {}
 
 
 def test_a_dead_attempt_has_last_words_by_its_own_worker_alone() -> None:
@@ -355,29 +356,29 @@ def test_a_dead_attempt_has_last_words_by_its_own_worker_alone() -> None:
 def test_what_the_tasks_of_an_ended_run_say_is_held_against_nothing() -> None:
     house, lie = House("proposed"), CASES["proposed"].lies[0]
     assert house.hear("one", "one", lie)[1]
-    house.stand.run.state = RunState.FAILED
+    house.stand.run._machine.state = RunState.FAILED
     assert house.hear("one", "one", lie)[1] == ""
 
 
 def test_what_a_worker_brought_is_spoken_of_by_that_worker_alone() -> None:
     stand = Stand()
     stand.join("one", "two", tasks=(("gone/read.0", 7),))
-    stand.core._claims.drop("two")
+    stand.core._reported.drop("two")
     said = m.TaskExited("gone/read.0", 7, -9)
     assert stand.core.witness.hear("two", said)[0] is None
     assert stand.core.witness.hear("one", said) == (said, "")
     stand.core.handle(said, 0.0, "two")
-    assert stand.core._claims.holds("one", "gone/read.0", 7), "another's word changes nothing"
+    assert stand.core._reported.holds("one", "gone/read.0", 7), "another's word changes nothing"
     stand.core.handle(said, 0.0, "one")
-    assert not stand.core._claims.holds("one", "gone/read.0", 7)
+    assert not stand.core._reported.holds("one", "gone/read.0", 7)
 
 
 def test_an_attempt_of_a_later_leader_than_this_one_is_not_adopted() -> None:
     stand = Stand()
     stand.join("one", tasks=(("run/read.0", 1 << 52),))
     stand.apply()
-    assert stand.run.crew is not None
-    assert all(task.attempt < 1 << 40 for task in stand.run.crew)
+    assert stand.run.tasks is not None
+    assert all(task.attempt < 1 << 40 for task in stand.run.tasks)
 
 
 def worker(**facts: object) -> m.WorkerRegistered:

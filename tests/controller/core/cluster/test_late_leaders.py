@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from headrace.controller.core.cluster.leader import RETRY_S_MAX, TAKEOVER_S, WATCH_S, Leadership, LeaderState, LogLimits
+from headrace.controller.core.log.leader import RETRY_S_MAX, TAKEOVER_S, WATCH_S, Leadership, LeaderState, LogLimits
 from headrace.controller.core.messages.log import ReadLog, SnapshotWritten, TruncateLog, WriteEntry, WriteSnapshot
 from headrace.controller.core.messages.messages import TimePassed
 from headrace.controller.logging.logs import Logs

@@ -7,8 +7,9 @@ import pytest
 
 from headrace.client.new_cluster import make_cluster
 from headrace.controller.core.cluster.controller import Controller
-from headrace.controller.core.cluster.members import EXPELLED_MAX, OLD_KEY, SPENT, ExpelRequested, TokenOffered
+from headrace.controller.core.cluster.members import EXPELLED_MAX, OLD_KEY, SPENT
 from headrace.controller.core.messages import messages as m
+from headrace.controller.core.messages.requests import ExpelRequested, TokenOffered
 from headrace.controller.membership.cluster_files import ClusterFiles
 from tests.kits.controller.cluster_log import Bench, Store, succeeded
 from tests.kits.controller.core import of

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from headrace.controller.core.cluster.leader import Leadership, LeaderState
+from headrace.controller.core.log.leader import Leadership, LeaderState
 from headrace.controller.core.messages import messages as m
 from headrace.store.ledger.core.entries import Entry, Led
 from headrace.store.ledger.core.fold import LedgerState

@@ -1,7 +1,7 @@
 """What people wished of a run or a worker is an entry of the cluster's log, and outlives the leader that took it up."""
 
 from headrace.controller.core.messages import messages as m
-from headrace.controller.core.run.run_states import RunState
+from headrace.controller.core.run.states import RunState
 from headrace.store.ledger.core.cluster_changes import RunBegun, RunEnded, RunsCleared
 from headrace.store.ledger.core.cluster_fold import ClusterState
 from headrace.store.ledger.core.entries import Entry
@@ -73,15 +73,15 @@ def test_a_change_that_was_asked_for_and_not_made_is_made_by_the_next_leader_onc
     (sweep,) = of(m.SweepTask, second.join("w1", living(start)))
     second.tell(m.TaskSwept(sweep.task, sweep.attempt, sweep.sweep))
     run = second.core.runs["run"]
-    assert run.crew is not None
-    assert len(run.crew.plan.tasks) == 3
+    assert run.tasks is not None
+    assert len(run.tasks.plan.tasks) == 3
     record = store.fold().runs["run"]
     assert record.waiting == []
     assert record.wished["replicas"]["read"] == 3
     third = succeeded(store)
     third.join("w1", living(start))
-    assert third.core.runs["run"].changes == []
-    assert third.core.runs["run"]._counts["read"] == 3, "a plan that is made later has as many"
+    assert third.core.runs["run"].reconfiguration.waiting == []
+    assert third.core.runs["run"].reconfiguration._counts["read"] == 3, "a plan that is made later has as many"
 
 
 NOWHERE: dict[str, dict[str, str]] = {"places": {}, "transports": {}}

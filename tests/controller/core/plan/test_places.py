@@ -233,8 +233,8 @@ def test_a_link_that_was_made_again_and_stands_for_a_while_tells_of_no_trouble_a
     apart = Apart()
     apart.lose(1)
     apart.stand.later(REMAKE_S_MAX)
-    assert apart.stand.run.crew is not None
-    joints, (link,) = apart.stand.run.crew.joints, apart.stand.run.crew.plan.links
+    assert apart.stand.run.tasks is not None
+    joints, (link,) = apart.stand.run.tasks.links, apart.stand.run.tasks.plan.links
     assert joints.trouble(link.name) == "cut"
     apart.stand.later(HEALED_S)
     assert joints.trouble(link.name) == ""

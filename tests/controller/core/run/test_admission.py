@@ -1,6 +1,6 @@
 """Which pipelines may go on with a dataset."""
 
-from headrace.controller.core.run.admission import Admission, admit
+from headrace.controller.core.run.opening import Admission, admit
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
 from headrace.store.ledger.core.entries import Entry, EpochRaised, FragmentsListed, Led, PipelineApplied, Range
 from headrace.store.ledger.core.fold import LedgerState

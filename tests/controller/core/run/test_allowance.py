@@ -3,8 +3,9 @@
 import pytest
 
 from headrace.controller.core.messages import messages as m
-from headrace.controller.core.run.allowance import Allowance
-from headrace.controller.core.run.run_states import RunState
+from headrace.controller.core.messages.requests import Allowance
+from headrace.controller.core.run.publishing import excess
+from headrace.controller.core.run.states import RunState
 from headrace.store.ledger.core.entries import Counts, Range
 from headrace.store.ledger.core.fold import LedgerState
 from tests.kits.controller.core import Stand, fragment, make_pipeline, of, proposal
@@ -30,13 +31,13 @@ def test_a_loss_is_judged_by_count_at_once_and_by_share_when_it_means_something(
     allowance: Allowance, kept: int, quarantined: int, at_end: bool, ended: bool
 ) -> None:
     ledger = LedgerState(counts={"write": Counts(kept=kept, quarantined=quarantined)})
-    assert bool(allowance.excess(ledger, "file:///out", at_end=at_end)) is ended
+    assert bool(excess(allowance, ledger, "file:///out", at_end=at_end)) is ended
 
 
 def test_what_ended_a_run_says_how_much_was_lost_to_whom_and_what_to_do() -> None:
     counts = Counts(kept=1, quarantined=3, quarantined_by={"read/malformed JSON": 2, "map/KeyError": 1})
-    excess = Allowance(records=2).excess(LedgerState(counts={"write": counts}), "file:///out", at_end=False)
-    assert excess == (
+    said = excess(Allowance(records=2), LedgerState(counts={"write": counts}), "file:///out", at_end=False)
+    assert said == (
         "3 of 4 records closed by sink write are quarantined, more than the 2 allowed; most of them by "
         "read/malformed JSON; see `headrace dataset show file:///out --quarantine`, then mend the input or raise "
         "--max-quarantined and run it again"

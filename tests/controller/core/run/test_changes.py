@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.controller.core.messages import messages as m
-from headrace.controller.core.run.run_states import RunState
+from headrace.controller.core.run.states import RunState
 from headrace.pipeline.graph import Pipeline
 from headrace.store.ledger.core.entries import Range
 from tests.kits.controller.core import Stand, fragment, make_pipeline, of
@@ -38,8 +38,8 @@ def running(stand: Stand, *workers: str, cores: int = 1) -> list[m.Command]:
 
 
 def workers_of(stand: Stand) -> list[str]:
-    assert stand.run.crew is not None
-    return [task.plan.worker for task in stand.run.crew]
+    assert stand.run.tasks is not None
+    return [task.plan.worker for task in stand.run.tasks]
 
 
 def test_a_paused_run_has_committed_what_it_held_and_reads_nothing() -> None:
@@ -167,8 +167,8 @@ def test_a_change_keeps_the_transports_that_were_asked_for_before() -> None:
     commands = stand.swept(steer(stand, transports={"write": "pipe"})[1])
     assert {link.transport for link in of(m.MakeLink, commands)} == {"pipe"}
     stand.swept(steer(stand, replicas={"read": 2})[1])
-    assert stand.run.crew is not None
-    joined = {(link.sender, link.transport) for link in stand.run.crew.plan.links}
+    assert stand.run.tasks is not None
+    joined = {(link.sender, link.transport) for link in stand.run.tasks.plan.links}
     assert joined == {("run/read.0", "ring"), ("run/read.1", "ring"), ("run/keep.0", "pipe")}
 
 
@@ -203,7 +203,7 @@ def test_a_change_waits_for_the_seal_and_is_dropped_with_its_reason_where_worker
     stand.tell(m.WorkerLost("w2", "gone"))
     started = stand.later(1.0)
     stand.swept(stand.ready(started))
-    assert "no worker has that name" in stand.run.refused_change
+    assert "no worker has that name" in stand.run.reconfiguration.refused
     assert stand.run.state is RunState.RUNNING
 
 
@@ -278,7 +278,7 @@ def test_two_pipelines_share_what_a_worker_has() -> None:
     stand.join("w1", "w2", cores=3)
     stand.apply(hungry("one"))
     stand.apply(hungry("two"))
-    places = {name: [task.plan.worker for task in run.crew or ()] for name, run in stand.core.runs.items()}
+    places = {name: [task.plan.worker for task in run.tasks or ()] for name, run in stand.core.runs.items()}
     assert places == {"one": ["w1"], "two": ["w2"]}
     (answer,) = of(m.AnswerRequest, stand.apply(hungry("three")))
     assert not answer.accepted

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from headrace.controller.core.messages.messages import Coverage, Outcome, ShardProposed
-from headrace.controller.core.run.commit import Committer, Judgement, Waiter, conservation_fault
+from headrace.controller.core.run.proposals import Committer, Judgement, Waiter, conservation_fault
 from headrace.store.ledger.core.entries import (
     Entry,
     EpochRaised,

@@ -59,8 +59,8 @@ def test_a_solitary_task_is_no_index_whose_death_raises_the_epoch() -> None:
     stand.tell(m.TaskExited(start.task, start.attempt, -11, in_hand=(m.InHand("write", Range(A.id, 3, 1)),)))
     (again,) = of(m.StartTask, stand.later(1.0))
     assert (again.task, again.fenced) == (start.task, False)
-    assert stand.run.crew is not None
-    assert (stand.run.crew.index_lost, stand.run.ledger.epoch) == (False, epoch)
+    assert stand.run.tasks is not None
+    assert (stand.run.tasks.index_lost, stand.run.ledger.epoch) == (False, epoch)
 
 
 def test_a_decider_that_dies_of_the_record_it_is_asked_for_has_it_condemned() -> None:

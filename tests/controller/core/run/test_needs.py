@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from headrace.controller.core.messages import messages as m
-from headrace.controller.core.run.commit import Committer
-from headrace.controller.core.run.needs import Records, unmet
-from headrace.controller.core.run.run_states import RunState
+from headrace.controller.core.messages.dedup import Records
+from headrace.controller.core.run.proposals import Committer, unmet
+from headrace.controller.core.run.states import RunState
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
 from headrace.store.ledger.core.entries import (
     ClaimsReleased,
@@ -358,7 +358,7 @@ def test_what_is_fused_with_a_decider_is_scaled_without_it() -> None:
     assert start.stages == ("read", "dedup", "write")
     stand.tell(m.TaskReady(start.task, start.attempt))
     stand.tell(m.SteerRequested(7, "run", replicas={"read": 2}))
-    assert [dict(change.replicas) for change in stand.run.changes] == [{"read": 2, "write": 2}]
+    assert [dict(change.replicas) for change in stand.run.reconfiguration.waiting] == [{"read": 2, "write": 2}]
 
 
 def taken_over(*, decider_lives: bool, linked: bool = True, fenced: bool = False) -> tuple[Bench, list[m.Command]]:
@@ -381,8 +381,8 @@ def test_an_index_that_outlives_its_leader_serves_on() -> None:
     second, commands = taken_over(decider_lives=True)
     assert of(m.StartTask, commands) == of(m.KillTask, commands) == []
     (run,) = second.core.runs.values()
-    assert run.crew is not None
-    assert (run.state, run.crew.index_lost) == (RunState.RUNNING, False)
+    assert run.tasks is not None
+    assert (run.state, run.tasks.index_lost) == (RunState.RUNNING, False)
 
 
 def test_an_index_that_died_with_its_leader_is_missed_by_the_next() -> None:
@@ -398,8 +398,8 @@ def test_the_next_leader_raises_the_epoch_that_the_one_before_was_about_to_raise
     second, commands = taken_over(decider_lives=True, fenced=True)
     assert of(m.StartTask, commands) == of(m.KillTask, commands) == []
     (run,) = second.core.runs.values()
-    assert run.crew is not None
-    assert (run.state, run.crew.index_lost) == (RunState.PAUSING, True)
+    assert run.tasks is not None
+    assert (run.state, run.tasks.index_lost) == (RunState.PAUSING, True)
 
 
 def test_an_index_that_never_had_a_link_does_not_serve_on_under_another_leader() -> None:

@@ -1,7 +1,7 @@
 """A run that is stopped or cancelled: what sinks hold is closed first, or left open."""
 
 from headrace.controller.core.messages import messages as m
-from headrace.controller.core.run.run_states import RunState
+from headrace.controller.core.run.states import RunState
 from headrace.store.ledger.core.entries import Range
 from tests.kits.controller.core import Stand, changes, fragment, of
 

@@ -3,8 +3,7 @@
 import pytest
 
 from headrace.controller.core.messages.messages import TimePassed
-from headrace.controller.core.run.run_base import WORKING
-from headrace.controller.core.run.run_states import RunState
+from headrace.controller.core.run.states import WORKING, RunState
 from tests.kits.controller.core import Stand
 
 
@@ -15,7 +14,8 @@ def test_a_worker_that_has_not_come_back_is_not_waited_for_once_the_work_is_over
     started = stand.apply()
     assert started
     run = stand.run
-    run.state, run._rejoin_at = state, stand.now + 1.0
+    assert run._work is not None
+    run._machine.state, run._work.adoption.rejoin_at = state, stand.now + 1.0
     stand.now += 2.0
     stand.tell(TimePassed())
     wake_at = run.wake_at()

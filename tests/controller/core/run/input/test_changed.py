@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from headrace.controller.core.messages import messages as m
-from headrace.controller.core.run.input.changed import ChangedInput, Earlier, Standing
-from headrace.controller.core.run.input.listing import Tally
+from headrace.controller.core.messages.requests import ChangedInput
+from headrace.controller.core.run.input.earlier import Earlier, ListedAs
+from headrace.controller.core.run.input.listing import ListingCounts
 from headrace.store.ledger.core.entries import Entry, Fragment, FragmentDropped, FragmentsListed, Led, Range
 from headrace.store.ledger.core.fold import LedgerState
 from tests.kits.controller.core import Stand, fragment, of
@@ -196,16 +197,16 @@ def half_listed() -> Earlier:
 @pytest.mark.parametrize(
     ("found", "standing"),
     [
-        (replace(B, version="v2"), Standing.CONTRADICTED),
-        (B, Standing.THERE),
-        (replace(B, uri="file:///in/9", version="v2"), Standing.NEW),
-        (replace(B, stage="other", version="v2"), Standing.NEW),
+        (replace(B, version="v2"), ListedAs.CONTRADICTED),
+        (B, ListedAs.THERE),
+        (replace(B, uri="file:///in/9", version="v2"), ListedAs.NEW),
+        (replace(B, stage="other", version="v2"), ListedAs.NEW),
     ],
 )
 def test_another_version_of_what_is_open_is_held_back_and_another_object_is_new(
-    found: Fragment, standing: Standing
+    found: Fragment, standing: ListedAs
 ) -> None:
-    assert half_listed().standing(found) is standing
+    assert half_listed().listed_as(found) is standing
 
 
 @pytest.mark.parametrize(
@@ -231,36 +232,36 @@ def test_what_was_given_up_for_good_has_no_later_version_and_what_is_read_again_
     ledger = LedgerState()
     given_up = FragmentDropped(B.id, "it changed", reread)
     ledger.apply(0, Entry(1, (Led(1, {}), FragmentsListed((B,)), given_up)))
-    expected = Standing.NEW if reread else Standing.PASSED_OVER
-    assert Earlier(ledger, ("write",)).standing(replace(B, version="v2")) is expected
+    expected = ListedAs.NEW if reread else ListedAs.SKIPPED
+    assert Earlier(ledger, ("write",)).listed_as(replace(B, version="v2")) is expected
 
 
-def counted(stand: Stand) -> Tally:
+def counted(stand: Stand) -> ListingCounts:
     """What `Listing.tally` is to say, by looking at every fragment."""
     known = stand.run.ledger.fragments
     found = [known[name] for name in stand.run.listing.seen if name in known]
     done = sum(state.done(stand.run.sinks) for state in found)
-    return Tally(len(found), done, sum(state.fragment.size for state in found))
+    return ListingCounts(len(found), done, sum(state.fragment.size for state in found))
 
 
 @pytest.mark.parametrize("choice", [ChangedInput.DROP, ChangedInput.REREAD])
 def test_the_tally_of_a_listing_is_what_a_look_at_each_fragment_tells(choice: ChangedInput) -> None:
     first = Stand()
     first.begin(A, B)
-    assert first.run.listing.tally() == counted(first) == Tally(2, 0, A.size + B.size)
+    assert first.run.listing.counts() == counted(first) == ListingCounts(2, 0, A.size + B.size)
     stand = later(first, choice)
     stand.begin(A, NEW_B)
     listed_now = (A, NEW_B) if choice is ChangedInput.REREAD else (A,)
     size = sum(item.size for item in listed_now)
-    assert stand.run.listing.tally() == counted(stand) == Tally(len(listed_now), 0, size)
+    assert stand.run.listing.counts() == counted(stand) == ListingCounts(len(listed_now), 0, size)
     said = close_a(stand)
-    assert stand.run.listing.tally() == counted(stand) == Tally(len(listed_now), 1, size)
+    assert stand.run.listing.counts() == counted(stand) == ListingCounts(len(listed_now), 1, size)
     if choice is ChangedInput.REREAD:
         said += stand.read(NEW_B, 0)
-        assert stand.run.listing.tally() == counted(stand) == Tally(2, 2, size)
+        assert stand.run.listing.counts() == counted(stand) == ListingCounts(2, 2, size)
     third = later(stand, ChangedInput.DROP)
     third.begin(A, B)
-    assert third.run.listing.tally() == counted(third)
+    assert third.run.listing.counts() == counted(third)
 
 
 def test_what_is_given_up_while_it_runs_counts_as_done() -> None:
@@ -268,6 +269,6 @@ def test_what_is_given_up_while_it_runs_counts_as_done() -> None:
     stand.changed_input = ChangedInput.DROP
     stand.begin(A, B)
     stand.tell(m.FragmentWasRead(*stand.task(), B.id, -1, f"{B.uri} has changed", changed=True))
-    assert stand.run.listing.tally() == counted(stand) == Tally(2, 0, A.size + B.size)
+    assert stand.run.listing.counts() == counted(stand) == ListingCounts(2, 0, A.size + B.size)
     close_a(stand)
-    assert stand.run.listing.tally() == counted(stand) == Tally(2, 2, A.size + B.size)
+    assert stand.run.listing.counts() == counted(stand) == ListingCounts(2, 2, A.size + B.size)

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from headrace.controller.core.messages import messages as m
-from headrace.controller.core.run.input.changed import Earlier, Standing
 from headrace.controller.core.run.input.comparison import Comparing, Finding
+from headrace.controller.core.run.input.earlier import Earlier, ListedAs
 from headrace.store.ledger.core.entries import (
     Entry,
     Fragment,
@@ -139,5 +139,5 @@ def test_what_was_given_up_is_listed_anew_only_where_it_is_to_be_read_again(rere
         ledger.apply(number, entry)
     ledger.apply(3, Entry(1, (FragmentDropped(A.id, "it changed", reread),)))
     earlier = Earlier(ledger, ("write",))
-    assert earlier.standing(NEW_A) is Standing.THERE
+    assert earlier.listed_as(NEW_A) is ListedAs.THERE
     assert earlier.uncovered(NEW_A) == ([NEW_A] if reread else [])

@@ -1,9 +1,9 @@
 """What solitary tasks are to read, and where they stand when a plan changes."""
 
 from headrace.controller.core.messages.messages import InHand
-from headrace.controller.core.plan.identities import Standing
-from headrace.controller.core.plan.plans import Plan, TaskPlan
-from headrace.controller.core.run.input.solitary import Path, Solitary
+from headrace.controller.core.plan.planner import _Identities
+from headrace.controller.core.plan.plans import Plan, Route, TaskPlan
+from headrace.controller.core.run.input.solitary import Solitary
 from headrace.controller.core.run.input.suspicion import Suspicion
 from headrace.store.ledger.core.entries import Entry, EpochRaised, FragmentsListed, Led, PipelineApplied, Range
 from headrace.store.ledger.core.fold import LedgerState
@@ -11,7 +11,7 @@ from headrace.store.ledger.core.intervals import Gap
 from tests.kits.controller.core import closed, fragment, proposal
 
 A = fragment(0)
-PATH = Path("read", "write")
+PATH = Route("read", "write")
 
 
 def suspected(*, end: int = 4) -> tuple[LedgerState, Solitary]:
@@ -56,7 +56,7 @@ def test_what_a_sink_holds_is_not_queued() -> None:
 def test_a_solitary_task_whose_worker_is_gone_goes_where_its_source_is() -> None:
     solitary = TaskPlan("p/solitary.0", ("read", "keep", "write"), "gone", 0, alone=True)
     keep, read = TaskPlan("p/keep.0", ("keep",), "b", 0, "gpu"), TaskPlan("p/read.0", ("read",), "a", 0, "disk=ssd")
-    standing = Standing(Plan((keep, read, solitary), ()))
+    standing = _Identities(Plan((keep, read, solitary), ()))
     (moved,) = standing.solitary([keep, read], {"a", "b"})
     assert (moved.worker, moved.place) == ("a", "disk=ssd")
     assert standing.solitary([keep, read], {"a", "b", "gone"}) == [solitary]

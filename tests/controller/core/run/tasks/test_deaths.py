@@ -4,10 +4,9 @@ import pytest
 
 from headrace.controller.core.cluster.controller import ORPHAN_S
 from headrace.controller.core.messages import messages as m
-from headrace.controller.core.run.run_states import RunState
-from headrace.controller.core.run.run_tasks import WORKER_AWAY_S_MAX
-from headrace.controller.core.run.tasks.deaths import CAUSE_MAX, KINDS_MAX, Death, Deaths
-from headrace.controller.core.run.tasks.task_table import DEATHS_MAX
+from headrace.controller.core.run.losses import WORKER_AWAY_S_MAX
+from headrace.controller.core.run.states import RunState
+from headrace.controller.core.run.tasks.task_table import CAUSE_MAX, DEATHS_MAX, KINDS_MAX, Death, Deaths
 from headrace.store.ledger.core.entries import Range
 from tests.kits.controller.core import Stand, changes, fragment, of
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.controller.core.cluster.leader import InvalidTransitionError
+from headrace.controller.core.log.leader import InvalidTransitionError
 from headrace.controller.core.plan.locality import WorkerFacts
 from headrace.controller.core.plan.planner import plan
 from headrace.controller.core.run.tasks.task_table import (
@@ -11,9 +11,9 @@ from headrace.controller.core.run.tasks.task_table import (
     HEALTHY_S,
     RESTART_S_MAX,
     TRANSITIONS,
-    Roster,
     Task,
     TaskState,
+    TaskTable,
     TaskTurn,
 )
 from tests.kits.controller.core import make_pipeline
@@ -21,11 +21,11 @@ from tests.kits.controller.core import make_pipeline
 WORKERS = ("w1",)
 
 
-def roster(term: int = 0) -> Roster:
-    return Roster(plan(make_pipeline(), [WorkerFacts("w1", 2)]), term)
+def roster(term: int = 0) -> TaskTable:
+    return TaskTable(plan(make_pipeline(), [WorkerFacts("w1", 2)]), term)
 
 
-def started(made: Roster) -> Task:
+def started(made: TaskTable) -> Task:
     return made.due(0.0, WORKERS)[0]
 
 

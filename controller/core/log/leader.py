@@ -13,7 +13,7 @@ Rules.
    proved on this host, or the log is empty, or it led for a cluster that this process leads by now. Waiting is
    courtesy; safety comes from rules 1, 2 and 5. What another run of the same cluster leads is nobody's to inherit.
 5. A truncated log lacks entries, and a number that lacks its entry can be created a second time. `Led` entries are
-   kept, so whoever led finds the first number behind its last one taken. Who campaigns may have slept through more: its
+   kept, so whoever led finds the first number behind its last one taken. A candidate may have slept through more: its
    `Led` counts only when no snapshot stands at or behind its number (`EntryOvertaken`); and a snapshot is durable
    before anything that it covers is deleted.
 
@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, assert_never
 
 from headrace.controller.core.messages import (
     Command,
@@ -34,6 +34,7 @@ from headrace.controller.core.messages import (
     EntryRefused,
     EntryUnresolved,
     EntryWritten,
+    LogEvent,
     LogRead,
     LogUnreadable,
     ReadLog,
@@ -301,7 +302,7 @@ class Leadership(Generic[S]):
 
     # -- the door --
 
-    def handle(self, event: object, now: float) -> list[Command]:
+    def handle(self, event: LogEvent | TimePassed, now: float) -> list[Command]:
         """Take one event; give the commands that follow from it."""
         match event:
             case LogRead():
@@ -324,7 +325,7 @@ class Leadership(Generic[S]):
             case TimePassed():
                 return self._on_time(now)
             case _:
-                raise TypeError(f"leadership of {self.log} knows no {type(event).__name__}")
+                assert_never(event)
 
     def flush(self, now: float) -> list[Command]:
         """Group commit: one entry of all that is queued and fits, unless one is on its way. No atom is cut."""

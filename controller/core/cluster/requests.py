@@ -1,6 +1,6 @@
-"""What people want of runs and workers that live, at the cluster: judged, made durable, then done.
+"""What people request of runs and workers: judged, made durable, then done.
 
-With a cluster's log a wish is an entry before it is answered, so it outlives the leader that took it up. Without one it
+With a cluster's log a request is an entry before it is answered, so it outlives the leader that took it. Without one it
 is done at once and forgotten with the process.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Protocol, TypeAlias
 
-from headrace.controller.core.cluster.leader import Leadership
-from headrace.controller.core.cluster.records import wish_to_plain
+from headrace.controller.core.cluster.records import change_to_plain
+from headrace.controller.core.log import Leadership
 from headrace.controller.core.messages import (
     AnswerRequest,
     ClearAdmitted,
@@ -27,11 +27,11 @@ from headrace.controller.core.run import Run
 from headrace.pipeline import PipelineError
 from headrace.store.ledger import ClusterState, RunsCleared, RunSteered, RunStopAsked, WorkerDrainAsked
 
-Wish: TypeAlias = StopRequested | SteerRequested | DrainRequested | ClearRequested
+LiveRequest: TypeAlias = StopRequested | SteerRequested | DrainRequested | ClearRequested
 
 
-class Steered(Protocol):
-    """What there is to steer."""
+class Live(Protocol):
+    """What the requests are about."""
 
     workers: dict[str, WorkerRegistered]
     runs: dict[str, Run]
@@ -39,15 +39,15 @@ class Steered(Protocol):
     drained: set[str]
 
 
-class Steering:
-    """The wishes of one leadership, in the order in which their entries come."""
+class Requests:
+    """The requests of one leadership, in the order of their entries."""
 
-    def __init__(self, cluster: Steered) -> None:
+    def __init__(self, cluster: Live) -> None:
         self._cluster = cluster
         self._waiting: deque[SteerAdmitted | DrainRequested | ClearAdmitted] = deque()
 
-    def handle(self, event: Wish, now: float) -> list[Command]:
-        """Take one wish; give the commands that follow from it."""
+    def handle(self, event: LiveRequest, now: float) -> list[Command]:
+        """Take one request; give the commands that follow from it."""
         match event:
             case StopRequested():
                 return self._stop(event, now)
@@ -70,7 +70,7 @@ class Steering:
         return []
 
     def _steer(self, event: SteerRequested, now: float) -> list[Command]:
-        """Judge a wish of a run, and have the run see to it."""
+        """Judge the reconfiguration of a run, and have the run make it."""
         runs, log = self._cluster.runs, self._cluster.log
         run = runs.get(event.pipeline)
         if run is None or run.ended:
@@ -84,11 +84,11 @@ class Steering:
         except PipelineError as error:
             return [_answer(event.request, str(error))]
         self._waiting.append(SteerAdmitted(event.request, event.pipeline, event.pause, change))
-        log.submit(RunSteered(event.pipeline, wish_to_plain(event.pause, change)))
+        log.submit(RunSteered(event.pipeline, change_to_plain(event.pause, change)))
         return []
 
     def _drain(self, event: DrainRequested, now: float) -> list[Command]:
-        """Judge whether a worker can be without tasks, and have it so; or let it have some again."""
+        """Judge whether a worker can be without tasks, and drain it; or give it tasks again."""
         workers, log, drained = self._cluster.workers, self._cluster.log, self._cluster.drained
         if event.worker not in workers and not (event.back and event.worker in drained):
             reason = f"no worker {event.worker!r}; there are: {', '.join(sorted(workers)) or 'none'}"
@@ -115,36 +115,36 @@ class Steering:
             why = _why_not_cleared(runs.get(event.pipeline), known=event.pipeline in known)
             there = ", ".join(ended) or "none"
             return [_answer(event.request, f"pipeline {event.pipeline!r} {why}; those that have ended: {there}")]
-        wish = ClearAdmitted(event.request, (event.pipeline,) if event.pipeline else ended)
-        if log is None or not wish.names:
-            return self._cleared(wish)
-        self._waiting.append(wish)
-        log.submit(RunsCleared(wish.names))
+        request = ClearAdmitted(event.request, (event.pipeline,) if event.pipeline else ended)
+        if log is None or not request.names:
+            return self._cleared(request)
+        self._waiting.append(request)
+        log.submit(RunsCleared(request.names))
         return []
 
-    def _cleared(self, wish: ClearAdmitted) -> list[Command]:
-        for name in wish.names:
+    def _cleared(self, request: ClearAdmitted) -> list[Command]:
+        for name in request.names:
             run = self._cluster.runs.get(name)
             if run is not None and run.over:
                 del self._cluster.runs[name]
-        return [AnswerRequest(wish.request, accepted=True, warnings=wish.names)]
+        return [AnswerRequest(request.request, accepted=True, warnings=request.names)]
 
     def durable(self, now: float) -> list[Command]:
-        """The oldest wish that waits is in the log: do it, and answer."""
-        wish = self._waiting.popleft()
-        if isinstance(wish, DrainRequested):
-            return self._drained(wish, now)
-        if isinstance(wish, ClearAdmitted):
-            return self._cleared(wish)
-        run = self._cluster.runs.get(wish.pipeline)
+        """The oldest request that waits is in the log: do it, and answer."""
+        request = self._waiting.popleft()
+        if isinstance(request, DrainRequested):
+            return self._drained(request, now)
+        if isinstance(request, ClearAdmitted):
+            return self._cleared(request)
+        run = self._cluster.runs.get(request.pipeline)
         if run is None or run.ended:
-            return [_answer(wish.request, f"pipeline {wish.pipeline!r} has ended meanwhile")]
-        return run.handle(wish, now)
+            return [_answer(request.request, f"pipeline {request.pipeline!r} has ended meanwhile")]
+        return run.handle(request, now)
 
     def drop(self, reason: str) -> list[Command]:
-        """This controller leads no more; people ask the one that does, where the log may have their wish."""
+        """This controller leads no more: people ask the new leader, whose log may have their request."""
         waiting, self._waiting = self._waiting, deque()
-        return [_answer(wish.request, reason) for wish in waiting]
+        return [_answer(request.request, reason) for request in waiting]
 
     def _drained(self, event: DrainRequested, now: float) -> list[Command]:
         commands: list[Command] = [_answer(event.request)]
@@ -157,7 +157,7 @@ class Steering:
         return commands
 
 
-def turned_away(event: Wish, reason: str) -> list[Command]:
+def turned_away(event: LiveRequest, reason: str) -> list[Command]:
     """The answer of a controller that does not lead."""
     return [] if isinstance(event, StopRequested) else [_answer(event.request, reason)]
 

@@ -1,8 +1,8 @@
-"""Input that changed or vanished: what a run does about it, and which versions are held back.
+"""What the ledger knows of each object when a listing begins, and which versions are held back.
 
 An object is recorded with its version when it is listed. One that is not the same any more cannot be read on: its
 records have other ordinals. What is open of it halts, and the run's choice says what follows (docs/guide/inputs.md).
-One that was read to its end is compared with what was read, before anything of it is read again (`comparing.py`).
+One that was read to its end is compared with what was read, before anything of it is read again (`comparison.py`).
 """
 
 from __future__ import annotations
@@ -13,26 +13,15 @@ from enum import Enum
 from headrace.store.ledger import Fragment, FragmentState, IntervalSet, LedgerState
 
 
-class ChangedInput(Enum):
-    """What becomes of input that changed since it was listed, or vanished while some of it was open."""
-
-    #: What is open stays open, and nothing is read anew: all else is read and closed, then the run ends with an error.
-    HALT = "halt"
-    #: What is open of it is given up, and the version that is there now is not read.
-    DROP = "drop"
-    #: What is open of it is given up, and the version that is there now is read as a new object.
-    REREAD = "reread"
-
-
-class Standing(Enum):
+class ListedAs(Enum):
     """What a listed fragment, which the ledger does not know by its name, is to what it does know of the object."""
 
     #: Nothing is known of the object.
     NEW = "new"
     #: The object is known in this version, or in one that held the same bytes.
     THERE = "there"
-    #: It was given up, or passed over in this version, by somebody's choice.
-    PASSED_OVER = "passed over"
+    #: It was given up, or skipped in this version, by somebody's choice.
+    SKIPPED = "skipped"
     #: Something is open of it in another version that nobody can tell from this one.
     CONTRADICTED = "contradicted"
     #: It was read in another version, to its end: whether that held the same bytes can be told.
@@ -66,25 +55,25 @@ class Earlier:
         found = self._known.get(fragment.stage, {}).get(fragment.uri, [])
         return found if isinstance(found, list) else (found,)
 
-    def standing(self, fragment: Fragment) -> Standing:
-        """See `Standing`."""
+    def listed_as(self, fragment: Fragment) -> ListedAs:
+        """See `ListedAs`."""
         key = fragment.stage, fragment.uri
         known, submitted = self._of(fragment), self._submitted.get(key, ())
         if not known and not submitted:
-            return Standing.NEW
+            return ListedAs.NEW
         seen = self._seen.get(key)
         if seen is not None and seen.version == fragment.version:
-            return Standing.THERE if seen.same else Standing.PASSED_OVER
+            return ListedAs.THERE if seen.same else ListedAs.SKIPPED
         if any(state.fragment.version == fragment.version for state in self.tile(fragment)):
-            return Standing.THERE
+            return ListedAs.THERE
         if any(item.version == fragment.version for item in submitted):
-            return Standing.THERE
+            return ListedAs.THERE
         if any(state.dropped is not None and not state.dropped.reread for state in known):
-            return Standing.PASSED_OVER
+            return ListedAs.SKIPPED
         if not self.tile(fragment) and not submitted:
-            return Standing.NEW
+            return ListedAs.NEW
         unknown = [state for state in known if not state.checksum and not state.done(self._sinks)]
-        return Standing.CONTRADICTED if submitted or unknown else Standing.TO_COMPARE
+        return ListedAs.CONTRADICTED if submitted or unknown else ListedAs.TO_COMPARE
 
     def tile(self, fragment: Fragment) -> tuple[FragmentState, ...]:
         """The fragments that account for what its object held last: the newest of those that meet one another."""

@@ -1,0 +1,295 @@
+"""What sinks ask: proposals on their way into the ledger, the records that duplicates depend on, and decisions.
+
+A proposal is checked before it is queued, and answered when it is durable. The record that a duplicate's verdict names
+must be kept, or the verdict is void. A sink asks before it writes (`NeedsAsked`), so that no shard waits for another:
+verdicts whose records are not closed yet stay in the sink and go with a later shard, and kept rows are closed at once.
+A record that dedup let through may be gone, since it raised after dedup or its fragment was given up: its duplicates
+are read again, and the claim is released, so that the next of them is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from headrace.controller.core.log import Leadership
+from headrace.controller.core.messages import (
+    AnswerDecision,
+    AnswerNeeds,
+    AnswerProposal,
+    AskDecision,
+    Command,
+    Coverage,
+    DecisionAsked,
+    DecisionEvent,
+    DecisionMade,
+    NeedsAsked,
+    Outcome,
+    Records,
+    ReleaseClaims,
+    ShardProposed,
+)
+from headrace.controller.core.run.changed_input import ChangedFragments
+from headrace.controller.core.run.input import Intake
+from headrace.controller.core.run.sweeps import Sweeps
+from headrace.controller.core.run.tasks import RunTasks, TaskState
+from headrace.store.ledger import ClaimsReleased, Closed, IntervalSet, LedgerState, Range
+from headrace.store.shards import epoch_of, is_checksum, is_key
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """The sink that waits for the answer to a proposal."""
+
+    task: str
+    attempt: int
+    proposal: int
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What to do with a proposal: queue `closed`, or answer at once with `outcome`, or neither (its twin is queued)."""
+
+    closed: Closed | None = None
+    outcome: Outcome | None = None
+    overlaps: tuple[Range, ...] = ()
+    reason: str = ""
+
+
+class Committer:
+    """Proposals that were queued and are not durable yet."""
+
+    def __init__(self, ledger: LedgerState) -> None:
+        self._ledger = ledger
+        self._waiting: dict[bytes, list[Waiter]] = {}
+        self._reserved: dict[bytes, Closed] = {}
+
+    def judge(self, event: ShardProposed, version: str, epoch: int) -> Judgement:
+        """Check version, epoch, conservation and overlap of one proposal."""
+        if event.version != version or event.epoch != epoch:
+            reason = (
+                f"made by version {event.version} in epoch {event.epoch}; here run version {version}, epoch {epoch}"
+            )
+            return Judgement(outcome=Outcome.REFUSED, reason=reason)
+        closed = Closed(event.sink, event.version, event.epoch, event.ranges, event.objects, event.counts)
+        identity = closed.identity()
+        if identity in self._ledger.accepted:
+            return Judgement(outcome=Outcome.ACCEPTED)
+        waiter = Waiter(event.task, event.attempt, event.proposal)
+        if identity in self._waiting:
+            self._waiting[identity].append(waiter)
+            return Judgement()
+        fault = self._fault(event)
+        if fault:
+            return Judgement(outcome=Outcome.REFUSED, reason=fault)
+        overlaps = self._overlaps(closed)
+        if overlaps:
+            return Judgement(outcome=Outcome.OVERLAPS, overlaps=tuple(overlaps))
+        self._waiting[identity] = [waiter]
+        self._reserved[identity] = closed
+        return Judgement(closed=closed)
+
+    def durable(self, closed: Closed) -> list[Waiter]:
+        """The entry that names a shard is durable: the sinks to answer."""
+        self._reserved.pop(closed.identity(), None)
+        return self._waiting.pop(closed.identity(), [])
+
+    @property
+    def empty(self) -> bool:
+        """Nothing waits for the log."""
+        return not self._waiting
+
+    def _fault(self, event: ShardProposed) -> str:
+        if not event.ranges:
+            return "a shard that closes no records"
+        for stored in event.objects:
+            if not is_key(stored.key) or not is_checksum(stored.checksum):
+                return f"{stored.key[:200]!r} with checksum {stored.checksum[:80]!r} is no object that sinks write"
+            if epoch_of(stored.key) != event.epoch:
+                return f"{stored.key} lies outside of epoch {event.epoch}: a collection may delete it"
+        if len(event.ranges) != len(event.coverage):
+            return f"{len(event.ranges)} ranges with {len(event.coverage)} coverages"
+        kept = 0
+        seen: dict[bytes, IntervalSet] = {}
+        for item, cover in zip(event.ranges, event.coverage, strict=True):
+            state = self._ledger.fragments.get(item.fragment)
+            if state is None:
+                return f"fragment {item.fragment.hex()} was never listed"
+            if item.count < 1:
+                return f"a range of {item.count} records of {state.fragment.uri}"
+            if state.count is not None and item.end > state.count:
+                return f"records {item.first}..{item.end - 1} are beyond the end of {state.fragment.uri}"
+            mine = seen.setdefault(item.fragment, IntervalSet())
+            if mine.overlap(item.first, item.end):
+                return f"records {item.first}..{item.end - 1} of {state.fragment.uri} stand in the proposal twice"
+            mine.add(item.first, item.end)
+            fault = conservation_fault(item, cover)
+            if fault:
+                return f"{state.fragment.uri}: {fault}"
+            kept += int.from_bytes(cover.kept, "little").bit_count()
+        if kept != event.counts.kept:
+            return f"{kept} records are marked kept, {event.counts.kept} are counted"
+        return self._needs_fault(event)
+
+    def _needs_fault(self, event: ShardProposed) -> str:
+        """A duplicate depends on a record that the ledger keeps, or on one of its own shard."""
+        still_open, gone = unmet(self._ledger, event.sink, event.needs)
+        if still_open or gone:
+            return f"its duplicates name {first_of(still_open or gone)}, which is not kept"
+        return ""
+
+    def _overlaps(self, closed: Closed) -> list[Range]:
+        found = self._ledger.conflicts(closed)
+        mine = {item.fragment for item in closed.ranges}
+        for other in self._reserved.values():
+            if other.sink != closed.sink:
+                continue
+            for theirs in other.ranges:
+                if theirs.fragment in mine:
+                    found.extend(_common(closed.ranges, theirs))
+        return found
+
+
+def _common(ranges: Sequence[Range], other: Range) -> list[Range]:
+    """The parts of `other` that one of `ranges` holds too."""
+    found: list[Range] = []
+    for item in ranges:
+        first, end = max(item.first, other.first), min(item.end, other.end)
+        if item.fragment == other.fragment and first < end:
+            found.append(Range(item.fragment, first, end - first))
+    return found
+
+
+def conservation_fault(item: Range, cover: Coverage) -> str:
+    """What is wrong with the claim that each record of a range has exactly one verdict; empty if nothing is."""
+    bits = 8 * max(len(cover.kept), len(cover.verdicts))
+    if item.count > bits:
+        # Before anything of this size is made.
+        return f"record {item.first + bits} has no verdict"
+    kept, other = int.from_bytes(cover.kept, "little"), int.from_bytes(cover.verdicts, "little")
+    whole = (1 << item.count) - 1
+    twice, missing = kept & other, whole & ~(kept | other)
+    if (kept | other) > whole:
+        return f"a verdict for a record beyond {item.end - 1}"
+    if twice:
+        return f"record {item.first + (twice & -twice).bit_length() - 1} is kept and has another verdict"
+    if missing:
+        return f"record {item.first + (missing & -missing).bit_length() - 1} has no verdict"
+    return ""
+
+
+@dataclass(slots=True)
+class _Sorted:
+    open: dict[bytes, list[int]] = field(default_factory=dict[bytes, list[int]])
+    gone: dict[bytes, list[int]] = field(default_factory=dict[bytes, list[int]])
+
+
+def unmet(ledger: LedgerState, sink: str, records: Records) -> tuple[Records, Records]:
+    """Of these records, those that are open still and those that are gone for good; the others are kept.
+
+    What is only queued for the log is open: a duplicate may depend on durable records alone.
+    """
+    found = _Sorted()
+    for fragment, rows in records:
+        state = ledger.fragments.get(fragment)
+        lost = state is None or state.dropped is not None
+        for row in rows:
+            closed = state is not None and bool(state.of(sink).overlap(row, row + 1))
+            if state is not None and row in state.released.get(sink, ()):
+                found.gone.setdefault(fragment, []).append(row)
+            elif not closed:
+                (found.gone if lost else found.open).setdefault(fragment, []).append(row)
+    return _records(found.open), _records(found.gone)
+
+
+def _records(found: dict[bytes, list[int]]) -> Records:
+    return tuple((fragment, tuple(rows)) for fragment, rows in found.items())
+
+
+def first_of(records: Records) -> str:
+    """One of these records and how many there are, for people."""
+    count = sum(len(rows) for _, rows in records)
+    fragment, rows = records[0]
+    return f"record {rows[0]} of fragment {fragment.hex()}{f' and {count - 1} more' if count > 1 else ''}"
+
+
+class Proposals:
+    """Answers what sinks and solitary tasks ask while the run has tasks."""
+
+    def __init__(
+        self,
+        version: str,
+        leadership: Leadership[LedgerState],
+        committer: Committer,
+        intake: Intake,
+        sweeps: Sweeps,
+        changed: ChangedFragments,
+        tasks: RunTasks,
+    ) -> None:
+        self._version, self._leadership, self._ledger = version, leadership, leadership.ledger
+        self._committer, self._intake, self._sweeps, self._changed = committer, intake, sweeps, changed
+        self._tasks = tasks
+
+    def proposed(self, event: ShardProposed) -> list[Command]:
+        """Judge a proposal: the leader alone knows all that is closed. A sink without an answer proposes again."""
+        judgement = self._committer.judge(event, self._version, self._ledger.epoch)
+        if judgement.closed is not None:
+            released = (ClaimsReleased(event.sink, event.released),) if event.released else ()
+            self._leadership.submit(judgement.closed, *released)
+        if judgement.outcome is None:
+            return []
+        to = Waiter(event.task, event.attempt, event.proposal)
+        return self.answer(to, judgement.outcome, judgement.overlaps, judgement.reason)
+
+    def answer(self, to: Waiter, outcome: Outcome, overlaps: tuple[Range, ...] = (), reason: str = "") -> list[Command]:
+        """The answer to a proposal, if its attempt lives."""
+        current = self._tasks.current(to.task, to.attempt)
+        if current is None:
+            return []
+        return [AnswerProposal(current.plan.worker, to.task, to.attempt, to.proposal, outcome, overlaps, reason)]
+
+    def needs_asked(self, event: NeedsAsked) -> list[Command]:
+        """Say which records a sink's duplicates may depend on; those whose records are gone are read again."""
+        task = self._tasks.current(event.task, event.attempt)
+        if task is None:
+            return []
+        still_open, gone = unmet(self._ledger, event.sink, event.records)
+        lost: Records = ()
+        if self._committer.empty and self._sweeps.nothing_flows:
+            # What no sink holds is not closed before this sink is empty, or never.
+            still_open, lost = self._intake.parted(event.sink, still_open)
+        elif self._committer.empty:
+            # A queued record may be in no sink any more and be kept: while one is queued, nothing is called lost.
+            # Verdicts that depend on halted records would be read again and again, so that nothing ever settles.
+            still_open, lost = self._intake.parted_halted(event.sink, still_open)
+        if any(fragment in self._changed.open for fragment, _ in lost):
+            # This run reads them no more, and a sink that was given up may hold them still and come back: only a new
+            # epoch refuses what it proposes, and only there may a duplicate of them be kept.
+            self._tasks.index_lost = True
+        commands: list[Command] = []
+        if gone and (decider := self._tasks.decider) is not None:
+            place = decider.plan.worker, decider.plan.name, decider.attempt
+            commands.append(ReleaseClaims(*place, gone))
+        if gone or lost:
+            self._sweeps.missed()
+        answer = AnswerNeeds(task.plan.worker, event.task, event.attempt, event.proposal, still_open, (*gone, *lost))
+        return [*commands, answer]
+
+    def passed_on(self, event: DecisionEvent) -> list[Command]:
+        """A solitary task and the decider speak with each other, while both are the current attempts."""
+        decider = self._tasks.decider
+        if decider is None or decider.state is not TaskState.READY:
+            return []
+        place = decider.plan.worker, decider.plan.name, decider.attempt
+        match event:
+            case DecisionAsked():
+                known = self._tasks.current(event.task, event.attempt) is not None
+                return [AskDecision(*place, event.task, event.attempt, event.question)] if known else []
+            case DecisionMade():
+                asker = self._tasks.current(event.asker, event.asker_attempt)
+                if asker is None or (event.task, event.attempt) != place[1:]:
+                    return []
+                return [AnswerDecision(asker.plan.worker, event.asker, event.asker_attempt, event.decision)]
+            case _:
+                assert_never(event)

@@ -1,0 +1,110 @@
+"""The end of a run: how much it may lose, what it publishes, and when its manifest is written."""
+
+from __future__ import annotations
+
+from headrace.controller.core.log import Leadership
+from headrace.controller.core.messages import Allowance, Command, ManifestWritten, WriteManifest
+from headrace.store import counted
+from headrace.store.ledger import LedgerState, VersionPublished
+
+#: Seconds before a manifest is written again that the store did not take, but may take later.
+MANIFEST_AGAIN_S = 2.0
+#: Closed records from which on a share of quarantined ones means something: the first bad record may be the first.
+SHARE_RECORDS_MIN = 1000
+
+
+def excess(allowance: Allowance, ledger: LedgerState, dataset: str, *, at_end: bool) -> str:
+    """Why the run has lost too much, and where that can be seen; empty if it has not."""
+    if allowance.records is None and allowance.share is None:
+        return ""
+    for sink, counts in ledger.counts.items():
+        lost, all_of_them = counts.quarantined, counts.records
+        judged = at_end or all_of_them >= SHARE_RECORDS_MIN
+        too_many = allowance.records is not None and lost > allowance.records
+        too_great = allowance.share is not None and judged and lost > allowance.share * all_of_them
+        if too_many or too_great:
+            verb = "is" if lost == 1 else "are"
+            allowed = f"{allowance.records}" if too_many else f"{100 * (allowance.share or 0.0):g}%"
+            chief = max(counts.quarantined_by, key=counts.quarantined_by.__getitem__, default="unknown")
+            records = counted(all_of_them, "record")
+            return (
+                f"{lost} of {records} closed by sink {sink} {verb} quarantined, more than the {allowed} "
+                f"allowed; most of them by {chief}; see `headrace dataset show {dataset} --quarantine`, then mend "
+                "the input or raise --max-quarantined and run it again"
+            )
+    return ""
+
+
+def kept_nothing(ledger: LedgerState, dataset: str) -> str:
+    """Why no version is published of a dataset that is closed and holds nothing, and what to do; empty if it does."""
+    if any(counts.kept for counts in ledger.counts.values()):
+        return ""
+    counts = max(ledger.counts.values(), key=lambda item: item.records, default=None)
+    if counts is None or not counts.records:
+        return "nothing was kept, since the input holds no records: no version is published; see to the input"
+    parts: list[str] = []
+    reasons = (
+        ("quarantined", counts.quarantined, counts.quarantined_by),
+        ("filtered", counts.filtered, counts.filtered_by),
+        ("duplicate", counts.duplicate, dict[str, int]()),
+    )
+    for verdict, count, by in reasons:
+        if count:
+            chief = max(by, key=by.__getitem__) if by else ""
+            parts.append(f"{count:,} {verdict}" + (f" (most of them by {chief})" if chief else ""))
+    shown = "--quarantine" if counts.quarantined >= counts.filtered else "--samples"
+    return (
+        f"nothing was kept of {counted(counts.records, 'record')}: {', '.join(parts)}; no version is published. See "
+        f"`headrace dataset show {dataset} {shown}`, then mend the input or the pipeline and run it again"
+    )
+
+
+class Publishing:
+    """Publishes a version of the dataset, and has its manifest written before the log is handed over."""
+
+    def __init__(self, dataset: str, leadership: Leadership[LedgerState]) -> None:
+        self._dataset, self._leadership, self._ledger = dataset, leadership, leadership.ledger
+        self._write_at: float | None = None
+        #: Why the store did not take the manifest.
+        self.trouble = ""
+
+    @property
+    def wake_at(self) -> float | None:
+        """When the manifest is written again."""
+        return self._write_at
+
+    def complete(self) -> list[Command]:
+        """All is closed: publish a version, or write the manifest of the one that has it all."""
+        newest = self._ledger.newest
+        if newest is not None and newest.complete and not self._ledger.unshown:
+            return [WriteManifest(self._dataset)]
+        self._leadership.submit(VersionPublished(self._ledger.version + 1, "completed"))
+        return []
+
+    def stopped(self) -> list[Command]:
+        """The run was stopped and the sinks are empty: publish what is closed."""
+        if kept_nothing(self._ledger, self._dataset):
+            self._leadership.resign()
+            return []
+        if self._ledger.newest is not None and not self._ledger.unshown:
+            return [WriteManifest(self._dataset)]
+        self._leadership.submit(VersionPublished(self._ledger.version + 1, "stopped", complete=False))
+        return []
+
+    def written(self, event: ManifestWritten, now: float) -> str:
+        """Hand the log over only now, so that the manifest stands when the run ends; why the run fails, if it does."""
+        self.trouble = event.error
+        if event.stalled:
+            self._write_at = now + MANIFEST_AGAIN_S
+            return ""
+        if event.error:
+            return f"all is committed, but the manifest could not be written: {event.error}; run it again"
+        self._leadership.resign()
+        return ""
+
+    def write_again(self, now: float) -> list[Command]:
+        """The store may have room again."""
+        if self._write_at is None or now < self._write_at:
+            return []
+        self._write_at = None
+        return [WriteManifest(self._dataset)]

@@ -1,0 +1,81 @@
+"""Sweeps of one run: when a marker passes all tasks, and what is known of the records between sources and sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.controller.core.messages import Command, TaskSwept
+from headrace.controller.core.run.input import Intake
+from headrace.controller.core.run.states import SWEEP_TRANSITIONS, Machine, SweepState, SweepTurn
+from headrace.controller.core.run.tasks import RunTasks
+
+_HALT_SWEEPS = (SweepState.HALT_SWEEP, SweepState.HALT_OUTDATED)
+
+
+class Sweeps:
+    """Begins sweeps through the tasks, and seals the sinks where one has left nothing on its way."""
+
+    def __init__(self, intake: Intake, sinks: Sequence[str]) -> None:
+        self._intake, self._sinks = intake, sinks
+        self._machine = Machine("sweep", SWEEP_TRANSITIONS, SweepState.FLOWING)
+
+    @property
+    def settled(self) -> bool:
+        """All input was sent, nothing was lost, and what sinks held at the last sweep is closed."""
+        return self._machine.state is SweepState.SETTLED and self._intake.held_are_closed()
+
+    @property
+    def empty(self) -> bool:
+        """Sources have let go, nothing is on its way, and what sinks held is closed."""
+        return self._machine.state is SweepState.HALTED and self._intake.held_are_closed()
+
+    @property
+    def nothing_flows(self) -> bool:
+        """No record is between a source and a sink."""
+        return self._machine.state in (SweepState.SETTLED, SweepState.HALTED)
+
+    def lost(self) -> None:
+        """An attempt died or a link was cut: find and read again what it had."""
+        self._intake.abort_sweep()
+        self._machine.note(SweepTurn.LOST)
+
+    def missed(self) -> None:
+        """Open records are in no queue, and a sweep has to find them."""
+        self._machine.note(SweepTurn.MISSED)
+
+    def more(self) -> None:
+        """Something is on its way that the last sweep did not see."""
+        self._machine.note(SweepTurn.MORE)
+
+    def halt(self) -> None:
+        """The next sweep has sources let go of what they have not sent."""
+        self._intake.abort_sweep()
+        self._machine.note(SweepTurn.HALT_ASKED)
+
+    def resume(self) -> None:
+        """Sources read again."""
+        self._machine.turn(SweepTurn.RESUMED)
+
+    def begin_if_due(self, tasks: RunTasks, *, all_read: bool, finish: bool) -> list[Command]:
+        """Begin a sweep where one is due; `finish`: also if nothing was lost."""
+        state = self._machine.state
+        due = state in (SweepState.MISSING, SweepState.HALTING) or (state is SweepState.FLOWING and finish)
+        if not due or not tasks.table.stable or tasks.links_missing:
+            return []
+        last = all_read and state is not SweepState.HALTING
+        self._machine.turn(SweepTurn.BEGAN_LAST if last else SweepTurn.BEGAN)
+        number = self._intake.begin_sweep(task.plan.name for task in tasks)
+        return tasks.sweep(number, halt=state is SweepState.HALTING)
+
+    def swept(self, event: TaskSwept, tasks: RunTasks, *, listed: bool, halted_for: str) -> list[Command]:
+        """A marker passed a task; behind the last task of a sweep, queue what was lost, and seal if nothing was."""
+        if not self._intake.swept(event):
+            return []
+        if self._machine.state in _HALT_SWEEPS:
+            self._machine.turn(SweepTurn.SWEPT)
+            return tasks.seal(self._sinks, halted_for)
+        lost = self._intake.requeue_lost()
+        # What a source sent after the marker is still on its way if it was reading when the sweep began.
+        clean = self._machine.state is SweepState.FINAL and not lost and self._intake.idle and listed
+        self._machine.turn(SweepTurn.SWEPT_CLEAN if clean else SweepTurn.SWEPT)
+        return tasks.seal(self._sinks, "end") if clean else []
