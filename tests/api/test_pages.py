@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace import Pipeline, read, run, tokenize, write_tokens
-from headrace.chaos.live.scenario_file import scenario_of
+from headrace.chaos.live.scenario.scenario_file import scenario_of
 from tests.kits.run.small_tokenizer import small_tokenizer
 from tests.kits.stages.models import write_arpa, write_fasttext, write_token_onnx
 

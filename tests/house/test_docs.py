@@ -1,6 +1,7 @@
 """The docs: no link leads nowhere, no page is unlinked, and no command is shown with an option that it has not."""
 
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ DECISIONS = ROOT / "docs/decisions"
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 SHOWN = re.compile(r"^(?:\$ )?headrace .*(?:\\\n.*)*|`headrace [^`]*`", re.MULTILINE)
+FENCED = re.compile(r"^```(?:sh[^\n]*)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINE = re.compile(r"^ *(?:\$ )?(headrace (?:.*\\\n)*.*)", re.MULTILINE)
 TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
 TOP: Any = get_command(app)
 
@@ -75,3 +78,16 @@ def test_every_table_begins_with_its_head(page: Path) -> None:
     for table in TABLE.findall(text):
         head, rule, *_ = [*table.splitlines(), ""]
         assert re.fullmatch(r"\|( *:?-+:? *\|)+", rule), head
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_line_in_a_block_is_understood(page: Path) -> None:
+    lines = [line for block in FENCED.findall(page.read_text()) for line in LINE.findall(block)]
+    for line in (line for line in lines if "[-" not in line):
+        words = shlex.split(line.replace("\\\n", " "), comments=True)[1:]
+        end = next((place for place, word in enumerate(words) if word[0] in "|>;&<"), len(words))
+        command, rest = TOP, words[:end]
+        while rest and rest[0] in getattr(command, "commands", {}):
+            command = command.commands[rest.pop(0)]
+        with command.make_context("headrace", rest):
+            pass
