@@ -18,8 +18,8 @@ help:  ## this list
 quickstart: $(VENV)/.quickstart  ## the main job on text that is on this machine, without torch, in about two minutes
 	@$(BIN)/headrace quickstart
 
-test: $(VENV)/.dev  ## every test but the long suites, in two processes
-	$(BIN)/python -m pytest -m "not slow and not trainers" -n 2 --durations 25 $(PYTEST_ARGS)
+test: $(VENV)/.dev  ## every test but the long suites, in three processes
+	$(BIN)/python -m pytest -m "not slow and not trainers" -n 3 --durations 25 $(PYTEST_ARGS)
 
 check: $(VENV)/.dev  ## ruff, mypy, pyright and the walls between the folders
 	$(BIN)/ruff check .

@@ -3,9 +3,9 @@
 `make test` must say the same of the same tree each time. `--hypothesis-profile=search`, which `make search` gives,
 draws fresh examples, ten times as many; what it finds becomes an `@example` of the test.
 
-And what runs beside what, where pytest-xdist runs the suite in two processes, as `make test` has it: one begins with
-the tests that start whole runs and clusters, the other with those that are one process, until they meet. So for most of
-the time there is one whole run at a time, and neither process is idle at the end.
+And what runs beside what, where pytest-xdist runs the suite in three processes, as `make test` has it: one begins with
+the tests that start whole runs and clusters, the others with those that are one process, until they meet. So for much
+of the time there is one whole run at a time, and no process is idle at the end.
 
 And that this tree is what is installed. And which signals are heard. A shell without job control has what it starts in
 the background ignore Ctrl-C, and what that starts in turn. The programs that tests start are to meet signals as a

@@ -3,14 +3,26 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+COMMAND = [sys.executable, "-P", "-m", "headrace.cli"]
+#: Of the endpoint that a bucket has without one: nothing answers there.
+UNREACHED = ("dataset", "verify", "s3://bucket/x")
+
 
 def headrace(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "headrace.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120)
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, cwd=cwd, timeout=120)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unreached() -> Iterator[subprocess.Popen[str]]:
+    """A command that asks an endpoint again and again until it gives up: it does so while the other tests run."""
+    with subprocess.Popen([*COMMAND, *UNREACHED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        yield process
+        process.kill()
 
 
 @pytest.mark.parametrize(
@@ -34,26 +46,6 @@ def test_wrong_usage_ends_with_two_and_one_line(arguments: tuple[str, ...], word
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("dataset", "show", "nothing"), "holds no dataset"),
-        (("dataset", "verify", "s3://bucket/x"), "s3://"),
-        (("dataset", "show", "ftp://x"), "unknown scheme"),
-        (("status", "--controller", "insecure-tcp:127.0.0.1:1"), "no controller answers at insecure-tcp:127.0.0.1:1"),
-        (("stop", "p", "--controller", "insecure-tcp:127.0.0.1:1"), "headrace controller"),
-    ],
-)
-def test_faults_end_with_one_and_a_line_that_names_the_thing(
-    arguments: tuple[str, ...], words: str, tmp_path: Path
-) -> None:
-    done = headrace(*arguments, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("headrace: ")
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_a_wrong_parameter_ends_a_run_with_two_and_names_the_known_ones(tmp_path: Path) -> None:
     (tmp_path / "p.py").write_text("def build(input: str, n: int = 3): ...\n")
     done = headrace("run", "p.py", "-p", "input=x", "-p", "m=3", cwd=tmp_path)
@@ -74,3 +66,28 @@ def test_a_folder_without_datasets_lists_none(tmp_path: Path) -> None:
     assert "no dataset below" in headrace("dataset", "ls", str(tmp_path)).stdout
     found = json.loads(headrace("dataset", "ls", str(tmp_path), "--json").stdout)
     assert found["datasets"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("dataset", "show", "nothing"), "holds no dataset"),
+        (("dataset", "show", "ftp://x"), "unknown scheme"),
+        (("status", "--controller", "insecure-tcp:127.0.0.1:1"), "no controller answers at insecure-tcp:127.0.0.1:1"),
+        (("stop", "p", "--controller", "insecure-tcp:127.0.0.1:1"), "headrace controller"),
+        (UNREACHED, "s3://"),
+    ],
+)
+def test_faults_end_with_one_and_a_line_that_names_the_thing(
+    arguments: tuple[str, ...], words: str, tmp_path: Path, unreached: subprocess.Popen[str]
+) -> None:
+    process = unreached
+    if arguments != UNREACHED:
+        process = subprocess.Popen(
+            [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+        )
+    out, errors = process.communicate(timeout=120)
+    assert (process.returncode, out) == (1, "")
+    assert errors.startswith("headrace: ")
+    assert words in errors
+    assert "Traceback" not in errors

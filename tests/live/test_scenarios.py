@@ -12,7 +12,7 @@ from tests.kits.store.s3_server import shared_server
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "chaos"
 #: Run with every test; the others take longer.
-QUICK = ("tasks", "power", "network", "unplugged")
+QUICK = ("tasks", "network")
 
 
 def scenarios() -> list[object]:
@@ -54,7 +54,7 @@ def test_the_dataset_after_a_scenario_is_that_of_a_run_without_faults(
 
 
 def test_without_root_what_takes_namespaces_is_skipped_and_in_ci_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rights.os.geteuid", lambda: 1000)
+    monkeypatch.setattr("tests.kits.host.rights.os.geteuid", lambda: 1000)
     monkeypatch.delenv(VARIABLE, raising=False)
     with pytest.raises(pytest.skip.Exception):
         need_namespaces()

@@ -56,7 +56,7 @@ def closed_shards(dataset: Path) -> int:
 @pytest.mark.parametrize(
     ("kills", "edges"),
     [
-        pytest.param(10, (), id="fused"),
+        pytest.param(5, (), id="fused"),
         pytest.param(50, (), id="fused, fifty times", marks=pytest.mark.slow),
         pytest.param(50, ("--no-fuse",), id="rings, fifty times", marks=pytest.mark.slow),
     ],
@@ -83,7 +83,7 @@ def test_a_dataset_killed_again_and_again_is_the_dataset_of_an_undisturbed_run(
 
 
 @pytest.mark.parametrize("edges", [(), ("--no-fuse",)], ids=["fused", "rings"])
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
 def test_a_task_killed_while_the_rest_runs_costs_no_record(
     home: Path, undisturbed: Path, tmp_path: Path, edges: tuple[str, ...], seed: int
 ) -> None:

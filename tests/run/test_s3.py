@@ -71,7 +71,7 @@ def test_input_and_output_on_s3_give_the_documents_of_local_files(undisturbed: P
     assert by_place(undisturbed_s3) == by_place(undisturbed)
 
 
-@pytest.mark.parametrize("kills", [6, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.slow)])
 def test_a_dataset_from_s3_to_s3_survives_the_death_of_everything(
     home: Path, undisturbed_s3: Path, server: S3Server, tmp_path: Path, kills: int
 ) -> None:

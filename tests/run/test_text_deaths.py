@@ -109,7 +109,7 @@ def left(output: Path) -> list[Path]:
 @pytest.mark.parametrize(
     ("kills", "edges"),
     [
-        pytest.param(5, (), id="fused"),
+        pytest.param(3, (), id="fused"),
         pytest.param(20, (), id="fused, twenty times", marks=pytest.mark.slow),
         pytest.param(20, ("--no-fuse",), id="rings, twenty times", marks=pytest.mark.slow),
     ],

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
 
 import certifi
 import pytest
@@ -33,11 +34,32 @@ def server() -> S3Server:
     return shared_server()
 
 
+def written(folder: pathlib.Path) -> pathlib.Path:
+    (folder / "bad.py").write_text(kit.PIPELINE.replace("TOKENIZER", small_tokenizer()))
+    (folder / "in.jsonl").write_bytes(kit.TEXT)
+    return folder
+
+
 @pytest.fixture
 def home(tmp_path: pathlib.Path) -> pathlib.Path:
-    (tmp_path / "bad.py").write_text(kit.PIPELINE.replace("TOKENIZER", small_tokenizer()))
-    (tmp_path / "in.jsonl").write_bytes(kit.TEXT)
-    return tmp_path
+    return written(tmp_path)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unreached(tmp_path_factory: pytest.TempPathFactory, server: S3Server) -> Iterator[list[subprocess.Popen[str]]]:
+    """Runs to and from a store that does not answer: they try and give up while the other tests run.
+
+    The server gives credentials.
+    """
+    home = written(tmp_path_factory.mktemp("unreached"))
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        where = f"?endpoint=http://127.0.0.1:{nobody.getsockname()[1]}"
+        runs = [start(home, "in.jsonl", f"s3://bucket/out{where}"), start(home, f"s3://bucket/in.jsonl{where}", "out")]
+        yield runs
+        for process in runs:
+            process.kill()
+            process.communicate()
 
 
 @pytest.fixture
@@ -93,15 +115,6 @@ def test_credentials_without_the_right_to_write_end_the_run_with_one_line(home: 
     reader = {"AWS_ACCESS_KEY_ID": READER_ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": READER_SECRET_KEY}
     done = kit.run(home, "in.jsonl", server.uri(), environment=reader)
     assert "these credentials have no right to this" in kit.the_line(done)
-
-
-def test_a_store_that_cannot_be_reached_ends_the_run_with_one_line(home: pathlib.Path) -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        where = f"?endpoint=http://127.0.0.1:{nobody.getsockname()[1]}"
-        runs = [start(home, "in.jsonl", f"s3://bucket/out{where}"), start(home, f"s3://bucket/in.jsonl{where}", "out")]
-        for process in runs:
-            assert "is the right endpoint and can be reached from this host" in kit.the_line(ended(process))
 
 
 def test_a_run_over_tls_knows_its_stores_by_the_ca_of_the_environment_and_ends_with_one_line_without(
@@ -193,3 +206,8 @@ def test_a_run_that_waits_for_room_can_be_cancelled_and_goes_on_later(home: path
         enlarge(disk, 64 << 20)
         report = kit.check_complete(kit.run(home, "in.jsonl", "disk/out"), str(disk / "out"))
         assert report["records_resumed"] >= len(before)
+
+
+def test_a_store_that_cannot_be_reached_ends_the_run_with_one_line(unreached: list[subprocess.Popen[str]]) -> None:
+    for process in unreached:
+        assert "is the right endpoint and can be reached from this host" in kit.the_line(ended(process))

@@ -67,7 +67,7 @@ def closed(home: Path) -> dict[str, int]:
     return {Path(state.fragment.uri).name: state.of("write").size for state in states}
 
 
-@pytest.mark.parametrize("name", ["b.jsonl", "b.jsonl.gz"])
+@pytest.mark.parametrize("name", ["b.jsonl", pytest.param("b.jsonl.gz", marks=pytest.mark.slow)])
 def test_a_file_whose_device_fails_halts_alone_and_is_given_up_if_asked(home: Path, device: Path, name: str) -> None:
     (home / "corpus" / name).symlink_to(device)
     done = run(home)

@@ -45,7 +45,9 @@ LINES = [
 ]
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst"])
+@pytest.mark.parametrize(
+    "name", ["a.jsonl", *(pytest.param(name, marks=pytest.mark.slow) for name in ("a.jsonl.gz", "a.jsonl.zst"))]
+)
 def test_odd_lines_are_quarantined_one_by_one_and_all_others_kept(tmp_path: pathlib.Path, name: str) -> None:
     data = b"\xef\xbb\xbf" + b"\n".join(line for line, _, _ in LINES)
     pack = {"a.jsonl": bytes, "a.jsonl.gz": gzip.compress, "a.jsonl.zst": files.zstd}[name]

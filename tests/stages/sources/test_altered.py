@@ -115,7 +115,9 @@ def test_a_file_that_was_touched_or_copied_over_is_the_same_and_nothing_is_read_
     assert rebuilt.returncode == 0, rebuilt.stderr
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.parquet"])
+@pytest.mark.parametrize(
+    "name", ["a.jsonl", *(pytest.param(name, marks=pytest.mark.slow) for name in ("a.jsonl.gz", "a.parquet"))]
+)
 def test_a_file_that_holds_other_bytes_halts_by_default_and_is_named(tmp_path: pathlib.Path, name: str) -> None:
     path = fill(tmp_path)[name]
     kept = report(tmp_path)["kept"]

@@ -66,11 +66,17 @@ TRAINED: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def few_codes() -> list[int]:
+    """Some blocks of the code points that a sweep takes."""
+    near = {ord(new) + step for new in NEW for step in range(-0x1F, 0x20)}
+    return [code for code in sweep_codes() if code < 0x500 or code in near]
+
+
 @pytest.fixture(autouse=True)
-def _few_code_points(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+def _few_code_points(few_codes: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     """A sweep of some blocks in place of four seconds, and a cache of the test's own."""
-    few = [code for code in sweep_codes() if code < 0x500 or any(abs(code - ord(new)) < 0x20 for new in NEW)]
-    monkeypatch.setattr(engine_check, "sweep_codes", lambda: few)
+    monkeypatch.setattr(engine_check, "sweep_codes", lambda: few_codes)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
