@@ -63,7 +63,7 @@ def run(scene: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(asyncio.wait_for(scene(), PATIENCE_S))  # type: ignore[arg-type]
 
 
-def test_a_fault_is_done_once_by_its_name_and_its_victim_is_named(victim: "subprocess.Popen[bytes]") -> None:
+def test_a_fault_is_done_once_by_name_and_its_victim_named(victim: "subprocess.Popen[bytes]") -> None:
     async def scene() -> None:
         async with agent() as (made, told, _):
             made.asked(fault(victim, "kill"))
@@ -103,7 +103,7 @@ def test_what_nobody_is_there_for_or_nobody_knows_is_refused(victim: "subprocess
     run(scene)
 
 
-def test_a_storm_strikes_what_passes_between_its_ends_and_what_it_struck_is_told() -> None:
+def test_a_storm_strikes_what_passes_between_its_ends_and_reports_it() -> None:
     async def scene() -> None:
         async with agent() as (made, told, gates):
             asked = pb.FaultAsked(fault="x", worker=ONE, kind="loss", target="ways", share=1.0, for_s=3600.0)
@@ -136,7 +136,7 @@ def worker() -> Iterator["subprocess.Popen[bytes]"]:
         process.kill()
 
 
-def test_an_end_of_another_host_is_known_by_its_address_and_one_of_this_host_by_its_worker(
+def test_a_remote_end_is_known_by_address_and_a_local_by_worker(
     worker: "subprocess.Popen[bytes]",
 ) -> None:
     assert worker.stdout is not None

@@ -46,7 +46,7 @@ def test_wrong_usage_ends_with_two_and_one_line(arguments: tuple[str, ...], word
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_wrong_parameter_ends_a_run_with_two_and_names_the_known_ones(tmp_path: Path) -> None:
+def test_a_wrong_parameter_ends_with_two_and_names_the_known_ones(tmp_path: Path) -> None:
     (tmp_path / "p.py").write_text("def build(input: str, n: int = 3): ...\n")
     done = headrace("run", "p.py", "-p", "input=x", "-p", "m=3", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")

@@ -82,7 +82,7 @@ def test_logs_are_kept_in_a_folder_that_need_not_be_there(tmp_path: Path, monkey
     assert (tmp_path / "new" / "logs" / "controller.log").stat().st_size > 0
 
 
-def test_a_controller_that_died_is_started_again_at_its_socket_which_nobody_else_may_have() -> None:
+def test_a_dead_controller_is_started_again_at_its_own_socket() -> None:
     with Embedded(1) as embedded:
         address = embedded.address()
         path = Path(address.removeprefix("unix:"))

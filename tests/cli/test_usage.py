@@ -83,7 +83,7 @@ def test_a_port_that_is_none_is_wrong_usage(text: str) -> None:
         check_address("--listen", text)
 
 
-def test_no_part_of_a_line_of_a_log_is_obeyed_by_a_terminal() -> None:
+def test_no_part_of_a_log_line_is_obeyed_by_a_terminal() -> None:
     from headrace.cli.commands.logs import line_text
 
     odd = "\x1b[2J\u2028\r"

@@ -116,7 +116,7 @@ def test_a_file_that_cannot_be_used_is_told_with_its_line(tmp_path: Path, text: 
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
-def test_what_a_file_imports_from_beside_it_travels_with_it_wherever_the_import_stands(tmp_path: Path) -> None:
+def test_imports_from_beside_a_file_travel_with_it_wherever_they_stand(tmp_path: Path) -> None:
     (tmp_path / "p.py").write_text(OWN)
     for name, text in OWN_MODULES.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -137,7 +137,7 @@ def test_what_a_file_imports_from_beside_it_travels_with_it_wherever_the_import_
     assert "source of words_up" in "".join(difference(pipeline.identity(), changed.identity()))
 
 
-def test_another_version_of_an_installed_distribution_makes_another_version_of_a_users_pipeline(
+def test_another_version_of_a_distribution_makes_another_version_of_the_pipeline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "p.py").write_text(OWN)
@@ -154,7 +154,7 @@ def test_another_version_of_an_installed_distribution_makes_another_version_of_a
     assert versions[0] == versions[2] != versions[1]
 
 
-def test_a_module_that_cannot_be_read_as_python_is_named_with_its_line(tmp_path: Path) -> None:
+def test_a_module_that_is_no_python_is_named_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "p.py").write_text(OWN.replace("import words_up", "..."))
     for name, text in OWN_MODULES.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -35,7 +35,7 @@ def test_a_node_is_who_its_certificate_says(cluster: Cluster) -> None:
     assert peer.fingerprint == fingerprint(node.certificate())
 
 
-def test_each_way_of_not_being_a_worker_of_this_cluster_has_its_name(cluster: Cluster) -> None:
+def test_each_way_of_not_being_a_worker_here_has_its_name(cluster: Cluster) -> None:
     authority = cluster.authority.certificate()
     foreign = Cluster("test").node("w").certificate()
     expired = cluster.node("w", made=timedelta(days=-2)).certificate()
@@ -152,7 +152,7 @@ def altered(certificate: x509.Certificate, what: bytes, by: bytes) -> bytes:
     return der.replace(what, by, 1)
 
 
-def test_a_certificate_that_turns_out_to_be_none_when_it_is_read_is_refused(cluster: Cluster) -> None:
+def test_a_certificate_that_is_none_when_read_is_refused(cluster: Cluster) -> None:
     node, authority = cluster.node("w").certificate(), cluster.authority.certificate()
     # The library reads the version at once, and the subject when it is asked for.
     with pytest.raises(CertificateUntrustedError):

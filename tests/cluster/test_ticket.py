@@ -114,7 +114,7 @@ def test_a_number_out_of_range_makes_no_ticket(number: int) -> None:
         replace(SAMPLE, epoch=number)
 
 
-def test_an_end_accepts_the_ticket_that_it_was_given_and_says_of_another_what_differs() -> None:
+def test_an_end_accepts_its_ticket_and_says_how_another_differs() -> None:
     ours = encode_ticket(SAMPLE, KEY)
     match_ticket(ours, ours)
     with pytest.raises(TicketMismatchError, match="the ticket says sender_attempt 99, this end was told"):

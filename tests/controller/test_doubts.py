@@ -5,7 +5,7 @@ import pytest
 from headrace.controller.doubts import LINES_MAX, WINDOW_S, Doubts
 
 
-def test_a_worker_that_lies_without_end_gets_a_few_lines_and_a_number(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_worker_that_lies_endlessly_gets_lines_and_a_number(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
     doubts = Doubts(lambda: now[0])
     for _ in range(1000):

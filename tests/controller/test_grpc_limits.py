@@ -135,7 +135,7 @@ def ended_within(connection: socket.socket, seconds: float) -> bool:
     return True
 
 
-def test_half_open_connections_have_a_deadline_and_a_number_and_sessions_that_stand_go_on(served: Served) -> None:
+def test_half_open_connections_have_a_deadline_and_a_limit(served: Served) -> None:
     with served.stub(served.operator()) as stub, contextlib.ExitStack() as held:
         standing = stub.Watch(pb.WatchRequest(interval_s=0.1), timeout=PATIENCE_S)
         next(standing)

@@ -102,9 +102,7 @@ def test_words_of_an_error_name_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("planted", [NEWER, FOREIGN])
-def test_a_leader_that_finds_what_it_cannot_read_at_its_number_steps_down_and_says_so(
-    tmp_path: Path, planted: bytes
-) -> None:
+def test_a_leader_that_cannot_read_its_number_steps_down_loudly(tmp_path: Path, planted: bytes) -> None:
     async def scene(cluster: Cluster) -> None:
         assert cluster.shell.core.log is not None
         number = cluster.shell.core.log.ledger.number + 1
@@ -122,7 +120,7 @@ def test_a_leader_that_finds_what_it_cannot_read_at_its_number_steps_down_and_sa
     assert play(tmp_path, scene) == []
 
 
-def test_an_entry_that_has_no_bytes_ends_the_term_and_not_the_controller(tmp_path: Path) -> None:
+def test_an_entry_without_bytes_ends_the_term_only(tmp_path: Path) -> None:
     async def scene(cluster: Cluster) -> None:
         assert cluster.shell.core.log is not None
         term = cluster.shell.core.log.term
@@ -153,9 +151,7 @@ def test_a_write_that_raises_what_nobody_thought_of_ends_the_term(
     assert play(tmp_path, scene) == []
 
 
-def test_an_event_that_the_core_cannot_take_is_told_to_the_loop_where_nobody_else_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_event_that_the_core_refuses_reaches_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(cluster: Cluster) -> None:
         def fails(*_: object) -> None:
             raise KeyError("nobody thought of this")

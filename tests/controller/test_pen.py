@@ -14,7 +14,7 @@ from headrace.store.ledger.log import Log
 from headrace.store.open import open_store
 
 
-def test_who_finds_anothers_entry_at_its_number_is_not_told_that_its_own_stands(tmp_path: Path) -> None:
+def test_finding_anothers_entry_tells_nobody_that_its_own_stands(tmp_path: Path) -> None:
     async def act() -> None:
         pen = Pen(str(tmp_path))
         await pen.lead()

@@ -58,7 +58,7 @@ async def told(session: Session) -> list[str | None]:
     return [message.WhichOneof("message") async for message in session]
 
 
-def test_a_worker_that_dies_of_its_welcome_leaves_its_name_to_the_next() -> None:
+def test_a_worker_that_dies_at_its_welcome_frees_its_name() -> None:
     async def scene(house: House) -> None:
         first, _ = await house.greet(pid=1)
         registered = asyncio.ensure_future(anext(first))
@@ -75,7 +75,7 @@ def test_a_worker_that_dies_of_its_welcome_leaves_its_name_to_the_next() -> None
     play(scene)
 
 
-def test_a_session_that_was_followed_by_another_before_it_registered_registers_no_more() -> None:
+def test_a_session_followed_before_registering_registers_no_more() -> None:
     async def scene(house: House) -> None:
         older, _ = await house.greet(pid=1, cores=1)
         newer, _ = await house.greet(pid=1, cores=2)
@@ -109,7 +109,7 @@ async def greeting(house: House, message: pb.FromWorker) -> pb.ToWorker:
     return answer
 
 
-def test_who_does_not_register_first_or_not_within_bounds_is_refused_and_named() -> None:
+def test_registering_late_or_out_of_bounds_is_refused_by_name() -> None:
     async def scene(house: House) -> None:
         bad = pb.Register(worker="w", version=version("headrace"), cores=-1)
         for message in (pb.FromWorker(heartbeat=pb.Heartbeat()), pb.FromWorker(register=bad)):

@@ -54,7 +54,7 @@ def test_a_question_that_asks_for_a_worker_is_answered_when_one_comes() -> None:
     assert [worker.worker for worker in reply.workers] == ["w"]
 
 
-def test_a_question_that_asks_for_a_worker_is_answered_in_the_end_without_one() -> None:
+def test_a_question_for_a_worker_is_answered_eventually_without_one() -> None:
     asked = pb.StatusRequest(workers=1, within_s=0.01)
     assert not asyncio.run(asyncio.wait_for(_status(asked), DEADLINE_S)).workers
 
@@ -93,6 +93,6 @@ async def end_behind_a_change() -> None:
     await asyncio.wait_for(following, DEADLINE_S)
 
 
-def test_the_end_of_a_run_is_told_at_once_though_another_change_is_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_a_run_is_told_despite_held_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "BETWEEN_S", 10 * DEADLINE_S)
     asyncio.run(end_behind_a_change())

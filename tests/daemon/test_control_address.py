@@ -46,7 +46,7 @@ def test_loopback_is_what_a_name_resolves_to_and_not_how_it_begins(monkeypatch: 
             loopback(f"{host}:7")
 
 
-def test_plain_tcp_is_had_by_its_full_name_and_is_bound_to_a_number() -> None:
+def test_plain_tcp_needs_its_full_name_and_binds_a_number() -> None:
     assert to_call("insecure-tcp:localhost:7420") in ("127.0.0.1:7420", "[::1]:7420")
     assert to_listen("insecure-tcp:127.0.0.1:0") == ("127.0.0.1:0", -1)
 
@@ -98,7 +98,7 @@ def test_a_host_that_is_nowhere_is_not_spoken_to(monkeypatch: pytest.MonkeyPatch
         loopback("h:7")
 
 
-def test_what_stands_in_the_place_of_a_socket_and_is_none_is_not_spoken_to(tmp_path: Path) -> None:
+def test_what_stands_in_a_sockets_place_is_not_spoken_to(tmp_path: Path) -> None:
     path = make_private(tmp_path / "sockets") / "c.sock"
     path.touch()
     with pytest.raises(NotPrivateError, match="is no socket of user"):

@@ -17,7 +17,7 @@ def said_by(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=RUN_S_MAX)
 
 
-def test_a_forked_process_ends_with_the_code_of_what_it_does_and_never_comes_back() -> None:
+def test_a_forked_process_ends_with_its_code_and_never_returns() -> None:
     done = said_by("""
 print("before", flush=True)
 codes = [fork(live, keep=[]).wait() for live in (lambda: 0, lambda: 7, lambda: sys.exit(3), lambda: 1 // 0)]
@@ -47,7 +47,7 @@ print(os.read(pipes[1][0], 1000).decode())
     assert found == expected
 
 
-def test_a_killed_one_is_told_with_its_signal_and_killing_the_dead_harms_nobody() -> None:
+def test_a_killed_process_tells_its_signal_and_killing_twice_is_harmless() -> None:
     done = said_by("""
 read, write = os.pipe()
 def live():

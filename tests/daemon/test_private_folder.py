@@ -86,7 +86,7 @@ def test_a_folder_that_others_may_enter_or_replace_is_refused_by_name(
         make_private(folder)
 
 
-def test_a_link_on_the_way_is_followed_and_what_it_leads_through_is_looked_at(tmp_path: Path) -> None:
+def test_a_link_on_the_way_is_followed_and_examined(tmp_path: Path) -> None:
     (tmp_path / "open").mkdir()
     make_private(tmp_path / "open" / "private")
     (tmp_path / "way").symlink_to("open")
@@ -158,7 +158,7 @@ def test_the_usual_folder_is_the_users_own(given: str, tmp_path: Path, monkeypat
     assert runtime_folder() == (login / "headrace" if given == "login" else usual)
 
 
-def test_a_place_is_held_by_one_process_and_free_when_it_has_ended(tmp_path: Path) -> None:
+def test_a_place_is_held_by_one_process_until_it_ends(tmp_path: Path) -> None:
     path = tmp_path / "runtime" / "x.sock"
     held = claim(path)
     path.touch()
@@ -172,7 +172,7 @@ def test_a_place_is_held_by_one_process_and_free_when_it_has_ended(tmp_path: Pat
     assert not path.exists(), "what a dead process left is cleared away"
 
 
-def test_a_socket_in_a_folder_with_a_long_name_is_reached_all_the_same(tmp_path: Path) -> None:
+def test_a_socket_in_a_long_named_folder_is_reached(tmp_path: Path) -> None:
     path = make_private(tmp_path / ("long" * 40)) / "x.sock"
     assert len(os.fsencode(path)) > SOCKET_BYTES_MAX
     with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
@@ -211,7 +211,7 @@ def test_what_is_no_socket_of_this_user_is_not_spoken_to(tmp_path: Path) -> None
         check_socket(path)
 
 
-def test_a_socket_that_another_user_put_there_or_may_reach_is_not_spoken_to(tmp_path: Path) -> None:
+def test_a_socket_open_to_another_user_is_not_spoken_to(tmp_path: Path) -> None:
     need_other_users()
     path = make_private(tmp_path / "r") / "x"
     with socket.socket(socket.AF_UNIX) as server:
@@ -237,7 +237,7 @@ def test_the_user_at_the_other_end_is_not_taken_for_its_group() -> None:
         assert peer_user(ends[0]) == 0
 
 
-def test_a_nook_goes_with_its_process_and_those_of_the_dead_go_with_the_next() -> None:
+def test_a_nook_goes_with_its_process_or_the_next() -> None:
     nook = Nook("run")
     (nook.path / "x.sock").touch()
     dead = Nook("run")

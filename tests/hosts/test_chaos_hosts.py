@@ -158,9 +158,7 @@ def done_to(
     return report
 
 
-def test_tasks_workers_and_links_of_other_hosts_are_hit_and_the_dataset_is_the_same(
-    texts: Path, reference: Path, tmp_path: Path
-) -> None:
+def test_tasks_workers_and_links_elsewhere_are_hit_without_loss(texts: Path, reference: Path, tmp_path: Path) -> None:
     faults: list[dict[str, Any]] = [
         {"kind": "kill", "target": "sink"},
         {"kind": "freeze", "target": "stage:read", "for_s": 0.3},
@@ -236,7 +234,7 @@ def test_what_is_not_permitted_is_refused_with_one_line(texts: Path, tmp_path: P
             assert "does not allow chaos: start it with --allow-chaos" in line
 
 
-def test_a_controller_elsewhere_that_does_not_permit_it_is_named_in_one_line(texts: Path, tmp_path: Path) -> None:
+def test_a_remote_controller_without_permission_is_named_in_one_line(texts: Path, tmp_path: Path) -> None:
     with hosts_of(tmp_path, {"first": (PERMISSION,), "second": ()}, one=()) as watched:
         fault = table(kind="kill", target="controller", after_s=0)
         out, errors = (process := watched.chaos(fault, "-p", f"input={texts}/*.jsonl")).communicate(timeout=LAST_S_MAX)

@@ -60,7 +60,7 @@ def attend(cluster: Cluster, own: Credentials) -> str:
         return "" if "is Headrace 0.0.1" in refusal.reason else refusal.reason
 
 
-def test_what_an_expelled_worker_held_is_done_by_others_and_only_a_new_token_lets_it_back(
+def test_an_expelled_workers_work_is_done_and_a_token_readmits(
     cluster: Cluster, texts: Path, reference: Path, tmp_path: Path
 ) -> None:
     for name, label in (("one", "disk=ssd"), ("two", "disk=none")):

@@ -24,7 +24,7 @@ def edges(status: dict[str, Any]) -> set[tuple[str, str, str]]:
     return {(at[link["sender"]], link["transport"], at[link["receiver"]]) for link in status["links"]}
 
 
-def test_a_pipeline_runs_across_two_hosts_and_inside_each_and_gives_the_same_dataset(
+def test_a_pipeline_across_and_inside_two_hosts_gives_the_same_dataset(
     texts: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
     with cluster_of(tmp_path, "one", "two") as (cluster, hosts):

@@ -22,9 +22,7 @@ WATCHDOG_S = 0.4
     ],
     ids=["controller", "worker"],
 )
-def test_a_daemon_says_when_it_is_ready_that_it_lives_and_when_it_stops(
-    arguments: list[str], status: str, tmp_path: Path
-) -> None:
+def test_a_daemon_says_when_it_is_ready_lives_and_stops(arguments: list[str], status: str, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(30)

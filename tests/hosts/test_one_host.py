@@ -22,7 +22,7 @@ def two_workers(cluster: Cluster) -> Host:
 
 
 @pytest.mark.parametrize("forced", ["", "pipe", pytest.param("quic", marks=pytest.mark.slow)])
-def test_two_workers_of_one_host_are_joined_by_a_ring_or_by_what_is_asked_for(
+def test_workers_of_one_host_join_by_ring_or_as_asked(
     texts: Path, undisturbed: Path, tmp_path: Path, forced: str
 ) -> None:
     with cluster_of(tmp_path) as (cluster, hosts):
@@ -43,7 +43,7 @@ def test_two_workers_of_one_host_are_joined_by_a_ring_or_by_what_is_asked_for(
         pytest.param("sender's worker", marks=pytest.mark.slow),
     ],
 )
-def test_the_death_of_either_end_or_of_its_worker_is_seen_by_the_other_and_costs_nothing(
+def test_the_death_of_an_end_or_worker_is_seen_without_cost(
     texts: Path,
     reference: Path,
     tmp_path: Path,

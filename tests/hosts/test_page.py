@@ -81,9 +81,7 @@ class Reader:
             wait_for(registered, f"{count} workers registered")
 
 
-def test_the_page_brings_up_three_nodes_from_nothing_and_runs_a_pipeline_across_them(
-    texts: Path, tmp_path: Path
-) -> None:
+def test_the_page_brings_up_three_nodes_and_runs_a_pipeline(texts: Path, tmp_path: Path) -> None:
     net = Net()
     reader = Reader(tmp_path, net)
     try:

@@ -12,7 +12,7 @@ from tests.kits.run.gated import Gated, task_processes
 from tests.kits.run.netns import cluster_of, wait_for
 
 
-def test_a_short_cut_of_a_host_is_survived_by_the_very_same_link(texts: Path, reference: Path, tmp_path: Path) -> None:
+def test_a_short_cut_of_a_host_keeps_the_same_link(texts: Path, reference: Path, tmp_path: Path) -> None:
     with cluster_of(tmp_path, "one", "two") as (cluster, hosts):
         run = Gated(cluster, hosts["ctl"], texts, tmp_path)
         cluster.net.unplug("two")
@@ -24,9 +24,7 @@ def test_a_short_cut_of_a_host_is_survived_by_the_very_same_link(texts: Path, re
 
 
 @pytest.mark.slow
-def test_a_link_cut_for_long_and_a_task_killed_meanwhile_lose_nothing_and_double_nothing(
-    texts: Path, reference: Path, tmp_path: Path
-) -> None:
+def test_a_long_cut_and_a_killed_task_lose_and_double_nothing(texts: Path, reference: Path, tmp_path: Path) -> None:
     with cluster_of(tmp_path, "one", "two") as (cluster, hosts):
         run = Gated(cluster, hosts["ctl"], texts, tmp_path)
         cluster.net.apart("one", "two")
@@ -43,9 +41,7 @@ def test_a_link_cut_for_long_and_a_task_killed_meanwhile_lose_nothing_and_double
 
 
 @pytest.mark.slow
-def test_a_host_that_is_away_for_long_comes_back_and_goes_on_with_its_tasks(
-    texts: Path, reference: Path, tmp_path: Path
-) -> None:
+def test_a_host_long_away_comes_back_and_goes_on(texts: Path, reference: Path, tmp_path: Path) -> None:
     with cluster_of(tmp_path, "one", "two") as (cluster, hosts):
         run = Gated(cluster, hosts["ctl"], texts, tmp_path)
         cluster.net.unplug("two")

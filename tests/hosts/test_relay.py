@@ -7,7 +7,7 @@ from tests.kits.run.dataset import fates
 from tests.kits.run.netns import cluster_of
 
 
-def test_a_pipeline_runs_across_two_hosts_with_no_way_between_them_through_a_third(
+def test_a_pipeline_runs_across_unconnected_hosts_through_a_third(
     texts: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
     with cluster_of(tmp_path, "one", "two", "mid") as (cluster, hosts):

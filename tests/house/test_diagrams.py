@@ -54,7 +54,7 @@ def test_every_table_is_drawn() -> None:
     assert {name for page in PAGES for name in sources(page.read_text(encoding="utf-8"))} == tables()
 
 
-def test_turns_between_the_same_states_share_an_arrow_and_a_state_that_nothing_leaves_is_an_end() -> None:
+def test_turns_between_the_same_states_share_an_arrow() -> None:
     assert diagram(LAMP).splitlines() == [
         "stateDiagram-v2",
         "    [*] --> dark",

@@ -32,7 +32,7 @@ def test_a_unit_is_shut_as_far_as_it_can_be(unit: Path) -> None:
 
 
 @each_unit
-def test_a_unit_waits_for_its_daemons_word_is_started_again_and_has_limits(unit: Path) -> None:
+def test_a_unit_waits_for_readiness_is_restarted_and_has_limits(unit: Path) -> None:
     lines = unit.read_text(encoding="utf-8").splitlines()
     for line in ("Type=notify", "NotifyAccess=main", "WatchdogSec=60s", "Restart=on-failure", "LimitNOFILE=65536"):
         assert line in lines
@@ -65,7 +65,7 @@ def test_the_two_are_users_of_their_own_with_folders_of_their_own() -> None:
 
 
 @each_unit
-def test_a_unit_has_a_limit_of_memory_and_sees_no_other_users_processes(unit: Path) -> None:
+def test_a_unit_has_a_memory_limit_and_sees_no_other_users(unit: Path) -> None:
     lines = unit.read_text(encoding="utf-8").splitlines()
     assert any(re.fullmatch(r"MemoryMax=\d+[G%]", line) for line in lines)
     for line in ("ProtectProc=invisible", "ProtectSystem=strict", "NoNewPrivileges=yes"):

@@ -316,7 +316,7 @@ def test_a_planted_impurity_in_a_core_is_found(tmp_path: Path, text: str) -> Non
     assert plant(tmp_path, worker__core__supervisor=text).impurities()
 
 
-def test_an_impurity_two_modules_away_is_found_and_the_way_to_it_named(tmp_path: Path) -> None:
+def test_an_impurity_two_modules_away_is_found_with_its_way(tmp_path: Path) -> None:
     planted = plant(
         tmp_path,
         controller__core__planner="from headrace.store import fold",

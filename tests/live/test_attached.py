@@ -49,7 +49,7 @@ def living(home: Path, tmp_path: Path) -> Iterator[Cluster]:
         yield made
 
 
-def test_a_living_cluster_is_hit_and_the_dataset_is_that_of_a_run_without_faults(
+def test_a_living_cluster_is_hit_and_its_dataset_unchanged(
     home: Path, reference: Path, tmp_path: Path, living: Cluster
 ) -> None:
     (tmp_path / "x.toml").write_text(SCENARIO)
@@ -115,7 +115,7 @@ def test_what_only_a_living_cluster_has_is_refused_without_one(
         assert words in capsys.readouterr().err
 
 
-def test_a_scenario_that_brings_a_cluster_of_its_own_is_not_done_to_another(home: Path, tmp_path: Path) -> None:
+def test_a_scenario_with_its_own_cluster_is_not_done_elsewhere(home: Path, tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text(f"[cluster]\n{SCENARIO.partition('[[')[1]}{SCENARIO.partition('[[')[2]}")
     done = call(
         home,

@@ -105,7 +105,7 @@ def test_an_input_that_changed_between_the_two_runs_is_said_to_have(reference: P
     assert "the input changed between the two runs" in finding.said
 
 
-def test_a_kept_record_and_its_duplicate_may_change_places_but_not_both_go() -> None:
+def test_a_record_and_its_duplicate_may_swap_but_not_both_go() -> None:
     kept, duplicate = Fate("kept", "a", 3, "x"), Fate("duplicate", "a", 0, "dedup/exact")
     before = Fates({("f", 0): kept, ("f", 1): duplicate}, [])
     swapped = Fates({("f", 0): duplicate, ("f", 1): kept}, [])
@@ -169,7 +169,7 @@ def fired_at(kind: Kind, target: str, affected: dict[Affected, int]) -> Fired:
     return Fired(planned, 0.0, 0, (target,), 1.0, affected=Counter(affected))
 
 
-def test_a_cut_that_no_link_datagram_met_is_said_to_prove_nothing_of_links() -> None:
+def test_a_cut_that_met_no_datagram_proves_nothing_of_links() -> None:
     late = fired_at(Kind.DELAY, "links", {Affected.INSIDE: 9})
     cut = fired_at(Kind.PARTITION, "worker", {Affected.CONTROL: 3})
     (finding,) = felt_on_network([late, cut])
@@ -183,9 +183,7 @@ def test_a_cut_that_no_link_datagram_met_is_said_to_prove_nothing_of_links() -> 
 
 
 @pytest.mark.parametrize(("optional", "passes"), [(False, False), (True, True)])
-def test_a_planned_fault_that_was_not_fired_is_named_and_passes_only_where_it_is_optional(
-    optional: bool, passes: bool
-) -> None:
+def test_a_planned_fault_not_fired_is_named_unless_optional(optional: bool, passes: bool) -> None:
     table = {"kind": "kill", "target": "task", "after_commits": 2, "count": 3, "optional": optional}
     first, *waiting = draw(scenario_of({"fault": [table]}, "x.toml"), 0)
     fired = Fired(first, 0.0, 2, ("headrace task p/read.0",), 0.0)
@@ -198,7 +196,7 @@ def test_a_planned_fault_that_was_not_fired_is_named_and_passes_only_where_it_is
     ]  # fmt: skip
 
 
-def test_a_run_in_which_nothing_was_done_proves_nothing_even_where_all_was_optional() -> None:
+def test_a_run_without_deeds_proves_nothing_even_if_all_optional() -> None:
     table = {"kind": "kill", "target": "task", "after_s": 5, "optional": True}
     outcome = Outcome((), draw(scenario_of({"fault": [table]}, "x.toml"), 0), (), (), {}, (), 1.0)
     assert [finding.passed for finding in check_run(outcome)] == [True, False, True]

@@ -47,7 +47,7 @@ def met(item: Planned, affected: dict[Affected, int]) -> Outcome:
     return Outcome((Fired(item, 0.0, 1, (), 1.0, affected=Counter(affected)),), (), (), (), {}, (), 1.0)
 
 
-def test_commits_are_counted_on_from_round_to_round_until_the_fault_is_fired(tmp_path: Path) -> None:
+def test_commits_are_counted_across_rounds_until_the_fault_fires(tmp_path: Path) -> None:
     schedule = planned({"kind": "kill", "target": "everything", "after_commits": 3})
     first = conduct(tmp_path / "1", schedule, NOTHING_YET, commits=2, ends=True)
     assert (first.fired, left_over(first)) == ((), schedule)
@@ -89,7 +89,7 @@ def test_an_answer_that_several_rounds_gave_is_said_once() -> None:
         assert of_all_rounds([[a if letter == "a" else b] for letter in rounds]) == [Finding("same", True, words)]
 
 
-def test_a_run_that_is_over_too_soon_is_run_again_until_the_fault_is_fired(home: Path, tmp_path: Path) -> None:
+def test_a_run_over_too_soon_repeats_until_the_fault_fires(home: Path, tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text(
         '[run]\nreplicas = 1\n[[fault]]\nkind = "kill"\ntarget = "task"\nafter_commits = 5\n'
     )

@@ -40,7 +40,7 @@ def test_what_follows_an_optional_fault_is_optional_too_and_says_so() -> None:
     assert "optional is 1, expected true or false" in refusal({**KILL, "optional": 1})
 
 
-def test_moments_lie_in_their_ranges_and_later_firings_count_from_the_one_before() -> None:
+def test_moments_lie_in_ranges_and_later_firings_count_onward() -> None:
     scenario = scenario_of({"fault": [{**KILL, "every_commits": 2, "count": 3}]}, "x.toml")
     first, *later = draw(scenario, 1)
     assert first.base is None
@@ -76,7 +76,7 @@ def test_what_is_not_understood_is_refused_by_table_and_key() -> None:
     assert "fuse is true or false" in refusal(KILL, run={"fuse": "no"})
 
 
-def test_faults_of_network_store_and_clocks_are_read_with_their_shares_and_delays() -> None:
+def test_faults_are_read_with_their_shares_and_delays() -> None:
     loss = {"kind": "loss", "target": "links", "after_s": 1, "share": [0.1, 0.2]}
     slow = {"kind": "store_slow", "after_s": 1, "delay_s": 2}
     clocks = {"offset_s": [-5, 5], "rate": 1.5}

@@ -103,9 +103,7 @@ def test_a_state_that_lies_in_what_was_given_is_pointed_at(tiny_dataset: str):
             loader.load_state_dict(whole)  # type: ignore[arg-type]
 
 
-def test_another_dataset_is_said_by_its_place_and_a_moved_one_is_none(
-    tiny_dataset: str, thousand_dataset: str, tmp_path: Path
-):
+def test_another_dataset_is_named_and_a_moved_one_accepted(tiny_dataset: str, thousand_dataset: str, tmp_path: Path):
     state = Loader(tiny_dataset, batch_size=2).state_dict()
     with pytest.raises(StateMismatch) as caught:
         Loader(thousand_dataset, batch_size=2).load_state_dict(state)
@@ -116,7 +114,7 @@ def test_another_dataset_is_said_by_its_place_and_a_moved_one_is_none(
     Loader(tmp_path / "moved", batch_size=2).load_state_dict(state)
 
 
-def test_of_a_mixture_the_datasets_that_are_others_are_said_and_those_that_moved_are_not(
+def test_other_datasets_of_a_mixture_are_named_moved_ones_not(
     tiny_dataset: str, make_dataset: Callable[..., str], tmp_path: Path
 ):
     second, third = (make_dataset(seed=seed) for seed in (1, 2))
@@ -151,7 +149,7 @@ def test_where_the_order_alone_differs_the_dataset_is_not_named(tiny_dataset: st
     assert [one.field for one in caught.value.differences] == ["seed"]
 
 
-def test_a_state_at_the_very_end_of_a_pass_is_taken_and_one_behind_it_is_not(tiny_dataset: str):
+def test_a_state_at_a_passs_end_is_taken_not_beyond(tiny_dataset: str):
     loader = Loader(tiny_dataset, batch_size=17)
     next(iter(loader))
     state = loader.state_dict()
@@ -197,7 +195,7 @@ def test_one_row_is_a_pass_of_one_batch_for_each_rank(make_dataset: Callable[...
     assert [[one["positions"].tolist() for one in rank] for rank in seen] == [[[0, -1, -1]], [[-1, -1, -1]]]
 
 
-def test_a_dataset_whose_first_version_is_being_written_is_told_from_one_that_is_not_there(tmp_path: Path):
+def test_a_first_version_being_written_is_told_from_nothing(tmp_path: Path):
     with pytest.raises(FormatError, match="no dataset was finished here; check the URI"):
         open_dataset(str(tmp_path))
     log = Log(open_store(str(tmp_path)))

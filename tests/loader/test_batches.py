@@ -113,7 +113,7 @@ def passes(loader: Loader, loops: int) -> list[tuple[int, int]]:
     return found
 
 
-def test_a_state_from_the_end_of_a_loop_goes_on_with_the_next_pass_as_the_same_loader_does(thousand_dataset: str):
+def test_a_state_from_a_loops_end_goes_on_alike(thousand_dataset: str):
     first, second = Loader(thousand_dataset, batch_size=200), Loader(thousand_dataset, batch_size=200)
     assert passes(first, 1) == [(0, 5)]
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))
@@ -121,20 +121,20 @@ def test_a_state_from_the_end_of_a_loop_goes_on_with_the_next_pass_as_the_same_l
     assert passes(second, 2) == passes(first, 2) == [(1, 5), (2, 5)]
 
 
-def test_a_state_from_the_last_batch_of_a_loop_ends_that_loop_first(thousand_dataset: str):
+def test_a_state_from_a_loops_last_batch_ends_it_first(thousand_dataset: str):
     first, second = Loader(thousand_dataset, batch_size=200), Loader(thousand_dataset, batch_size=200)
     second.load_state_dict([first.state_dict() for _ in first][-1])
     assert passes(second, 2) == [(0, 0), (1, 5)]
 
 
-def test_what_was_dropped_at_the_end_of_a_loop_is_read_where_smaller_batches_hold_it(thousand_dataset: str):
+def test_batches_dropped_at_a_loops_end_are_read_by_smaller_ones(thousand_dataset: str):
     first, second = Loader(thousand_dataset, batch_size=200), Loader(thousand_dataset, batch_size=2)
     passes(first, 1)
     second.load_state_dict(first.state_dict())
     assert next(iter(second))["positions"].tolist() == [1000, 1001]
 
 
-def test_a_loop_that_was_left_at_the_last_batch_of_its_pass_is_followed_by_the_next_pass(thousand_dataset: str):
+def test_a_loop_left_at_its_last_batch_precedes_the_next_pass(thousand_dataset: str):
     loader = Loader(thousand_dataset, batch_size=200)
     found = [[batch["positions"][0] for _, batch in zip(range(5), loader, strict=False)] for _ in range(3)]
     assert found == [[0, 200, 400, 600, 800]] * 3
@@ -155,7 +155,7 @@ def test_a_padded_row_has_no_loss_no_document_and_no_position(thousand_dataset: 
     assert (last["tokens"][3:] == 1).all()
 
 
-def test_the_next_iteration_after_the_end_is_the_next_pass_in_another_order(thousand_dataset: str):
+def test_iterating_after_the_end_gives_another_order(thousand_dataset: str):
     loader = Loader(thousand_dataset, batch_size=1003)
     (first,), (second,) = list(loader), list(loader)
     assert loader.pass_ == 1
@@ -209,7 +209,7 @@ def test_a_state_that_this_version_cannot_follow_is_refused(tiny_dataset: str, c
         loader.load_state_dict({**loader.state_dict(), **change})
 
 
-def test_an_error_of_reading_comes_out_of_the_iterator_after_the_batches_before_it(make_dataset: Callable[..., str]):
+def test_an_error_of_reading_comes_after_the_batches_before(make_dataset: Callable[..., str]):
     uri = make_dataset()
     loader = Loader(uri, batch_size=1, order="sequential")
     path = Path(uri) / loader.dataset.manifest.shards[2].tokens
@@ -225,7 +225,7 @@ def loader_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "headrace loader"]
 
 
-def test_no_thread_is_left_after_a_pass_a_close_or_an_abandoned_loop(thousand_dataset: str):
+def test_no_thread_is_left_by_a_pass_close_or_abandonment(thousand_dataset: str):
     loader = Loader(thousand_dataset, batch_size=100)
     list(loader)
     assert loader_threads() == []
@@ -298,7 +298,7 @@ def test_a_part_of_the_steps_goes_on_with_its_own_next_one(thousand_dataset: str
     loader.close()
 
 
-def test_a_state_that_is_loaded_after_the_end_of_a_pass_is_gone_on_from(thousand_dataset: str):
+def test_a_state_loaded_after_a_pass_is_gone_on_from(thousand_dataset: str):
     loader = Loader(thousand_dataset, batch_size=100, fields=())
     states = [loader.state_dict() for _ in loader]
     loader.load_state_dict(states[6])
@@ -320,9 +320,7 @@ def test_padding_is_counted_as_no_sample_of_the_rank_that_has_it(tiny_dataset: s
     assert real == [rank.statistics().samples for rank in ranks] == [3, 3, 3, 3, 3, 2, 0]
 
 
-def test_a_job_of_a_few_batches_loads_no_compiled_loops_and_a_longer_one_does(
-    thousand_dataset: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_short_jobs_load_no_compiled_loops_and_long_ones_do(thousand_dataset: str, monkeypatch: pytest.MonkeyPatch):
     asked: list[str] = []
     monkeypatch.setattr(KERNELS, "request", lambda: asked.append("the loops"))
     for tokens, times in ((producer.KERNEL_TOKENS, 0), (500 * 8, 1)):

@@ -33,9 +33,7 @@ NOISE = "is killed by signal: Terminated"
 @pytest.mark.parametrize(
     "via", ["bare", "over_workers", "data_loader", "data_loader_persistent", "data_loader_spawned", "stateful"]
 )
-def test_a_script_that_ends_while_batches_are_made_ends_as_it_would_without(
-    thousand_dataset: str, tmp_path: Path, via: str, end: str
-):
+def test_a_script_ending_during_batches_ends_as_without_them(thousand_dataset: str, tmp_path: Path, via: str, end: str):
     if via == "stateful":
         pytest.importorskip("torchdata")
     command = [sys.executable, "-W", "ignore", "-m", EXITS, via, end, thousand_dataset]

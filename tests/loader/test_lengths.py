@@ -34,7 +34,7 @@ def test_a_length_counts_what_was_read_in_steps_of_another_size(tiny_dataset: st
     assert len(after) == 3 + 3
 
 
-def test_a_length_leaves_out_what_is_skipped_and_is_that_of_the_next_pass_behind_the_last_batch(tiny_dataset: str):
+def test_a_length_leaves_out_skips_and_follows_the_pass(tiny_dataset: str):
     loader = made(tiny_dataset)
     loader.loader.skip(5, 4)
     assert len(loader) == len(list(loader)) == 3
@@ -42,7 +42,7 @@ def test_a_length_leaves_out_what_is_skipped_and_is_that_of_the_next_pass_behind
     assert len(list(loader)) == 4
 
 
-def test_a_length_behind_the_end_of_a_dataset_that_grew_is_of_all_of_it(make_dataset: Callable[..., str]):
+def test_a_length_behind_a_grown_datasets_end_counts_all(make_dataset: Callable[..., str]):
     old, new = (make_dataset(sequences=counts, seq_len=8) for counts in ((40, 30), (40, 30, 26)))
     first, loader = made(old), made(new)
     next(iter(first))
@@ -52,7 +52,7 @@ def test_a_length_behind_the_end_of_a_dataset_that_grew_is_of_all_of_it(make_dat
     assert len(loader) == len(list(loader)) == 24
 
 
-def test_a_later_pass_is_reached_and_an_earlier_one_is_not_gone_back_to(tiny_dataset: str):
+def test_a_later_pass_is_reached_and_an_earlier_one_not(tiny_dataset: str):
     loader = made(tiny_dataset, pass_=5)
     loader.set_epoch(0)
     assert next(iter(loader))["state"].tolist() == [5, 4, 1]

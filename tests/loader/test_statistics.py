@@ -17,7 +17,7 @@ def test_prometheus_sees_what_statistics_say(tiny_dataset: str):
     assert registry.get_sample_value("headrace_loader_share", {"rank": "3", "source": "tiny"}) == 1.0
 
 
-def test_the_pace_of_a_loop_is_its_tokens_over_the_time_from_the_first_batch_asked_for_to_the_last():
+def test_the_pace_of_a_loop_is_tokens_over_its_time():
     counts = Received()
     counts.count(4, 10.0, 11.5)
     counts.count(2, 14.0, 14.5, 0.25)
@@ -47,9 +47,7 @@ def test_sources_of_one_name_are_told_apart_by_their_numbers(make_dataset, tiny_
     loader.close()
 
 
-def test_a_large_local_shard_is_checked_behind_the_reader_and_a_checkpoint_can_wait_for_it(
-    make_dataset, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_large_local_shard_is_checked_behind_the_reader(make_dataset, monkeypatch: pytest.MonkeyPatch):
     from headrace.loader.dataset import verify
     from headrace.store.contract.errors import ChecksumMismatch
 

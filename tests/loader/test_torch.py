@@ -27,7 +27,7 @@ def test_indices_and_labels_are_int64_and_cu_seqlens_int32(tiny_dataset: str):
     assert batch["loss_mask"].dtype == torch.bool
 
 
-def test_a_plain_data_loader_gives_the_same_batches_and_the_state_of_the_last_one(tiny_dataset: str):
+def test_a_plain_data_loader_gives_equal_batches_and_last_state(tiny_dataset: str):
     loader = TorchLoader(Loader(tiny_dataset, batch_size=4))
     iterator = iter(DataLoader(loader, batch_size=None, num_workers=0))
     first, second = next(iterator), next(iterator)

@@ -88,7 +88,7 @@ class Between:
         return list(self.memory.tolist())
 
 
-def test_workers_that_begin_at_once_do_not_take_each_other_for_another_loop(thousand_dataset: str):
+def test_workers_that_begin_together_are_one_loop(thousand_dataset: str):
     one, other = made(thousand_dataset), made(thousand_dataset)
     loop = (1 << 62) + 7
     other._uncounted = one._uncounted
@@ -99,7 +99,7 @@ def test_workers_that_begin_at_once_do_not_take_each_other_for_another_loop(thou
         other._enter_loop(1, loop + 1)
 
 
-def test_a_second_loop_over_new_workers_is_refused_until_somebody_says_where_it_begins(thousand_dataset: str):
+def test_a_second_loop_over_new_workers_needs_a_beginning(thousand_dataset: str):
     loader = made(thousand_dataset, batch_size=150)
     start = loader.state_dict()
     last = list(plain(loader, 2))[1]
@@ -120,7 +120,7 @@ def test_a_second_loop_is_refused_where_both_were_seeded_alike(thousand_dataset:
         next(plain(loader, 2))
 
 
-def test_workers_that_persist_do_not_drop_what_a_loop_that_was_left_did_not_receive(thousand_dataset: str):
+def test_persistent_workers_keep_what_a_left_loop_did_not_receive(thousand_dataset: str):
     loader = made(thousand_dataset, batch_size=20)
     loops = DataLoader(loader, batch_size=None, num_workers=2, persistent_workers=True, timeout=TIMEOUT_S)
     for _ in zip(range(3), loops, strict=False):
@@ -154,7 +154,7 @@ def until(condition: Callable[[], bool]) -> None:
         threading.Event().wait(0.01)
 
 
-def test_a_worker_that_begins_late_does_not_make_the_loop_forget_its_count(thousand_dataset: str, tmp_path: Path):
+def test_a_late_worker_does_not_reset_the_loops_count(thousand_dataset: str, tmp_path: Path):
     loader = Late(Loader(thousand_dataset, batch_size=20), tmp_path / "told", tmp_path / "begun")
     batches = iter(loader.over_workers(2, timeout=TIMEOUT_S))
     next(batches)
@@ -175,7 +175,7 @@ def test_over_workers_the_state_keeps_up_and_the_next_pass_follows(thousand_data
     assert (state["pass"], state["position"], state["step"]) == (1, 200, 6)
 
 
-def test_over_workers_that_ended_a_pass_the_state_goes_on_with_the_next_one(thousand_dataset: str):
+def test_after_workers_end_a_pass_the_state_takes_the_next(thousand_dataset: str):
     first, second = made(thousand_dataset, batch_size=200), made(thousand_dataset, batch_size=200)
     assert len(list(first.over_workers(2))) == 5
     second.load_state_dict(first.state_dict())
@@ -194,7 +194,7 @@ def test_batches_out_of_order_have_no_state_and_are_refused(thousand_dataset: st
         made(thousand_dataset).over_workers(2, in_order=False)
 
 
-def test_workers_finish_a_dataset_as_it_was_and_read_all_of_it_in_the_next_pass(make_dataset: Callable[..., str]):
+def test_workers_finish_the_old_dataset_and_then_read_all(make_dataset: Callable[..., str]):
     old, new = (make_dataset(sequences=counts, seq_len=8) for counts in ((40, 30), (40, 30, 26)))
     first = made(old)
     next(iter(first))
@@ -210,7 +210,7 @@ def test_workers_finish_a_dataset_as_it_was_and_read_all_of_it_in_the_next_pass(
     assert unpacked(loader.state_dict())["before"]["position"] == 60
 
 
-def test_workers_that_persist_go_over_to_all_of_a_dataset_and_the_state_says_so(make_dataset: Callable[..., str]):
+def test_persistent_workers_go_over_to_the_grown_dataset(make_dataset: Callable[..., str]):
     old, new = (make_dataset(sequences=counts, seq_len=8) for counts in ((40, 30), (40, 30, 126)))
     first = made(old)
     next(iter(first))
@@ -246,7 +246,7 @@ def test_a_stateful_data_loader_with_workers_goes_on_exactly(thousand_dataset: s
     assert [p for batch in got for p in batch] == list(range(received * 20, 1000))
 
 
-def test_the_state_of_a_stateful_data_loader_loads_at_any_number_of_workers(thousand_dataset: str):
+def test_a_stateful_data_loaders_state_loads_at_any_worker_count(thousand_dataset: str):
     stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
     first = stateful(made(thousand_dataset), batch_size=None, num_workers=WORKERS)
     batches = iter(first)
@@ -262,9 +262,7 @@ def test_the_state_of_a_stateful_data_loader_loads_at_any_number_of_workers(thou
 
 @pytest.mark.parametrize("received", [0, 2, 3, 7])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_loop_that_looks_at_its_workers_every_few_steps_is_known_to_the_step(
-    thousand_dataset: str, workers: int, received: int
-):
+def test_a_loop_looking_at_workers_sometimes_is_known_exactly(thousand_dataset: str, workers: int, received: int):
     stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
     loader = made(thousand_dataset)
     loader.loader.skip(30, 25)
@@ -280,9 +278,7 @@ def test_a_loop_that_looks_at_its_workers_every_few_steps_is_known_to_the_step(
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_the_state_of_a_stateful_data_loader_whose_loop_has_ended_goes_on_with_the_next_pass(
-    thousand_dataset: str, workers: int
-):
+def test_an_ended_stateful_data_loader_goes_on_with_the_next_pass(thousand_dataset: str, workers: int):
     stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
     first = stateful(made(thousand_dataset, batch_size=200), batch_size=None, num_workers=workers)
     assert len(list(first)) == 5
@@ -310,7 +306,7 @@ def test_workers_that_began_behind_the_end_of_a_loop_go_on_exactly(thousand_data
     assert seen == [[1, 200 * step, 5 + step] for step in range(1, 6)]
 
 
-def test_a_stateful_data_loader_whose_loop_has_ended_has_no_state_of_a_second_loop(thousand_dataset: str):
+def test_an_ended_stateful_data_loader_has_no_second_loops_state(thousand_dataset: str):
     stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
     batches = stateful(made(thousand_dataset, batch_size=200), batch_size=None, num_workers=2)
     assert len(list(batches)) == 5
@@ -371,7 +367,7 @@ def test_statistics_count_what_came_through_workers(thousand_dataset: str):
     assert 0 < statistics.data_wait_s <= statistics.elapsed_s
 
 
-def test_a_worker_gives_no_batch_of_a_shard_that_it_has_not_checked(
+def test_a_worker_gives_no_batch_of_an_unchecked_shard(
     make_dataset: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ):
     uri = make_dataset(sequences=(40,))

@@ -87,7 +87,7 @@ def test_a_document_is_traced_to_the_steps_that_read_it(sources: list[Source], k
 
 
 @pytest.mark.parametrize("kind", ["one", "mixture"])
-def test_a_pass_that_was_left_in_the_middle_is_traced_as_it_was_read(sources: list[Source], kind: str):
+def test_a_pass_left_in_the_middle_is_traced_as_read(sources: list[Source], kind: str):
     loaders = ranks(sources[0].dataset if kind == "one" else sources, 2, batch_size=2)
     log = logged(loaders, 2)
     for loader in loaders:

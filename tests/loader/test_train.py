@@ -50,7 +50,7 @@ def losses(out: Path) -> dict[int, str]:
     return found
 
 
-def test_a_killed_run_goes_on_along_the_curve_of_one_that_was_not(make_dataset: Callable[..., str], tmp_path: Path):
+def test_a_killed_run_goes_on_along_the_same_curve(make_dataset: Callable[..., str], tmp_path: Path):
     dataset = make_dataset(sequences=(20, 15), seq_len=32)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     finish(start(dataset, whole))
@@ -73,7 +73,7 @@ def test_a_killed_run_goes_on_along_the_curve_of_one_that_was_not(make_dataset: 
     assert [len(line) for line in lines] == [STEPS, max(STEPS, reached + 2)]
 
 
-def test_a_plot_leaves_out_what_is_no_number_and_lines_that_a_death_tore(tmp_path: Path):
+def test_a_plot_leaves_out_no_numbers_and_torn_lines(tmp_path: Path):
     spec = importlib.util.spec_from_file_location("train_example", EXAMPLE)
     assert spec is not None
     assert spec.loader is not None

@@ -93,7 +93,7 @@ def test_a_trainer_that_was_killed_in_a_pass_goes_on_exactly(
 
 @pytest.mark.parametrize(("trainer", "via"), WAYS)
 @pytest.mark.parametrize("save_at", [50, 55])
-def test_a_trainer_saved_at_the_end_of_a_pass_or_in_the_second_goes_on_exactly(
+def test_a_trainer_saved_at_or_after_a_pass_goes_on_exactly(
     thousand_dataset: str, tmp_path: Path, trainer: str, via: str, save_at: int
 ):
     check(thousand_dataset, tmp_path / "out", trainer, via, 1, save_at=save_at)
@@ -133,7 +133,7 @@ def of_all_ranks(found: list[list[Any]]) -> list[Any]:
         ("checkpoint", "bare", SAVE_AT),
     ],
 )
-def test_a_trainer_that_goes_on_with_another_number_of_ranks_reads_the_same_rows(
+def test_a_trainer_with_other_ranks_reads_the_same_rows(
     thousand_dataset: str, tmp_path: Path, trainer: str, via: str, save_at: int, first_ranks: int, then_ranks: int
 ):
     out = tmp_path / "out"
@@ -174,7 +174,7 @@ assert next(iter(bare))["tokens"].shape[0] == 4
 """
 
 
-def test_a_wrapper_of_accelerate_that_looks_ahead_or_cuts_batches_apart_is_refused(tiny_dataset: str):
+def test_an_accelerate_wrapper_that_looks_ahead_or_cuts_is_refused(tiny_dataset: str):
     command = [sys.executable, "-W", "ignore", "-c", REFUSED, tiny_dataset]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert (done.returncode, done.stdout) == (0, "refused\nrefused\n"), done.stderr
@@ -194,7 +194,7 @@ def test_a_wrapper_of_accelerate_that_looks_ahead_or_cuts_batches_apart_is_refus
         ("transformers_that_skips", "data_loader", "ignore_data_skip=True"),
     ],
 )
-def test_a_trainer_whose_checkpoints_leave_out_the_place_is_refused_before_its_first_step(
+def test_a_trainer_whose_checkpoints_lack_the_place_is_refused_first(
     thousand_dataset: str, tmp_path: Path, trainer: str, via: str, said: str
 ):
     out = tmp_path / "out"

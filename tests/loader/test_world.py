@@ -113,9 +113,7 @@ def test_a_state_that_was_loaded_before_the_rank_is_known_goes_on(tiny_dataset: 
     assert trace_step(loader.state_dict(), 1).batch_size == 2
 
 
-def test_a_world_of_one_beside_a_larger_one_is_refused_unless_it_is_meant(
-    tiny_dataset: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_world_of_one_beside_a_larger_is_refused_unless_meant(tiny_dataset: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     for rank in ("0", "1", None):
         monkeypatch.setenv("RANK", rank) if rank else monkeypatch.delenv("RANK")
@@ -124,9 +122,7 @@ def test_a_world_of_one_beside_a_larger_one_is_refused_unless_it_is_meant(
         assert len(rows(Loader(tiny_dataset, batch_size=4, alone=True))) == 16
 
 
-def test_ranks_that_were_passed_are_taken_beside_a_process_group_of_another_size(
-    tiny_dataset: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_passed_ranks_stand_beside_a_process_group_of_another_size(tiny_dataset: str, monkeypatch: pytest.MonkeyPatch):
     # two ranks a tensor-parallel group
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("RANK", "3")

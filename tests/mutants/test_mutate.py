@@ -61,7 +61,7 @@ def test_a_module_is_asked_of_the_tests_that_import_it() -> None:
 
 
 @pytest.mark.parametrize("name", equivalent(), ids=lambda name: f"{name[0]} {name[1]}: {name[3]}")
-def test_a_mutant_that_is_known_to_do_the_same_is_one_of_the_code_as_it_stands(name: Name) -> None:
+def test_a_known_equivalent_mutant_is_one_of_the_present_code(name: Name) -> None:
     assert name in {mutant.name for mutant in mutants_of(name[0])}
     assert equivalent()[name], "it has a reason"
 

@@ -56,7 +56,7 @@ def test_what_is_no_secret_is_shown_as_it_stands(text: str) -> None:
 
 
 @pytest.mark.parametrize("uri", URIS)
-def test_a_secret_in_an_argument_or_in_a_variable_of_headrace_is_refused(uri: str) -> None:
+def test_a_secret_in_an_argument_or_variable_is_refused(uri: str) -> None:
     check_arguments(["run", "s3://bucket/x"], {"HEADRACE_STORE": "s3://bucket/x", "OTHER": uri})
     for arguments, environment, where in ((["run", uri], {}, "an argument"), ([], {"HEADRACE_X": uri}, "HEADRACE_X")):
         with pytest.raises(SecretShownError, match=f"^{where} carries a secret") as refused:
@@ -91,7 +91,7 @@ def test_a_store_is_refused_without_its_secret(uri: str) -> None:
 
 
 @pytest.mark.parametrize("uri", URIS)
-def test_a_line_of_a_log_holds_no_secret_in_its_message_its_facts_or_its_traceback(uri: str) -> None:
+def test_a_log_line_holds_no_secret_in_message_facts_or_traceback(uri: str) -> None:
     try:
         raise ValueError(f"no way to {uri}")
     except ValueError:

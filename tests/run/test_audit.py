@@ -57,7 +57,7 @@ def test_a_record_that_is_not_there_is_said_in_one_line(undisturbed: Path) -> No
     assert "nobody" in answer.stderr
 
 
-def test_the_scorecard_is_written_and_a_gate_names_the_row_that_is_broken(undisturbed: Path, tmp_path: Path) -> None:
+def test_the_scorecard_is_written_and_its_gate_names_the_row(undisturbed: Path, tmp_path: Path) -> None:
     written = call("dataset", "show", str(undisturbed), "--card", str(tmp_path / "card"))
     assert written.returncode == 0, written.stderr
     assert "kept_share" in (tmp_path / "card" / "card.md").read_text()

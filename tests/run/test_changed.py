@@ -100,9 +100,7 @@ class Place:
         *(pytest.param("remove", at, marks=pytest.mark.slow) for at in ("file", "s3")),
     ],
 )
-def test_an_object_that_changes_while_it_is_open_halts_alone_and_then_is_given_up(
-    tmp_path: Path, deed: str, place: str
-) -> None:
+def test_an_object_that_changes_while_open_halts_alone(tmp_path: Path, deed: str, place: str) -> None:
     here = Place(tmp_path, deed, s3=place == "s3")
     code, said = here.run()
     assert code == 1
@@ -148,7 +146,7 @@ def test_a_later_run_reads_what_has_changed_if_asked(tmp_path: Path) -> None:
     assert here.show()["complete"]
 
 
-def test_a_file_that_was_touched_while_it_was_open_halts_with_the_reason_and_goes_on_when_its_time_is_back(
+def test_a_file_touched_while_open_halts_until_its_time_returns(
     tmp_path: Path,
 ) -> None:
     here = Place(tmp_path, "touch")

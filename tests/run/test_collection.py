@@ -66,9 +66,7 @@ def closed_shards(dataset: Path) -> int:
     return len(Dataset.open(str(dataset)).state.shards) if count_entries(dataset / "ledger") else 0
 
 
-def test_what_killed_sinks_left_goes_and_the_run_that_goes_on_closes_everything(
-    home: Path, killed: Path, undisturbed: Path
-) -> None:
+def test_leftovers_of_killed_sinks_go_and_everything_is_closed(home: Path, killed: Path, undisturbed: Path) -> None:
     (epoch,) = (int(path.name) for path in (killed / "shards").iterdir())
     orphan = left_behind(killed, epoch)
     before = objects(killed)
@@ -115,9 +113,7 @@ def test_a_collection_beside_a_run_deletes_nothing_of_it(home: Path, undisturbed
     assert fates(home / "live") == fates(undisturbed)
 
 
-def test_a_collection_that_is_killed_leaves_a_sound_dataset_and_the_next_one_ends_it(
-    undisturbed: Path, tmp_path: Path
-) -> None:
+def test_a_killed_collection_leaves_a_sound_dataset_for_the_next(undisturbed: Path, tmp_path: Path) -> None:
     dataset = tmp_path / "copy"
     shutil.copytree(undisturbed, dataset)
     (epoch,) = (int(path.name) for path in (dataset / "shards").iterdir())

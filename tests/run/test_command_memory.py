@@ -38,7 +38,7 @@ def build(output: str) -> Pipeline:
 """
 
 
-def test_a_command_that_grows_in_a_grandchild_is_ended_by_the_tasks_cap(tmp_path: Path) -> None:
+def test_a_command_growing_in_a_grandchild_meets_the_tasks_cap(tmp_path: Path) -> None:
     (tmp_path / "grow.py").write_text(COMMAND)
     (tmp_path / "grows.py").write_text(PIPELINE)
     texts = ["grow" if number == GROWS else f"record {number}" for number in range(RECORDS)]

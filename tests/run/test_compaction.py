@@ -48,7 +48,7 @@ def fetched(uri: str, into: Path) -> Path:
     return into
 
 
-def test_the_same_records_stand_in_fewer_shards_and_the_old_dataset_is_as_it_was(
+def test_the_same_records_in_fewer_shards_leave_the_old_dataset(
     home: Path, undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before, large = files(undisturbed), tmp_path / "large"

@@ -61,7 +61,7 @@ def closed_shards(dataset: Path) -> int:
         pytest.param(50, ("--no-fuse",), id="rings, fifty times", marks=pytest.mark.slow),
     ],
 )
-def test_a_dataset_killed_again_and_again_is_the_dataset_of_an_undisturbed_run(
+def test_a_dataset_killed_repeatedly_equals_an_undisturbed_one(
     home: Path, undisturbed: Path, kills: int, edges: tuple[str, ...]
 ) -> None:
     output = f"killed-{kills}" + "".join(edges)

@@ -112,7 +112,7 @@ def test_tasks_killed_in_a_run_with_dedup_leave_one_of_each_text(
     assert not run.alive()
 
 
-def test_a_run_that_is_killed_whole_goes_on_with_an_index_of_what_it_kept(place: Place) -> None:
+def test_a_run_killed_whole_resumes_with_its_kept_index(place: Place) -> None:
     run = place.run("resumed")
     with place.held_up(run, "resumed") as process:
         run.kill()

@@ -100,7 +100,7 @@ def test_a_killed_leader_is_succeeded_and_its_tasks_go_on(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["file", "s3"])
-def test_a_frozen_leader_that_wakes_after_others_have_led_and_truncated_stands_by(
+def test_a_frozen_leader_that_wakes_after_truncation_stands_by(
     home: Path, undisturbed: Path, tmp_path: Path, kind: str
 ) -> None:
     place = Place(kind, tmp_path)
@@ -126,9 +126,7 @@ def test_a_frozen_leader_that_wakes_after_others_have_led_and_truncated_stands_b
 
 
 @pytest.mark.slow
-def test_a_leader_that_froze_while_it_published_leaves_the_manifest_of_whoever_came_after(
-    home: Path, tmp_path: Path
-) -> None:
+def test_a_leader_frozen_while_publishing_leaves_its_successors_manifest(home: Path, tmp_path: Path) -> None:
     place = Place("file", tmp_path)
     with cluster(home, tmp_path, place.root) as made:
         name = begun(made, home, place, count=2)
@@ -180,9 +178,7 @@ def test_writes_whose_fate_the_leader_cannot_know_leave_no_trace(
 
 
 @pytest.mark.slow
-def test_a_leader_that_loses_its_way_to_the_log_is_succeeded_and_its_last_words_count_for_nothing(
-    home: Path, undisturbed: Path, tmp_path: Path
-) -> None:
+def test_a_leader_cut_from_its_log_is_succeeded_and_ignored(home: Path, undisturbed: Path, tmp_path: Path) -> None:
     place = Place("s3", tmp_path)
     assert place.server is not None
     with S3Proxy(place.server.endpoint) as proxy:
@@ -212,7 +208,7 @@ def test_a_controller_that_is_started_again_goes_on_with_its_pipelines(
     same(home, place, undisturbed)
 
 
-def test_a_standby_refuses_what_only_the_leader_may_do_and_says_who_leads(home: Path, tmp_path: Path) -> None:
+def test_a_standby_refuses_leaders_work_and_names_the_leader(home: Path, tmp_path: Path) -> None:
     with cluster(home, tmp_path, str(tmp_path / "root"), workers=0) as made:
         reply = made.ask("b")
         assert reply is not None
@@ -257,9 +253,7 @@ def _pidfd(pid: int) -> int:
 
 
 @pytest.mark.slow
-def test_while_the_store_is_out_the_sinks_hold_and_the_source_stands_still(
-    home: Path, undisturbed: Path, tmp_path: Path
-) -> None:
+def test_during_a_store_outage_sinks_hold_and_sources_stand(home: Path, undisturbed: Path, tmp_path: Path) -> None:
     place = Place("s3", tmp_path)
     assert place.server is not None
     root, total = str(tmp_path / "root"), sum(path.stat().st_size for path in (home / "corpus").iterdir())

@@ -107,9 +107,7 @@ def attacked(found: set[Listener]) -> dict[Listener, list[int]]:
     return dict(zip(order, json.loads(done.stdout), strict=True))
 
 
-def test_another_user_reaches_no_listener_of_a_run_a_controller_a_worker_and_a_spool(
-    home: Path, runtime: Path, tmp_path: Path
-) -> None:
+def test_another_user_reaches_no_listener_of_any_process(home: Path, runtime: Path, tmp_path: Path) -> None:
     write_paced(tmp_path)
     output = f"output={tmp_path}/out"
     commands = {
@@ -151,9 +149,7 @@ def test_the_attack_is_one_it_reaches_what_everybody_may_reach(tmp_path: Path, r
     assert (reached[name][0], reached[number][0]) == (0, 0)
 
 
-def test_where_another_user_has_taken_the_folder_nothing_is_served_and_he_is_named(
-    runtime: Path, tmp_path: Path
-) -> None:
+def test_a_folder_taken_by_another_user_is_refused_naming_him(runtime: Path, tmp_path: Path) -> None:
     runtime.mkdir(0o700)
     os.chown(runtime, NOBODY, NOBODY)
     for arguments in (["controller"], ["worker"], ["status"], ["run", "paced.py", "-p", "input=x", "-p", "output=y"]):

@@ -18,7 +18,7 @@ def build(input: str, output: str) -> Pipeline:
 """
 
 
-def test_no_process_of_a_run_imports_what_was_planted_where_it_is_given(tmp_path: Path) -> None:
+def test_no_process_of_a_run_imports_planted_modules(tmp_path: Path) -> None:
     here, pipelines = tmp_path / "here", tmp_path / "pipelines"
     here.mkdir()
     pipelines.mkdir()

@@ -176,7 +176,7 @@ def plant(folder: Path, *kinds: str) -> dict[int, tuple[str, str]]:
     return found
 
 
-def test_records_that_harm_their_tasks_are_quarantined_alone_and_not_run_again_by_a_rebuild(tmp_path: Path) -> None:
+def test_harmful_records_are_quarantined_alone_and_spared_by_rebuild(tmp_path: Path) -> None:
     expected = plant(tmp_path, *QUICK)
     done = subprocess.run(command(tmp_path), capture_output=True, text=True, cwd=tmp_path, timeout=DEADLINE_S)
     assert done.returncode == 0, done.stderr
@@ -250,7 +250,7 @@ def test_a_stage_that_kills_every_process_fails_the_run_with_its_name(tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_sink_that_dies_of_a_shard_and_of_no_record_alone_fails_the_run_with_its_name(tmp_path: Path) -> None:
+def test_a_sink_dying_of_shards_alone_fails_the_run_named(tmp_path: Path) -> None:
     write_corpus(tmp_path, {7: "writer:company"})
     line = command(tmp_path, "--seal-seconds", "1")
     done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, timeout=DEADLINE_S)

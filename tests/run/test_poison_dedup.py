@@ -92,7 +92,7 @@ def check(folder: Path, answer: str) -> None:
     assert sum(fate.verdict == "duplicate" for fate in by_id.values()) == len(pairs)
 
 
-def test_what_kills_before_dedup_behind_it_or_in_the_sink_is_found_and_not_run_again_by_a_rebuild(
+def test_killers_around_dedup_are_found_and_spared_by_rebuild(
     tmp_path: Path,
 ) -> None:
     write_corpus(tmp_path)
@@ -111,7 +111,7 @@ def test_what_kills_before_dedup_behind_it_or_in_the_sink_is_found_and_not_run_a
         assert json.loads(again.stdout)["differing"] == []
 
 
-def test_it_is_found_all_the_same_where_the_index_dies_while_it_is_asked(tmp_path: Path) -> None:
+def test_it_is_found_though_the_index_dies_when_asked(tmp_path: Path) -> None:
     write_corpus(tmp_path)
     run = Marked(command(tmp_path), tmp_path)
     process = run.start()

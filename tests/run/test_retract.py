@@ -28,7 +28,7 @@ def answer(*arguments: str) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def test_a_retracted_record_is_shown_by_no_reader_and_its_text_is_gone(undisturbed: Path, tmp_path: Path) -> None:
+def test_a_retracted_record_is_unseen_and_its_text_gone(undisturbed: Path, tmp_path: Path) -> None:
     dataset = tmp_path / "copy"
     shutil.copytree(undisturbed, dataset)
     shard = json.loads((dataset / "manifest.json").read_text())["shards"][0]

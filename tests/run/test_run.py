@@ -60,7 +60,7 @@ def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return headrace(home, "run", "small.py", "-p", "input=*.jsonl", "-p", "output=out", *arguments)
 
 
-def test_a_run_its_repetition_a_refusal_and_the_dataset_commands_tell_one_story(home: Path) -> None:
+def test_run_repetition_refusal_and_dataset_commands_tell_one_story(home: Path) -> None:
     done = run(home, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -195,7 +195,7 @@ def test_a_killed_process_is_started_again_and_the_run_goes_on(home: Path, victi
     assert "was killed by signal 9 (SIGKILL)" in err
 
 
-def test_a_killed_task_is_named_with_its_cause_as_it_dies_and_at_the_end(home: Path) -> None:
+def test_a_killed_task_is_named_at_death_and_end(home: Path) -> None:
     with slow(home) as process:
         worker = next(pid for name, pid in started(process).items() if name.startswith("headrace worker"))
         wait_for(home / "begun")

@@ -277,7 +277,7 @@ def test_each_command_has_a_line_with_which_it_waits() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_that_is_sent_two_signals_ends_with_all_that_it_started(command: str, commands: Commands) -> None:
+def test_a_command_sent_two_signals_ends_with_its_children(command: str, commands: Commands) -> None:
     with contextlib.closing(commands.start(command, WAITS[command])) as waiting:
         assert waiting.left_after_two(signal.SIGINT) == []
 
@@ -290,9 +290,7 @@ def test_a_command_that_is_sent_two_signals_ends_with_all_that_it_started(comman
     ],
     ids=["a store", "a store that it would write to", "a controller", "processes", "a reader", "code of the user's"],
 )
-def test_the_first_ctrl_c_ends_a_command_that_has_nothing_to_commit_with_a_line(
-    command: str, waits: Waits, commands: Commands
-) -> None:
+def test_ctrl_c_ends_a_command_without_commits_with_a_line(command: str, waits: Waits, commands: Commands) -> None:
     with contextlib.closing(commands.start(command, waits)) as waiting:
         waiting.signal(signal.SIGINT)
         wait_until(lambda: not waiting.lives(), END_S, f"{command} ends")

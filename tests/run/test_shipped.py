@@ -69,7 +69,7 @@ def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(headrace(*arguments), capture_output=True, text=True, cwd=folder, timeout=DEADLINE_S)
 
 
-def test_a_worker_without_the_files_runs_them_and_says_what_it_has_in_another_version(
+def test_a_worker_without_the_files_runs_them_and_names_differences(
     author: Path, cluster: Cluster, tmp_path: Path
 ) -> None:
     at = ("--controller", cluster.known())

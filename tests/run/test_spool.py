@@ -98,7 +98,7 @@ def push_all(server: Server, name: str, acknowledged: list[str]) -> None:
         acknowledged.append(key)
 
 
-def test_what_is_acknowledged_by_a_spool_that_is_killed_is_in_the_dataset_once(tmp_path: Path) -> None:
+def test_what_a_killed_spool_acknowledged_is_in_the_dataset_once(tmp_path: Path) -> None:
     (tmp_path / "pushed.py").write_text(PIPELINE)
     server = Server(tmp_path / "spool", "--segment-bytes", "4096")
     server.start()
@@ -144,7 +144,7 @@ def test_a_full_spool_takes_nothing_until_segments_are_gone(tmp_path: Path) -> N
         server.end(signal.SIGTERM)
 
 
-def test_what_was_not_committed_is_cut_off_and_a_known_key_is_not_written_again(tmp_path: Path) -> None:
+def test_the_uncommitted_is_cut_off_and_known_keys_not_rewritten(tmp_path: Path) -> None:
     spool = Spool(tmp_path, limit_bytes=1 << 20)
     assert spool.push(b'{"id": "a"}\n\n{"id": "b"}', "one").records == 2
     assert spool.push(b'{"id": "a"}\n\n{"id": "b"}', "one").records == 2

@@ -96,9 +96,7 @@ def status(address: str) -> Any:
         return client.status("live").pipelines[0]
 
 
-def test_what_is_pushed_while_a_pipeline_runs_is_read_closed_and_let_go_until_the_spool_is_closed(
-    tmp_path: Path, house: House
-) -> None:
+def test_pushes_during_a_run_are_read_until_the_spool_closes(tmp_path: Path, house: House) -> None:
     dataset = f"file://{tmp_path}/out"
     server = Server(tmp_path / "spool", "--age-seconds", "0.2", "--limit-bytes", "4000", "--dataset", dataset)
     server.start()

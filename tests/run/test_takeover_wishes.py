@@ -24,7 +24,7 @@ def states(made: Cluster) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
-def test_a_pause_and_a_drain_outlive_their_leader_and_a_resume_waits_for_the_next(
+def test_pause_and_drain_outlive_their_leader_and_resume_waits(
     home: Path, tmp_path: Path, undisturbed: Path, how: signal.Signals
 ) -> None:
     output = tmp_path / "out"

@@ -114,7 +114,7 @@ def left(output: Path) -> list[Path]:
         pytest.param(20, ("--no-fuse",), id="rings, twenty times", marks=pytest.mark.slow),
     ],
 )
-def test_text_that_was_being_gathered_when_everything_died_stands_once_and_whole_and_leaves_no_file(
+def test_text_gathered_at_death_stands_once_and_leaves_no_file(
     text_file: Path, home: Path, undisturbed: Path, tmp_path: Path, kills: int, edges: tuple[str, ...]
 ) -> None:
     output = tmp_path / "out"

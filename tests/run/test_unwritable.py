@@ -37,14 +37,14 @@ def run(home: Path, given: bytes) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(done.args, done.returncode, *text)
 
 
-def test_an_input_whose_name_is_not_utf_8_is_named_when_it_is_given(home: Path) -> None:
+def test_an_input_named_outside_utf_8_is_named_when_given(home: Path) -> None:
     done = run(home, b"in/caf\xe9.jsonl")
     assert done.returncode != 0
     assert "is not UTF-8" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_file_whose_name_is_not_utf_8_is_read_by_its_folder(home: Path) -> None:
+def test_a_file_named_outside_utf_8_is_read_by_folder(home: Path) -> None:
     done = run(home, b"in")
     assert done.returncode == 0, done.stderr
 

@@ -83,7 +83,7 @@ def test_an_object_that_is_refused_and_never_found_ends_in_an_error(tmp_path: Pa
         put(Forgetful(tmp_path), KEY, PARTS)
 
 
-def test_a_snapshot_that_was_cut_is_whole_before_anything_is_deleted_for_it(store: FileStore, tmp_path: Path) -> None:
+def test_a_cut_snapshot_is_whole_before_its_source_is_deleted(store: FileStore, tmp_path: Path) -> None:
     log = Log(store)
     log.append(0, b"an entry")
     log.write_snapshot(0, WHOLE)

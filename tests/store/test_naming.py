@@ -26,7 +26,7 @@ def test_a_folder_has_one_name_through_links_dots_slashes_and_escapes(tmp_path: 
     assert one_name(str(tmp_path / "other" / "out")) != one_name(str(real / "out"))
 
 
-def test_a_bucket_has_one_name_whatever_is_said_of_the_way_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bucket_has_one_name_whatever_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
     ways = (
         "s3://bucket/a%20b?endpoint=http://Store:80",
         "s3://bucket/a b/?endpoint=http://store&style=path",

@@ -351,7 +351,7 @@ def test_a_uri_that_opens_nothing_is_refused_with_a_remedy(uri: str, remedy: str
         open_store(uri)
 
 
-def test_a_size_that_is_sent_to_a_stream_is_that_of_the_next_piece(store: ObjectStore) -> None:
+def test_a_size_sent_to_a_stream_is_the_next_pieces(store: ObjectStore) -> None:
     data = bytes(range(250)) * 12
     store.create("streamed", [data])
     pieces = stream(store, "streamed", 0, 3000, 1000)

@@ -30,7 +30,7 @@ def test_frames_arrive_whole_and_in_the_order_of_sending(make_pair: MakePair) ->
     assert [take_frame(receiver) for _ in sent] == sent
 
 
-def test_a_body_that_is_yet_to_be_written_arrives_as_one_that_is(make_pair: MakePair) -> None:
+def test_a_body_yet_unwritten_arrives_like_a_written_one(make_pair: MakePair) -> None:
     sender, receiver = make_pair()
     for number, size in enumerate([0, 1, 63, 4096, 30_000]):
         frame = frame_of(number, size)
@@ -158,7 +158,7 @@ def test_frames_released_out_of_order_all_return_their_credit(make_pair: MakePai
         assert sender.credit_bytes() == 10_000
 
 
-def test_credit_that_is_released_but_not_yet_granted_makes_no_fraud_of_the_sender(make_pair: MakePair) -> None:
+def test_credit_released_but_not_granted_makes_no_fraud(make_pair: MakePair) -> None:
     sender, receiver = make_pair(window_bytes=10_000)
     held = [take(receiver) for _ in range(fill(sender))]
     for received in held[: len(held) // 8]:
@@ -302,7 +302,7 @@ def test_a_sender_does_not_arm_over_credit_that_came_after_its_refusal(make_pair
     assert not sender.arm()
 
 
-def test_who_only_counts_takes_no_news_from_a_sender_that_is_about_to_sleep(make_pair: MakePair) -> None:
+def test_a_counter_takes_no_news_from_a_sender_falling_asleep(make_pair: MakePair) -> None:
     sender, receiver = make_pair(window_bytes=1000)
     fill(sender)
     while (received := receiver.try_receive()) is not None:
@@ -420,7 +420,7 @@ def test_several_senders_reach_one_receiving_task_and_it_answers_each(make_pair:
     "step", ["before the first frame", "with a frame on its way", "with a frame held", "after all"]
 )
 @pytest.mark.parametrize("end", ["sender", "receiver"])
-def test_an_end_that_is_given_up_at_any_step_is_told_to_the_other(make_pair: MakePair, step: str, end: str) -> None:
+def test_an_end_given_up_at_any_step_is_told_over(make_pair: MakePair, step: str, end: str) -> None:
     sender, receiver = make_pair()
     if step != "before the first frame":
         assert sender.try_send(frame_of(0))

@@ -147,7 +147,7 @@ def test_a_window_of_nothing_is_refused() -> None:
         CreditReceiver(-1)
 
 
-def test_the_receiver_takes_the_window_to_its_last_byte_and_not_one_more() -> None:
+def test_the_receiver_takes_the_window_to_its_last_byte() -> None:
     receiver = CreditReceiver(WINDOW_BYTES)
     receiver.received(WINDOW_BYTES - 10)
     with pytest.raises(CreditError, match="sends without credit"):

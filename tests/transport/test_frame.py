@@ -48,7 +48,7 @@ SAMPLE = Frame(FrameKind.DATA, 3, b"0123456789abcdef", 10, 20, b"some metadata",
 
 
 @given(FRAMES, st.sampled_from(Coverage))
-def test_a_body_that_is_yet_to_be_written_is_encoded_as_if_it_were(frame: Frame, coverage: Coverage) -> None:
+def test_a_body_yet_unwritten_is_encoded_like_a_written_one(frame: Frame, coverage: Coverage) -> None:
     unwritten = frame._replace(body=b"", unwritten=Later(bytes(frame.body)))
     assert encode(unwritten, coverage) == encode(frame, coverage)
 
@@ -148,7 +148,7 @@ def test_bytes_after_the_frame_are_refused() -> None:
         decode(encode(SAMPLE) + b"xx")
 
 
-def test_a_header_that_claims_more_than_the_limit_is_refused_before_its_bytes_are_there() -> None:
+def test_a_header_claiming_beyond_the_limit_is_refused_early() -> None:
     header = bytearray(encode(SAMPLE)[:HEADER_BYTES])
     struct.pack_into("<Q", header, 56, 2**63)
     with pytest.raises(FrameOversizeError):
@@ -215,7 +215,7 @@ def encoded_without_body_checksum() -> bytearray:
     return bytearray(encode(SAMPLE, Coverage.HEAD))
 
 
-def test_a_frame_whose_checksum_leaves_the_body_out_is_taken_only_on_trust() -> None:
+def test_a_frame_without_body_checksum_is_taken_on_trust_only() -> None:
     encoded = encoded_without_body_checksum()
     assert decode(encoded, trust_body=True) == SAMPLE
     with pytest.raises(FrameCoverageError, match="only shared memory"):

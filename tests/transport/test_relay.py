@@ -51,7 +51,7 @@ def test_before_the_other_end_has_knocked_datagrams_are_dropped() -> None:
     assert table.counts["nobody there yet"] == 1
 
 
-def test_an_end_that_is_heard_keeps_its_address_and_one_that_has_moved_gets_it_back() -> None:
+def test_a_heard_end_keeps_its_address_and_a_moved_regains_it() -> None:
     table = table_with_a_path()
     table.take([(b"data", NEAR), (knock(TICKETS[0]), OTHER)], 10.0)
     assert table.take([(b"back", FAR)], 10.0) == [(b"back", NEAR)]
@@ -60,7 +60,7 @@ def test_an_end_that_is_heard_keeps_its_address_and_one_that_has_moved_gets_it_b
     assert table.take([(b"back", FAR), (b"late", NEAR)], moved) == [(b"back", OTHER)]
 
 
-def test_an_address_is_an_end_of_one_path_the_one_that_it_knocked_for_last() -> None:
+def test_an_address_is_an_end_of_its_last_knocked_path() -> None:
     table = table_with_a_path()
     table.open("second", (b"a", b"b"), 0.0)
     table.take([(knock(b"a"), NEAR), (knock(b"b"), OTHER)], 0.0)
@@ -75,7 +75,7 @@ def test_over_the_rate_datagrams_are_dropped_and_under_it_they_pass_again() -> N
     assert table.counts["over the rate"] == 2 * burst + 95
 
 
-def test_there_are_no_more_paths_than_the_limit_until_one_has_been_idle_for_long() -> None:
+def test_paths_stay_below_their_limit_until_one_is_idle() -> None:
     table = table_with_a_path()
     table.open("second", (b"a", b"b"), 0.0)
     with pytest.raises(RelayFullError, match="there are 2"):
@@ -85,7 +85,7 @@ def test_there_are_no_more_paths_than_the_limit_until_one_has_been_idle_for_long
     assert table.take([(b"data", NEAR)], IDLE_S) == [(b"data", FAR)], "the one that is used stays"
 
 
-def test_a_path_of_the_same_name_takes_the_place_of_the_earlier_one() -> None:
+def test_a_path_of_the_same_name_replaces_the_earlier() -> None:
     table = table_with_a_path()
     table.open("link", (b"new", b"newer"), 1.0)
     assert len(table) == 1
@@ -102,9 +102,7 @@ def relay() -> Iterator[Relay]:
 NAMES = (f"relayed {number}" for number in itertools.count())
 
 
-def test_two_endpoints_that_know_only_the_relay_have_a_link_and_its_peers_are_who_they_are(
-    cluster: Cluster, relay: Relay
-) -> None:
+def test_two_endpoints_with_a_relay_alone_have_a_proven_link(cluster: Cluster, relay: Relay) -> None:
     at = ("127.0.0.1", relay.port)
     seen: list[str] = []
     with QuicEndpoint(LOOPBACK, cluster.node("near")) as near, QuicEndpoint(LOOPBACK, cluster.node("far")) as far:
@@ -128,7 +126,7 @@ def test_two_endpoints_that_know_only_the_relay_have_a_link_and_its_peers_are_wh
     assert relay.statistics().datagrams["passed"] > 700
 
 
-def test_a_relay_keeps_to_the_limits_of_the_table_that_it_is_given() -> None:
+def test_a_relay_keeps_to_its_tables_limits() -> None:
     relay = Relay(LOOPBACK, RelayTable(paths_max=1))
     try:
         relay.open("first", TICKETS)

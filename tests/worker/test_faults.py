@@ -10,7 +10,7 @@ PATIENCE_S = 60.0
 ASKED = pb.FaultAsked(fault="f", worker="one", kind="kill", target="worker")
 
 
-def test_a_worker_without_permission_refuses_in_a_line_that_says_what_to_do() -> None:
+def test_a_worker_without_permission_refuses_with_a_remedy() -> None:
     said: list[pb.FaultTold] = []
     desk = FaultDesk("one", lambda _task: [], said.append)
     assert not desk.allows
@@ -21,7 +21,7 @@ def test_a_worker_without_permission_refuses_in_a_line_that_says_what_to_do() ->
     assert desk.way_to("10.0.0.1:7420") == "10.0.0.1:7420", "no gate stands before its controller"
 
 
-def test_a_fault_goes_to_the_worker_that_it_names_and_its_answer_to_all_who_asked() -> None:
+def test_a_fault_goes_to_its_worker_and_answers_all_askers() -> None:
     asked: list[tuple[str, pb.ToWorker]] = []
     reached = asyncio.Event()
 
@@ -45,7 +45,7 @@ def test_a_fault_goes_to_the_worker_that_it_names_and_its_answer_to_all_who_aske
     assert [(worker, message.fault.fault) for worker, message in asked] == [("one", "f")] * 2
 
 
-def test_who_asks_for_a_fault_of_a_worker_that_is_not_there_is_to_ask_again() -> None:
+def test_asking_a_fault_of_an_absent_worker_is_to_be_repeated() -> None:
     desk = Controllers(lambda *_: None)
     told = asyncio.run(desk.request(ASKED, ["two"]))
     assert not told.accepted

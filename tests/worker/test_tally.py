@@ -52,7 +52,7 @@ def held(since: float, stage: str = "read") -> Held:
     return Held(since, True, (InHand(stage, Range(fragment, 0, 300)), InHand(stage, Range(fragment, 300, 212))))
 
 
-def test_what_a_task_is_at_is_added_to_what_it_has_said_and_told_for_it() -> None:
+def test_what_a_task_is_at_adds_to_what_it_said() -> None:
     tally = Tally()
     assert tally.at_work(TASK, 1, held(0.0), 9.0) is None, "it has said nothing yet"
     tally.said(progress(50))

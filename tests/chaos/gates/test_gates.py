@@ -38,7 +38,7 @@ def test_fair_weather_lets_everything_through_at_once() -> None:
     assert Impairments(1).passed(b"abcd", Way.LINK, NOBODY) == [(0.0, False, b"abcd")]
 
 
-def test_a_share_of_what_passes_is_lost_doubled_or_spoilt_by_one_bit() -> None:
+def test_a_share_of_datagrams_is_lost_doubled_or_spoilt_by_one_bit() -> None:
     lossy, doubling, spoiling = Impairments(1), Impairments(1), Impairments(1)
     lossy.begin(Impairment(NetworkFault.LOSS, 0.25))
     doubling.begin(Impairment(NetworkFault.DUPLICATE, 0.25))
@@ -115,7 +115,7 @@ def answered(guest: socket.socket, data: bytes, within_s: float) -> bool:
         return False
 
 
-def test_a_cut_control_session_holds_its_bytes_and_goes_on_when_the_cut_is_over() -> None:
+def test_a_cut_control_session_holds_its_bytes_and_goes_on_afterwards() -> None:
     with echoing() as port, NetworkGates(1, MARK) as gates:
         host, _, front = gates.control("c0", port).rpartition(":")
         with socket.create_connection((host, int(front))) as guest:
@@ -148,7 +148,7 @@ def test_a_delayed_session_keeps_its_order_also_when_the_delay_ends() -> None:
             assert said == b"first second"
 
 
-def test_a_task_asks_for_a_gate_and_several_clients_find_their_way_back_through_it(
+def test_a_task_asks_for_a_gate_and_clients_find_their_way_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with NetworkGates(1, MARK) as gates, udp() as task, udp() as one, udp() as two:
@@ -260,7 +260,7 @@ def heard(
             client.sendto(word, gate)
 
 
-def test_where_no_gate_is_named_there_is_none_and_a_silent_one_is_an_error(
+def test_without_a_named_gate_there_is_none_and_a_silent_one_errs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
@@ -348,7 +348,7 @@ def asked(proxy: S3Proxy, method: str = "GET") -> int:
         connection.close()
 
 
-def test_a_trouble_of_the_store_befalls_a_share_of_the_requests_until_it_is_over() -> None:
+def test_a_trouble_of_the_store_meets_a_share_of_requests_until_over() -> None:
     with upstream() as uri, S3Proxy(uri, seed=2) as proxy:
         busy = Trouble(Fault.BUSY, 0.5)
         proxy.begin(busy)
@@ -360,7 +360,7 @@ def test_a_trouble_of_the_store_befalls_a_share_of_the_requests_until_it_is_over
         assert [asked(proxy) for _ in range(5)] == [200] * 5
 
 
-def test_an_outage_answers_nothing_and_a_lost_answer_is_one_to_a_write() -> None:
+def test_an_outage_answers_nothing_and_a_lost_answer_is_to_a_write() -> None:
     with upstream() as uri, S3Proxy(uri) as proxy:
         for fault, method, wanted in (
             (Fault.GONE, "", {"GET": 0, "PUT": 0}),

@@ -163,7 +163,7 @@ def test_wrong_usage_exits_with_two(argv: list[str], capsys: pytest.CaptureFixtu
     assert "usage: headrace simulate" in capsys.readouterr().err
 
 
-def test_what_is_due_at_the_same_time_happens_in_the_order_asked_for() -> None:
+def test_events_due_at_one_time_happen_in_the_order_asked_for() -> None:
     world, happened = World(0), []
     for name in "abc":
         world.at(1.0, happened.append, name)

@@ -51,7 +51,7 @@ def test_the_first_ctrl_c_stops_and_the_second_cancels() -> None:
     assert obeyed(Interrupts(asked=2), 2) == [True]
 
 
-def test_a_ctrl_c_that_comes_while_the_first_is_obeyed_is_obeyed_next() -> None:
+def test_a_second_ctrl_c_during_the_first_is_obeyed_next() -> None:
     assert obeyed(cast("Any", Pressed()), 4) == [False, True]
 
 
@@ -68,9 +68,7 @@ with catch_signals() as interrupts:
 
 
 @pytest.mark.parametrize(("ignored", "first"), [("", signal.SIGINT), ("INT", signal.SIGTERM)])
-def test_a_run_in_the_background_of_a_script_ignores_ctrl_c_and_is_stopped_by_sigterm(
-    ignored: str, first: signal.Signals
-) -> None:
+def test_a_background_run_of_a_script_ignores_ctrl_c_and_obeys_sigterm(ignored: str, first: signal.Signals) -> None:
     shell = ["sh", "-c", f"trap '' {ignored}; exec \"$@\"" if ignored else 'exec "$@"', "sh"]
     with subprocess.Popen([*shell, sys.executable, "-c", WAITS], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

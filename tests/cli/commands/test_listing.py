@@ -67,7 +67,7 @@ def test_a_dataset_that_was_removed_is_not_listed(home: Path, capsys: pytest.Cap
     assert names(listed(home, capsys)) == ["books"]
 
 
-def test_a_dataset_that_cannot_be_read_is_named_and_the_others_are_listed(
+def test_an_unreadable_dataset_is_named_and_the_others_are_listed(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log(home / "torn", (Led(1, {}), PipelineApplied("v", {"name": "torn"}))).append(1, b"not msgpack")

@@ -34,7 +34,7 @@ def test_a_sender_that_found_no_credit_waits_for_its_receiver() -> None:
     assert (write.waits_for, write.holds_up, write.in_flight_bytes) == ((), ("read",), 4096)
 
 
-def test_a_sender_that_was_blocked_before_and_is_no_more_waits_for_nobody() -> None:
+def test_a_sender_that_is_blocked_no_more_waits_for_nobody() -> None:
     assert all(not stage.waits_for for stage in rates(reading(blocked=7), reading(blocked=7), 1.0))
 
 
@@ -51,7 +51,7 @@ def at_batch(at: float, busy_s: float, records: int = 0, guessed_s: float = 0.0)
     return pb.StatusReply(pipelines=[status])
 
 
-def test_a_stage_that_is_at_one_batch_for_seconds_is_seen_to_work() -> None:
+def test_a_stage_at_one_batch_for_seconds_is_seen_to_work() -> None:
     readings = Readings()
     readings.take(at_batch(1.0, 1.0), 1.0)
     write = readings.take(at_batch(2.0, 1.75, guessed_s=0.25), 2.0)["books"][1]
@@ -62,7 +62,7 @@ def test_a_stage_that_is_at_one_batch_for_seconds_is_seen_to_work() -> None:
     assert "at its limit, at 512 records for 2.0 s" in out.getvalue()
 
 
-def test_rates_are_an_average_over_seconds_and_who_is_busy_is_of_the_last() -> None:
+def test_rates_are_averages_over_seconds_and_busy_is_of_the_last() -> None:
     readings = Readings()
     for second in range(30):
         # 700 records every seventh second.

@@ -40,7 +40,7 @@ def kept(tmp_path: Path, value: object) -> str:
     return str(path)
 
 
-def test_a_step_is_said_with_its_pass_ranks_and_whether_it_was_read(
+def test_a_step_is_told_with_its_pass_ranks_and_whether_read(
     state: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     checkpoint = kept(tmp_path, state)
@@ -90,7 +90,7 @@ def test_the_state_is_found_wherever_a_trainer_keeps_it(
         assert said(capsys, "--checkpoint", str(tmp_path / "checkpoint.pt"), "--step", "2") == expected
 
 
-def test_a_checkpoint_with_the_states_of_two_loaders_is_refused_since_either_may_be_meant(
+def test_a_checkpoint_with_states_of_two_loaders_is_refused(
     state: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     other = Loader(str(write_dataset(tmp_path / "validation", seed=1)), batch_size=2, seed=7).state_dict()

@@ -57,7 +57,7 @@ def test_an_unknown_engine_is_refused(learnable: str):
         train(learnable, 1, engine="jax")
 
 
-def test_the_reduced_vocabulary_maps_back_to_the_tokens_and_counts_no_unknown_label(tiny_dataset: str):
+def test_the_reduced_vocabulary_maps_back_and_counts_no_unknown_label(tiny_dataset: str):
     loader = Loader(tiny_dataset, batch_size=4)
     known = _frequent_tokens(loader)
     few = known[:50]

@@ -39,13 +39,13 @@ def test_what_a_controller_told_that_died_is_not_forgotten() -> None:
     ]
 
 
-def test_a_worker_whose_end_was_seen_is_told_of_once_with_its_cause() -> None:
+def test_a_worker_whose_end_was_seen_is_told_once_with_cause() -> None:
     book = DeathBook()
     book.saw("worker", "local", "was killed by signal 9 (SIGKILL)")
     book.take(status(("worker", "local", LOST, 1)))
     assert book.rows() == [DeathRow("worker", "local", "was killed by signal 9 (SIGKILL)", 1)]
 
 
-def test_a_worker_that_was_lost_and_did_not_end_is_told_of_too() -> None:
+def test_a_worker_that_was_lost_without_an_end_is_told_too() -> None:
     book = DeathBook()
     assert book.take(status(("worker", "local", LOST, 1))) == [f"died: worker local: {LOST}"]

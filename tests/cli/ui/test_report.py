@@ -107,7 +107,7 @@ def test_records_that_a_source_counted_and_no_sink_closed_are_open() -> None:
     assert (balance.balanced, balance.complete) == (True, False)
 
 
-def test_the_equation_and_the_shares_are_of_what_is_closed_and_what_is_open_has_a_line_of_its_own() -> None:
+def test_equation_and_shares_are_of_what_is_closed_and_open_stands_apart() -> None:
     text = shown(report(balance=balance_of(ledger(closed(0, COUNTS), FragmentEnded(FRAGMENT.id, 12)))))
     for words in (
         "closed",
@@ -123,7 +123,7 @@ def test_a_dataset_with_nothing_in_it_is_not_complete() -> None:
     assert not balance_of(LedgerState()).complete
 
 
-def test_input_without_a_record_is_complete_once_it_is_read_to_its_end() -> None:
+def test_input_without_records_is_complete_once_read_to_its_end() -> None:
     assert not balance_of(ledger()).complete
     balance = balance_of(ledger(FragmentEnded(FRAGMENT.id, 0), VersionPublished(1, "completed")))
     assert (balance.records_read, balance.balanced, balance.complete) == (0, True, True)
@@ -177,7 +177,7 @@ def test_a_balance_that_does_not_hold_is_shown_as_such() -> None:
     assert "✓" not in text
 
 
-def test_the_end_of_a_run_says_how_what_is_quarantined_can_be_seen() -> None:
+def test_the_end_of_a_run_says_how_to_see_the_quarantined() -> None:
     words = " ".join(shown(report()).split())
     assert "note 1 record is quarantined: `headrace dataset show file:///data/out --quarantine` shows them" in words
     nothing = Counts(quarantined=3, quarantined_by={"read/no text": 3})
@@ -222,7 +222,7 @@ def names(*stages: str, **parameters: str) -> PipelineApplied:
         (("words", "urls"), {}, {"gone/without a URL": 6}, None),
     ],
 )
-def test_a_stage_that_let_all_pass_without_what_it_judges_by_is_named(
+def test_a_stage_that_let_all_pass_unjudged_is_named(
     stages: tuple[str, ...], parameters: dict[str, str], counters: dict[str, int], words: str | None
 ) -> None:
     counts = replace(COUNTS, filtered=4, quarantined=0, quarantined_by={}, counters=counters)
@@ -231,7 +231,7 @@ def test_a_stage_that_let_all_pass_without_what_it_judges_by_is_named(
     assert [words in warning for warning in found] == ([True] if words else []), found
 
 
-def test_what_stages_counted_is_on_the_page_and_in_the_object_and_no_part_of_the_balance() -> None:
+def test_counts_of_stages_are_shown_and_no_part_of_the_balance() -> None:
     many = {f"mine/kind {number:02}": 1_000_000 + number for number in range(20)}
     made = report()
     for counters, lines in (({"urls/without a URL": 1_234_567}, []), (many, ["and 12 counters more"])):
@@ -284,14 +284,14 @@ def test_only_what_sources_read_counts_as_input() -> None:
     assert input_bytes_read(status()) == 100
 
 
-def test_progress_counts_the_input_as_it_is_stored_and_never_beyond_its_size() -> None:
+def test_progress_counts_stored_input_and_never_more_than_its_size() -> None:
     made = status()
     assert input_bytes_stored(made) == 50 + 40
     made.stages[0].stored_bytes = 1000
     assert input_bytes_stored(made) == 200
 
 
-def test_a_stage_that_is_at_a_batch_for_long_says_so_in_lines_and_on_the_page() -> None:
+def test_a_stage_long_at_a_batch_says_so_in_lines_and_page() -> None:
     made = status()
     made.tasks[1].state = "ready"
     words = made.stages[1]
@@ -308,13 +308,13 @@ def test_a_stage_that_is_at_a_batch_for_long_says_so_in_lines_and_on_the_page() 
     assert at_batch(words) == "", "what is over soon is not told"
 
 
-def test_mb_a_core_is_of_the_time_of_a_core_however_long_a_task_waited_for_one() -> None:
+def test_mb_a_core_counts_time_of_a_core_and_no_waiting() -> None:
     alone, shared = StageSpeed("words", 10, 0, 50_000_000, 1.0, 1.0), StageSpeed("words", 10, 0, 50_000_000, 2.5, 1.0)
     assert alone.mb_s == shared.mb_s == 50.0
     assert StageSpeed("words", 10, 0, 50_000_000, 2.5, 0.0).mb_s == 0.0, "nothing is known of it"
 
 
-def test_who_died_and_of_what_stands_on_the_page_and_in_the_object() -> None:
+def test_deaths_and_their_causes_stand_on_page_and_in_object() -> None:
     rows = [
         DeathRow("task", "p/read.0", "the process was killed by signal 9", 3),
         DeathRow("controller", "", "gone", 1),

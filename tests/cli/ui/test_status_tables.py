@@ -35,7 +35,7 @@ def test_few_tasks_and_links_have_a_row_each() -> None:
     assert shown(links_table(running(1))) == [["link", "from", "transport", "to"], ["l0", "one", "quic", "two"]]
 
 
-def test_what_is_many_and_alike_is_a_row_and_what_is_in_trouble_has_its_own() -> None:
+def test_many_alike_share_a_row_and_trouble_has_its_own() -> None:
     status = running(ROWS_MAX + 1)
     status.links[7].trouble = "cut"
     assert shown(tasks_table(status))[1:] == [["read", "ready", "61", "61"], ["write", "ready", "61", "0"]]

@@ -36,7 +36,7 @@ def test_a_task_that_died_is_started_again_for_its_death() -> None:
         assert causes.of_command(START) == "timer.1f.9", "once"
 
 
-def test_a_task_that_ended_as_it_should_and_one_whose_run_is_over_leave_nothing_behind() -> None:
+def test_ended_tasks_and_those_of_ended_runs_leave_nothing() -> None:
     causes = Causes()
     with caused_by("stop.1f.1"):
         causes.note(m.TaskExited("run/read.0", 1, 0), ())

@@ -37,7 +37,7 @@ def test_what_the_controller_says_while_its_pages_are_read_is_told_once() -> Non
     assert asyncio.run(read()) == ["before", "meanwhile", "behind"]
 
 
-def test_pages_of_who_was_not_asked_and_pages_without_bounds_are_not_taken() -> None:
+def test_pages_not_asked_for_or_without_bounds_are_not_taken() -> None:
     async def read() -> list[bytes]:
         numbers: list[int] = []
         searches = LogSearches(Logbook("controller"), lambda worker, message: numbers.append(message.logs.number))

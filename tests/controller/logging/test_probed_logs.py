@@ -73,7 +73,7 @@ async def _write(logs: Logs, number: int, *changes: Change) -> object:
     return await logs.write(WriteEntry("log", number, Entry(1, changes)))
 
 
-def test_a_new_log_begins_while_its_store_is_probed_and_closes_nothing_before_that_is_over(
+def test_a_new_log_closes_nothing_while_its_store_is_probed(
     make: Callable[..., Undecided],
 ) -> None:
     store = make()
@@ -94,7 +94,7 @@ def test_a_new_log_begins_while_its_store_is_probed_and_closes_nothing_before_th
     logs.close()
 
 
-def test_a_new_log_on_a_store_that_fails_is_refused_before_anything_is_closed(make: Callable[..., Undecided]) -> None:
+def test_a_new_log_on_a_failing_store_is_refused_early(make: Callable[..., Undecided]) -> None:
     store = make(honours=False)
     logs = _logs(store)
 

@@ -27,7 +27,7 @@ def test_a_token_that_was_spent_is_durable_with_its_folder(
     assert recorded.has_name(files.folder / "spent" / "token")
 
 
-def test_whoever_is_told_that_its_key_spent_a_token_before_may_rely_on_it(
+def test_an_answer_that_a_key_spent_a_token_may_be_trusted(
     files: ClusterFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert asyncio.run(files.spend("token", "worker", "key")) == ""

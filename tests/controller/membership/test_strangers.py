@@ -26,7 +26,7 @@ def test_who_has_proved_itself_is_no_stranger_and_gives_way_to_nobody() -> None:
     assert len(strangers) == 1, "who went twice has gone once"
 
 
-def test_a_flood_writes_a_bounded_number_of_lines_and_says_how_many_it_left_out() -> None:
+def test_a_flood_writes_a_bounded_number_of_lines_and_counts() -> None:
     told = Told()
     lines = [told.line("sent away", 0.0) for _ in range(LINES_MAX + 5)]
     assert [line for line in lines if line] == ["sent away"] * LINES_MAX

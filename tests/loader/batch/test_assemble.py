@@ -131,7 +131,7 @@ def test_any_packing_equals_the_slow_reference_by_numpy_and_by_compiled_loops(
         assert batch["positions"].tolist() == [*positions[number * 3 : number * 3 + 3], -1, -1, -1][:3]
 
 
-def test_a_long_pass_changes_over_to_compiled_loops_and_gives_the_same_batches(
+def test_a_long_pass_changes_to_compiled_loops_with_equal_batches(
     thousand_dataset: str, monkeypatch: pytest.MonkeyPatch
 ):
     assert KERNELS.wait(300), KERNELS.error
@@ -146,7 +146,7 @@ def test_a_long_pass_changes_over_to_compiled_loops_and_gives_the_same_batches(
 
 
 @pytest.mark.parametrize("fields", [(), ("tokens",), ("labels",), ("position_ids", "max_seqlen"), ("documents",)])
-def test_a_loader_makes_the_fields_that_it_is_asked_for_and_they_are_the_same(
+def test_a_loader_makes_the_fields_asked_for_and_they_agree(
     make_dataset: Callable[..., str], monkeypatch: pytest.MonkeyPatch, fields: tuple[str, ...]
 ):
     uri = make_dataset(sequences=(40, 90), seq_len=70, repeats=True)
@@ -210,7 +210,7 @@ def test_the_fields_have_the_types_that_are_promised(tiny_dataset: str):
 
 
 @pytest.mark.parametrize("world_size", [1, 3])
-def test_every_piece_of_the_dataset_is_a_segment_once_in_a_padded_pass(tiny_dataset: str, world_size: int):
+def test_every_piece_is_a_segment_once_in_a_padded_pass(tiny_dataset: str, world_size: int):
     dataset = open_dataset(tiny_dataset)
     found: list[tuple[int, ...]] = []
     for rank in range(world_size):

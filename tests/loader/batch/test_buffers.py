@@ -14,9 +14,7 @@ from headrace.loader.loader import Loader
 
 @given(rows=st.integers(1, 70), seq_len=st.integers(1, 3000), names=st.sets(st.sampled_from(sorted(FIELDS))))
 @settings(max_examples=60, deadline=None)
-def test_fields_of_any_size_lie_apart_from_each_other_and_large_ones_on_large_pages(
-    rows: int, seq_len: int, names: set[str]
-):
+def test_fields_lie_apart_and_large_ones_on_large_pages(rows: int, seq_len: int, names: set[str]):
     wide = Wide(rows, seq_len, chosen_fields(names))
     arrays = [wide.tokens, wide.labels, wide.mask, wide.position_ids]
     for number, array in enumerate(arrays):
@@ -53,7 +51,7 @@ def test_buffers_keep_a_bounded_number_of_sets_and_none_once_cleared():
 
 
 @pytest.mark.parametrize("module", ["numpy", "compiled"])
-def test_a_pass_is_made_in_the_memory_of_the_pass_before_and_not_in_what_is_held(
+def test_a_pass_is_made_in_memory_of_the_last_not_held(
     thousand_dataset: str, monkeypatch: pytest.MonkeyPatch, module: str
 ):
     assert KERNELS.wait(300), KERNELS.error

@@ -24,7 +24,7 @@ def test_fewer_batches_are_made_ahead_where_they_are_large(tokens: int, ahead: i
     assert prefetch_of(tokens * EVERY_FIELD, by_worker=False) == ahead
 
 
-def test_a_worker_process_makes_few_batches_ahead_of_a_data_loader_that_does_so_itself():
+def test_a_worker_process_makes_few_batches_ahead_of_a_data_loader():
     assert prefetch_of(EVERY_FIELD, by_worker=True) == PREFETCH_MIN < PREFETCH_DEFAULT
 
 
@@ -56,7 +56,7 @@ class Counted:
         ({"prefetch": 1}, True, 1, 1 + 1 + 1),
     ],
 )
-def test_while_a_reader_is_at_its_first_batch_so_many_are_made_and_no_more(
+def test_during_the_first_batch_so_many_are_made_and_no_more(
     thousand_dataset: str, arguments: dict[str, int], is_worker: bool, depth: int, ahead: int
 ):
     loader = Loader(thousand_dataset, batch_size=4, **arguments)  # type: ignore[arg-type]
@@ -77,7 +77,7 @@ def test_while_a_reader_is_at_its_first_batch_so_many_are_made_and_no_more(
     assert counted.made == ahead
 
 
-def test_items_that_come_several_at_once_count_one_by_one_against_the_depth():
+def test_items_that_come_several_at_once_count_singly():
     made = threading.Semaphore(0)
     count = 0
 
@@ -115,7 +115,7 @@ def test_a_batch_larger_than_a_job_is_made_alone(make_dataset: Callable[..., str
     loader.close()
 
 
-def test_tensors_that_are_kept_leave_the_memory_of_batches_to_the_next_ones(thousand_dataset: str):
+def test_kept_tensors_leave_the_memory_of_batches_to_the_next(thousand_dataset: str):
     pytest.importorskip("torch")
     from headrace.loader.torch import TorchLoader
 

@@ -88,7 +88,7 @@ def test_an_interrupt_ends_a_process_whose_store_does_not_answer(large_dataset: 
 
 @pytest.mark.parametrize("prefetch", [0, 8])
 @pytest.mark.parametrize("answers", [0, 1])
-def test_closing_does_not_wait_for_a_store_and_leaves_no_thread_once_that_answers(
+def test_closing_does_not_wait_for_a_store_nor_leave_threads(
     large_dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefetch: int, answers: int
 ):
     monkeypatch.setattr(fetch, "IDLE_S_MAX", 0.0)
@@ -139,7 +139,7 @@ def test_a_loader_that_is_closed_while_its_threads_begin_reads_no_more(
     gate.opened.set()
 
 
-def test_threads_of_a_pool_end_when_there_is_nothing_to_do_and_others_begin_with_the_next_job(
+def test_threads_of_a_pool_end_when_idle_and_begin_again(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(fetch, "IDLE_S_MAX", 0.0)
@@ -162,7 +162,7 @@ def test_threads_of_a_pool_end_when_there_is_nothing_to_do_and_others_begin_with
     ("error", "times", "works"),
     [(StoreUnavailable, 2, True), (StoreUnavailable, 3, False), (StoreStalled, 1, False)],
 )
-def test_a_head_that_breaks_off_is_asked_for_again_and_not_where_the_store_was_given_up(
+def test_a_broken_head_is_asked_again_unless_the_store_was_given_up(
     large_dataset: str, tmp_path: Path, error: type[Exception], times: int, works: bool
 ):
     def fail(key: str, offset: int, attempt: int) -> None:
@@ -179,7 +179,7 @@ def test_a_head_that_breaks_off_is_asked_for_again_and_not_where_the_store_was_g
     assert store.gets[dataset.manifest.shards[1].tokens, 0] == times + works
 
 
-def test_a_head_that_is_late_is_asked_for_again_and_the_first_answer_counts(
+def test_a_late_head_is_asked_again_and_the_first_answer_counts(
     large_dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(fetch, "HEDGE_S_MIN", 0.05)
@@ -252,9 +252,7 @@ def test_blocks_that_break_off_further_on_each_time_get_there(
     assert store.streams[0] > 2 * fetch.ATTEMPTS_MAX
 
 
-def test_a_stream_of_damaged_blocks_is_closed_at_once_and_not_when_its_error_is_collected(
-    large_dataset: str, tmp_path: Path
-):
+def test_a_stream_of_damaged_blocks_is_closed_at_once(large_dataset: str, tmp_path: Path):
     def damage(data: bytearray) -> None:
         data[-1] ^= 1
 

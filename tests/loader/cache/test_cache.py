@@ -93,9 +93,7 @@ def test_a_shard_that_is_in_use_is_never_evicted(tiny_dataset: str, tmp_path: Pa
     assert list(cache.cached()) == [entries[3].checksum.partition(":")[2]]
 
 
-def test_a_part_that_is_written_anew_between_a_look_and_an_eviction_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_part_written_anew_between_look_and_eviction_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     part = tmp_path / "0123.part"
     part.write_bytes(b"given up")
     flock = fcntl.flock
@@ -144,7 +142,7 @@ def test_a_fetch_that_is_interrupted_writes_nothing_afterwards():
     assert written == []
 
 
-def test_what_is_needed_latest_goes_first_and_what_is_in_no_plan_before_it(tiny_dataset: str, tmp_path: Path):
+def test_the_latest_needed_goes_first_and_the_unplanned_before_it(tiny_dataset: str, tmp_path: Path):
     cache = ShardCache(tmp_path)
     dataset = remote(tiny_dataset, cache)
     hashes = [entry.checksum.partition(":")[2] for entry in dataset.manifest.shards]
@@ -168,9 +166,7 @@ def test_what_is_needed_latest_goes_first_and_what_is_in_no_plan_before_it(tiny_
     assert set(cache.cached()) == set(hashes) - {hashes[2]}
 
 
-def test_of_several_loops_that_share_a_cache_the_one_that_needs_a_shard_soonest_is_heeded_until_it_ends(
-    tiny_dataset: str, tmp_path: Path
-):
+def test_of_several_loops_the_soonest_need_is_heeded_until_its_end(tiny_dataset: str, tmp_path: Path):
     cache = ShardCache(tmp_path)
     dataset = remote(tiny_dataset, cache)
     entries = [dataset.manifest.shards[number] for number in (0, 2, 3)]
@@ -202,7 +198,7 @@ def test_a_loop_that_has_ended_leaves_no_plan_in_the_cache(tiny_dataset: str, tm
     assert cache._plans == ()
 
 
-def test_the_next_use_of_a_shard_lies_ahead_and_near_where_it_is_read(thousand_dataset: str):
+def test_the_next_use_of_a_shard_lies_ahead_and_near(thousand_dataset: str):
     loader = Loader(thousand_dataset, batch_size=1, block_rows=16, window_blocks=4)
     shards, _ = loader._mixture.locate(np.arange(2006))
     for position in (0, 300, 900):
@@ -212,7 +208,7 @@ def test_the_next_use_of_a_shard_lies_ahead_and_near_where_it_is_read(thousand_d
             assert exact <= guess < exact + 1003
 
 
-def test_the_next_use_of_a_shard_is_the_soonest_of_the_rows_that_stand_for_it(thousand_dataset: str):
+def test_the_next_use_of_a_shard_is_its_rows_soonest(thousand_dataset: str):
     loader = Loader(thousand_dataset, batch_size=1, block_rows=16, window_blocks=4)
     shards, rows = loader._mixture.locate(np.arange(1003))
     for shard in (0, 2, 3, 4):
@@ -273,7 +269,7 @@ def test_a_directory_that_cannot_be_made_is_said_with_what_to_do(tiny_dataset: s
         remote(tiny_dataset, ShardCache(tmp_path / place)).shard(0)
 
 
-def test_two_users_of_one_directory_do_not_meet_and_neither_believes_what_the_other_has_put_there(
+def test_two_users_of_one_directory_neither_meet_nor_believe_each_other(
     tiny_dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     me, other = os.getuid(), os.getuid() + 1
@@ -291,7 +287,7 @@ def test_two_users_of_one_directory_do_not_meet_and_neither_believes_what_the_ot
     assert sorted(mine.iterdir()) == kept
 
 
-def test_a_file_from_before_a_crash_of_the_machine_is_checked_before_it_is_believed(tiny_dataset: str, tmp_path: Path):
+def test_a_file_from_before_a_machine_crash_is_checked_first(tiny_dataset: str, tmp_path: Path):
     cache = ShardCache(tmp_path)
     dataset = remote(tiny_dataset, cache)
     entry = dataset.manifest.shards[0]

@@ -47,20 +47,20 @@ def short_heads(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("headrace.loader.cache.head.HEAD_BYTES", 4096)
 
 
-def test_a_shard_that_is_shorter_in_the_store_than_its_header_says_is_refused(large_dataset: str, tmp_path: Path):
+def test_a_shard_shorter_than_its_header_says_is_refused(large_dataset: str, tmp_path: Path):
     dataset = opened(ShortStore(large_dataset, 70_000, times=1000), tmp_path)
     with pytest.raises(StoreUnavailable, match="cut short"):
         dataset.rows(1, np.array([480]))
 
 
-def test_an_answer_that_is_cut_short_is_asked_for_again_from_where_it_ended(large_dataset: str, tmp_path: Path):
+def test_a_cut_answer_is_asked_for_from_where_it_ended(large_dataset: str, tmp_path: Path):
     dataset = opened(ShortStore(large_dataset, 65_536, times=1), tmp_path)
     rows = np.arange(300, 400)
     assert np.array_equal(dataset.rows(1, rows), open_dataset(large_dataset).rows(1, rows))
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_part_of_a_shard_without_blocks_that_comes_short_is_asked_for_again(
+def test_a_short_part_of_a_shard_without_blocks_is_asked_again(
     make_dataset: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
 ):
     uri = make_dataset(sequences=(40,), seq_len=64, blocks=False)
@@ -89,7 +89,7 @@ def late_spans(sparse: Sparse, spans: Spans, count: int) -> list[Any]:
     return asked
 
 
-def test_of_many_requests_that_stall_an_eighth_is_asked_for_again_and_each_once(large_dataset: str, tmp_path: Path):
+def test_of_many_stalled_requests_an_eighth_is_asked_again_once(large_dataset: str, tmp_path: Path):
     dataset = opened(RemoteStore(large_dataset), tmp_path)
     arriving, cache = dataset.shard(1).arriving, dataset.cache
     assert arriving is not None
@@ -153,9 +153,7 @@ def test_shards_that_the_reader_has_left_behind_are_let_go_of(
     loader.close()
 
 
-def test_the_bytes_that_are_said_to_have_come_from_the_store_are_those_of_the_shards(
-    large_dataset: str, tmp_path: Path
-):
+def test_the_bytes_told_from_the_store_are_those_of_the_shards(large_dataset: str, tmp_path: Path):
     dataset = opened(RemoteStore(large_dataset), tmp_path)
     shards = [Path(large_dataset) / entry.tokens for entry in (dataset.manifest.shards[n] for n in range(2))]
     for number, path in enumerate(shards):
@@ -167,7 +165,7 @@ def test_the_bytes_that_are_said_to_have_come_from_the_store_are_those_of_the_sh
     assert size * 0.99 <= dataset.cache.statistics().fetched_bytes <= size * 1.3
 
 
-def test_threads_that_fetch_end_when_there_is_nothing_to_do_and_others_begin(monkeypatch: pytest.MonkeyPatch):
+def test_threads_that_fetch_end_when_idle_and_others_begin(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(fetch, "IDLE_S_MAX", 0.01)
     pool, ran, threads = Pool(3), threading.Semaphore(0), list[threading.Thread]()
 
@@ -208,7 +206,7 @@ print("over")
 """
 
 
-def test_a_process_ends_though_a_store_hangs_at_which_the_loader_has_asked(large_dataset: str, tmp_path: Path):
+def test_a_process_ends_though_a_store_hangs(large_dataset: str, tmp_path: Path):
     arguments = [large_dataset, str(tmp_path)]
     done = subprocess.run([sys.executable, "-c", HANGING, *arguments], timeout=60, stdout=subprocess.PIPE)
     assert (done.returncode, done.stdout) == (0, b"over\n")

@@ -35,7 +35,7 @@ def requests_for(rows: np.ndarray, reach: Reach) -> tuple[int, int]:
 @example([0, 34], 0, AMONG_HOSTS)
 @example([0], 0, AMONG_HOSTS)
 @example([0, 5], 1, AMONG_HOSTS)
-def test_a_shard_is_taken_whole_where_its_parts_cost_the_share_of_it(rows: list[int], more: int, reach: Reach):
+def test_a_shard_is_taken_whole_where_its_parts_cost_that(rows: list[int], more: int, reach: Reach):
     sequences = (rows[-1] + 1 if rows else 1) + more
     wanted = np.array(rows, dtype=np.int64)
     requests, brought = requests_for(wanted, reach)
@@ -54,7 +54,7 @@ def test_more_that_is_wanted_never_makes_a_part_of_a_whole(requests: int, wanted
     assert reach.takes_whole(requests, size, size)
 
 
-def test_a_quarter_of_the_cost_decides_and_among_other_hosts_nearly_all_bytes():
+def test_a_quarter_of_the_cost_decides_elsewhere_nearly_all_bytes():
     size = 31 << 20
     for reach, wanted, share in (
         (CROWDED, size // 4, True),

@@ -70,9 +70,7 @@ def listen() -> Iterator[Callable[[Callable[[], None]], Listener]]:
         room.logger.removeHandler(listener)
 
 
-def test_a_full_disk_under_the_cache_is_said_with_what_is_left_and_is_well_again_with_room(
-    tiny_dataset: str, tmp_path: Path
-):
+def test_a_full_disk_under_the_cache_is_told_and_recovers(tiny_dataset: str, tmp_path: Path):
     with small_disk(tmp_path / "disk", 1 << 20) as disk:
         cache = ShardCache(disk)
         dataset = remote(tiny_dataset, cache)
@@ -86,9 +84,7 @@ def test_a_full_disk_under_the_cache_is_said_with_what_is_left_and_is_well_again
 
 
 @pytest.mark.parametrize("prefetch", [0, 8])
-def test_a_disk_too_small_for_a_shard_is_said_soon_and_costs_the_store_few_requests(
-    large_dataset: str, tmp_path: Path, prefetch: int
-):
+def test_a_disk_too_small_for_a_shard_is_told_soon_and_cheaply(large_dataset: str, tmp_path: Path, prefetch: int):
     with small_disk(tmp_path / "disk", SMALLER // 2) as disk:
         dataset = remote(large_dataset, ShardCache(disk))
         began = time.monotonic()
@@ -114,9 +110,7 @@ def test_a_disk_with_room_for_one_shard_gives_every_sample(
         assert dataset.cache.statistics().evicted
 
 
-def test_a_shard_takes_the_room_of_what_is_needed_later_where_the_disk_is_full_before_the_bound(
-    make_dataset: Callable[..., str], tmp_path: Path
-):
+def test_a_shard_takes_the_room_of_later_ones_on_full_disks(make_dataset: Callable[..., str], tmp_path: Path):
     uri = make_dataset(sequences=(500, 500, 500), seq_len=1000)
     with small_disk(tmp_path / "disk", LARGER + 3 * SMALLER // 2) as disk:
         cache = ShardCache(disk)
@@ -130,9 +124,7 @@ def test_a_shard_takes_the_room_of_what_is_needed_later_where_the_disk_is_full_b
         assert hashes[2] in [name.partition(".")[0] for name in files(cache)]
 
 
-def test_what_the_disk_has_for_a_cache_is_known_before_it_is_full_and_looked_at_again(
-    large_dataset: str, tmp_path: Path
-):
+def test_the_disks_room_for_a_cache_is_known_before_and_again(large_dataset: str, tmp_path: Path):
     with small_disk(tmp_path / "disk", 4 * LARGER) as disk:
         cache = ShardCache(disk)
         loader = Loader(remote(large_dataset, cache), batch_size=90)
@@ -145,7 +137,7 @@ def test_what_the_disk_has_for_a_cache_is_known_before_it_is_full_and_looked_at_
     assert ShardCache(tmp_path, bytes_max=5).room_bytes == 5
 
 
-def test_room_that_others_use_is_waited_for_and_said_once_and_then_the_shard_comes(
+def test_room_that_others_use_is_waited_for_and_told_once(
     large_dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listen: Callable[..., Listener]
 ):
     monkeypatch.setattr(room, "SAID_AFTER_S", 0.0)
@@ -204,7 +196,7 @@ def waited(clock: Clock, wait: room.RoomWait, full: CacheFull) -> float:
     return clock.now_s - began
 
 
-def test_room_in_use_is_waited_for_two_minutes_ever_more_slowly_and_said_once(
+def test_room_in_use_is_waited_for_two_minutes_ever_slower(
     monkeypatch: pytest.MonkeyPatch, listen: Callable[..., Listener]
 ):
     clock, listener = Clock(monkeypatch), listen(lambda: None)
@@ -216,9 +208,7 @@ def test_room_in_use_is_waited_for_two_minutes_ever_more_slowly_and_said_once(
     assert listener.said[0].startswith("the loader has waited 3 s for room")
 
 
-def test_room_that_nobody_uses_is_waited_for_a_moment_from_when_that_is_so(
-    monkeypatch: pytest.MonkeyPatch, listen: Callable[..., Listener]
-):
+def test_room_that_nobody_uses_is_waited_for_a_moment(monkeypatch: pytest.MonkeyPatch, listen: Callable[..., Listener]):
     clock, listener = Clock(monkeypatch), listen(lambda: None)
     wait = room.RoomWait(room.Said(), lambda: False)
     for _ in range(4):
@@ -240,7 +230,7 @@ def test_what_was_said_is_said_again_after_two_minutes(
         assert len(listener.said) == times
 
 
-def test_where_room_is_tight_each_shard_is_opened_once_for_the_pieces_of_all_its_rows(tiny_dataset: str):
+def test_where_room_is_tight_each_shard_is_opened_once(tiny_dataset: str):
     local, opened = open_dataset(tiny_dataset), list[int]()
 
     class Watched:
@@ -321,7 +311,7 @@ def test_the_processes_that_use_a_file_are_named(tmp_path: Path):
 
 
 @pytest.mark.parametrize("room_bytes", [5 << 20, 64 << 20])
-def test_a_cache_that_holds_less_than_a_window_reads_is_said_to_once(
+def test_a_cache_smaller_than_a_window_is_told_once(
     large_dataset: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, room_bytes: int
 ):
     cache = ShardCache(tmp_path, bytes_max=room_bytes)

@@ -137,7 +137,7 @@ def test_a_worker_gives_what_lies_before_the_damage_without_reading_it_all(large
         next(batches)
 
 
-def test_shards_from_before_there_were_blocks_are_read_through_before_a_worker_gives_of_them(large: Callable[..., str]):
+def test_shards_without_blocks_are_read_through_before_a_worker_gives(large: Callable[..., str]):
     uri = large(blocks=False)
     damage(uri, path_of(uri).stat().st_size - 1)
     loader = TorchLoader(Loader(uri, batch_size=1, order="sequential"))

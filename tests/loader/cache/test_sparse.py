@@ -73,7 +73,7 @@ def test_blocks_that_several_runs_name_are_asked_for_once(
     assert arriving.sparse.present[9:12].all()
 
 
-def test_a_shard_of_which_every_block_came_is_a_whole_one_and_asked_for_no_more(large_dataset: str, tmp_path: Path):
+def test_a_shard_of_which_every_block_came_is_whole(large_dataset: str, tmp_path: Path):
     dataset = remote(large_dataset, tmp_path)
     dataset.rows(1, np.arange(490))
     deadline = time.monotonic() + 30
@@ -170,7 +170,7 @@ class _Plain:
 
 
 @pytest.mark.parametrize("pieces", [2, 3, 5])
-def test_a_request_that_brought_the_head_and_breaks_is_taken_up_where_it_stood(
+def test_a_request_that_brought_the_head_and_breaks_is_resumed(
     make_dataset: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: int
 ):
     monkeypatch.setattr(spans, "HEDGE_S_MIN", 60.0)
@@ -200,9 +200,7 @@ def test_a_damaged_block_is_refused_and_the_rows_of_others_are_given(make_datase
     assert np.array_equal(dataset.rows(0, np.array([499])), local[499:])
 
 
-def test_a_pass_gives_every_batch_before_the_one_that_needs_a_damaged_block(
-    make_dataset: Callable[..., str], tmp_path: Path
-):
+def test_a_pass_gives_every_batch_before_a_damaged_block(make_dataset: Callable[..., str], tmp_path: Path):
     uri = make_dataset(sequences=(500,), seq_len=1000)
     local = [batch["tokens"].copy() for batch in Loader(uri, batch_size=4, order="sequential")]
     dataset = remote(uri, tmp_path / "cache")
@@ -220,7 +218,7 @@ def test_a_pass_gives_every_batch_before_the_one_that_needs_a_damaged_block(
 
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("block", [4, 5, 6, 7])
-def test_a_damaged_block_takes_no_good_batch_along_that_is_made_with_it(
+def test_a_damaged_block_takes_no_good_batch_along(
     make_dataset: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int, compiled: bool
 ):
     assert KERNELS.wait(300), KERNELS.error
@@ -244,7 +242,7 @@ def test_a_damaged_block_takes_no_good_batch_along_that_is_made_with_it(
 
 
 @pytest.mark.parametrize("rows", [30, 45])
-def test_a_shard_that_does_not_open_takes_no_good_batch_along_that_is_planned_with_it(
+def test_a_shard_that_does_not_open_takes_no_good_batch_along(
     make_dataset: Callable[..., str], tmp_path: Path, rows: int
 ):
     uri = make_dataset(sequences=(rows, 45), seq_len=100)
@@ -266,7 +264,7 @@ def test_a_damaged_header_leaves_the_shard_to_its_whole_checksum(make_dataset: C
     assert names(tmp_path / "cache") == []
 
 
-def test_what_another_process_is_at_is_left_to_it_and_taken_over_when_it_gives_up(large_dataset: str, tmp_path: Path):
+def test_anothers_work_is_left_to_it_until_it_gives_up(large_dataset: str, tmp_path: Path):
     theirs, ours = remote(large_dataset, tmp_path), remote(large_dataset, tmp_path)
     other, mine = theirs.shard(1).arriving, ours.shard(1).arriving
     assert other is not None
@@ -354,7 +352,7 @@ def test_a_killed_reader_leaves_its_blocks_and_no_claim(large_dataset: str, tmp_
     assert [offset > 1_000_000 for _, offset in gets(dataset)] == [True]
 
 
-def test_a_sparse_file_from_before_a_crash_of_the_machine_is_not_believed(large_dataset: str, tmp_path: Path):
+def test_a_sparse_file_from_before_a_crash_is_not_believed(large_dataset: str, tmp_path: Path):
     remote(large_dataset, tmp_path).rows(1, np.array([489]))
     root = tmp_path / f"user-{os.getuid()}"
     (name,) = names(tmp_path)
@@ -365,9 +363,7 @@ def test_a_sparse_file_from_before_a_crash_of_the_machine_is_not_believed(large_
     assert names(tmp_path) == [name]
 
 
-def test_a_shard_that_is_needed_no_more_before_it_was_opened_is_not_fetched_whole_later(
-    large_dataset: str, tmp_path: Path
-):
+def test_a_shard_unneeded_before_opening_is_not_fetched_whole_later(large_dataset: str, tmp_path: Path):
     dataset = remote(large_dataset, tmp_path)
     dataset.fetch_whole(1)
     dataset.release({0})

@@ -58,7 +58,7 @@ def test_blocks_that_another_process_brought_meanwhile_are_not_asked_for_again(l
     assert mine.sparse.has_all(9, 12)
 
 
-def test_who_waits_is_woken_by_the_last_block_and_by_an_error_without_another_look(
+def test_a_waiter_wakes_at_the_last_block_or_an_error(
     large_dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(spans, "POLL_S", 1000.0)
@@ -95,9 +95,7 @@ def test_what_is_wanted_comes_though_nobody_waits_for_it(large_dataset: str, tmp
         assert arriving.sparse.has_all(0, arriving.sparse.table.count) == (share == 0.0)
 
 
-def test_a_row_longer_than_a_block_waits_for_the_blocks_between_its_first_and_last(
-    make_dataset: Callable[..., str], tmp_path: Path
-):
+def test_a_row_longer_than_a_block_waits_for_all_between(make_dataset: Callable[..., str], tmp_path: Path):
     uri = make_dataset(sequences=(0, 8), seq_len=40_000)
     dataset = remote(uri, tmp_path / "cache")
     arriving, fetching = on_its_way(dataset)
@@ -114,7 +112,7 @@ def test_runs_are_told_by_where_they_begin_and_end():
     assert runs(np.zeros(3)) == []
 
 
-def test_who_waits_for_good_blocks_is_not_told_of_bad_ones_that_another_waits_for(
+def test_a_waiter_for_good_blocks_hears_nothing_of_bad_ones(
     large_dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     asked, answered, looked = threading.Event(), threading.Event(), threading.Semaphore(0)
@@ -149,14 +147,14 @@ def test_who_waits_for_good_blocks_is_not_told_of_bad_ones_that_another_waits_fo
     assert told == []
 
 
-def test_what_a_store_failed_with_when_somebody_else_asked_is_asked_for_again(large_dataset: str, tmp_path: Path):
+def test_a_stores_failure_towards_another_is_asked_for_again(large_dataset: str, tmp_path: Path):
     dataset = remote(large_dataset, tmp_path)
     arriving, _ = on_its_way(dataset)
     arriving.sparse.fail(0, arriving.sparse.table.count, StoreUnavailable("some time ago"))
     assert np.array_equal(dataset.rows(1, np.array([489])), open_dataset(large_dataset).rows(1, np.array([489])))
 
 
-def test_a_whole_shard_that_cannot_be_named_so_is_read_all_the_same(large_dataset: str, tmp_path: Path):
+def test_a_whole_shard_without_such_a_name_is_read(large_dataset: str, tmp_path: Path):
     dataset = remote(large_dataset, tmp_path)
     arriving, fetching = on_its_way(dataset)
     refused = threading.Event()

@@ -40,7 +40,7 @@ def saved(uri: str, steps: int = 5, **arguments: Any) -> dict[str, Any]:
     return dict(json.loads(json.dumps(loader.state_dict())))
 
 
-def test_a_dataset_that_grew_is_refused_with_what_it_had_and_has_and_what_to_do(versions: tuple[str, str]):
+def test_a_grown_dataset_is_refused_with_sizes_and_remedy(versions: tuple[str, str]):
     state = saved(versions[0])
     with pytest.raises(DatasetGrew, match=r'5 shards of 96 samples.*first 3 of 70 samples.*grown="finish"') as caught:
         Loader(versions[1], **SHAPE).load_state_dict(state)
@@ -51,7 +51,7 @@ def test_a_dataset_that_grew_is_refused_with_what_it_had_and_has_and_what_to_do(
     assert str(copy.copy(caught.value)) == str(caught.value)
 
 
-def test_finish_reads_the_pass_as_it_was_and_all_shards_from_the_next_pass_on(versions: tuple[str, str]):
+def test_finish_reads_the_old_pass_and_then_all_shards(versions: tuple[str, str]):
     state = saved(versions[0])
     whole = tokens(Loader(versions[0], **SHAPE))
     loader = Loader(versions[1], **SHAPE)
@@ -63,7 +63,7 @@ def test_finish_reads_the_pass_as_it_was_and_all_shards_from_the_next_pass_on(ve
     assert tokens(loader) == tokens(Loader(versions[1], **SHAPE, pass_=2))
 
 
-def test_a_state_from_either_side_of_the_boundary_is_resumed_at_any_world_size(versions: tuple[str, str]):
+def test_a_state_from_either_side_resumes_at_any_world_size(versions: tuple[str, str]):
     loader = Loader(versions[1], **SHAPE)
     loader.load_state_dict(saved(versions[0]), grown="finish")
     tokens(loader, 2)
@@ -83,7 +83,7 @@ def test_a_state_from_either_side_of_the_boundary_is_resumed_at_any_world_size(v
     assert again.state_dict() == grown
 
 
-def test_a_loader_that_finishes_a_pass_takes_its_own_states_back_without_a_choice(versions: tuple[str, str]):
+def test_a_loader_finishing_a_pass_takes_its_own_states_back(versions: tuple[str, str]):
     loader = Loader(versions[1], **SHAPE)
     loader.load_state_dict(saved(versions[0]), grown="finish")
     tokens(loader, 2)
@@ -105,7 +105,7 @@ def test_a_loader_that_finishes_a_pass_takes_states_over_all_shards(versions: tu
     assert tokens(loader) == tokens(Loader(versions[1], **SHAPE))[5:]
 
 
-def test_a_loader_in_another_process_finishes_the_same_pass_and_goes_on_with_all_shards(versions: tuple[str, str]):
+def test_a_loader_in_another_process_finishes_the_pass_and_continues(versions: tuple[str, str]):
     loader = Loader(versions[1], **SHAPE)
     loader.load_state_dict(saved(versions[0]), grown="finish")
     other = copy.copy(loader)

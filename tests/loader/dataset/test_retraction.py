@@ -39,7 +39,7 @@ def spans(batch: Batch, document: int) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_a_retracted_document_is_padding_and_every_other_token_stays_where_it_was(
+def test_a_retracted_document_is_padding_and_other_tokens_stay(
     make_dataset: Callable[..., str], monkeypatch: pytest.MonkeyPatch, compiled: bool
 ):
     assert KERNELS.wait(300), KERNELS.error
@@ -78,7 +78,7 @@ def test_the_rows_of_a_retracted_document_are_padding_to_whoever_reads_rows(make
     assert np.array_equal(open_dataset(uri).rows(SHARD, row), expected)
 
 
-def test_a_checkpoint_from_before_a_retraction_goes_on_and_journals_the_newer_version(
+def test_a_checkpoint_before_a_retraction_journals_the_newer_version(
     make_dataset: Callable[..., str],
 ):
     uri = make_dataset()
@@ -96,7 +96,7 @@ def test_a_checkpoint_from_before_a_retraction_goes_on_and_journals_the_newer_ve
     assert [(event["position"], event["versions"]) for event in revised] == [(0, [1]), (6, [2])]
 
 
-def test_a_trace_shows_a_retracted_document_in_the_steps_that_read_it_and_in_none_since(
+def test_a_trace_shows_a_retracted_document_until_its_retraction(
     make_dataset: Callable[..., str],
 ):
     uri = make_dataset()
@@ -131,7 +131,7 @@ def test_an_older_version_that_would_show_a_retracted_document_again_is_refused(
         loader(uri).load_state_dict(state)
 
 
-def test_a_mixture_of_which_one_dataset_retracts_goes_on_and_an_older_one_is_refused(
+def test_a_mixture_goes_on_after_a_retraction_and_refuses_older_ones(
     make_dataset: Callable[..., str],
 ):
     uris = make_dataset(), make_dataset(seed=1)

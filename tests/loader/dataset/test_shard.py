@@ -77,7 +77,7 @@ def looked_up(shard: Shard, rows: range) -> list[Any] | None:
     damage=st.none() | WRONG,
 )
 @settings(max_examples=300, deadline=None)
-def test_the_compiled_index_is_that_of_numpy_for_any_pieces_and_refused_where_that_is(
+def test_the_compiled_index_equals_that_of_numpy_or_is_refused(
     cuts: list[tuple[int, int, int]], shuffled: Any, damage: tuple[int, int] | None
 ) -> None:
     assert KERNELS.wait(300), KERNELS.error
@@ -106,7 +106,7 @@ def test_the_compiled_index_is_that_of_numpy_for_any_pieces_and_refused_where_th
         assert looked_up(compiled, range(ROWS)) == expected
 
 
-def test_pieces_in_an_order_that_insertion_would_take_long_to_sort_are_sorted_by_numpy() -> None:
+def test_pieces_in_slow_orders_are_sorted_by_numpy() -> None:
     assert KERNELS.wait(300), KERNELS.error
     backwards = np.arange(999, -1, -1, dtype=np.int32)
     ones, zeros = np.ones(1000, np.int32), np.zeros(1000, np.int32)

@@ -40,9 +40,7 @@ def shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shards:
     return Shards(tmp_path, monkeypatch)
 
 
-def test_a_shard_that_is_asked_for_while_the_dataset_closes_is_checked_when_it_is_asked_for_again(
-    shards: Shards, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shard_asked_for_during_closing_is_checked_next_time(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:
     verifier = shards.verifier
     # It closes when the shard has just been queued.
     monkeypatch.setattr(verifier, "_start", verifier.close)
@@ -53,9 +51,7 @@ def test_a_shard_that_is_asked_for_while_the_dataset_closes_is_checked_when_it_i
     assert shards.is_found_out()
 
 
-def test_a_shard_that_is_half_read_when_the_dataset_closes_is_read_again_though_its_check_has_not_ended(
-    shards: Shards, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_half_read_shard_is_read_again_after_closing(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go_on, check = threading.Event(), threading.Event(), verify.check_shard
 
     def slow(*given: object) -> int:

@@ -90,7 +90,7 @@ def counted(mixture: Mixture, shards: list[list[int]], growths: list[tuple[int, 
 
 @given(drawn=grown_mixtures())
 @settings(deadline=None, max_examples=40)
-def test_a_source_that_grew_finishes_its_pass_as_it_was_and_takes_in_all_from_the_next_on(
+def test_a_grown_source_finishes_its_pass_and_then_takes_all(
     drawn: tuple[list[list[int]], list[tuple[int, int, int]], list[Reweighted]],
 ):
     shards, growths, changes = drawn
@@ -226,7 +226,7 @@ def alone(source: Source, number: int, pass_: int) -> list[bytes]:
     ]
 
 
-def test_a_mixture_that_grew_is_refused_with_each_source_and_what_to_do(grow: Callable[..., list[Source]]):
+def test_a_grown_mixture_is_refused_with_sources_and_remedy(grow: Callable[..., list[Source]]):
     state = Loader(grow(), batch_size=2, **SHAPE).state_dict()
     loader = Loader(grow(web=4, books=2), batch_size=2, **SHAPE)
     with pytest.raises(
@@ -243,7 +243,7 @@ def test_a_mixture_that_grew_is_refused_with_each_source_and_what_to_do(grow: Ca
     assert loader.state_dict()["sources"] != state["sources"]
 
 
-def test_each_source_goes_over_to_its_new_shards_where_its_own_pass_ends(grow: Callable[..., list[Source]]):
+def test_each_source_takes_new_shards_at_its_own_passs_end(grow: Callable[..., list[Source]]):
     old, new = grow(), grow(web=4)
     first = ranks(old, 2)
     read = rows(first, 4)
@@ -272,7 +272,7 @@ def test_a_pass_of_the_mixture_keeps_its_length_and_every_share(grow: Callable[.
         assert abs(share.samples - share.asked * 206) <= 3
 
 
-def test_a_state_of_after_the_growth_needs_no_choice_and_loads_at_any_world_size(grow: Callable[..., list[Source]]):
+def test_a_state_after_growth_needs_no_choice_at_any_size(grow: Callable[..., list[Source]]):
     first = ranks(grow(), 1)
     read = rows(first, 2)
     (loader,) = loaded(ranks(grow(web=4, code=3), 1), first[0].state_dict())
@@ -286,7 +286,7 @@ def test_a_state_of_after_the_growth_needs_no_choice_and_loads_at_any_world_size
     assert rows([copy.copy(loaded(ranks(grow(web=4, code=3), 1), state)[0])], 60) == whole
 
 
-def test_growing_twice_and_changing_ranks_weights_and_skips_reads_what_one_rank_reads(
+def test_growth_ranks_weights_and_skips_change_nothing_one_rank_reads(
     grow: Callable[..., list[Source]],
 ):
     def history(worlds: list[tuple[int, int]]) -> tuple[list[tuple[int, bytes]], dict[str, Any]]:

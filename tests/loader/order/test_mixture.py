@@ -25,7 +25,7 @@ def test_weights_that_are_numbers_of_samples_are_met_exactly():
     assert period_counts([900_000_001, 20_011, 3]).tolist() == [900_000_001, 20_011, 3]
 
 
-def test_weights_without_a_small_period_are_met_to_one_in_a_thousand_million():
+def test_weights_without_small_periods_are_met_nearly_exactly():
     counts = period_counts([np.pi, np.e, 1e-12])
     assert counts.sum() == PERIOD_MAX
     assert counts[2] == 1
@@ -54,9 +54,7 @@ long_weights = st.lists(st.floats(0, 1e6), min_size=1, max_size=40).filter(any)
 
 @given(weights=long_weights, data=st.data())
 @settings(deadline=None)
-def test_a_long_period_counts_on_as_each_source_gives_one_sample_after_another(
-    weights: list[float], data: st.DataObject
-):
+def test_a_long_period_counts_on_sample_by_sample(weights: list[float], data: st.DataObject):
     schedule = Schedule(weights)
     first = data.draw(st.integers(0, schedule.period - 1))
     places = np.arange(first, min(first + 500, schedule.period))
@@ -72,7 +70,7 @@ def test_a_long_period_counts_on_as_each_source_gives_one_sample_after_another(
     assert schedule.count(schedule.period).tolist() == schedule.counts.tolist()
 
 
-def test_sources_in_proportion_to_their_samples_are_each_read_once_in_a_pass():
+def test_sources_in_proportion_are_each_read_once_a_pass():
     samples = [100_000, 301, 2]
     mixed = Mixture([layout(one) for one in samples], SHUFFLE, [float(one) for one in samples], sum(samples))
     assert sum(samples) > TABLE_MAX
@@ -148,9 +146,7 @@ def test_one_source_alone_is_the_order_of_its_dataset():
     is_alone=st.booleans(),
 )
 @settings(max_examples=150, deadline=None)
-def test_what_was_located_ahead_is_given_out_again_as_it_would_be_computed(
-    ahead: list[list[int]], asked: list[list[int]], is_alone: bool
-):
+def test_positions_located_ahead_are_given_as_computed(ahead: list[list[int]], asked: list[list[int]], is_alone: bool):
     mixed, plain = (Mixture([layout(30, 11)], SHUFFLE, [5.0], 41) if is_alone else mixture(*CHANGES) for _ in range(2))
     for blocks in ahead:
         # blocks of positions, between which some lie
@@ -162,7 +158,7 @@ def test_what_was_located_ahead_is_given_out_again_as_it_would_be_computed(
             assert np.array_equal(found, expected)
 
 
-def test_positions_that_were_located_ahead_are_not_computed_again_and_few_stretches_are_kept():
+def test_positions_located_ahead_are_computed_once_and_few_kept():
     mixed = mixture()
     for first in range(0, 400, 40):
         shards, _ = mixed.locate_ahead(np.arange(first, first + 40))

@@ -68,13 +68,13 @@ def test_a_step_before_the_journal_or_of_no_samples_does_not_exist():
             timeline.step(number)
 
 
-def test_a_world_size_that_came_back_before_a_step_was_made_cuts_nothing_short():
+def test_a_returning_world_size_before_a_step_cuts_nothing():
     there, elsewhere = Cut(2, 1, LastBatch.DROP), Cut(3, 1, LastBatch.DROP)
     timeline = Timeline(10, [Recut(0, 0, there), Recut(0, 0, elsewhere), Recut(0, 0, there)])
     assert timeline.reading(5) == Reading(2, 0, 0, 1)
 
 
-def test_a_step_of_a_pass_far_away_is_found_at_once_and_one_behind_the_last_position_does_not_exist():
+def test_far_steps_are_found_at_once_and_none_past_the_end():
     timeline = Timeline(10, [Recut(10, 3, Cut(3, 1, LastBatch.DROP)), Skipped(14, 9)])
     # 4 samples of pass 1 make one step, 7 of pass 2 two, and each pass behind them makes three
     assert [timeline.step(number).positions[0] for number in (3, 4, 5, 6, 9)] == [10, 23, 26, 30, 40]
@@ -96,7 +96,7 @@ def test_passes_that_were_skipped_whole_do_not_end_the_steps():
     ranks=st.sets(st.integers(0, 3), min_size=1),
     skipped=skips,
 )
-def test_a_host_reads_the_positions_of_its_ranks_in_this_pass_and_the_next(
+def test_a_host_reads_its_ranks_positions_now_and_next(
     samples: int, first: int, cut: Cut, ranks: set[int], skipped: list[Skipped]
 ):
     first %= samples

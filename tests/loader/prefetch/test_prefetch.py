@@ -65,7 +65,7 @@ def test_items_come_in_order_and_then_the_end():
     prefetcher.close()
 
 
-def test_no_more_is_made_ahead_than_the_depth_and_the_one_in_hand():
+def test_no_more_is_made_ahead_than_depth_and_one():
     gate = Gate()
     prefetcher = Prefetcher(each(gate.items()), 2)
     for _ in range(3):
@@ -77,7 +77,7 @@ def test_no_more_is_made_ahead_than_the_depth_and_the_one_in_hand():
     prefetcher.close()
 
 
-def test_an_item_that_weighs_more_than_the_depth_comes_where_nothing_else_is_held():
+def test_an_item_heavier_than_the_depth_comes_alone():
     prefetcher = Prefetcher(each([7, 8]), 4, lambda item: item)
     assert [prefetcher.take(PATIENCE_S), prefetcher.take(PATIENCE_S)] == [7, 8]
     prefetcher.close()
@@ -88,7 +88,7 @@ def test_a_depth_of_nothing_is_refused():
         Prefetcher(each([]), 0)
 
 
-def test_a_job_that_does_not_say_that_it_is_ready_is_run_by_the_thread_alone():
+def test_a_job_not_said_ready_runs_in_the_thread():
     assert not Job(list[int]).is_ready()
 
 
@@ -122,7 +122,7 @@ def test_a_source_that_gives_nothing_is_reported_after_the_deadline():
     prefetcher.close()
 
 
-def test_who_takes_runs_a_ready_job_while_the_thread_is_at_the_one_before():
+def test_the_taker_runs_ready_jobs_while_the_thread_works():
     runners: list[threading.Thread] = []
 
     def second() -> list[int]:
@@ -137,7 +137,7 @@ def test_who_takes_runs_a_ready_job_while_the_thread_is_at_the_one_before():
     prefetcher.close()
 
 
-def test_an_error_of_a_job_that_the_taker_ran_comes_after_the_items_before_it():
+def test_an_error_of_the_takers_job_comes_in_order():
     def second() -> Iterator[int]:
         yield 2
         raise OSError("the disk is gone")
@@ -159,7 +159,7 @@ def test_an_interrupt_in_a_job_that_the_taker_runs_waits_for_nothing():
     prefetcher.close()
 
 
-def test_behind_a_job_that_failed_no_other_is_run_though_the_source_gives_more():
+def test_behind_a_failed_job_no_other_is_run():
     failed, ran = threading.Event(), list[int]()
 
     def fail() -> list[int]:
@@ -183,7 +183,7 @@ def test_behind_a_job_that_failed_no_other_is_run_though_the_source_gives_more()
     prefetcher.close()
 
 
-def test_an_iteration_that_is_closed_lets_go_of_what_was_made_and_what_was_not():
+def test_a_closed_iteration_lets_go_of_all_items():
     class Item:
         pass
 
@@ -199,7 +199,7 @@ def test_an_iteration_that_is_closed_lets_go_of_what_was_made_and_what_was_not()
     assert seen() is given() is None
 
 
-def test_who_takes_does_not_run_ahead_without_end_while_the_thread_is_at_the_first_item():
+def test_the_taker_does_not_run_ahead_without_end():
     began, go_on, over = threading.Event(), threading.Event(), threading.Event()
     made: list[int] = []
 

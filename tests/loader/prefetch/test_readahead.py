@@ -87,7 +87,7 @@ def asked_to(follower: Readahead, position: int) -> None:
 
 
 @pytest.mark.parametrize("order", ["windowed", "full", "sequential"])
-def test_what_comes_is_asked_for_once_from_where_the_disk_was_first_read(
+def test_coming_parts_are_asked_for_once_from_the_first_read(
     thousand_dataset: str, disk: Disk, follow: Callable[..., tuple[Readahead, Loader]], order: str
 ):
     follower, loader = follow(thousand_dataset, order=order)
@@ -285,7 +285,7 @@ def test_the_kernel_is_told_of_the_very_bytes_of_the_rows(large_dataset: str, mo
         told.clear()
 
 
-def test_a_local_shard_is_said_to_be_read_at_random_when_it_is_opened(large_dataset: str):
+def test_an_opened_local_shard_is_advised_random_reading(large_dataset: str):
     shard = open_dataset(large_dataset).shard(0)
     base = shard.tokens.ctypes.data
     flags = ""

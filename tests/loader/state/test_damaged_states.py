@@ -76,7 +76,7 @@ def test_a_state_that_is_nested_beyond_what_can_be_written_is_refused() -> None:
 
 @pytest.mark.parametrize("field", ["pass", "position"])
 @pytest.mark.parametrize("value", [None, "6", [6], 6.5, {}])
-def test_of_several_states_one_that_says_no_place_in_numbers_is_not_the_furthest(field: str, value: Any) -> None:
+def test_a_state_without_a_numeric_place_is_not_the_furthest(field: str, value: Any) -> None:
     assert find_state([{**STATE, field: value}, STATE, {**STATE, field: value}]) == STATE
 
 

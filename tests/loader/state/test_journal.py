@@ -78,7 +78,7 @@ def test_shares_are_reported_with_how_often_a_source_was_read(mixed: Callable[..
     assert (code.asked, code.reached, code.passes) == (0.6, 0.6, 2.0)
 
 
-def test_what_is_reported_as_reached_is_what_was_read_and_not_what_is_asked_for(mixed: Callable[..., Loader]):
+def test_reached_means_read_and_not_asked_for(mixed: Callable[..., Loader]):
     loader = mixed((0.4, 0.6))
     before = rows([loader], steps=8)
     loader.reweight([0.9, 0.1])

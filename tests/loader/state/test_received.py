@@ -61,9 +61,7 @@ def test_the_state_is_behind_the_last_batch_that_was_looked_into(thousand_datase
 @pytest.mark.parametrize("left", [3, STEPS - 2, STEPS])
 @pytest.mark.parametrize("persistent", [True, False])
 @pytest.mark.parametrize("wrapper", [plain, stateful])
-def test_the_loop_behind_one_that_was_left_goes_on_with_the_next_batch(
-    thousand_dataset: str, wrapper: Any, persistent: bool, left: int
-):
+def test_a_loop_after_one_left_takes_the_next_batch(thousand_dataset: str, wrapper: Any, persistent: bool, left: int):
     loops = wrapper(made(thousand_dataset), persistent_workers=persistent)
     found = steps(iter(loops), left)
     while len(found) < 2 * STEPS:
@@ -183,7 +181,7 @@ READINGS = (
 
 
 @pytest.mark.parametrize("read", READINGS)
-def test_every_way_to_read_a_batch_is_a_look_into_it_and_counts_once(read: Any):
+def test_every_look_into_a_batch_counts_once(read: Any):
     noted: list[Any] = []
     batch = Arrived({"one": torch.ones(1)}, noted.append)
     assert not noted
@@ -210,16 +208,14 @@ def end_of_pass(uri: str) -> Any:
 
 
 @pytest.mark.parametrize("persistent", [True, False])
-def test_a_loop_that_was_begun_behind_a_pass_and_dropped_is_followed_by_the_next_pass(
-    thousand_dataset: str, persistent: bool
-):
+def test_a_loop_dropped_behind_a_pass_precedes_the_next_pass(thousand_dataset: str, persistent: bool):
     loops = stateful(made(thousand_dataset), persistent_workers=persistent)
     loops.load_state_dict(end_of_pass(thousand_dataset))
     iter(loops)
     assert [batch["state"].tolist() for batch in loops] == [[1, at, 7 + at // 100] for at in range(100, 1001, 100)]
 
 
-def test_a_loop_that_was_begun_in_a_pass_and_dropped_is_followed_by_none(thousand_dataset: str):
+def test_a_loop_dropped_within_a_pass_precedes_none(thousand_dataset: str):
     first, second = stateful(made(thousand_dataset)), stateful(made(thousand_dataset))
     steps(iter(first), 2)
     second.load_state_dict(first.state_dict())

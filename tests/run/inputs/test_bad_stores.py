@@ -117,9 +117,7 @@ def test_credentials_without_the_right_to_write_end_the_run_with_one_line(home: 
     assert "these credentials have no right to this" in kit.the_line(done)
 
 
-def test_a_run_over_tls_knows_its_stores_by_the_ca_of_the_environment_and_ends_with_one_line_without(
-    home: pathlib.Path, server: S3Server, given: str
-) -> None:
+def test_a_run_over_tls_needs_the_environments_ca(home: pathlib.Path, server: S3Server, given: str) -> None:
     authority = Authority(home)
     with TlsProxy(server.endpoint, authority.context()) as proxy:
         uris = f"{given}?endpoint={proxy.endpoint}", server.uri(endpoint=proxy.endpoint)
@@ -157,7 +155,7 @@ def test_a_store_that_answers_503_for_a_minute_is_waited_for(home: pathlib.Path,
         kit.check_complete(ended(process), output)
 
 
-def test_a_disk_that_fills_up_is_waited_for_and_the_dataset_is_that_of_a_disk_with_room(home: pathlib.Path) -> None:
+def test_a_disk_that_fills_is_waited_for_without_loss(home: pathlib.Path) -> None:
     kit.check_complete(kit.run(home, "in.jsonl", "roomy"), str(home / "roomy"))
     with small_disk(home / "disk", 300 << 10) as disk, kit.Watched(home, "in.jsonl", "disk/out") as run:
         waits = run.says("bad: waits: ")
@@ -185,7 +183,7 @@ def test_a_disk_without_room_for_the_first_entry_is_waited_for_too(home: pathlib
             kit.check_complete(run.end(), str(disk / "out"))
 
 
-def test_a_run_that_waits_for_room_for_its_first_entry_can_be_cancelled(home: pathlib.Path) -> None:
+def test_a_run_waiting_for_its_first_entry_can_be_cancelled(home: pathlib.Path) -> None:
     with small_disk(home / "disk", 64 << 10) as disk:
         (disk / "ballast").write_bytes(bytes(60 << 10))
         with kit.Watched(home, "in.jsonl", "disk/out") as run:
@@ -194,7 +192,7 @@ def test_a_run_that_waits_for_room_for_its_first_entry_can_be_cancelled(home: pa
             assert run.end().returncode == 130
 
 
-def test_a_run_that_waits_for_room_can_be_cancelled_and_goes_on_later(home: pathlib.Path) -> None:
+def test_a_run_waiting_for_room_can_be_cancelled_and_resumed(home: pathlib.Path) -> None:
     with small_disk(home / "disk", 300 << 10) as disk:
         with kit.Watched(home, "in.jsonl", "disk/out") as run:
             run.says("bad: waits: ")

@@ -53,7 +53,7 @@ def unpublished(home: pathlib.Path) -> Dataset:
     return dataset
 
 
-def test_a_wrong_text_key_ends_the_run_within_its_first_batches_and_the_right_one_begins_anew(
+def test_a_wrong_text_key_ends_the_run_soon_and_leaves_nothing(
     home: pathlib.Path,
 ) -> None:
     fill(home, RECORDS)
@@ -70,7 +70,7 @@ def test_a_wrong_text_key_ends_the_run_within_its_first_batches_and_the_right_on
     assert any("the dataset begins anew: another pipeline had read" in line for line in report["warnings"])
 
 
-def test_a_run_that_filters_everything_ends_with_1_says_by_what_and_publishes_nothing(home: pathlib.Path) -> None:
+def test_a_run_that_filters_everything_ends_with_1_unpublished(home: pathlib.Path) -> None:
     fill(home, 30)
     done = run(home, "-p", "text_key=body")
     assert done.returncode == 1
@@ -81,7 +81,7 @@ def test_a_run_that_filters_everything_ends_with_1_says_by_what_and_publishes_no
     assert (again.returncode, said in again.stderr) == (1, True), "and so does the same command again"
 
 
-def test_all_of_a_few_records_may_be_quarantined_if_asked_and_that_is_no_success_either(home: pathlib.Path) -> None:
+def test_all_may_be_quarantined_if_asked_but_without_success(home: pathlib.Path) -> None:
     fill(home, 30)
     few = run(home)
     assert (few.returncode, "more than the 50% allowed" in few.stderr) == (1, True)
@@ -98,7 +98,7 @@ def test_an_empty_file_is_no_input(home: pathlib.Path) -> None:
     assert "nothing was kept, since the input holds no records: no version is published" in done.stderr
 
 
-def test_a_run_that_fails_before_its_first_record_leaves_its_output_to_any_pipeline(home: pathlib.Path) -> None:
+def test_a_run_failed_before_its_first_record_frees_its_output(home: pathlib.Path) -> None:
     (home / "in.jsonl").write_bytes(b"\x1f\x8b\x08 no JSON Lines")
     assert run(home).returncode == 1
     assert not unpublished(home).shards

@@ -87,7 +87,7 @@ def test_a_dataset_of_three_sinks_is_sound(home: pathlib.Path) -> None:
     )
 
 
-def test_what_is_quarantined_at_three_sinks_is_shown_once_and_traced_at_each(home: pathlib.Path) -> None:
+def test_records_quarantined_at_three_sinks_are_shown_once_traced_thrice(home: pathlib.Path) -> None:
     shown = headrace(home, "dataset", "show", "out", "--quarantine").stdout
     assert shown.count("{broken") == 1
     held = json.loads(headrace(home, "dataset", "show", "out", "--quarantine", "--json").stdout)["quarantine"]
@@ -177,7 +177,7 @@ def test_documents_and_lines_hold_the_text_of_the_records(home: pathlib.Path) ->
     assert texts == rows == {record["id"]: record["text"] for record in files.RECORDS}
 
 
-def test_each_published_version_is_exported_with_its_own_records_and_without_what_was_retracted_since(
+def test_each_published_version_is_exported_without_later_retractions(
     tmp_path: pathlib.Path,
 ) -> None:
     alone = pipeline().replace('after(write_documents(), "read"),', "").replace('after(write_jsonl(), "read"),', "")

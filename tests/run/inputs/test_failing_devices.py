@@ -68,7 +68,7 @@ def closed(home: Path) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("name", ["b.jsonl", pytest.param("b.jsonl.gz", marks=pytest.mark.slow)])
-def test_a_file_whose_device_fails_halts_alone_and_is_given_up_if_asked(home: Path, device: Path, name: str) -> None:
+def test_a_file_on_a_failing_device_halts_alone(home: Path, device: Path, name: str) -> None:
     (home / "corpus" / name).symlink_to(device)
     done = run(home)
     assert done.returncode == 1, done.stderr

@@ -152,7 +152,7 @@ def test_three_sinks_write_into_a_bucket_and_a_dataset_there_is_exported(
         assert far == near
 
 
-def test_a_share_of_quarantined_records_ends_a_run_long_before_its_input_does(tmp_path: pathlib.Path) -> None:
+def test_a_share_of_quarantined_records_ends_a_run_early(tmp_path: pathlib.Path) -> None:
     files.write(tmp_path / "in" / "a.jsonl", (files.lines() + b"{broken\n") * 100)
     files.write(tmp_path / "in" / "b.jsonl", b'{"id":"last","text":"stop"}\n')
     (tmp_path / "stuck.py").write_text(STUCK)

@@ -84,9 +84,7 @@ def test_a_file_that_is_damaged_ends_the_run_with_one_line(tmp_path: pathlib.Pat
 
 
 @pytest.mark.parametrize("mended", [True, False], ids=["fetched again", "taken out"])
-def test_a_run_that_a_damaged_file_ended_goes_on_with_what_its_last_line_names(
-    tmp_path: pathlib.Path, mended: bool
-) -> None:
+def test_a_run_ended_by_damage_goes_on_as_its_line_says(tmp_path: pathlib.Path, mended: bool) -> None:
     whole = gzip.compress(files.lines())
     damaged = files.write(tmp_path / "in" / "a.jsonl.gz", whole[:-20])
     files.write(tmp_path / "in" / "b.jsonl", files.lines())
@@ -100,7 +98,7 @@ def test_a_run_that_a_damaged_file_ended_goes_on_with_what_its_last_line_names(
 
 
 @pytest.mark.parametrize("fault", ["no text column", "text of numbers", "empty gzip", "looping link"])
-def test_a_file_that_cannot_be_read_at_all_ends_the_run_with_one_line(tmp_path: pathlib.Path, fault: str) -> None:
+def test_an_unreadable_file_ends_the_run_with_one_line(tmp_path: pathlib.Path, fault: str) -> None:
     files.write(tmp_path / "in" / "good.jsonl", files.lines())
     bad = tmp_path / "in" / "bad.parquet"
     if fault == "no text column":
@@ -128,9 +126,7 @@ def unprivileged() -> list[str]:
 
 
 @pytest.mark.parametrize("what", ["secret.jsonl", "folder"])
-def test_input_that_this_user_may_not_read_ends_the_run_with_one_line_and_goes_on_when_it_may(
-    tmp_path: pathlib.Path, what: str
-) -> None:
+def test_forbidden_input_ends_the_run_until_it_is_permitted(tmp_path: pathlib.Path, what: str) -> None:
     good = [{"id": f"g{index}", "text": f"good {index}"} for index in range(60)]
     files.write(tmp_path / "in" / "good.jsonl", files.lines(good))
     files.write(tmp_path / "in" / "folder" / "a.jsonl", files.lines())
@@ -148,7 +144,7 @@ def test_input_that_this_user_may_not_read_ends_the_run_with_one_line_and_goes_o
     assert (report["records_read"], report["kept"], report["balanced"]) == (180, 180, True)
 
 
-def test_a_folder_that_is_named_like_a_file_is_searched_and_not_read(tmp_path: pathlib.Path) -> None:
+def test_a_folder_named_like_a_file_is_searched(tmp_path: pathlib.Path) -> None:
     files.write(tmp_path / "in" / "odd.jsonl" / "good.jsonl", files.lines())
     assert balance(run(tmp_path, "in"))["records_read"] == 60
 
@@ -159,7 +155,7 @@ def test_nulls_in_parquet_are_quarantined_row_by_row(tmp_path: pathlib.Path) -> 
     assert (report["kept"], report["quarantined_by"]) == (2, {"read/text is not a string": 1})
 
 
-def test_a_run_that_quarantines_too_much_is_ended_and_goes_on_with_a_wider_allowance(tmp_path: pathlib.Path) -> None:
+def test_a_run_over_its_quarantine_allowance_goes_on_with_more(tmp_path: pathlib.Path) -> None:
     files.write(tmp_path / "a.jsonl", files.lines() + b"{broken\n" * 3)
     done = run(tmp_path, "a.jsonl", "--max-quarantined", "1%")
     assert done.returncode == 1
@@ -180,7 +176,7 @@ def test_an_allowance_that_is_no_number_and_no_share_is_wrong_usage(
     assert not (tmp_path / "out").exists()
 
 
-def test_input_that_is_new_at_the_next_run_is_added_and_what_was_read_is_not_read_again(tmp_path: pathlib.Path) -> None:
+def test_new_input_is_added_next_time_and_nothing_reread(tmp_path: pathlib.Path) -> None:
     files.write(tmp_path / "in" / "b.jsonl.gz", gzip.compress(files.lines()))
     assert balance(run(tmp_path, "in"))["kept"] == 60
     files.write(tmp_path / "in" / "a.jsonl", b'{"text":"one more"}')

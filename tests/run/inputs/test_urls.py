@@ -56,7 +56,7 @@ def test_a_preview_names_what_a_stage_counted_by_its_name(
     assert "edited by" not in shown
 
 
-def test_what_was_written_is_judged_by_its_urls_again_and_where_there_are_none_the_run_says_so(
+def test_written_records_are_judged_by_their_urls_again(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "urls.py").write_text(PIPELINE)

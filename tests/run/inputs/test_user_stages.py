@@ -106,7 +106,7 @@ def table(home: pathlib.Path, kind: str, role: str) -> pa.Table:
     return pa.concat_tables([read_table(dataset.store, key) for key in keys])
 
 
-def test_functions_of_the_file_and_of_a_module_run_and_rows_they_lose_are_filtered(home: pathlib.Path) -> None:
+def test_functions_of_file_and_module_run_and_lost_rows_filter(home: pathlib.Path) -> None:
     done = run(home, "plain")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
@@ -141,9 +141,7 @@ def test_functions_of_the_file_and_of_a_module_run_and_rows_they_lose_are_filter
     ("kind", "words"),
     [("twice", 'stage "twice" returned record 0 twice'), ("strange", "returned record 900, which it was not given")],
 )
-def test_a_stage_that_repeats_or_invents_records_ends_the_run_and_is_named(
-    home: pathlib.Path, kind: str, words: str
-) -> None:
+def test_a_stage_that_repeats_or_invents_records_is_named(home: pathlib.Path, kind: str, words: str) -> None:
     done = run(home, kind)
     assert (done.returncode, done.stdout) == (1, "")
     (line,) = [line for line in done.stderr.splitlines() if not line.startswith("own: ")]

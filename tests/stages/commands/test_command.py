@@ -94,14 +94,14 @@ def test_one_process_edits_and_filters_batch_after_batch(stage: MakeStage, batch
     assert pid_of(built) == pid
 
 
-def test_a_command_that_holds_its_output_back_is_given_an_end_of_input(stage: MakeStage, batch_of: MakeBatch) -> None:
+def test_a_command_that_holds_output_back_meets_end_of_input(stage: MakeStage, batch_of: MakeBatch) -> None:
     built = stage("sed -e s/old/new/ -e /secret/d")
     for first in range(0, 8, 2):
         texts, lost = run(built, batch_of(["an old text", "a secret"], first))
         assert (texts, list(lost)) == (["an new text"], [f"r{first + 1}"])
 
 
-def test_an_answer_that_is_there_when_a_task_goes_on_is_taken_however_long_it_stood_still(
+def test_an_answer_present_at_waking_is_taken_however_late(
     stage: MakeStage, batch_of: MakeBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stood_still_s, turn = [0.0], CommandProcess.turn
@@ -119,7 +119,7 @@ def test_an_answer_that_is_there_when_a_task_goes_on_is_taken_however_long_it_st
     assert run(built, batch_of(["an old text", "an old one"])) == (["an new text", "an new one"], {})
 
 
-def test_a_command_that_is_slow_to_start_is_waited_for_from_then_on(stage: MakeStage, batch_of: MakeBatch) -> None:
+def test_a_command_slow_to_start_is_waited_for(stage: MakeStage, batch_of: MakeBatch) -> None:
     built = stage([sys.executable, "-c", "import sys, time; sys.stdin.readline() and time.sleep(1.7)\n" + COPY])
     # The first line is not given back. The second batch gets a new process, which is not closed before it answers.
     assert run(built, batch_of(["a", "b"]))[0] == ["b"]
@@ -129,9 +129,7 @@ def test_a_command_that_is_slow_to_start_is_waited_for_from_then_on(stage: MakeS
     assert pid_of(built) == pid
 
 
-def test_the_time_of_a_core_that_a_command_spends_is_counted_while_it_lives_and_when_it_is_gone(
-    stage: MakeStage, batch_of: MakeBatch
-) -> None:
+def test_a_commands_core_time_is_counted_living_and_gone(stage: MakeStage, batch_of: MakeBatch) -> None:
     made = stage([sys.executable, "-c", SPENDS])
     before = made.elsewhere_s()
     made.process(batch_of(["a", "b"]))
@@ -150,7 +148,7 @@ def test_a_batch_of_which_nothing_is_kept_ends_too(stage: MakeStage, batch_of: M
     assert run(built, batch_of(["one", "a wanted one"], 2))[0] == ["a wanted one"]
 
 
-def test_a_command_that_fails_without_input_is_refused_with_the_codes_to_declare(stage: MakeStage) -> None:
+def test_a_command_failing_without_input_names_codes_to_declare(stage: MakeStage) -> None:
     with pytest.raises(PipelineError, match=r"exit code 1; if 1 is no failure of it, declare succeeds=\[0, 1\]$"):
         stage("grep --line-buffered wanted")
     with pytest.raises(
@@ -188,9 +186,7 @@ def test_a_record_that_it_fails_on_is_quarantined_alone(
     assert run(built, batch_of(["again"], 20)) == (["AGAIN"], {})
 
 
-def test_a_record_that_jq_passes_over_with_a_complaint_is_quarantined_and_not_filtered(
-    stage: MakeStage, batch_of: MakeBatch
-) -> None:
+def test_a_record_that_jq_skips_with_complaint_is_quarantined(stage: MakeStage, batch_of: MakeBatch) -> None:
     built = stage(["jq", "-c", "--unbuffered", 'select(.text != "no") | .metadata.n = (.text | tonumber)'])
     assert run(built, batch_of(["0"], 90)) == (["0"], {})
     kept, lost = run(built, batch_of(["1", "two", "3", "no", "5"]))

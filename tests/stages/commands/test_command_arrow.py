@@ -206,12 +206,12 @@ def test_text_of_every_kind_is_an_answer(text: Any) -> None:
     ],
     ids=["millions of nulls", "lists", "structs", "times", "fractions"],
 )
-def test_a_column_of_a_kind_that_no_record_has_is_refused_before_it_is_unpacked(name: str, column: Any) -> None:
+def test_a_column_of_an_impossible_kind_is_refused_packed(name: str, column: Any) -> None:
     with pytest.raises(StageContractError, match=f"{name}.* as "):
         answered(**{name: column})
 
 
-def test_rows_that_may_share_their_values_are_refused_where_the_answer_is_read() -> None:
+def test_rows_that_may_share_values_are_refused_at_reading() -> None:
     with pytest.raises(CommandFailedError, match=r"list_view.* write it plainly"):
         answered(mine=pa.ListViewArray.from_arrays([0, 0], [2, 2], pa.array([1, 2])))
 

@@ -81,7 +81,7 @@ def test_what_a_command_left_behind_ends_when_the_command_is_ended(tmp_path: Pat
     assert ends(left, 0.0)
 
 
-def test_what_a_command_left_behind_ends_when_the_command_has_ended_by_itself(tmp_path: Path, keeper: Keeper) -> None:
+def test_what_a_command_left_ends_with_the_command(tmp_path: Path, keeper: Keeper) -> None:
     process = CommandProcess(keeper, [0])
     left = grandchild(tmp_path / "told")
     process.finish()
@@ -112,7 +112,7 @@ def test_a_command_that_does_not_exist_says_so() -> None:
     keeper.close()
 
 
-def test_a_keeper_that_was_killed_takes_its_command_with_it_and_says_so(tmp_path: Path, keeper: Keeper) -> None:
+def test_a_killed_keeper_takes_its_command_and_says_so(tmp_path: Path, keeper: Keeper) -> None:
     process = CommandProcess(keeper, [0])
     left, command = grandchild(tmp_path / "told"), os.pidfd_open(process.pid)
     keeper._process.send_signal(signal.SIGKILL)

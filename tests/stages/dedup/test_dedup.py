@@ -233,7 +233,7 @@ def test_an_index_grows_and_forgets_nothing() -> None:
 # ---- the files ----
 
 
-def test_an_index_that_is_made_again_answers_like_the_one_that_was_lost() -> None:
+def test_an_index_made_again_answers_like_the_lost_one() -> None:
     texts = [" ".join(text_of_words(number % 300, 60)) + (" x" if number >= 300 else "") for number in range(600)]
     scheme, rows = Scheme(), np.arange(600)
     found = keys(texts, scheme)
@@ -247,7 +247,7 @@ def test_an_index_that_is_made_again_answers_like_the_one_that_was_lost() -> Non
     assert 0 < kept.sum() < 600
 
 
-def test_a_file_of_keys_is_the_same_in_whatever_order_the_batches_came() -> None:
+def test_a_file_of_keys_is_independent_of_batch_order() -> None:
     found, rows = keys([f"text {number}" for number in range(40)]), np.arange(40)
     parts = [
         (FRAGMENT, rows[:20], found[:20]),

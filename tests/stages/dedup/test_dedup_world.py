@@ -261,7 +261,7 @@ def _names(item: Range) -> list[RecordName]:
     return [RecordName(item.fragment, row) for row in range(item.first, item.end)]
 
 
-def test_whatever_order_things_come_in_each_text_is_kept_once_and_duplicates_lean_on_it() -> None:
+def test_each_text_is_kept_once_in_any_order_of_arrival() -> None:
     for seed in range(SEEDS):
         world = World(seed)
         world.run()

@@ -115,7 +115,7 @@ def test_a_batch_function_that_breaks_its_contract_is_named(
         process_safely(batch_stage(function, splits=splits), batch_of(["a", "b"]), function)
 
 
-def test_columns_of_other_arrow_types_and_in_another_order_are_those_that_were_given(batch_of: MakeBatch) -> None:
+def test_columns_in_other_types_and_order_are_those_given(batch_of: MakeBatch) -> None:
     before = batch_of(["a", "b"])
     answer = process_safely(batch_stage("large"), before, "large")
     assert answer.rows.column("text").equals(pa.array(["a", "b"]))
@@ -154,7 +154,7 @@ def test_numbers_of_numpy_are_numbers_of_the_metadata(batch_of: MakeBatch) -> No
     ],
 )
 @pytest.mark.parametrize("made", [map_records, map_batches], ids=["records", "batches"])
-def test_a_function_that_does_not_take_one_argument_is_refused_before_any_record(
+def test_a_function_without_one_argument_is_refused_first(
     made: Callable[[str], Stage], function: str, words: str
 ) -> None:
     text = """

@@ -109,7 +109,7 @@ def test_a_record_is_kept_where_one_of_its_parts_is(batch_of: MakeBatch) -> None
     assert sorted((row["row"], row["part"]) for row in answer.verdicts.to_pylist()) == [(0, 1), (1, 0), (1, 1)]
 
 
-def test_the_gravest_verdict_of_its_parts_speaks_for_a_record_that_is_lost_whole(batch_of: MakeBatch) -> None:
+def test_the_gravest_verdict_of_parts_speaks_for_a_lost_record(batch_of: MakeBatch) -> None:
     batch = process_safely(stage("words", splits=True), batch_of(["longer longest"]), "words")
     answer = process_safely(stage("short"), batch, "short")
     second = answer.verdicts.slice(1, 1)

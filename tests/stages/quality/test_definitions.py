@@ -60,7 +60,7 @@ def test_repetition_is_that_of_the_slow_definition(texts: list[str]) -> None:
 
 @PLENTY
 @given(HOSTILE, st.sampled_from([0.0, 0.1, 0.3]))
-def test_a_text_that_is_dropped_for_its_lines_is_dropped_without_its_words(text: str, limit: float) -> None:
+def test_a_text_dropped_for_its_lines_needs_no_words(text: str, limit: float) -> None:
     stage = GopherRepetition("r", *[limit] * 4, [0.2, 0.18, 0.16], [0.15, 0.14, 0.13, 0.12, 0.11, 0.10])
     limits = list(stage.limits.values())
     broken = [number for number, share in enumerate(slow.repetition(text)) if share > limits[number]]

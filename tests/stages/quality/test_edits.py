@@ -70,7 +70,7 @@ def test_a_url_on_a_list_is_filtered(tmp_path: pathlib.Path, url: str, reason: s
     assert answer.counters == {"urls/without a URL": 1 if url else 2}
 
 
-def test_the_content_of_a_list_is_part_of_the_version_and_its_place_is_not(tmp_path: pathlib.Path) -> None:
+def test_a_lists_content_is_in_the_version_its_place_not(tmp_path: pathlib.Path) -> None:
     for name, text in (("a", "x.com\n"), ("b", "x.com\n"), ("c", "y.com\n")):
         (tmp_path / name).write_text(text)
     versions = [Pipeline.chain("p", "d", stages.url_filter(str(tmp_path / name))).version() for name in "abc"]

@@ -60,7 +60,7 @@ def test_a_dictionary_whose_indices_lie_is_refused():
         sound(pa.RecordBatch.from_arrays([column], names=["text"]))
 
 
-def test_a_batch_of_more_rows_than_anybody_sends_is_refused_though_it_has_no_bytes():
+def test_a_batch_of_too_many_rows_is_refused_without_bytes():
     with pytest.raises(UnsoundArrow, match=f"the limit is {ROWS_MAX}"):
         sound(pa.RecordBatch.from_arrays([pa.nulls(ROWS_MAX + 1)], names=["nothing"]))
 
@@ -70,7 +70,7 @@ def test_a_batch_of_as_many_rows_as_anybody_sends_is_taken():
 
 
 @pytest.mark.parametrize("name", [b"outside", b"inside"])
-def test_a_name_of_a_column_or_of_a_field_in_it_that_is_no_text_is_refused(name: bytes):
+def test_a_column_or_field_name_that_is_no_text_is_refused(name: bytes):
     whole = message_of(pa.RecordBatch.from_pydict({"outside": pa.array([{"inside": 1}])}))
     assert whole.count(name) == 1
     lie = whole.replace(name, b"\xff" * len(name))
@@ -94,7 +94,7 @@ def test_a_message_that_is_compressed_is_refused_before_it_is_unpacked():
         pa.RecordBatch.from_arrays([pa.nulls(3)], names=["nothing"]),
     ],
 )
-def test_messages_that_are_plain_are_taken_with_and_without_the_end_of_their_stream(rows: pa.RecordBatch):
+def test_plain_messages_are_taken_with_and_without_an_end(rows: pa.RecordBatch):
     check_messages(message_of(rows))
     check_messages(message_of(rows)[: -len(END_OF_STREAM)])
     check_messages(message_of(rows) + b"what lies behind the end is never read")
@@ -147,7 +147,7 @@ def test_a_function_whose_columns_lie_breaks_its_contract():
         stage.answer(Batch(bytes(16), "file:///x", 0, 3, 0, 1, TEXTS, no_verdicts()))
 
 
-def test_each_byte_of_a_message_may_be_another_and_gives_rows_or_a_named_error():
+def test_any_byte_of_a_message_gives_rows_or_named_errors():
     whole = bytearray(message_of(GOOD))
     for at in range(len(whole)):
         whole[at] ^= 0xFF
@@ -166,7 +166,7 @@ def read_all(rows: pa.RecordBatch) -> None:
 
 
 @pytest.mark.parametrize("options", [{"use_legacy_format": True}, {"use_legacy_format": True, "compression": "zstd"}])
-def test_messages_as_they_were_before_arrow_0_15_are_looked_at_by_nobody_and_refused(
+def test_messages_before_arrow_0_15_are_refused_unseen(
     options: dict[str, object],
 ) -> None:
     rows, sink = pa.record_batch({"a": [7] * 10_000}), pa.BufferOutputStream()

@@ -93,7 +93,7 @@ def test_a_schema_of_few_fields_is_taken():
         (bytes(METADATA_BYTES_MAX + 1), "bytes of metadata"),
     ],
 )
-def test_a_schema_that_refers_to_the_same_bytes_again_and_again_is_refused(what: bytes, said: str):
+def test_a_schema_that_refers_to_the_same_bytes_is_refused(what: bytes, said: str):
     with pytest.raises(UnsoundArrow, match=said):
         require_plain(memoryview(what))
 
@@ -220,7 +220,7 @@ SHARED = {
 
 
 @pytest.mark.parametrize("how", SHARED)
-def test_rows_that_share_a_value_are_refused_where_they_come_to_too_much(how: str):
+def test_rows_sharing_a_value_beyond_limits_are_refused(how: str):
     with pytest.raises(UnsoundArrow, match="write it plainly"):
         sound(pa.RecordBatch.from_arrays([SHARED[how]], names=["text"]))
 

@@ -111,7 +111,7 @@ def test_an_answer_that_does_not_balance_names_the_stage(batch_of: MakeBatch, fu
         process_safely(Spoiler(), batch_of(["a", "b"]), "spoiler")
 
 
-def test_what_a_stage_counts_is_counted_once_where_a_record_among_others_raises(batch_of: MakeBatch) -> None:
+def test_a_stages_counts_are_single_where_a_record_raises(batch_of: MakeBatch) -> None:
     class Counting:
         def process(self, batch: Batch) -> Batch:
             counted = batch.counted("lengths", "long", batch.rows.num_rows).counted("lengths", "short", 0)

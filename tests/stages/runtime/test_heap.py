@@ -22,7 +22,7 @@ def test_what_is_free_is_given_back_once_in_a_while(given: list[float]) -> None:
     assert len(given) == 4
 
 
-def test_before_a_large_batch_it_is_given_back_at_once_and_soon_behind_it(given: list[float]) -> None:
+def test_around_a_large_batch_memory_is_given_back(given: list[float]) -> None:
     giving = GivingBack()
     giving.tick(5.0)
     giving.meets(LARGE_BATCH_BYTES, 5.0 + GIVE_BACK_S / 2)
@@ -35,7 +35,7 @@ def test_before_a_large_batch_it_is_given_back_at_once_and_soon_behind_it(given:
     assert len(given) == 3
 
 
-def test_where_all_batches_are_large_it_is_given_back_no_more_often_than_the_limit_says(given: list[float]) -> None:
+def test_where_all_batches_are_large_giving_back_has_a_limit(given: list[float]) -> None:
     giving = GivingBack()
     for step in range(1001):
         giving.meets(LARGE_BATCH_BYTES, step / 1000)

@@ -72,7 +72,7 @@ def test_rows_that_were_cut_out_are_not_read(batch_of: Callable[..., Batch]) -> 
     assert strings.column("text", 1, 2).to_pylist() == ["ccc"]
 
 
-def test_a_slice_of_larger_memory_is_shelved_alone_and_leaves_nothing_of_it(batch_of: Callable[..., Batch]) -> None:
+def test_a_slice_of_larger_memory_is_shelved_alone(batch_of: Callable[..., Batch]) -> None:
     whole = batch_of(["x" * 10_000, "middle", "y" * 10_000])
     batch = replace(whole, first=1, count=1, rows=whole.rows.slice(1, 1))
     file = Scratch.in_memory()
@@ -93,9 +93,7 @@ def test_text_of_any_arrow_type_is_shelved(batch_of: Callable[..., Batch]) -> No
 
 
 @given(st.lists(st.integers(0, 12)), st.integers(1, 20), st.integers(1, 5))
-def test_runs_tile_the_rows_and_end_behind_the_row_that_reaches_a_limit(
-    sizes: list[int], bytes_max: int, rows_max: int
-) -> None:
+def test_runs_tile_rows_and_end_behind_a_limit(sizes: list[int], bytes_max: int, rows_max: int) -> None:
     runs = list(cut_by_size(np.array(sizes, np.int64), bytes_max=bytes_max, rows_max=rows_max))
     assert [row for first, end in runs for row in range(first, end)] == list(range(len(sizes)))
     for first, end in runs:
@@ -124,7 +122,7 @@ def test_a_scratch_file_holds_about_as_much_as_it_is_told_to(
     assert shelf.shelved(shelved, store, lambda *_: pytest.fail("it is shelved already")) == shelved
 
 
-def test_what_a_full_disk_does_not_take_waits_in_memory_and_says_so(
+def test_what_a_full_disk_refuses_waits_in_memory_aloud(
     tmp_path: pathlib.Path, batch_of: Callable[..., Batch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scratch, "FREE_BYTES_MIN", 0)

@@ -73,7 +73,7 @@ def test_json_lines_are_read_back_by_any_zstd_and_hold_the_same(
     assert [record["text"] for record in records] == ["a", "c\n", "d", "e", ""]
 
 
-def test_what_was_written_as_json_lines_and_is_read_again_is_the_same_records(
+def test_written_json_lines_read_again_are_the_same_records(
     tmp_path: pathlib.Path, batch_of: Callable[..., Batch]
 ) -> None:
     store = open_store(str(tmp_path))
@@ -106,7 +106,7 @@ class Noting(FileStore):
         return super().create(key, parts)
 
 
-def test_the_table_of_no_verdicts_is_put_into_a_bucket_once_and_named_by_each_shard(
+def test_the_table_without_verdicts_is_stored_once_and_named(
     tmp_path: pathlib.Path, batch_of: Callable[..., Batch]
 ) -> None:
     store = Noting(tmp_path)
@@ -160,7 +160,7 @@ def many(batch_of: Callable[..., Batch], sizes: list[int]) -> list[Batch]:
 
 
 @pytest.mark.parametrize("kind", [DocumentSink, JsonlSink])
-def test_the_same_records_in_other_batches_shelved_or_not_give_the_same_objects(
+def test_equal_records_in_other_batches_give_equal_objects(
     tmp_path: pathlib.Path,
     batch_of: Callable[..., Batch],
     monkeypatch: pytest.MonkeyPatch,
@@ -190,7 +190,7 @@ def test_a_row_group_ends_behind_the_record_with_which_it_is_full(
     assert [footer.row_group(index).num_rows for index in range(footer.num_row_groups)] == [2, 2, 1]
 
 
-def test_a_row_group_ends_where_it_has_many_rows_however_short_they_are(
+def test_a_row_group_ends_at_many_rows_however_short(
     tmp_path: pathlib.Path, batch_of: Callable[..., Batch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace.stages.sinks.texts.TEXT_GROUP_ROWS", 2)
@@ -201,7 +201,7 @@ def test_a_row_group_ends_where_it_has_many_rows_however_short_they_are(
         assert [footer.row_group(index).num_rows for index in range(footer.num_row_groups)] == [2, 2, 1]
 
 
-def test_a_table_that_fits_a_row_group_has_the_bytes_that_it_had_in_memory(
+def test_a_table_within_a_row_group_has_its_memorys_bytes(
     tmp_path: pathlib.Path, batch_of: Callable[..., Batch]
 ) -> None:
     for number, texts in enumerate((["a", "bé", "c\n"] * 50, [])):

@@ -145,9 +145,7 @@ def test_records_without_tokens_are_a_fault_of_the_pipeline(batch_of: MakeBatch)
         sink().measure(batch_of(["a"]))
 
 
-def test_a_shard_of_before_the_checksums_of_blocks_is_made_again_as_it_was(
-    tmp_path: pathlib.Path, batch_of: MakeBatch
-) -> None:
+def test_a_shard_without_block_checksums_is_made_again_equal(tmp_path: pathlib.Path, batch_of: MakeBatch) -> None:
     batches = [with_tokens(batch_of(["a", "b"]), [[1, 2, 3], [4, 5]])]
     store = open_store(str(tmp_path))
     older = sink()

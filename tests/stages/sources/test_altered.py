@@ -79,7 +79,7 @@ def state(home: pathlib.Path) -> Any:
     return Dataset.open(str(home / "out")).state
 
 
-def test_a_file_that_was_touched_or_copied_over_is_the_same_and_nothing_is_read_twice(tmp_path: pathlib.Path) -> None:
+def test_a_file_touched_or_copied_over_is_not_read_twice(tmp_path: pathlib.Path) -> None:
     paths = fill(tmp_path)
     first = report(tmp_path)
     assert set(paths) == set(NAMES)
@@ -139,7 +139,7 @@ def test_a_file_that_holds_other_bytes_halts_by_default_and_is_named(tmp_path: p
     assert run(tmp_path).returncode == 1, "and is of one version"
 
 
-def test_a_file_that_changed_is_read_whole_beside_what_was_read_only_if_asked(tmp_path: pathlib.Path) -> None:
+def test_a_changed_file_is_read_whole_only_if_asked(tmp_path: pathlib.Path) -> None:
     path = files.write(tmp_path / "in" / "a.jsonl", files.lines())
     report(tmp_path)
     path.write_bytes(files.lines()[::-1].replace(b"\n", b"", 1)[::-1].replace(b"text", b"texs", 1) + b"\n")
@@ -218,7 +218,7 @@ UNENDED = {
 }
 
 
-def test_what_was_appended_behind_no_ended_record_halts_and_says_what_to_do(tmp_path: pathlib.Path) -> None:
+def test_an_append_behind_no_ended_record_halts_with_remedy(tmp_path: pathlib.Path) -> None:
     report(put(tmp_path, {name: first for name, (first, _) in UNENDED.items()}))
     append(tmp_path, {name: more for name, (_, more) in UNENDED.items()})
     done = run(tmp_path)
@@ -229,9 +229,7 @@ def test_what_was_appended_behind_no_ended_record_halts_and_says_what_to_do(tmp_
 
 
 @pytest.mark.parametrize("name", APPENDED)
-def test_what_was_appended_is_read_on_in_its_middle_as_it_is_from_its_beginning(
-    tmp_path: pathlib.Path, name: str
-) -> None:
+def test_an_append_is_read_from_its_middle_alike(tmp_path: pathlib.Path, name: str) -> None:
     first, _ = APPENDED[name]
     path = files.write(tmp_path / name, first + first)
     source = MixedSource("read", [str(path)], batch_bytes=200, batch_records=3)

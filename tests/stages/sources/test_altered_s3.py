@@ -50,9 +50,7 @@ def put_in_parts(server: S3Server, key: str, data: bytes) -> None:
     client._complete_multipart_upload(server.bucket, key, upload, [Part(1, tag)])
 
 
-def test_objects_that_were_put_again_are_the_same_and_one_with_other_bytes_halts(
-    server: S3Server, tmp_path: pathlib.Path
-) -> None:
+def test_objects_put_again_are_the_same_unless_bytes_differ(server: S3Server, tmp_path: pathlib.Path) -> None:
     name, held = secrets.token_hex(6), contents(tmp_path)
     store = open_store(server.uri(name))
     for key, data in held.items():
@@ -109,7 +107,7 @@ def test_parquet_of_a_store_has_the_checksum_that_its_file_has(
 
 
 @pytest.mark.parametrize("name", NAMES[:4])
-def test_an_object_that_is_read_on_in_its_middle_has_a_checksum_unless_too_much_lies_before(
+def test_an_object_read_from_its_middle_has_a_checksum(
     server: S3Server, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     prefix, data = secrets.token_hex(6), contents(tmp_path)[name]

@@ -55,7 +55,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("name", DAMAGED)
-def test_a_damaged_file_ends_the_run_with_what_it_is_and_what_to_do(tmp_path: pathlib.Path, name: str) -> None:
+def test_a_damaged_file_ends_the_run_with_a_remedy(tmp_path: pathlib.Path, name: str) -> None:
     data, why = DAMAGED[name]
     files.write(tmp_path / name, data)
     with pytest.raises(DamagedInput, match=f"{name}' is damaged: {why}.*; fetch it again or take it out") as caught:
@@ -113,7 +113,7 @@ def test_a_parquet_whose_pages_are_garbage_is_damaged(tmp_path: pathlib.Path) ->
     reading.check_gaps(reader)
 
 
-def test_a_parquet_without_the_text_column_is_refused_with_those_that_it_has(tmp_path: pathlib.Path) -> None:
+def test_a_parquet_without_text_names_the_columns_it_has(tmp_path: pathlib.Path) -> None:
     files.write_parquet(tmp_path / "a.parquet", {"content": ["a"], "text": [1]})
     with pytest.raises(InputError, match=r'column "text" holds int64, no text; name another with text_key='):
         list(source(tmp_path / "a.parquet").list())

@@ -49,7 +49,7 @@ GZIP = {
 
 
 @pytest.mark.parametrize("kind", GZIP)
-def test_a_gzip_stream_is_all_its_members_and_zeros_behind_them_are_nothing(place: Place, kind: str) -> None:
+def test_a_gzip_stream_is_all_members_and_zeros_are_nothing(place: Place, kind: str) -> None:
     folder, uri_of = place
     data = GZIP[kind]
     assert gzip.decompress(data) == LINES
@@ -69,9 +69,7 @@ ZSTD = {
 
 
 @pytest.mark.parametrize("kind", ZSTD)
-def test_a_zstd_stream_of_a_large_window_is_read_where_the_source_lets_it_take_the_memory(
-    place: Place, kind: str
-) -> None:
+def test_a_large_zstd_window_is_read_where_memory_allows(place: Place, kind: str) -> None:
     folder, uri_of = place
     files.write(folder / "a.jsonl.zst", ZSTD[kind])
     with pytest.raises(DamagedInput, match=r"above 128 MiB; declare the source with window_bytes_max=2 << 30"):
@@ -81,7 +79,7 @@ def test_a_zstd_stream_of_a_large_window_is_read_where_the_source_lets_it_take_t
     reading.check_gaps(reader, rounds=4)
 
 
-def test_a_window_above_what_the_source_lets_it_take_is_refused_with_that(tmp_path: pathlib.Path) -> None:
+def test_a_window_above_the_allowed_memory_is_refused_so(tmp_path: pathlib.Path) -> None:
     files.write(tmp_path / "a.jsonl.zst", files.zstd_of_window(29, b'{"text":"a"}\n'))
     with pytest.raises(DamagedInput, match="but one with a window above 256 MiB; declare"):
         reading.read_all(MixedSource("read", [str(tmp_path)], window_bytes_max=WIDE))
@@ -115,7 +113,7 @@ def test_what_becomes_four_bytes_a_block_takes_little_memory_at_a_time(tmp_path:
     assert (verdict, reason.split(":")[0], str(1600 * (128 << 10)) in reason) == ("quarantined", "line too long", True)
 
 
-def test_batches_of_a_compressed_file_are_as_large_as_those_of_the_same_lines_uncompressed(
+def test_batches_of_compressed_files_are_as_large_as_plain(
     tmp_path: pathlib.Path,
 ) -> None:
     for name, data in (

@@ -131,7 +131,7 @@ def test_a_run_over_a_file_of_another_format_ends_with_one_line(tmp_path: pathli
     assert balance(run(tmp_path, "in", "--changed-input", "drop"))["kept"] == 2 * len(files.RECORDS)
 
 
-def test_a_line_that_has_the_word_of_a_tar_archive_in_its_place_is_a_line() -> None:
+def test_a_line_with_the_tar_magic_in_place_is_a_line() -> None:
     line = b'{"text": "' + b"x" * 247 + b'ustar"}\n'
     assert line[257:262] == b"ustar"
     assert foreign(line) == ""

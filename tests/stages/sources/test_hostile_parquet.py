@@ -77,7 +77,7 @@ LIES = {
 }
 
 
-def test_a_file_that_is_written_by_hand_is_read_if_it_does_not_lie(tmp_path: Path):
+def test_a_file_written_by_hand_is_read_if_truthful(tmp_path: Path):
     source = ParquetSource("p", [lies.write(tmp_path / "a.parquet", [lies.a_text(100)], rows=100)])
     assert [fate[2] for fate in read_all(source)] == ["so"] * 100
 
@@ -92,7 +92,7 @@ def test_pages_of_two_hundred_bytes_do_not_take_gigabytes(tmp_path: Path, what: 
     assert resident_bytes() - before < 64 << 20
 
 
-def test_rows_that_unpack_to_more_than_memory_holds_are_read_fewer_at_a_time(tmp_path: Path):
+def test_rows_that_unpack_beyond_memory_are_read_fewer(tmp_path: Path):
     """2,048 rows of one text of 2 MB, which the file has once: 4 GB."""
     text = b"t" * (2 << 20)
     pq.write_table(
@@ -200,13 +200,13 @@ def spoil_each(path: Path, kind: str, step: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["zstd", "pages of version 2", "DELTA_BYTE_ARRAY"])
-def test_a_byte_of_a_page_may_be_another_and_a_file_may_end_anywhere(tmp_path: Path, kind: str):
+def test_any_byte_of_a_page_and_any_end_may_be_wrong(tmp_path: Path, kind: str):
     spoil_each(tmp_path / "small.parquet", kind, 293)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_byte_of_a_page_may_be_another_and_a_file_may_end_anywhere(tmp_path: Path, kind: str):
+def test_each_byte_of_a_page_and_any_end_may_be_wrong(tmp_path: Path, kind: str):
     spoil_each(tmp_path / "small.parquet", kind, 1)
 
 
@@ -219,7 +219,7 @@ def test_a_page_whose_checksum_is_another_is_damage(tmp_path: Path):
         read_all(ParquetSource("p", [str(path)]))
 
 
-def test_a_footer_that_kills_is_an_error_and_the_next_one_is_read(tmp_path: Path, gate: ParquetGate):
+def test_a_footer_that_kills_is_an_error_and_others_follow(tmp_path: Path, gate: ParquetGate):
     with open(small(tmp_path / "small.parquet"), "rb") as file:
         footer = footer_of(file)
         gate.open(file, footer)

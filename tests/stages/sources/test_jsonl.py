@@ -90,7 +90,7 @@ def test_blank_lines_are_no_records(write_jsonl: Write) -> None:
     assert [fate[2] for fate in only(path).values()] == ["one", "two"]
 
 
-def test_a_byte_order_mark_carriage_returns_and_a_missing_last_newline_do_no_harm(write_jsonl: Write) -> None:
+def test_byte_order_marks_carriage_returns_and_missing_newlines_do_no_harm(write_jsonl: Write) -> None:
     path = write_jsonl(b'\xef\xbb\xbf{"text":"one"}\r\n{"text":"two"}\r\n{"text":"three"}')
     assert [fate[2] for fate in only(path).values()] == ["one", "two", "three"]
 
@@ -220,7 +220,7 @@ def expected_of(lines: list[bytes]) -> list[bytes]:
     batch_records=st.integers(1, 9),
     data=st.data(),
 )
-def test_any_gaps_of_any_lines_give_the_same_records_under_the_same_names(
+def test_any_gaps_of_any_lines_give_equally_named_records(
     lines: list[bytes],
     ending: bool,
     bom: bool,
@@ -328,9 +328,7 @@ def test_a_record_that_no_block_holds_is_a_batch_of_its_own(write_jsonl: Write) 
 
 
 @pytest.mark.parametrize("batch_bytes", [7, 50, 1 << 20])
-def test_a_line_that_is_too_long_is_kept_whole_to_look_at_however_the_file_is_read(
-    write_jsonl: Write, batch_bytes: int
-) -> None:
+def test_a_line_too_long_is_kept_whole_to_look_at(write_jsonl: Write, batch_bytes: int) -> None:
     line = b'{"text": "' + b"x" * 200 + b'"}'
     ((verdict, _, _, raw),) = only(write_jsonl(line + b"\n"), max_record_bytes=80, batch_bytes=batch_bytes).values()
     assert (verdict, raw) == ("quarantined", line)

@@ -70,9 +70,7 @@ def test_a_line_that_another_reader_takes_is_a_record(
     ],
     ids=str,
 )
-def test_a_line_that_nobody_takes_is_quarantined_with_its_bytes_or_its_text(
-    tmp_path: Path, line: bytes, reason: str
-) -> None:
+def test_a_line_that_nobody_takes_is_quarantined_with_its_bytes(tmp_path: Path, line: bytes, reason: str) -> None:
     batch = read(tmp_path / "a.jsonl", line)
     (lost,) = batch.verdicts.to_pylist()
     assert lost["reason"].startswith(reason)

@@ -31,7 +31,7 @@ def metadata_of(folder: pathlib.Path, column: pa.Array[Any]) -> list[Any]:
 
 
 @given(kind=st.sampled_from(TIMES), counts=st.lists(LONG, min_size=1, max_size=5))
-def test_a_time_is_what_python_has_for_it_and_text_where_it_has_none(kind: pa.DataType, counts: list[Any]) -> None:
+def test_a_time_is_pythons_or_else_text(kind: pa.DataType, counts: list[Any]) -> None:
     column: pa.Array[Any] = pa.array(counts, pa.int64()).cast(kind)
     values = values_of(column)
     # Alone as among others, in a list and in an object as by itself.
@@ -96,7 +96,7 @@ def test_a_column_of_nothing_but_nulls_is_quarantined_row_by_row(tmp_path: pathl
     assert [fate[2] for fate in found] == ['text is not a string: column "text" is null'] * 3
 
 
-def test_text_within_a_column_is_read_by_its_path_and_what_lies_beside_it_is_kept(tmp_path: pathlib.Path) -> None:
+def test_nested_text_is_read_by_path_and_its_neighbours_kept(tmp_path: pathlib.Path) -> None:
     docs = [
         {"url": "u0", "body": {"text": "a é", "lang": "fr"}, "n": 0},
         {"url": "u1", "body": None, "n": 1},

@@ -66,7 +66,7 @@ def test_a_page_is_read_behind_the_codings_that_its_headers_name(
 
 
 @pytest.mark.parametrize("header", ["Transfer-Encoding: chunked", *(f"Content-Encoding: {name}" for name in PACKED)])
-def test_a_page_that_its_crawler_has_decoded_already_is_read_as_it_is(tmp_path: pathlib.Path, header: str) -> None:
+def test_a_page_decoded_by_its_crawler_is_read_as_is(tmp_path: pathlib.Path, header: str) -> None:
     assert fate_of(tmp_path, PAGE, header)[2] == TEXT
 
 
@@ -84,7 +84,7 @@ def test_a_payload_that_breaks_off_is_quarantined_with_its_bytes(tmp_path: pathl
     assert raw == body
 
 
-def test_of_a_payload_that_its_crawler_has_cut_off_what_is_there_is_read(tmp_path: pathlib.Path) -> None:
+def test_of_a_cut_payload_what_is_there_is_read(tmp_path: pathlib.Path) -> None:
     whole = chunked(PACKED["gzip"])
     headers = ("Transfer-Encoding: chunked", "Content-Encoding: gzip")
     verdict, _, text, _ = fate_of(tmp_path, whole[: len(whole) // 2], *headers, truncated=True)
@@ -118,7 +118,7 @@ def response(tmp_path: pathlib.Path, payload: bytes, content: str = "application
     ],
     ids=["the crawler", "the crawler, at length", "its type", "its first word"],
 )
-def test_a_page_of_a_server_that_does_not_say_so_is_told_by_what_else_says_it(
+def test_a_silent_servers_page_is_told_by_other_signs(
     tmp_path: pathlib.Path, begin: bytes, headers: dict[str, str]
 ) -> None:
     body = begin + b"<body><p>a text without a type</p></body>"
@@ -134,7 +134,7 @@ def test_what_nobody_says_to_be_text_is_none(tmp_path: pathlib.Path) -> None:
     assert found[:3] == ("filtered", "urn:uuid:p", "not text: no content type")
 
 
-def test_an_answer_that_is_no_http_is_quarantined_and_one_of_another_kind_filtered(tmp_path: pathlib.Path) -> None:
+def test_an_answer_without_http_is_quarantined_another_kind_filtered(tmp_path: pathlib.Path) -> None:
     for payload in (b"no answer of a web server", b""):
         verdict, _, reason, raw = response(tmp_path, payload)
         assert (verdict, reason, raw) == ("quarantined", "malformed HTTP response", payload)

@@ -93,7 +93,7 @@ def test_an_object_is_read_by_one_request_a_block_and_none_besides(server: S3Ser
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "b.jsonl.gz", "d.warc.gz", "e.txt"])
-def test_what_is_read_next_is_fetched_before_it_is_asked_for_and_once(server: S3Server, prefix: str, name: str) -> None:
+def test_what_is_read_next_is_fetched_early_and_once(server: S3Server, prefix: str, name: str) -> None:
     with S3Proxy(server.endpoint) as proxy:
         source = MixedSource("read", [f"s3://{server.bucket}/{prefix}/{name}?endpoint={proxy.endpoint}"])
         (fragment,) = source.list()
@@ -110,9 +110,7 @@ def test_what_is_read_next_is_fetched_before_it_is_asked_for_and_once(server: S3
         assert [line.split("?")[0] for line in proxy.seen] == [f"GET /{server.bucket}/{prefix}/{name}"]
 
 
-def test_what_was_fetched_of_an_object_that_is_replaced_is_of_the_version_that_was_listed_or_refused(
-    server: S3Server, prefix: str
-) -> None:
+def test_what_was_fetched_of_a_replaced_object_is_refused(server: S3Server, prefix: str) -> None:
     source = MixedSource("read", [uri(server, f"{prefix}/e.txt")])
     (fragment,) = source.list()
     open_store(server.uri(prefix)).replace("e.txt", [b"another text"])
@@ -140,7 +138,7 @@ def test_a_parquet_file_is_read_by_one_request_a_row_group(server: S3Server) -> 
         assert [line.partition(" ")[0] for line in proxy.seen] == ["HEAD", *["GET"] * 4], "the footer, and three groups"
 
 
-def test_a_large_row_group_is_read_by_blocks_of_each_column_each_once(server: S3Server) -> None:
+def test_a_large_row_group_is_read_by_column_blocks_once(server: S3Server) -> None:
     prefix = secrets.token_hex(6)
     texts = [secrets.token_hex(2_000) for _ in range(3_000)]
     others = [secrets.token_hex(300) for _ in range(3_000)]
@@ -166,7 +164,7 @@ def test_a_large_row_group_is_read_by_blocks_of_each_column_each_once(server: S3
         )
 
 
-def test_a_parquet_file_that_was_replaced_is_refused_whether_it_is_listed_or_read(server: S3Server) -> None:
+def test_a_replaced_parquet_file_is_refused_at_listing_and_reading(server: S3Server) -> None:
     prefix = secrets.token_hex(6)
     store = open_store(server.uri(prefix))
 

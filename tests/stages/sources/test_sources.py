@@ -31,7 +31,7 @@ FORMATS = {
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_json_lines_are_read_as_they_are_and_compressed_from_files_and_stores(place: Place, name: str) -> None:
+def test_json_lines_plain_and_compressed_come_from_files_and_stores(place: Place, name: str) -> None:
     folder, named = place
     files.write(folder / name, FORMATS[name])
     source = JsonlSource("read", [named(name)], fragment_bytes=1024, batch_bytes=200)
@@ -39,7 +39,7 @@ def test_json_lines_are_read_as_they_are_and_compressed_from_files_and_stores(pl
     reading.check_gaps(source)
 
 
-def test_a_large_plain_file_is_cut_and_a_compressed_one_is_one_fragment(tmp_path: pathlib.Path) -> None:
+def test_large_plain_files_are_cut_and_compressed_ones_whole(tmp_path: pathlib.Path) -> None:
     for name, data in FORMATS.items():
         files.write(tmp_path / name, data)
     counts = {
@@ -182,7 +182,7 @@ def test_a_wet_gives_its_conversions(place: Place) -> None:
         ("<p>naïve café</p>".encode("utf-16"), "text/html", "naïve café"),
     ],
 )
-def test_a_page_is_decoded_by_its_mark_its_server_or_its_own_word(
+def test_a_page_is_decoded_by_mark_server_or_own_word(
     tmp_path: pathlib.Path, html: bytes, content: str, expected: str
 ) -> None:
     files.write(tmp_path / "a.warc", files.response("x", html, content))

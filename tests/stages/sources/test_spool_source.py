@@ -23,7 +23,7 @@ def name_of(fragment: Fragment | None) -> str | None:
     return fragment.uri.rpartition("/")[2] if fragment is not None else None
 
 
-def test_a_listing_goes_on_as_segments_are_sealed_and_ends_when_the_spool_is_closed(tmp_path: Path) -> None:
+def test_a_listing_follows_sealed_segments_until_the_spool_closes(tmp_path: Path) -> None:
     listing = map(name_of, SpoolSource("read", str(tmp_path)).list())
     assert next(listing) is None, "nothing is there yet"
     write(tmp_path, "000000000002.jsonl", '{"text": "a"}')

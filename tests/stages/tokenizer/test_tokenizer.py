@@ -184,7 +184,7 @@ def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: pathlib.Path) -> None:
             resolve_tokenizer(str(path))
 
 
-def test_gigatoken_is_loaded_anew_when_it_remembers_too_much_and_goes_on_as_before(
+def test_gigatoken_is_reloaded_when_it_remembers_too_much(
     deepseek: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encode = Gigatoken(deepseek.read_bytes())
@@ -216,7 +216,7 @@ def test_many_short_records_and_few_are_encoded_alike(deepseek: pathlib.Path, mo
         assert np.array_equal(many[1], tokens)
 
 
-def test_few_records_are_encoded_without_awkward_whose_import_takes_longer_than_they_do(deepseek: pathlib.Path) -> None:
+def test_few_records_are_encoded_without_importing_awkward(deepseek: pathlib.Path) -> None:
     code = f"""if True:
         import pathlib, sys
         import pyarrow as pa

@@ -74,7 +74,7 @@ def keys(store: ObjectStore) -> list[str]:
     return sorted(info.key for info in store.list(""))
 
 
-def test_what_lies_below_the_floor_and_is_not_named_goes_and_nothing_else(store: ObjectStore) -> None:
+def test_what_lies_unnamed_below_the_floor_goes_alone(store: ObjectStore) -> None:
     fill(store)
     told = collect(store, ledger(), dry_run=True)
     assert (sorted(told.keys), told.size, told.floor) == (sorted(LEFT_BEHIND), 30, 3)
@@ -133,6 +133,6 @@ def test_a_collection_that_is_cut_off_leaves_the_rest_to_the_next(tmp_path: Path
     ],
     ids=["a shard of an earlier epoch", "an object in the folder of one"],
 )
-def test_the_fold_refuses_an_entry_that_names_what_a_collection_may_have_deleted(late: Callable[[], Closed]) -> None:
+def test_the_fold_refuses_entries_naming_what_a_collection_deleted(late: Callable[[], Closed]) -> None:
     with pytest.raises(FoldError, match=r"fenced off by 3|a collection may have deleted"):
         ledger().apply(4, Entry(1, (late(),)))

@@ -47,9 +47,7 @@ def test_a_place_without_a_ledger_holds_no_dataset(tmp_path: Path) -> None:
         Dataset.open(str(tmp_path))
 
 
-def test_the_dataset_is_complete_when_the_fragment_is_tiled_and_its_end_is_known(
-    store: FileStore, writer: Writer
-) -> None:
+def test_a_dataset_is_complete_when_its_fragments_are_tiled(store: FileStore, writer: Writer) -> None:
     writer.entry(writer.shard(FATES))
     assert not Dataset.open(store.uri).balance().complete
     writer.entry(writer.shard([1, 1], first=9))
@@ -78,7 +76,7 @@ def test_what_was_given_up_is_balanced_by_what_is_closed_of_it(store: FileStore,
     assert (balance.records_read, balance.fragments_open, balance.fragments_dropped) == (len(FATES), 0, 1)
 
 
-def test_two_sinks_are_balanced_each_and_a_dataset_is_complete_when_both_are(store: FileStore, writer: Writer) -> None:
+def test_two_sinks_balance_each_and_complete_together(store: FileStore, writer: Writer) -> None:
     closed = writer.shard(FATES)
     other = dataclasses.replace(closed, sink="other", ranges=(Range(FRAGMENT.id, 0, 2),), counts=Counts(kept=2))
     writer.entry(closed, other, FragmentEnded(FRAGMENT.id, len(FATES)))
@@ -129,9 +127,7 @@ def test_a_version_shows_the_shards_that_its_entry_says(store: FileStore, writer
     assert [len(dataset.of_version(version).shards) for version in (1, 2, 3)] == [1, 1, 2]
 
 
-def test_a_version_is_complete_where_its_publisher_says_so_and_nothing_is_open(
-    store: FileStore, writer: Writer
-) -> None:
+def test_a_version_is_complete_by_its_publishers_word_and_nothing_open(store: FileStore, writer: Writer) -> None:
     writer.entry(writer.shard([1]), VersionPublished(1, "completed"))
     assert not Dataset.open(store.uri).complete()
     writer.entry(FragmentEnded(FRAGMENT.id, 1), VersionPublished(2, "completed"))

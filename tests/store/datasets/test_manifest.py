@@ -149,7 +149,7 @@ def damaged(store: FileStore, **fields: object) -> None:
         ({"version": None}, "is of a dataset that was removed"),
     ],
 )
-def test_a_manifest_that_the_ledger_does_not_bear_out_is_named_and_mended(
+def test_a_manifest_unlike_the_ledger_is_named_and_mended(
     store: FileStore, writer: Writer, fields: dict[str, object], wrong: str
 ) -> None:
     writer.entry(EpochRaised("collection"))
@@ -169,9 +169,7 @@ def test_a_manifest_that_is_missing_is_derived_again(store: FileStore, writer: W
     assert open_dataset(store.uri).version == 1
 
 
-def test_a_manifest_that_names_what_the_ledger_has_not_holds_back_nobody_who_comes_later(
-    store: FileStore, writer: Writer
-) -> None:
+def test_a_manifest_ahead_of_its_ledger_holds_back_nobody(store: FileStore, writer: Writer) -> None:
     damaged(store, entry=99)
     retract(store, writer, 0)
     assert bring_forward(store, derived(store))

@@ -141,7 +141,7 @@ def with_code(folder: Path, proof: Path) -> str:
     return "0" * 32
 
 
-def test_a_rebuild_names_the_code_of_the_ledger_and_runs_nothing_unless_it_is_trusted(
+def test_a_rebuild_names_the_ledgers_code_and_runs_only_trusted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     proof = tmp_path / "proof"

@@ -26,9 +26,7 @@ def problems(store: FileStore) -> tuple[str, ...]:
     return Dataset.open(store.uri).verify().problems
 
 
-def test_a_duplicate_of_a_kept_record_is_sound_in_the_same_entry_and_behind_it(
-    store: FileStore, writer: Writer
-) -> None:
+def test_a_duplicate_of_a_kept_record_is_sound_from_there(store: FileStore, writer: Writer) -> None:
     writer.entry(writer.shard(FATES))
     writer.entry(writer.shard(["duplicate"], first=len(FATES)))
     assert problems(store) == ()

@@ -74,7 +74,7 @@ def test_an_export_has_its_name_only_with_all_of_its_bytes(tmp_path: Path, recor
     assert kinds == ["sync", "sync folder", "rename", "sync folder"]
 
 
-def test_a_folder_is_made_with_the_names_of_all_that_are_above_it(tmp_path: Path, recorded: Disk) -> None:
+def test_a_folder_is_made_with_all_names_above_it(tmp_path: Path, recorded: Disk) -> None:
     disk.make_folder(tmp_path / "a" / "b")
     assert recorded.has_name(tmp_path / "a")
     assert recorded.has_name(tmp_path / "a" / "b")

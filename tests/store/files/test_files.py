@@ -54,7 +54,7 @@ def test_a_write_leaves_no_temporary_file(tmp_path: pathlib.Path) -> None:
     assert (tmp_path / "a" / "k").stat().st_nlink == 1
 
 
-def test_an_old_leftover_of_a_dead_process_is_removed_at_open_and_never_listed(tmp_path: pathlib.Path) -> None:
+def test_an_old_leftover_of_the_dead_is_removed_unlisted(tmp_path: pathlib.Path) -> None:
     leftover = _leftover(tmp_path, files._boot_id(), _dead_pid())
     elsewhere = _leftover(tmp_path, "0badb007", os.getpid())
     assert list(FileStore(tmp_path).list("")) == []
@@ -121,7 +121,7 @@ def test_a_fault_of_the_disk_names_store_key_size_and_remedy(
     assert store.create("a/k", [b"12345"]) is True
 
 
-def test_a_kernel_that_takes_a_few_bytes_at_a_time_is_given_the_rest(
+def test_a_kernel_that_takes_few_bytes_is_given_the_rest(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = [b"", b"abc", b"d", b"", b"efghij", b"k"]
@@ -138,7 +138,7 @@ def test_a_missing_directory_is_made_again(tmp_path: pathlib.Path) -> None:
     assert store.create("a/k", [b"y"]) is True
 
 
-def test_an_object_where_a_folder_is_needed_is_told_apart_from_a_taken_key(tmp_path: pathlib.Path) -> None:
+def test_an_object_in_a_folders_place_differs_from_a_taken_key(tmp_path: pathlib.Path) -> None:
     store = FileStore(tmp_path)
     store.create("a", [b"x"])
     store.create("b/c", [b"x"])
@@ -154,7 +154,7 @@ def test_a_root_that_is_a_file_is_refused(tmp_path: pathlib.Path) -> None:
         FileStore(tmp_path / "file")
 
 
-def test_files_that_others_put_there_are_listed_only_under_names_that_are_keys(tmp_path: pathlib.Path) -> None:
+def test_files_of_others_are_listed_only_under_valid_keys(tmp_path: pathlib.Path) -> None:
     (tmp_path / "good").write_bytes(b"x")
     (tmp_path / "line\nfeed").write_bytes(b"x")
     (tmp_path / "loop").symlink_to(tmp_path)

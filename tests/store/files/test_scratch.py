@@ -81,9 +81,7 @@ def test_a_disk_that_is_nearly_full_is_left_alone(tmp_path: Path, monkeypatch: p
         assert where in os.readlink(f"/proc/self/fd/{file.fileno()}")
 
 
-def test_a_scratch_file_has_no_name_and_goes_with_the_last_who_holds_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_scratch_file_is_nameless_and_goes_with_its_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scratch, "FREE_BYTES_MIN", 0)
     file = near(FileStore(tmp_path))
     file.append(b"x")

@@ -127,7 +127,7 @@ def page_of(balance: Balance) -> str:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_balance_of_a_random_ledger_is_what_its_fragments_say_after_each_entry(seed: int) -> None:
+def test_a_random_ledgers_balance_is_what_its_fragments_say(seed: int) -> None:
     made = Random(seed)
     for balance in made.grow():
         for sink in ("write", "text"):
@@ -148,7 +148,7 @@ def test_the_balance_of_a_random_ledger_is_what_its_fragments_say_after_each_ent
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_page_object_and_status_show_the_same_true_equation_of_a_random_ledger(seed: int) -> None:
+def test_page_object_and_status_show_one_true_equation(seed: int) -> None:
     for balance in Random(seed).grow():
         text, told = page_of(balance), balance.to_dict()
         equation = re.findall(r"[\d,]+ = .*", text)[0]

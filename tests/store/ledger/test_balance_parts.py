@@ -69,7 +69,7 @@ def test_what_is_open_is_said(balance: Balance, words: str) -> None:
     assert balance.open_words == words
 
 
-def test_before_anything_is_closed_the_first_sink_of_the_pipeline_has_the_word() -> None:
+def test_before_anything_is_closed_the_first_sink_speaks() -> None:
     balance = balance_of(ledger(TWO_SINKS))
     assert (balance.seq_len, balance.open_at) == (8, ("write", "archive"))
     assert sinks_of(ledger(TWO_SINKS)) == ("write", "archive")
@@ -84,7 +84,7 @@ def test_who_is_the_only_sink_is_not_named() -> None:
     assert (balance.fragments_open, balance.open_at, balance.complete) == (1, (), False)
 
 
-def test_a_ledger_that_names_no_sink_is_not_complete_while_something_is_open() -> None:
+def test_a_ledger_naming_no_sink_is_incomplete_while_open() -> None:
     assert not balance_of(ledger({})).complete
     assert balance_of(ledger({}, records=0)).complete
 

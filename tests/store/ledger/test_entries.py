@@ -100,7 +100,7 @@ def test_a_flipped_byte_never_crashes_the_decoder(entry: Entry, data: st.DataObj
         decode_entry(bytes(raw))
 
 
-def test_the_order_in_which_a_mapping_was_made_does_not_change_the_bytes() -> None:
+def test_the_order_of_making_a_mapping_changes_no_bytes() -> None:
     there, back = {"a": 1, "b": 2}, {"b": 2, "a": 1}
     assert encode_entry(Entry(1, (Led(1, there),))) == encode_entry(Entry(1, (Led(1, back),)))
 
@@ -128,7 +128,7 @@ def test_what_this_reader_does_not_know_is_named(body: object, words: str) -> No
         decode_entry(msgpack.packb(body), "entry 3")
 
 
-def test_a_name_that_is_not_utf_8_is_shown_and_has_no_bytes() -> None:
+def test_a_name_outside_utf_8_is_shown_and_byteless() -> None:
     with pytest.raises(EntryError, match=r"the name 'caf\\udce9.jsonl' is not UTF-8"):
         encode_entry(Entry(1, (PipelineApplied("v", {"input": "caf\udce9.jsonl"}),)))
 
@@ -217,8 +217,6 @@ def test_a_range_knows_where_it_ends(fragment: Fragment) -> None:
 
 
 @pytest.mark.parametrize(("reason", "complete"), [("completed", True), ("stopped", False)])
-def test_a_version_of_before_shows_what_stood_up_to_it_and_one_that_was_stopped_is_incomplete(
-    reason: str, complete: bool
-) -> None:
+def test_an_old_version_shows_its_own_and_a_stopped_one_incomplete(reason: str, complete: bool) -> None:
     old = msgpack.packb([1, 1, [["VersionPublished", [1, reason]]]])
     assert decode_entry(old).changes == (VersionPublished(1, reason, -1, complete),)

@@ -88,7 +88,7 @@ def test_a_change_that_breaks_the_ledger_is_refused_with_its_number(change: Chan
         state.apply(3, Entry(1, (change,)))
 
 
-def test_of_what_is_given_up_nothing_is_open_and_nothing_more_is_closed() -> None:
+def test_of_what_is_given_up_nothing_is_open_or_closed_later() -> None:
     state = folded(close((0, 3)), FragmentDropped(A.id, "it changed", False))
     fragment = state.fragments[A.id]
     assert fragment.done(("write", "copy"))
@@ -152,7 +152,7 @@ def test_an_empty_fragment_is_done_when_its_end_is_logged() -> None:
 
 
 @given(st.permutations([(0, 3), (3, 4), (4, 9), (9, 10)]), st.integers(0, 4), st.booleans())
-def test_a_fragment_is_done_exactly_when_all_is_closed_at_each_sink_and_the_end_is_logged(
+def test_a_fragment_is_done_when_all_sinks_closed_it_to_the_end(
     spans: list[tuple[int, int]], closed: int, ended: bool
 ) -> None:
     state = folded(close((0, 10), sink="copy"), *(close(span) for span in spans[:closed]))

@@ -84,9 +84,7 @@ def test_gaps_and_runs_part_the_fragment(added: list[tuple[int, int, bool]], end
 
 
 @given(pieces, st.integers(0, ORDINALS))
-def test_a_set_tiles_a_fragment_exactly_when_it_is_the_whole_of_it(
-    added: list[tuple[int, int, bool]], end: int
-) -> None:
+def test_a_set_tiles_a_fragment_exactly_when_whole(added: list[tuple[int, int, bool]], end: int) -> None:
     intervals = IntervalSet()
     for low, high, _ in added:
         intervals.cover(low, high)
@@ -130,7 +128,7 @@ def test_what_is_no_interval_is_refused(first: int, end: int) -> None:
 
 
 @given(pieces, st.lists(pieces, min_size=1, max_size=3))
-def test_what_is_still_open_of_gaps_is_what_one_set_at_least_does_not_hold(
+def test_gaps_still_open_are_what_some_set_lacks(
     wanted: list[tuple[int, int, bool]], held: list[list[tuple[int, int, bool]]]
 ) -> None:
     asked = IntervalSet()
@@ -155,7 +153,7 @@ def test_an_open_end_stays_open() -> None:
     assert still_open([Gap(2, UNBOUNDED, 20)], [closed]) == (Gap(2, 3, 20), Gap(5, UNBOUNDED, 50))
 
 
-def test_the_bytes_of_a_run_are_counted_from_the_first_byte_of_the_fragment_on() -> None:
+def test_the_bytes_of_a_run_count_from_the_fragments_first() -> None:
     intervals = IntervalSet()
     intervals.add(0, 3, *offsets(0, 3, known=True))
     intervals.add(5, 6, *offsets(5, 6, known=True))

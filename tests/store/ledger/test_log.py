@@ -141,7 +141,7 @@ class Distant:
         return getattr(self._store, name)
 
 
-def test_entries_of_a_distant_store_are_asked_for_at_once_and_come_in_order(store: FileStore) -> None:
+def test_entries_of_a_distant_store_are_asked_at_once_in_order(store: FileStore) -> None:
     _filled(store, 3 * AHEAD)
     distant = Distant(store)
     log = Log(distant)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
@@ -150,7 +150,7 @@ def test_entries_of_a_distant_store_are_asked_for_at_once_and_come_in_order(stor
     assert log.read_from() == (None, wanted)
 
 
-def test_an_entry_of_a_distant_store_that_is_missing_is_told_in_its_turn(store: FileStore) -> None:
+def test_a_missing_entry_of_a_distant_store_is_told_in_turn(store: FileStore) -> None:
     _filled(store, 8)
     distant = Distant(store)
     distant.missing = Log(store).key(5)

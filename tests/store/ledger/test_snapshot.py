@@ -72,7 +72,7 @@ BEGUN = (PipelineApplied("v", {"name": "p"}), EpochRaised("created"), FragmentsL
 WHOLE = (BEGUN, (closes(A, 0, 4), closes(A, 6, 2)), (closes(B, 3, 3, "copy"), FragmentEnded(A.id, 8)), (Beat(1),))
 
 
-def test_a_ledger_comes_back_from_its_snapshot_and_goes_on_as_if_it_had_been_folded() -> None:
+def test_a_ledger_goes_on_from_its_snapshot_as_if_folded() -> None:
     dropped = FragmentDropped(B.id, "it changed", True)
     state = folded(*WHOLE, (dropped,), (VersionPublished(1, "completed"), Resigned(1)))
     twin = decode_snapshot(encode_snapshot(state))
@@ -205,7 +205,7 @@ def snapshot_at(log: Log, upto: int, path: Path) -> LedgerState:
     return state
 
 
-def test_a_reader_that_begins_takes_the_snapshot_and_one_that_goes_on_takes_the_entries(tmp_path: Path) -> None:
+def test_a_new_reader_takes_the_snapshot_and_others_the_entries(tmp_path: Path) -> None:
     log, state = filled(tmp_path, 8)
     snapshot_at(log, 5, tmp_path)
     found, behind = log.read_from()
@@ -216,7 +216,7 @@ def test_a_reader_that_begins_takes_the_snapshot_and_one_that_goes_on_takes_the_
     assert fold_log(log, LedgerState()) == state
 
 
-def test_truncation_keeps_the_entries_that_begin_a_term_and_a_late_reader_jumps(tmp_path: Path) -> None:
+def test_truncation_keeps_term_beginnings_and_a_late_reader_jumps(tmp_path: Path) -> None:
     log, state = filled(tmp_path, 10, led=(0, 4))
     late = LedgerState()
     for number, data in list(log.read())[:2]:
@@ -237,14 +237,14 @@ def test_nothing_is_truncated_that_no_snapshot_covers(tmp_path: Path) -> None:
     assert len(list(log.read())) == 6
 
 
-def test_who_led_finds_the_first_number_behind_its_last_taken_after_any_truncation(tmp_path: Path) -> None:
+def test_a_leader_finds_its_next_number_after_any_truncation(tmp_path: Path) -> None:
     log, state = filled(tmp_path, 10, led=(0, 4))
     snapshot_at(log, 8, tmp_path)
     log.truncate(8, keep=state.led_at)
     assert not isinstance(log.append(4, encode_entry(Entry(1, (Beat(1),)))), Appended)
 
 
-def test_an_entry_that_is_created_where_one_was_truncated_is_overtaken_and_can_be_discarded(tmp_path: Path) -> None:
+def test_an_entry_created_in_a_truncated_place_can_be_discarded(tmp_path: Path) -> None:
     log, state = filled(tmp_path, 10)
     snapshot_at(log, 8, tmp_path)
     log.truncate(8, keep=state.led_at)

@@ -166,7 +166,7 @@ def test_a_length_that_is_no_number_is_no_answer(said: str) -> None:
         wire.announced_bytes({"Content-Length": said})
 
 
-def test_a_folder_whose_name_is_no_utf_8_is_found_again_by_its_uri(tmp_path: Path) -> None:
+def test_a_folder_named_outside_utf_8_is_found_by_its_uri(tmp_path: Path) -> None:
     folder = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")
     open_store(folder).create("a", [b"x"])
     uri = open_store(folder).uri

@@ -99,7 +99,7 @@ def test_the_same_bytes_from_another_writer_are_not_ours(store: S3Store, proxy: 
     assert store.create("k", [b"same"]) is False
 
 
-def test_a_lost_answer_is_read_back_when_the_store_then_refuses_all_writes(store: S3Store, proxy: S3Proxy) -> None:
+def test_a_lost_answer_is_read_back_though_writes_are_refused(store: S3Store, proxy: S3Proxy) -> None:
     proxy.plan(Fault.LOST_ANSWER, "PUT")
     proxy.plan(Fault.BUSY, "PUT", times=10_000)
     assert store.create("k", [b"x"]) is True
@@ -144,7 +144,7 @@ def test_a_read_that_meets_a_fault_is_whole(store: S3Store, proxy: S3Proxy, faul
         assert store.get("k", 5, 250_000) == body[5:250_005]
 
 
-def test_a_stream_gives_the_pieces_of_a_range_and_ends_with_the_object(store: S3Store, proxy: S3Proxy) -> None:
+def test_a_stream_gives_a_ranges_pieces_and_ends(store: S3Store, proxy: S3Proxy) -> None:
     data = random.Random(2).randbytes(300_000)
     store.create("k", [data])
     proxy.seen.clear()
@@ -294,7 +294,7 @@ def test_a_large_create_never_overwrites_in_parts_or_in_one(store: S3Store, prox
     assert (proxy.count("POST") > 0) is is_trusted
 
 
-def test_parts_are_not_trusted_where_the_server_is_known_to_let_two_win(store: S3Store, s3_server: S3Server) -> None:
+def test_parts_are_not_trusted_where_two_writers_win(store: S3Store, s3_server: S3Server) -> None:
     if not s3_server.is_ours:
         pytest.skip("another server may be better")
     assert store.create("k", [bytes(6 * MIB)]) is True
@@ -349,7 +349,7 @@ def test_many_threads_spare_a_failing_store(store: S3Store, proxy: S3Proxy, fake
     assert len(proxy.seen) < 200
 
 
-def test_a_store_that_is_full_says_so_at_once_and_is_no_worse_for_it(store: S3Store, proxy: S3Proxy) -> None:
+def test_a_full_store_says_so_at_once_without_harm(store: S3Store, proxy: S3Proxy) -> None:
     proxy.plan(Fault.FULL, "PUT", times=100)
     for _ in range(20):
         with pytest.raises(
@@ -370,7 +370,7 @@ def test_a_store_that_has_answered_and_does_not_any_more_has_stalled(
         store.create("l", [b"x"])
 
 
-def test_an_endpoint_that_cannot_be_reached_is_given_up_soon_with_one_line(faketime: FakeTime) -> None:
+def test_an_unreachable_endpoint_is_given_up_soon_with_one_line(faketime: FakeTime) -> None:
     store = S3Store("s3://bucket/a?endpoint=http://127.0.0.1:1", pace=faketime.pace())
     with pytest.raises(
         StoreUnavailable,

@@ -40,7 +40,7 @@ def resident_bytes(path: pathlib.Path) -> int:
     return int(found.group(1)) << 10
 
 
-def test_of_a_mapped_file_little_is_in_memory_while_it_is_sent_and_hashed(
+def test_of_a_mapped_file_little_is_in_memory_meanwhile(
     mapped: tuple[pathlib.Path, list[memoryview], bytes],
 ) -> None:
     path, parts, data = mapped
@@ -64,7 +64,7 @@ def test_of_a_mapped_file_little_is_in_memory_while_it_is_sent_and_hashed(
     assert most <= SIZE // 4
 
 
-def test_a_part_of_a_mapped_file_has_its_bytes_while_others_are_let_go_of(
+def test_a_mapped_files_part_keeps_bytes_while_others_go(
     mapped: tuple[pathlib.Path, list[memoryview], bytes],
 ) -> None:
     _, parts, data = mapped

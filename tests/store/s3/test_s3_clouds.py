@@ -201,7 +201,7 @@ def test_an_endpoint_is_reached_by_the_proxy_that_the_environment_names(
         ("http://localhost:9000", {"HTTP_PROXY": "http://p:3128"}, ""),
     ],
 )
-def test_a_proxy_is_for_its_scheme_and_not_for_this_host_or_those_left_out(
+def test_a_proxy_is_for_its_scheme_but_not_this_host(
     no_proxy: pytest.MonkeyPatch, endpoint: str, variables: dict[str, str], proxy: str
 ) -> None:
     for name, value in variables.items():
@@ -317,7 +317,7 @@ def test_a_service_that_does_not_renew_credentials_at_once_is_asked_again(s3_ser
 
 
 @pytest.mark.usefixtures("nobody")
-def test_a_service_of_the_environment_that_does_not_answer_yet_is_asked_again(
+def test_an_environments_service_that_does_not_answer_is_asked_again(
     recorder: tuple[str, list[tuple[str, dict[str, str]]]], tmp_path: pathlib.Path, no_proxy: pytest.MonkeyPatch
 ) -> None:
     endpoint, came = recorder
@@ -345,7 +345,7 @@ def test_a_service_of_the_environment_that_does_not_answer_yet_is_asked_again(
         ("s3://bucket?endpoint=http://h", {"AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://127.0.0.1/keys"}, True),
     ],
 )
-def test_the_metadata_service_is_asked_on_aws_or_where_the_environment_points_to_one(
+def test_the_metadata_service_is_asked_on_aws_or_when_named(
     tmp_path: pathlib.Path, uri: str, variables: dict[str, str], asked: bool
 ) -> None:
     home = {"HOME": str(tmp_path)} | variables

@@ -124,7 +124,7 @@ def test_more_than_was_asked_for_is_refused_before_it_is_read(head: bytes, words
         Endpoint(head).wire().send("GET", "k", headers={"Range": "bytes=0-99"})
 
 
-def test_a_body_of_chunks_without_end_is_read_as_far_as_was_asked_for() -> None:
+def test_a_body_of_endless_chunks_is_read_as_far_as_asked() -> None:
     with pytest.raises(NoAnswer, match="more than the 100 bytes"):
         Endpoint(b"206 Part\r\nTransfer-Encoding: chunked", CHUNK).wire().send(
             "GET", "k", headers={"Range": "bytes=0-99"}

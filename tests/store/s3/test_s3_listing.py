@@ -90,7 +90,7 @@ def test_another_order_on_the_first_page_is_told_before_anything_is_given() -> N
         next(list_flat(Server({"a/z", "a-b"}, by_folder=True).fetch, "", ""))
 
 
-def test_another_order_on_a_later_page_is_an_error_that_names_the_keys() -> None:
+def test_another_order_on_a_later_page_names_the_keys() -> None:
     listing = list_flat(Server({"a/w", "a/x", "a/y", "a/z", "a-b"}, by_folder=True).fetch, "", "")
     with pytest.raises(StoreUnavailable, match=r"'a-b' after 'a/z'"):
         list(listing)

@@ -12,9 +12,7 @@ CLOSED, OPEN, PROBING = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.PRO
     [(1, 0.0, 0.0), (1, 0.5, 0.5), (1, 1.0, 1.0), (2, 1.0, 2.0), (3, 0.5, 2.0), (4, 1.0, 8.0), (5, 1.0, 10.0),
      (10_000, 1.0, 10.0), (10_000, 0.25, 2.5)],
 )  # fmt: skip
-def test_the_ceiling_of_a_delay_doubles_up_to_its_limit_and_chance_picks_below_it(
-    failures: int, chance: float, delay_s: float
-) -> None:
+def test_a_delays_ceiling_doubles_to_its_limit_and_chance_picks(failures: int, chance: float, delay_s: float) -> None:
     assert Patience(delay_first_s=1, delay_s_max=10).delay_s(failures, chance) == delay_s
 
 

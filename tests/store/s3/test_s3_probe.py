@@ -137,7 +137,7 @@ def test_who_cannot_ask_keeps_nobody_at_the_line(monkeypatch: pytest.MonkeyPatch
         probe_create_if_absent(Failing())
 
 
-def test_the_bytes_of_a_create_are_sent_behind_the_gate_and_its_headers_before() -> None:
+def test_a_creates_bytes_go_behind_the_gate_its_headers_before() -> None:
     credentials = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
     with pytest.MonkeyPatch.context() as patch, socket.create_server(("127.0.0.1", 0)) as server:
         for name, value in credentials.items():

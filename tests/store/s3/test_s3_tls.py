@@ -82,7 +82,7 @@ def test_objects_go_over_tls_with_the_ca_that_is_named(
     assert [info.key for info in store.list("a/")] == ["a/k"]
 
 
-def test_a_ca_of_the_environment_is_each_hosts_own_and_not_in_the_uri(
+def test_a_ca_of_the_environment_is_per_host_outside_uris(
     bucket: str, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_bundle(authority.ca, monkeypatch)
@@ -90,7 +90,7 @@ def test_a_ca_of_the_environment_is_each_hosts_own_and_not_in_the_uri(
     assert f"ca={authority.ca}" in open_store(f"{bucket}&ca={authority.ca}").uri
 
 
-def test_a_certificate_of_an_unknown_ca_is_refused_at_once_with_where_to_name_it(
+def test_a_certificate_of_an_unknown_ca_is_refused_with_remedy(
     s3_server: S3Server, authority: Authority, tmp_path: pathlib.Path
 ) -> None:
     other = Authority(tmp_path, "other")

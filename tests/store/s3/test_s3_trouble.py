@@ -27,7 +27,7 @@ class Clock:
             self._proxy.mend()
 
 
-def test_what_a_store_is_asked_for_in_vain_is_told_until_anything_succeeds(s3_server: S3Server, proxy: S3Proxy) -> None:
+def test_vain_requests_to_a_store_are_told_until_one_succeeds(s3_server: S3Server, proxy: S3Proxy) -> None:
     clock = Clock(proxy)
     store = clock.store = S3Store(
         s3_server.uri(endpoint=proxy.endpoint), pace=Pace(lambda: clock.now, clock.sleep, lambda: 0.5)

@@ -29,7 +29,7 @@ def table_of(data: bytes) -> BlockTable | None:
     return read_blocks(data[8:end], json.loads(data[8:end])["__metadata__"], len(data))
 
 
-def test_every_block_of_a_shard_is_right_and_together_they_are_the_body() -> None:
+def test_every_block_of_a_shard_is_right_and_together_whole() -> None:
     data = shard()
     table = table_of(data)
     assert table is not None

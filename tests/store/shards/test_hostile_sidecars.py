@@ -30,7 +30,7 @@ READERS: dict[str, Callable[[ObjectStore], object]] = {
 
 
 @pytest.mark.parametrize("how", READERS)
-def test_a_footer_that_lies_is_a_fault_of_the_file_that_is_named(tmp_path: Path, how: str):
+def test_a_lying_footer_is_a_fault_of_the_named_file(tmp_path: Path, how: str):
     lies.close(tmp_path / "lies.parquet", b"PAR1", lies.footer_of_columns(1_000_000))
     store, before = open_store(tmp_path.as_uri()), resident_bytes()
     with pytest.raises(FormatError, match=r"lies\.parquet.*memory.*restore it"):

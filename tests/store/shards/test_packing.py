@@ -58,7 +58,7 @@ def test_pieces_less_what_they_repeat_are_the_document(lengths: list[int], seq_l
 
 
 @given(LENGTHS, SEQ_LENS)
-def test_tokens_end_at_the_front_of_a_sequence_so_that_padding_is_its_tail(lengths: list[int], seq_len: int) -> None:
+def test_tokens_end_at_a_sequences_front_and_padding_follows(lengths: list[int], seq_len: int) -> None:
     packing = pack(lengths, seq_len)
     filled = np.zeros(packing.sequences, np.int64)
     np.add.at(filled, packing.piece_sequence, packing.piece_length)

@@ -83,7 +83,7 @@ def test_a_document_in_two_arrays_is_refused() -> None:
         build_tokens(halves, [3], seq_len=4, dtype=np.uint16, pad_id=0, metadata={})
 
 
-def test_a_shard_on_disk_opens_with_load_file_and_says_what_it_is(store: FileStore) -> None:
+def test_a_shard_on_disk_opens_with_load_file_and_facts(store: FileStore) -> None:
     built = _build([[1, 2, 3], [4]], seq_len=3, dataset="books", tokenizer_hash="abc")
     store.create("shard.safetensors", built.parts)
     path = str(store.open_local("shard.safetensors"))
@@ -206,7 +206,7 @@ def test_an_object_is_verified_chunk_by_chunk(store: FileStore, monkeypatch: pyt
         assert verify_object(store, f"{size}", checksum([body])) == size
 
 
-def test_a_changed_object_a_missing_one_and_an_unknown_checksum_are_told_apart(store: FileStore) -> None:
+def test_changed_missing_and_unknown_checksums_are_told_apart(store: FileStore) -> None:
     store.create("k", [b"changed"])
     with pytest.raises(ChecksumMismatch, match="the ledger recorded xxh3-128:"):
         verify_object(store, "k", checksum([b"original"]))
@@ -232,7 +232,7 @@ SCHEMAS = [shard.documents_schema(), shard.verdicts_schema(), shard.quarantine_s
 
 @pytest.mark.parametrize("schema", SCHEMAS, ids=["documents", "verdicts", "quarantine"])
 @pytest.mark.parametrize("count", [0, 1, 1000])
-def test_a_sidecar_reads_back_by_parquet_alone_and_has_the_same_bytes_twice(schema: pa.Schema, count: int) -> None:
+def test_a_sidecar_reads_by_parquet_alone_with_equal_bytes(schema: pa.Schema, count: int) -> None:
     table = _rows(schema, count)
     data = shard.table_to_parquet(table)
     assert pq.read_table(pa.BufferReader(data)).equals(table)

@@ -91,9 +91,7 @@ def test_a_sender_that_leaves_between_two_looks_of_its_receiver_is_understood(
 
 @pytest.mark.parametrize("leave", ["close", "abort"])
 @pytest.mark.parametrize("granted", ["before it left", "after it left"])
-def test_the_word_of_a_sender_that_is_gone_is_heard_whatever_it_was_granted(
-    ends: Ends, leave: str, granted: str
-) -> None:
+def test_the_word_of_a_gone_sender_is_heard_regardless_of_grants(ends: Ends, leave: str, granted: str) -> None:
     sender, receiver = ends
     # Half a window: what is released is granted at once, to a sender that listens no more.
     assert sender.try_send(frame_of(1, 5 << 20))
@@ -107,7 +105,7 @@ def test_the_word_of_a_sender_that_is_gone_is_heard_whatever_it_was_granted(
     assert isinstance(over, LinkClosed) if leave == "close" else "sender: it gave up" in str(over)
 
 
-def test_the_word_of_a_receiver_that_is_gone_is_heard_though_it_read_not_all_it_was_told(ends: Ends) -> None:
+def test_the_word_of_a_gone_receiver_is_heard_despite_unread_data(ends: Ends) -> None:
     sender, receiver = ends
     sender.close()
     receiver.abort("it gave up")
@@ -200,7 +198,7 @@ def kill(process: "subprocess.Popen[str]") -> None:
 
 
 @pytest.mark.parametrize(("frames", "body_bytes"), [(0, 0), (1, 0), (3, 1000), (1, 3_000_000)])
-def test_a_sender_that_is_killed_is_known_to_be_gone_after_what_it_wrote(frames: int, body_bytes: int) -> None:
+def test_a_killed_sender_is_known_gone_after_its_writes(frames: int, body_bytes: int) -> None:
     handles = create_pipe("a->b")
     receiver = PipeReceiver(handles)
     process = spawn("sender", handles, frames, body_bytes)

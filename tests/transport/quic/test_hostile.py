@@ -52,7 +52,7 @@ class CoreOfAnotherVersion(QuicCore):
         (CoreOfAnotherVersion, "Could not find a common protocol version"),
     ],
 )
-def test_a_peer_that_speaks_something_else_is_refused_by_name_and_leaves_nothing_behind(
+def test_a_peer_of_another_language_is_refused_by_name_tracelessly(
     cluster: Cluster, core: type[QuicCore], reason: str
 ) -> None:
     far = QuicCore(cluster.node("far"), QuicSettings())
@@ -161,7 +161,7 @@ def with_header(offset: int, value: bytes) -> bytes:
     ],
     ids=["no frame", "frames of another version", "oversize", "oversize beyond all", "credit fraud", "half a frame"],
 )  # fmt: skip
-def test_what_breaks_the_rules_on_a_link_cuts_that_link_with_the_reason_at_both_ends(
+def test_breaking_a_links_rules_cuts_it_with_reason_at_both_ends(
     hostile: Hostile, endpoints: tuple[QuicEndpoint, QuicEndpoint], data: bytes, reason: str
 ) -> None:
     name = f"hostile {reason} {len(data)}"
@@ -191,7 +191,7 @@ def test_a_link_that_begins_with_something_else_than_hello_is_refused(hostile: H
     hostile.until(lambda: any("a link begins with HELLO and not with" in notice for notice in hostile.notices()))
 
 
-def test_a_wrong_ticket_is_told_to_be_wrong_and_the_right_sender_still_gets_the_link(
+def test_a_wrong_ticket_is_told_and_the_right_sender_served(
     hostile: Hostile, endpoints: tuple[QuicEndpoint, QuicEndpoint]
 ) -> None:
     def check(ticket: bytes, peer: Peer) -> str | None:

@@ -87,7 +87,7 @@ def test_many_links_share_one_connection_and_keep_their_frames_apart(endpoints: 
     assert len(near._core.connection_numbers()) == 1
 
 
-def test_more_links_than_a_connection_has_streams_at_once_may_follow_each_other(endpoints: Endpoints) -> None:
+def test_more_links_than_simultaneous_streams_may_follow_each_other(endpoints: Endpoints) -> None:
     for number in range(300):
         sender, receiver = link(*endpoints)
         send(sender, frame_of(number))
@@ -139,7 +139,7 @@ def test_a_sender_that_comes_before_its_receiver_is_expected_waits(endpoints: En
     assert receive(receiver) == frame_of(0)
 
 
-def test_a_ticket_that_is_not_accepted_refuses_the_link_and_not_the_connection(endpoints: Endpoints) -> None:
+def test_an_unaccepted_ticket_refuses_the_link_and_not_the_connection(endpoints: Endpoints) -> None:
     near, far = endpoints
     name = next(NAMES)
     seen: list[tuple[bytes, str]] = []
@@ -285,7 +285,7 @@ def link_through(proxy: UdpProxy, near: QuicEndpoint, far: QuicEndpoint) -> tupl
     return opened(near.open_link(name, proxy.address)), receiver
 
 
-def test_a_bad_network_and_a_change_of_address_cost_no_frame_and_no_connection(
+def test_bad_networks_and_moved_addresses_cost_no_frame_or_connection(
     slow_path: tuple[UdpProxy, QuicEndpoint, QuicEndpoint],
 ) -> None:
     proxy, near, far = slow_path
@@ -375,7 +375,7 @@ def our_goodput(cluster: Cluster) -> float:
         return GOODPUT_BYTES / seconds
 
 
-def test_at_one_percent_loss_and_20_ms_goodput_is_no_worse_than_the_adapters(cluster: Cluster) -> None:
+def test_at_one_percent_loss_goodput_is_no_worse_than_adapters(cluster: Cluster) -> None:
     seen: list[tuple[float, float]] = []
     # One that the machine had no time for is no measure: each has several tries beside the other.
     while len(seen) < GOODPUT_TRIES and not any(ours >= adapters for ours, adapters in seen):

@@ -154,7 +154,7 @@ def test_integers_of_every_size_are_read_and_a_cut_one_harms_nobody(value: int) 
     assert _varint(data[:-1], 0)[1] >= size or not data[:-1]
 
 
-def test_the_pacer_lets_a_batch_go_and_then_no_more_until_there_is_time() -> None:
+def test_the_pacer_lets_a_batch_go_and_then_waits() -> None:
     pacer = BurstPacer(max_datagram_size=1400)
     assert pacer.allowance(0.0) == BATCH_PACKETS_MAX, "no rate is known yet"
     pacer.update_rate(congestion_window=140_000, smoothed_rtt=0.01)

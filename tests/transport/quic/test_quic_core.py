@@ -115,9 +115,7 @@ def bad_network(good: Network) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_loss_reordering_and_duplication_leave_the_bytes_and_the_connection_as_they_are(
-    good: Network, seed: int
-) -> None:
+def test_loss_reordering_and_duplication_leave_the_bytes_alone(good: Network, seed: int) -> None:
     good.random.seed(seed)
     bad_network(good)
     connection = connect(good)
@@ -143,7 +141,7 @@ def test_a_change_of_address_leaves_the_connection_as_it_is(good: Network) -> No
     assert not ends(good, "far")
 
 
-def test_a_peer_that_vanishes_is_known_to_be_gone_after_the_idle_timeout(good: Network) -> None:
+def test_a_vanished_peer_is_known_gone_after_the_idle_timeout(good: Network) -> None:
     connect(good)
     start = good.now
     good.fate = lambda data: []
@@ -174,7 +172,7 @@ def test_a_handshake_that_does_not_end_is_dropped(cluster: Cluster) -> None:
     assert "took too long" in net.far.events()[-1].reason  # type: ignore[union-attr]
 
 
-def test_only_so_many_strangers_may_be_at_the_door_before_they_show_their_address(cluster: Cluster) -> None:
+def test_only_so_many_strangers_may_stand_without_showing_addresses(cluster: Cluster) -> None:
     far = QuicCore(cluster.node("far"), QuicSettings(handshakes_max=12))
     for number in range(10):
         near = QuicCore(cluster.node("near"), QuicSettings())
@@ -210,7 +208,7 @@ def test_a_byte_at_the_end_of_the_window_does_not_widen_it(good: Network) -> Non
     assert far._streams[stream].max_stream_data_local < window + window // 4 + 2
 
 
-def test_a_member_that_is_expelled_is_cut_off_at_once_and_refused_from_then_on(cluster: Cluster) -> None:
+def test_an_expelled_member_is_cut_off_at_once_and_refused(cluster: Cluster) -> None:
     net = Network(
         QuicCore(cluster.node("one"), QuicSettings()), QuicCore(cluster.node("far"), QuicSettings()), cluster.now
     )
@@ -228,7 +226,7 @@ def test_a_member_that_is_expelled_is_cut_off_at_once_and_refused_from_then_on(c
     assert sum(isinstance(event, PeerConnected) for event in net.events["far"]) == 1
 
 
-def test_a_member_that_was_let_in_again_with_this_key_is_not_cut_off(cluster: Cluster) -> None:
+def test_a_member_let_in_again_with_its_key_stays(cluster: Cluster) -> None:
     own = cluster.node("one")
     net = Network(QuicCore(own, QuicSettings()), QuicCore(cluster.node("far"), QuicSettings()), cluster.now)
     key = verify(own.certificate(), own.authority(), {Role.WORKER}, cluster.now).key

@@ -122,7 +122,7 @@ def test_a_connection_goes_on_far_behind_its_first_window(cluster: Cluster) -> N
     assert held_bytes(net.far) == 0
 
 
-def test_more_streams_than_may_be_open_at_once_go_through_one_after_the_other(cluster: Cluster) -> None:
+def test_more_streams_than_may_be_open_go_through_singly(cluster: Cluster) -> None:
     settings = QuicSettings(streams_max=16)
     net = Network(QuicCore(cluster.node("near"), settings), QuicCore(cluster.node("far"), settings), cluster.now)
     number = net.near.connect(FAR, net.now)
@@ -150,7 +150,7 @@ def first_packets(cluster: Cluster, count: int, step: Callable[[bytes, tuple[str
         step(data, ("10.1.0.1", number + 1))
 
 
-def test_strangers_have_to_show_their_address_once_there_are_many_and_none_is_kept_until_then(cluster: Cluster) -> None:
+def test_many_strangers_must_show_addresses_and_none_is_kept_before(cluster: Cluster) -> None:
     far = QuicCore(cluster.node("far"), QuicSettings(handshakes_max=8))
     answers: list[bytes] = []
 

@@ -80,7 +80,7 @@ def test_a_small_ring_behaves_as_a_queue_whatever_the_order_of_verbs(
         handles.close_descriptors()
 
 
-def test_a_frame_held_back_keeps_its_memory_while_those_behind_it_are_released(make_ring: MakeRing) -> None:
+def test_a_held_frame_keeps_its_memory_while_later_ones_go(make_ring: MakeRing) -> None:
     handles = make_ring(window_bytes=8192, capacity_bytes=8192, soft_bytes=8192)
     sender, receiver = RingSender(handles), RingReceiver(handles)
     held = [take(receiver) for _ in range(fill(sender))]
@@ -101,7 +101,7 @@ def test_a_hundred_laps_of_frames_that_fit_badly_arrive(make_ring: MakeRing) -> 
         assert take_frame(receiver) == frame
 
 
-def test_a_receiver_that_keeps_up_keeps_the_ring_below_its_soft_wrap_point(make_ring: MakeRing) -> None:
+def test_a_receiver_that_keeps_up_keeps_the_ring_low(make_ring: MakeRing) -> None:
     handles = make_ring(capacity_bytes=1 << 20, soft_bytes=1 << 16)
     sender, receiver = RingSender(handles), RingReceiver(handles)
     for number in range(200):
@@ -149,7 +149,7 @@ def _serialized(batch: pa.RecordBatch) -> pa.Buffer:
     return sink.getvalue()
 
 
-def test_a_frame_is_on_loan_for_as_long_as_arrow_refers_to_it(make_ring: MakeRing) -> None:
+def test_a_frame_is_on_loan_while_arrow_refers_to_it(make_ring: MakeRing) -> None:
     handles = make_ring(window_bytes=10_000)
     sender, receiver = RingSender(handles), RingReceiver(handles)
     assert sender.try_send(frame_of(0, 3000))

@@ -44,7 +44,7 @@ def test_who_waits_for_a_store_has_no_deadline() -> None:
 
 
 @pytest.mark.parametrize(("count", "allowed_s"), [(1, 2.0), (5, 10.0), (0, 20.0)])
-def test_a_source_or_a_sink_that_computes_has_as_many_seconds_of_a_processor(count: int, allowed_s: float) -> None:
+def test_a_computing_source_or_sink_has_as_many_processor_seconds(count: int, allowed_s: float) -> None:
     found = [Held(0.0, False, (InHand("read", Range(FILE, 0, count)),), thread=7, spent_s=100.0)]
     limits = Limits(record_s=2.0)
     assert fault(found, NOTHING, limits, 1e6, {7: 100.0 + allowed_s}.__getitem__) == ""
@@ -52,7 +52,7 @@ def test_a_source_or_a_sink_that_computes_has_as_many_seconds_of_a_processor(cou
     assert fault(found, NOTHING, limits, 1e6, {7: 100.1 + allowed_s}.__getitem__) == story
 
 
-def test_a_page_says_which_thread_has_it_in_hand_and_what_that_had_spent(pages: tuple[Hands, Hands]) -> None:
+def test_a_page_says_which_thread_has_it_and_its_time(pages: tuple[Hands, Hands]) -> None:
     task, worker = pages
     before = time.thread_time()
     task.take(STAGES, "read", (Range(FILE, 0, 0),))
@@ -63,7 +63,7 @@ def test_a_page_says_which_thread_has_it_in_hand_and_what_that_had_spent(pages: 
     assert _spent_s(os.getpid(), 1) == 0 or os.getpid() == 1
 
 
-def test_memory_above_the_cap_is_told_in_mebibytes_and_no_cap_is_no_fault() -> None:
+def test_memory_above_the_cap_is_told_in_mebibytes() -> None:
     assert fault([], Memory(1200 << 20), Limits(task_bytes=1000 << 20), 0.0, idle) == (
         "it took 1200 MiB of memory, the cap of a task is 1000 MiB"
     )
@@ -71,7 +71,7 @@ def test_memory_above_the_cap_is_told_in_mebibytes_and_no_cap_is_no_fault() -> N
     assert fault([], Memory(1 << 50), Limits(), 0.0, idle) == ""
 
 
-def test_the_worker_reads_what_the_task_has_in_hand_until_it_is_put_down(pages: tuple[Hands, Hands]) -> None:
+def test_the_worker_reads_what_the_task_has_in_hand(pages: tuple[Hands, Hands]) -> None:
     task, worker = pages
     assert worker.read() == []
     task.take(STAGES, "keep", (Range(FILE, 3, 4, 30, 40),), timed=True)
@@ -83,7 +83,7 @@ def test_the_worker_reads_what_the_task_has_in_hand_until_it_is_put_down(pages: 
     assert [item.items[0].stage for item in worker.read()] == ["write"]
 
 
-def test_a_shard_of_more_ranges_than_fit_is_cut_off_and_harms_no_other_slot(pages: tuple[Hands, Hands]) -> None:
+def test_a_shard_of_too_many_ranges_harms_no_other_slot(pages: tuple[Hands, Hands]) -> None:
     task, worker = pages
     far = 1 << 40
     task.take(STAGES, "keep", [Range(FILE, far + at, 1, far, far) for at in range(2 * RANGES_MAX)])

@@ -116,7 +116,7 @@ def test_each_side_is_told_when_the_other_lets_go(goes: str) -> None:
     assert told == [("the worker at its other end has let go of it", False)]
 
 
-def test_who_leaves_between_what_it_brought_and_its_answer_leaves_what_it_brought_to_who_took_it() -> None:
+def test_who_leaves_before_its_answer_leaves_what_it_brought() -> None:
     kept: list[int] = []
 
     async def scene(ends: Ends) -> None:
@@ -136,7 +136,7 @@ def test_who_leaves_between_what_it_brought_and_its_answer_leaves_what_it_brough
     assert run(scene).far_over == [("the worker at its other end has let go of it", False)]
 
 
-def test_a_ticket_of_another_attempt_is_refused_by_name_and_the_right_one_still_comes() -> None:
+def test_anothers_ticket_is_refused_by_name_and_the_right_comes() -> None:
     async def scene(ends: Ends) -> None:
         ends.expect(attempt=2)
         ends.bring()
@@ -215,7 +215,7 @@ async def visit(ends: Ends, data: bytes, descriptors: int = 0) -> str:
     ],
     ids=["no msgpack", "no link", "no ticket", "oversize", "too many descriptors", "nobody expects it"],
 )
-def test_what_is_no_link_is_refused_by_name_and_leaves_no_descriptor_behind(
+def test_what_is_no_link_is_refused_and_leaves_no_descriptor(
     data: bytes, descriptors: int, answer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if answer.endswith("came within"):
@@ -234,7 +234,7 @@ def test_what_is_no_link_is_refused_by_name_and_leaves_no_descriptor_behind(
     assert found == [0]
 
 
-def test_who_says_nothing_is_sent_away_and_no_more_than_a_few_may_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_silent_are_sent_away_and_only_few_stand(monkeypatch: pytest.MonkeyPatch) -> None:
     # Within it all of them come, on a machine that may be busy with other things.
     monkeypatch.setattr(handoff, "STRANGER_S", 3.0)
 

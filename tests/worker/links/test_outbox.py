@@ -89,7 +89,7 @@ def sleeps(outbox: Outbox) -> bool:
     return all(armed)
 
 
-def test_a_task_whose_batch_waits_for_one_stage_sleeps_whatever_another_gives_back() -> None:
+def test_a_task_waiting_for_one_stage_sleeps_through_others_credit() -> None:
     outbox = Outbox(("write", "count"), lambda _link, _reason: None)
     (busy, far_busy), (idle, far_idle) = filled("busy"), filled("idle")
     outbox.open("write", "busy", busy)
@@ -104,7 +104,7 @@ def test_a_task_whose_batch_waits_for_one_stage_sleeps_whatever_another_gives_ba
     assert outbox.empty
 
 
-def test_a_task_whose_marker_waits_for_one_link_has_sent_the_others_and_sleeps() -> None:
+def test_a_task_whose_marker_waits_has_sent_the_others() -> None:
     outbox = Outbox(("write",), lambda _link, _reason: None)
     links = {name: filled(name) for name in ("a", "b", "c")}
     for name, (sender, _) in links.items():

@@ -104,7 +104,7 @@ def receive(receiver: Receiver) -> bytes:
     return body
 
 
-def test_the_worker_that_is_expected_with_the_ticket_of_both_gets_the_link(far: Remote) -> None:
+def test_the_expected_worker_with_both_tickets_gets_the_link(far: Remote) -> None:
     receiver = expect(far)
     said: list[str] = []
     sending = threading.Thread(target=lambda: said.append(opening(far)))
@@ -132,7 +132,7 @@ def test_a_link_without_the_ticket_of_both_is_refused_by_name(far: Remote, ticke
     assert reason in opening(far, ticket=ticket)
 
 
-def test_a_worker_that_has_the_ticket_and_is_not_the_one_expected_is_refused(far: Remote) -> None:
+def test_an_unexpected_worker_with_the_ticket_is_refused(far: Remote) -> None:
     expect(far)
     thief = create_node(AUTHORITY, Role.WORKER, "thief", NOW)
     assert "worker thief asks for a link that worker near has an end of" in opening(far, credentials=thief)
@@ -144,7 +144,7 @@ def test_only_workers_have_links(far: Remote, role: Role) -> None:
     assert "is where only a worker may be" in opening(far, credentials=create_node(AUTHORITY, role, "near", NOW))
 
 
-def test_a_sender_tells_its_ticket_to_no_other_worker_than_it_was_told(far: Remote) -> None:
+def test_a_sender_tells_its_ticket_to_the_named_worker_only(far: Remote) -> None:
     expect(far)
     assert '"far" answers where "elsewhere" should' in opening(far, peer="elsewhere")
 

@@ -90,7 +90,7 @@ async def turns(count: int) -> None:
         await turned
 
 
-def test_the_end_is_not_missed_though_a_message_comes_at_the_same_moment() -> None:
+def test_the_end_is_not_missed_beside_a_message() -> None:
     async def cancelled_after(count: int) -> bool:
         call, outbox = Coming(), asyncio.Queue[pb.FromWorker]()
         attendance = Attendance(["nowhere:1"], pb.Register, lambda _message: None, outbox)

@@ -184,7 +184,7 @@ def test_a_task_inherits_the_tokenizer_that_its_nursery_was_told_to_load() -> No
     attended(scene)
 
 
-def test_a_nursery_loads_the_terse_form_of_a_tokenizer_and_not_its_file() -> None:
+def test_a_nursery_loads_a_tokenizers_terse_form() -> None:
     pipeline = Pipeline.chain("plain", "file:///nowhere", read("*.jsonl"), tokens := tokenize("deepseek"))
     facts = tokens.to_dict()["parameters"]
     written = terse(json.loads(Path(facts["tokenizer"]).read_bytes()))

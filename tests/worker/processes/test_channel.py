@@ -61,7 +61,7 @@ def test_what_is_put_back_comes_though_the_other_end_is_gone(ends: tuple[Channel
         theirs.receive()
 
 
-def test_the_last_words_of_who_ends_are_written_out_as_they_are_taken(ends: tuple[Channel, Channel]) -> None:
+def test_the_last_words_of_the_dead_are_written_as_taken(ends: tuple[Channel, Channel]) -> None:
     ours, theirs = ends
     ours.send(bytes(4 << 20))
     ours.send(b"it failed")

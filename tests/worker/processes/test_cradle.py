@@ -75,7 +75,7 @@ def test_the_end_of_the_pipe_ends_the_wait_behind_a_large_word() -> None:
     theirs.close()
 
 
-def test_a_nursery_is_told_each_thing_once_and_what_comes_behind_the_word_is_left() -> None:
+def test_a_nursery_is_told_once_and_the_rest_left() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     nursery = Nursery(cast("Any", None), Channel(ours))
     read, write = os.pipe()

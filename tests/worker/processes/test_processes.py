@@ -91,7 +91,7 @@ def test_a_dead_attempt_is_its_ends_to_tell_and_no_orphan() -> None:
     attended(scene)
 
 
-def test_the_story_of_a_dead_task_ends_though_its_standard_error_is_still_open_elsewhere() -> None:
+def test_a_dead_tasks_story_ends_though_stderr_stays_open() -> None:
     async def scene(ward: Ward) -> None:
         ward.start(1)
         await ward.until(lambda: ward.ready == [1])

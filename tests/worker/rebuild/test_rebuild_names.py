@@ -44,7 +44,7 @@ def dataset(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_two_empty_shards_that_share_a_key_are_both_named_by_a_key_of_their_own(dataset: Path) -> None:
+def test_two_empty_shards_with_one_key_are_named_apart(dataset: Path) -> None:
     with pytest.raises(FormatError) as refused:
         order(str(dataset), NOTHING)
     for words in ("2 shards", f"{'a' * 32}.verdicts.parquet of entry 1", f"{'b' * 32}.verdicts.parquet of entry 1"):

@@ -39,7 +39,7 @@ def folder(tmp_path: Path, *lines: bytes, segment: bytes = LINE) -> Path:
 
 
 @pytest.mark.parametrize("line", NO_PUSHES)
-def test_a_journal_that_is_damaged_before_its_end_refuses_the_folder_by_name(tmp_path: Path, line: bytes) -> None:
+def test_a_journal_damaged_within_refuses_the_folder_by_name(tmp_path: Path, line: bytes) -> None:
     with pytest.raises(StoreError, match=r"000000000001.commits is damaged in line 1"):
         Spool(folder(tmp_path, line, orjson.dumps(PUSH)), limit_bytes=1 << 20)
     assert (tmp_path / "000000000001.jsonl.open").read_bytes() == LINE
@@ -52,7 +52,7 @@ def test_what_a_power_failure_left_of_the_last_push_is_none(tmp_path: Path, line
     assert (tmp_path / "000000000001.jsonl").read_bytes() == LINE
 
 
-def test_a_segment_that_has_less_than_was_acknowledged_is_not_filled_up_with_zeros(tmp_path: Path) -> None:
+def test_a_short_acknowledged_segment_is_not_filled_with_zeros(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="less than the 25 bytes that were acknowledged"):
         Spool(folder(tmp_path, orjson.dumps(PUSH), segment=LINE[:-3]), limit_bytes=1 << 20)
 
@@ -70,7 +70,7 @@ def test_files_of_others_are_let_alone(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("line", [*NO_PUSHES[:4], b'{"records": -1, "key": ""}', b'{"records": 1e9, "key": ""}'])
-def test_a_list_of_what_was_shed_that_is_none_is_refused_by_name(tmp_path: Path, line: bytes) -> None:
+def test_a_list_of_shed_that_is_none_is_refused(tmp_path: Path, line: bytes) -> None:
     (tmp_path / "000000000001.shed").write_bytes(line + b"\n")
     with pytest.raises(StoreError, match=r"000000000001.shed is damaged"):
         Spool(tmp_path, limit_bytes=1 << 20)

@@ -48,7 +48,7 @@ def test_what_was_shed_before_a_restart_is_shed_still(tmp_path: Path, recorded: 
     assert after_the_cut(recorded, tmp_path).push(LINE, "a") == Taken(0, 1)
 
 
-def test_a_push_that_a_dead_process_had_not_synced_is_durable_before_it_is_answered(
+def test_a_push_left_unsynced_by_death_is_durable_before_answers(
     tmp_path: Path, recorded: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "parent" / "spool"

@@ -112,7 +112,7 @@ def test_who_is_slow_with_a_head_is_sent_away(server: Server) -> None:
     assert server.say(b"POST /records HT") == b""
 
 
-def test_who_is_slow_with_a_body_is_sent_away_and_nothing_is_taken(server: Server) -> None:
+def test_a_slow_body_is_sent_away_and_nothing_taken(server: Server) -> None:
     assert server.say(b"POST /records HTTP/1.1\r\nContent-Length: 100\r\n\r\n{") == b""
     assert server.spool.used_bytes() == 0
 
@@ -139,7 +139,7 @@ def test_clients_that_say_nothing_keep_nobody_out(tmp_path: Path) -> None:
         server.close()
 
 
-def test_bodies_that_are_received_have_a_limit_and_the_next_is_told_to_come_again(tmp_path: Path) -> None:
+def test_bodies_being_received_have_a_limit_and_others_come_again(tmp_path: Path) -> None:
     server = Server(tmp_path, body_s=DEADLINE_S)
     server.server.clients = Clients(bodies_max=1)
     with server.connect() as slow:
@@ -159,7 +159,7 @@ def test_who_shows_no_token_is_refused(tmp_path: Path, shown: str) -> None:
         server.close()
 
 
-def test_over_tls_a_client_with_a_token_is_served_while_others_shake_no_hands(tmp_path: Path) -> None:
+def test_over_tls_token_clients_are_served_beside_silent_ones(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     server = Server(tmp_path, authority.context(), tokens=Tokens((TOKEN,)))
     try:
@@ -204,7 +204,7 @@ class FullDisk:
 
 
 @pytest.mark.parametrize("sheds", [False, True])
-def test_a_disk_that_lets_no_segment_be_sealed_is_said_once_and_asked_again(
+def test_a_disk_refusing_to_seal_is_told_once_and_retried(
     sheds: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("headrace.worker.spool.server._TICK_S", 0.01)
@@ -229,9 +229,7 @@ def test_nothing_is_appended_to_a_segment_whose_seal_has_begun(tmp_path: Path, m
     spool.close()
 
 
-def test_who_pushes_or_closes_while_the_disk_is_full_is_told_to_come_again(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pushing_or_closing_on_a_full_disk_comes_again(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     FullDisk(monkeypatch, 2)
     assert server.push() == 507
     ends = b"POST /close HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"

@@ -76,7 +76,7 @@ def test_bytes_are_known_where_both_neighbours_know_theirs() -> None:
     assert (item.first, item.count, item.offset, item.length) == (0, 3, 0, 30)
 
 
-def test_what_was_counted_of_a_batch_is_not_counted_of_a_part_of_it() -> None:
+def test_what_was_counted_of_a_batch_is_not_recounted_in_parts() -> None:
     rows = pa.RecordBatch.from_pydict({ROW: pa.array(range(4), pa.int64())})
     batch = Batch(A, "u", 0, 4, 0, 40, rows, no_verdicts(), {"upper": 3}).counted("urls", "without a URL", 2)
     whole, half = part(batch, Range(A, 0, 4)), part(batch, Range(A, 2, 2, 20, 20))

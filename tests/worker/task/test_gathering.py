@@ -51,7 +51,7 @@ def test_a_shard_is_sealed_when_its_kept_rows_reach_the_target() -> None:
     assert gathering.handle(batch(1, target=1), 0.0) == [WriteShard(0, (Range(A, 0, 1), Range(A, 1, 1)), "size")]
 
 
-def test_a_shard_is_sealed_when_it_holds_too_much_though_nothing_is_kept() -> None:
+def test_a_shard_seals_when_it_holds_too_much_unkept() -> None:
     (write,) = Gathering(POLICY).handle(batch(0, held=300), 0.0)
     assert write == WriteShard(0, (Range(A, 0, 1),), "size")
 
@@ -65,7 +65,7 @@ def first_records(*batches: tuple[int, int]) -> list[Command]:
     return said
 
 
-def test_a_shard_is_sealed_at_once_when_most_of_the_first_records_are_quarantined() -> None:
+def test_a_shard_seals_at_once_when_most_first_records_fail() -> None:
     half = DOUBT_RECORDS // 2
     (write,) = first_records((half, half), (half, 1))
     assert isinstance(write, WriteShard)
@@ -77,7 +77,7 @@ def test_fewer_records_or_fewer_quarantined_are_no_reason_to_seal() -> None:
     assert first_records((DOUBT_RECORDS, DOUBT_RECORDS // 2)) == []
 
 
-def test_only_the_first_records_are_looked_at_so_that_dirt_makes_no_row_of_small_shards() -> None:
+def test_only_the_first_records_are_looked_at_for_dirt() -> None:
     bad = (DOUBT_RECORDS, DOUBT_RECORDS)
     assert first_records((DOUBT_RECORDS, 0), bad, bad) == []
     assert len(first_records(bad, bad, bad)) == 1
@@ -94,7 +94,7 @@ def test_a_shard_is_sealed_when_its_oldest_batch_is_old() -> None:
 
 
 @pytest.mark.parametrize("gathered_at", [0.1, 1 / 3, 7.3, 1e6 + 0.1])
-def test_a_timer_that_fires_when_it_was_asked_to_is_never_too_early(gathered_at: float) -> None:
+def test_a_timer_that_fires_as_asked_is_never_early(gathered_at: float) -> None:
     gathering = Gathering(POLICY)
     gathering.handle(batch(0), gathered_at)
     for _ in range(2):
@@ -193,7 +193,7 @@ def test_a_shard_that_stalls_is_held_and_written_again_without_end() -> None:
     assert gathering.wake_at() == now + WRITE_AGAIN_S, "what was written once begins to wait anew"
 
 
-def test_behind_a_shard_that_stalls_no_other_is_begun_and_soon_no_batch_taken() -> None:
+def test_behind_a_stalled_shard_nothing_begins_or_is_taken() -> None:
     gathering = Gathering(POLICY)
     gathering.handle(batch(0, target=100), 0.0)
     gathering.handle(ShardStalled(0, "full"), 0.0)
@@ -261,12 +261,12 @@ def test_what_is_left_is_the_difference_in_order(mine: list[tuple[int, int]], go
     assert position == len(left)
 
 
-def test_a_range_that_is_not_touched_keeps_its_bytes_and_one_that_is_cut_loses_them() -> None:
+def test_an_untouched_range_keeps_its_bytes_a_cut_one_not() -> None:
     whole, other = Range(A, 0, 4, 0, 40), Range(b"b" * 16, 0, 4, 0, 40)
     assert without([whole, other], [Range(A, 1, 1)]) == (Range(A, 0, 1), Range(A, 2, 2), other)
 
 
-def test_a_shard_that_is_written_anew_is_not_accepted_by_a_late_answer() -> None:
+def test_a_shard_written_anew_ignores_a_late_answer() -> None:
     gathering = Gathering(POLICY)
     written(gathering, gathering.handle(batch(0, 10, target=100), 0.0))
     gathering.handle(ShardOverlapped(0, (Range(A, 3, 2),)), 0.0)

@@ -76,7 +76,7 @@ def test_a_batch_that_is_dealt_with_is_given_back_at_once(link: Link) -> None:
     assert not link.inbox.receive(link.borrow_and_drop)
 
 
-def test_a_batch_that_waits_is_read_where_the_link_has_it_and_given_back_before_the_next(link: Link) -> None:
+def test_a_waiting_batch_is_read_in_place_and_given_back(link: Link) -> None:
     for number in range(20):
         assert link.sender.try_send(batch_to_frame(batch_of(number), 1))
         assert link.inbox.receive(link.borrow)
@@ -171,9 +171,7 @@ class Hoard(JsonlSink):
 
 
 @pytest.mark.parametrize("target", ["headrace.stages.sinks.texts:JsonlSink", "hoard:Hoard"])
-def test_a_sink_is_lent_what_it_gets_only_where_its_own_class_says_that_it_borrows(
-    link: Link, tmp_path: pathlib.Path, target: str
-) -> None:
+def test_a_sink_borrows_only_where_its_own_class_says_so(link: Link, tmp_path: pathlib.Path, target: str) -> None:
     read = Stage("read", StageKind.SOURCE, "headrace.stages.sources.jsonl:JsonlSource", {"input": [str(tmp_path)]})
     write = Stage("write", StageKind.SINK, target, after=("read",))
     chain = Chain(Pipeline("p", str(tmp_path), (read, write), modules={"hoard": HOARD}), ["write"])

@@ -76,7 +76,7 @@ def test_a_record_that_a_stage_loses_in_a_joint_batch_is_missed() -> None:
         fates(batch.with_rows(batch.rows.slice(0, 2)))
 
 
-def test_a_verdict_for_a_record_of_one_member_is_no_verdict_for_another() -> None:
+def test_a_verdict_of_one_member_is_none_of_another() -> None:
     batch = batch_of(drafts_of([(5, ["kept"]), (5, ["kept"])]))
     lost = batch.rows.slice(1, 1)
     reasons = ["for a reason"]

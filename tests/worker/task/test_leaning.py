@@ -53,7 +53,7 @@ def test_a_shard_whose_needs_are_met_is_written_whole() -> None:
     assert gathered().handle(NeedsAnswered(0), 0.0) == [WriteShard(0, (Range(A, 0, 4),), "end")]
 
 
-def test_verdicts_that_must_wait_go_with_a_later_shard_and_the_rest_is_written_at_once() -> None:
+def test_waiting_verdicts_go_later_and_the_rest_at_once() -> None:
     gathering = gathered()
     (write,) = gathering.handle(NeedsAnswered(0, waiting=(Range(A, 2, 1),)), 0.0)
     assert write == WriteShard(0, (Range(A, 0, 2), Range(A, 3, 1)), "end")
@@ -64,7 +64,7 @@ def test_verdicts_that_must_wait_go_with_a_later_shard_and_the_rest_is_written_a
     assert gathering.handle(NeedsAnswered(1), NEEDS_AGAIN_S) == [WriteShard(1, (Range(A, 2, 1),), "end")]
 
 
-def test_verdicts_that_must_wait_are_no_reason_to_seal_before_something_else_is() -> None:
+def test_waiting_verdicts_are_no_reason_to_seal_early() -> None:
     gathering = Gathering(POLICY, leans=True)
     (question,) = gathering.handle(BatchGathered(Range(A, 0, 4), 100, 10), 0.0)
     assert isinstance(question, AskNeeds)
@@ -137,7 +137,7 @@ def test_an_answer_that_comes_twice_moves_nothing() -> None:
     assert gathering.handle(NeedsAnswered(0), 0.0) == []
 
 
-def test_a_seal_that_is_asked_for_while_a_shard_asks_is_not_forgotten() -> None:
+def test_a_seal_asked_for_while_asking_is_not_forgotten() -> None:
     gathering = Gathering(POLICY, leans=True)
     gathering.handle(BatchGathered(Range(A, 0, 4), 100, 10), 0.0)
     gathering.handle(SealAsked("pause"), 0.0)
@@ -157,7 +157,7 @@ def test_what_an_overlap_leaves_asks_anew_what_it_leans_on() -> None:
     assert written == [WriteShard(1, (Range(A, 0, 1), Range(A, 2, 1)), "end")]
 
 
-def test_what_waits_behind_an_overlap_is_soon_asked_for_again_where_all_is_to_be_committed() -> None:
+def test_what_waits_behind_an_overlap_is_asked_for_again_soon() -> None:
     gathering = Gathering(POLICY, leans=True)
     gathering.handle(BatchGathered(Range(A, 0, 4), 100, 10), 0.0)
     gathering.handle(NeedsAnswered(0), 0.0)
@@ -218,7 +218,7 @@ def test_what_dedup_let_through_and_another_stage_quarantined_is_released() -> N
     assert released([at_sink(batch(A, [0], {**lost, 4: duplicate(A, 0)}))]) == ((A, (1, 2)),)
 
 
-def test_what_killed_its_process_before_dedup_is_released_too_since_it_may_have_come_through_once() -> None:
+def test_what_killed_before_dedup_is_released_as_well() -> None:
     lost = {1: ("read", "quarantined", None), 2: ("lines", "quarantined", None)}
     assert released([at_sink(batch(A, [0], lost, f"{KILLED}signal 11"))]) == ((A, (1, 2)),)
     assert released([at_sink(batch(A, [0], lost, "it is no record"))]) == ((A, (2,)),)

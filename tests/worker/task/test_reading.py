@@ -26,7 +26,7 @@ def test_fragments_are_read_in_the_order_given() -> None:
     assert reading.next() is None
 
 
-def test_what_was_sent_is_no_longer_pending_and_the_next_byte_is_known() -> None:
+def test_what_was_sent_is_not_pending_and_the_next_byte_known() -> None:
     reading = Reading()
     reading.give(A, [Gap(0, 4, 0), Gap(8, UNBOUNDED, -1)])
     reading.sent(A.id, 0, 3, 30)

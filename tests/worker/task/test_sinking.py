@@ -60,7 +60,7 @@ def test_a_sink_may_be_tried_on_one_record_without_a_store(kind: type[DocumentSi
     try_writing(sink, batch(1))
 
 
-def test_a_record_that_kills_two_stages_is_quarantined_at_the_first_of_them_that_it_comes_to() -> None:
+def test_a_killer_of_two_stages_is_quarantined_at_the_first() -> None:
     condemned = [pb.Condemned(ordinal=0, stage=stage, story=f"died in {stage}") for stage in ("write", "clean")]
     sentences = Sentences()
     sentences.learn(pb.ReadFragment(fragment=pb.Fragment(id=bytes(16)), condemned=condemned))
@@ -96,7 +96,7 @@ def test_who_is_woken_by_the_writer_finds_its_shard_written(tmp_path: Path, monk
         sinks._thread.close(wait=True)
 
 
-def test_a_joint_batch_is_held_as_a_range_of_each_member_and_what_is_held_already_is_left_out(tmp_path: Path) -> None:
+def test_a_joint_batch_is_held_as_ranges_of_its_members(tmp_path: Path) -> None:
     sink = JsonlSink("write")
     sink.begin("dataset", "version")
     store = open_store(tmp_path.as_uri())

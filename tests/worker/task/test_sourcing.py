@@ -115,7 +115,7 @@ def test_a_batch_is_given_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch)
     assert files_of(given(Files(10, 10)).read()) == [0]
 
 
-def test_a_large_draft_comes_alone_behind_the_small_ones_and_is_pending_until_it_is_sent() -> None:
+def test_a_large_draft_comes_alone_and_pending_until_sent() -> None:
     source = given(Files(10, SMALL_BYTES + 1, 10))
     assert files_of(source.read()) == [0]
     assert [number_of(name) for name, _ in source.core.pending()] == [1, 2]

@@ -51,7 +51,7 @@ def test_each_state_stands_once_in_the_order_of_a_turn() -> None:
     assert [row.split(" | ")[0][2:] for row in rows if row.startswith("| ")][1:] == [state.value for state in TaskState]
 
 
-def test_a_batch_that_waits_for_credit_comes_before_a_sweep_and_a_sweep_before_reading() -> None:
+def test_a_batch_waiting_for_credit_precedes_sweep_and_reading() -> None:
     core = source(outputs=True)
     core.handle(messages.SweepAsked(1), 0.0)
     assert core.handle(messages.Turned(unsent=True), 0.0) == [messages.SendUnsent()]
@@ -69,7 +69,7 @@ def test_a_batch_is_pending_until_it_is_passed_on() -> None:
     assert core.reading.pending() == [REST]
 
 
-def test_a_fenced_task_lets_nothing_through_and_does_not_read_it_again_by_itself() -> None:
+def test_a_fenced_task_lets_nothing_through_nor_rereads() -> None:
     core = source(outputs=True, dedup=Dedup.FENCED)
     assert core.handle(messages.BatchRead("batch", FIRST), 0.0) == []
     assert core.reading.pending() == [REST]
@@ -81,7 +81,7 @@ def test_who_decides_answers_a_solitary_task() -> None:
     assert core.handle(messages.DecisionAsked("question"), 0.0) == [messages.Decide("question")]
 
 
-def test_a_record_that_waits_for_a_decision_is_asked_for_again_and_holds_up_all_others() -> None:
+def test_a_record_waiting_for_a_decision_holds_up_all_others() -> None:
     core = solitary()
     assert core.handle(TURNED, 1.0) == [messages.PutQuestion(1, "staged")]
     assert core.handle(TURNED, 1.5) == []
@@ -93,7 +93,7 @@ def test_a_record_that_waits_for_a_decision_is_asked_for_again_and_holds_up_all_
     assert core.reading.pending() == [REST]
 
 
-def test_a_record_that_waits_for_a_decision_is_pending_and_is_let_go_of_when_the_source_halts() -> None:
+def test_a_waiting_record_is_pending_until_its_source_halts() -> None:
     core = solitary()
     assert pending(core, 1) == (ALL,)
     assert pending(core, 2, halt=True) == ()
@@ -127,7 +127,7 @@ def test_a_frame_of_another_epoch_is_refused(sweep: int | None) -> None:
     assert core.handle(messages.FrameArrived("in", 7, None), 0.0) == [messages.ReceiveBatch()]
 
 
-def test_a_page_is_listed_before_a_batch_is_read_and_a_listing_that_pauses_is_taken_up_again() -> None:
+def test_a_page_is_listed_before_reading_and_taken_up_again() -> None:
     core = source()
     core.handle(messages.ListAsked(4), 0.0)
     assert core.handle(TURNED, 0.0) == [messages.ListPage(4)]

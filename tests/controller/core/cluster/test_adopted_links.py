@@ -36,7 +36,7 @@ def succeeded() -> tuple[Bench, dict[str, m.RunningTask]]:
     return second, tasks
 
 
-def test_a_link_of_an_earlier_leader_that_is_cut_is_made_again_with_a_number_of_this_one() -> None:
+def test_a_cut_link_of_an_earlier_leader_gets_a_new_number() -> None:
     leader, tasks = succeeded()
     said = [*join(leader, "w1", (tasks["w1"],), 1), *join(leader, "w2", (tasks["w2"],), 1)]
     assert of(m.StartTask, said) == []
@@ -50,7 +50,7 @@ def test_a_link_of_an_earlier_leader_that_is_cut_is_made_again_with_a_number_of_
     ]
 
 
-def test_a_link_that_is_cut_before_its_other_end_is_back_is_made_when_that_is() -> None:
+def test_a_link_cut_before_its_end_is_back_is_made_then() -> None:
     leader, tasks = succeeded()
     join(leader, "w1", (tasks["w1"],), 1)
     leader.tell(m.LinkLost(tasks["w1"].task, tasks["w1"].attempt, "run/read.0->write.0", 1, "cut"))
@@ -58,7 +58,7 @@ def test_a_link_that_is_cut_before_its_other_end_is_back_is_made_when_that_is() 
     assert {link.generation for link in made} == {2 * MAKINGS_A_TERM + 1}
 
 
-def test_of_two_makings_that_ends_speak_of_the_newer_one_is_taken_up() -> None:
+def test_of_two_makings_of_a_link_the_newer_is_taken() -> None:
     leader, tasks = succeeded()
     join(leader, "w1", (tasks["w1"],), 2)
     assert of(m.MakeLink, join(leader, "w2", (tasks["w2"],), 1)) == []
@@ -66,7 +66,7 @@ def test_of_two_makings_that_ends_speak_of_the_newer_one_is_taken_up() -> None:
     assert len(of(m.MakeLink, leader.later(REMAKE_S_MAX))) == 2
 
 
-def test_tasks_of_a_worker_that_the_plan_does_not_name_are_killed_though_it_came_before_the_run_was_open() -> None:
+def test_tasks_that_the_plan_lacks_are_killed_even_if_come_early() -> None:
     leader, tasks = succeeded()
     opening = Bench(leader.store, "c")
     stray = m.RunningTask(tasks["w1"].task, 1048578, tasks["w1"].version, tasks["w1"].epoch, True)
@@ -92,7 +92,7 @@ def unplanned() -> Bench:
     return second
 
 
-def test_a_run_that_was_accepted_and_not_planned_waits_for_the_workers_that_the_log_knows() -> None:
+def test_an_accepted_unplanned_run_waits_for_the_workers_in_the_log() -> None:
     leader = unplanned()
     assert of(m.ReportRun, join(leader, "w1")) == [], "the stage that is placed on w2 has no place yet"
     assert len(of(m.StartTask, join(leader, "w2"))) == 2
@@ -107,7 +107,7 @@ def test_workers_that_do_not_come_back_are_not_waited_for_for_ever() -> None:
     assert "w2" in report.reason
 
 
-def test_where_the_last_worker_leaves_meanwhile_no_moment_that_has_passed_is_waited_for() -> None:
+def test_where_the_last_worker_leaves_no_past_moment_is_waited_for() -> None:
     leader = unplanned()
     join(leader, "w1")
     leader.tell(m.WorkerLost("w1", "gone"))
@@ -116,7 +116,7 @@ def test_where_the_last_worker_leaves_meanwhile_no_moment_that_has_passed_is_wai
     assert wake_at is None or wake_at > leader.now
 
 
-def test_a_worker_that_obeyed_a_leader_obeys_when_what_that_left_behind_is_to_be_killed() -> None:
+def test_a_worker_of_the_last_leader_obeys_when_told_to_kill() -> None:
     leader, _ = succeeded()
     (run,) = leader.core.runs.values()
     obedience = Obedience()
@@ -145,7 +145,7 @@ class Stuck(Bench):
         return super()._written(command)
 
 
-def test_tasks_of_a_run_that_ends_before_it_could_go_on_are_killed() -> None:
+def test_tasks_of_a_run_that_ends_before_going_on_are_killed() -> None:
     leader, tasks = succeeded()
     third = Stuck(leader.store, "c")
     third.later(TAKEOVER_S)

@@ -14,7 +14,7 @@ def registered() -> ReportedTasks:
     return claims
 
 
-def test_a_link_that_is_found_cut_before_its_run_is_known_is_not_claimed() -> None:
+def test_a_link_found_cut_before_its_run_is_known_stays_unclaimed() -> None:
     claims = registered()
     claims.heard(LinkLost("run/read.0", 1, LINK.link, generation=2, reason="an earlier making"))
     claims.heard(LinkLost("run/read.0", 1, LINK.link, generation=3, reason="cut"))
@@ -27,7 +27,7 @@ def test_news_of_an_earlier_making_leaves_the_link_claimed() -> None:
     assert claims.take("run", "one").links == [LINK]
 
 
-def test_a_task_that_becomes_ready_or_exits_meanwhile_is_claimed_as_it_is() -> None:
+def test_a_task_that_becomes_ready_or_exits_meanwhile_is_claimed_so() -> None:
     claims = registered()
     claims.heard(TaskReady("run/read.0", 1))
     claim = claims.take("run", "one")

@@ -33,7 +33,7 @@ def test_a_standby_takes_up_nothing_and_says_who_leads() -> None:
     assert second.core.leader["address"] == "a:1"
 
 
-def test_the_next_leader_adopts_a_living_task_and_hands_nothing_out_before_a_sweep() -> None:
+def test_the_next_leader_adopts_living_tasks_and_sweeps_before_handing_out() -> None:
     store = Store()
     first = Bench(store, "a")
     start = first.begun()
@@ -50,7 +50,7 @@ def test_the_next_leader_adopts_a_living_task_and_hands_nothing_out_before_a_swe
     assert [task.attempt for task in second.core.runs["run"].tasks] == [start.attempt]
 
 
-def test_who_goes_on_by_a_plan_that_the_log_has_writes_it_no_second_time() -> None:
+def test_a_plan_that_the_log_has_is_not_written_again() -> None:
     store = Store()
     start = Bench(store, "a").begun()
     succeeded(store).join("w1", living(start))
@@ -78,7 +78,7 @@ def test_pages_that_an_earlier_leader_asked_for_end_no_listing() -> None:
     assert not second.core.runs["run"].listing.done
 
 
-def test_a_worker_that_does_not_come_back_is_lost_and_its_tasks_are_planned_elsewhere() -> None:
+def test_a_worker_that_stays_away_is_lost_and_its_tasks_replanned() -> None:
     store = Store()
     start = Bench(store, "a").begun()
     second = succeeded(store)
@@ -109,7 +109,7 @@ def test_a_run_that_has_ended_stays_ended() -> None:
     assert (kill.task, kill.attempt) == (start.task, start.attempt)
 
 
-def test_a_leader_that_wakes_late_forgets_its_runs_and_tells_the_tasks_nothing() -> None:
+def test_a_leader_that_wakes_late_forgets_runs_and_tells_nothing() -> None:
     store = Store()
     first = Bench(store, "a")
     start = first.begun()
@@ -135,7 +135,7 @@ def test_who_ends_in_order_is_succeeded_at_once() -> None:
     assert list(second.core.runs) == ["run"]
 
 
-def test_a_join_token_is_spent_once_by_one_key_and_answered_when_that_is_durable() -> None:
+def test_a_join_token_is_spent_once_and_answered_when_durable() -> None:
     store = Store()
     first = Bench(store, "a")
     while not first.core.leads:
@@ -147,7 +147,7 @@ def test_a_join_token_is_spent_once_by_one_key_and_answered_when_that_is_durable
     assert store.fold().tokens["t"].key == "k"
 
 
-def test_a_token_that_was_spent_under_one_leader_is_spent_under_the_next_and_a_standby_admits_nobody() -> None:
+def test_a_spent_token_stays_spent_and_a_standby_admits_nobody() -> None:
     store = Store()
     first = Bench(store, "a")
     while not first.core.leads:
@@ -162,7 +162,7 @@ def test_a_token_that_was_spent_under_one_leader_is_spent_under_the_next_and_a_s
     assert [answer.accepted for answer in answers] == [False, True]
 
 
-def test_offers_that_come_while_the_entry_is_on_its_way_spend_the_token_no_second_time() -> None:
+def test_offers_during_the_write_spend_the_token_no_second_time() -> None:
     store = Store()
     first = Bench(store, "a")
     while not first.core.leads:

@@ -323,7 +323,7 @@ def foreign_link() -> event_checks.LinkPlan:
     [exited(stage="another"), exited(item=record_range(of_fragment=b"\7" * 16)), exited(item=record_range(count=-1))],
     ids=["a stage of others", "an unknown fragment", "less than nothing"],
 )
-def test_the_end_of_a_task_is_believed_and_what_it_cannot_have_had_in_hand_is_not(message: pb.TaskEvent) -> None:
+def test_the_end_of_a_task_is_believed_and_its_impossible_hand_not(message: pb.TaskEvent) -> None:
     house = House()
     said, why = house.hear("one", "one", message)
     assert isinstance(said, m.TaskExited)

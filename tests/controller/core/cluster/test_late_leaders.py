@@ -151,9 +151,7 @@ def test_a_write_whose_fate_is_unknown_is_tried_again_and_counts_once(writer: Ma
 
 
 @pytest.mark.parametrize("lost", ["request", "answer"])
-def test_a_leader_whose_write_was_in_doubt_and_who_was_succeeded_steps_down(
-    writer: Make, place: str, lost: str
-) -> None:
+def test_a_leader_in_doubt_that_was_succeeded_steps_down(writer: Make, place: str, lost: str) -> None:
     first, second = writer("a"), writer("b")
     first.store.lose = [lost]
     first.say("w1")
@@ -189,9 +187,7 @@ def truncated(place: str) -> list[int]:
     return [int(key.split("/")[1].split(".")[0]) for key in keys]
 
 
-def test_a_leader_that_wakes_after_a_truncation_and_after_others_have_led_changes_nothing(
-    writer: Make, place: str
-) -> None:
+def test_a_leader_that_wakes_after_truncation_and_successors_changes_nothing(writer: Make, place: str) -> None:
     frozen = writer("a", snapshot_entries=4)
     frozen.say("w1")
     frozen.frozen = True

@@ -160,7 +160,7 @@ def test_a_log_that_cannot_be_written_says_why_and_wants_nothing_more() -> None:
     assert (leadership.quiet, leadership.wake_at()) == (True, None)
 
 
-def test_a_log_that_cannot_be_read_is_looked_at_again_and_says_why() -> None:
+def test_an_unreadable_log_is_looked_at_again_and_says_why() -> None:
     standby = watching()
     standby.handle(LogUnreadable(LOG, "a newer Headrace wrote it"), 0.0)
     assert standby.trouble(0.0) == (0.0, "a newer Headrace wrote it")
@@ -214,7 +214,7 @@ def test_nothing_is_written_before_led_is_durable() -> None:
     assert leadership.term == 1
 
 
-def test_the_next_entry_waits_until_this_one_is_known_and_takes_all_that_queued_up() -> None:
+def test_the_next_entry_waits_for_this_one_and_takes_the_queue() -> None:
     leadership = writing()
     leadership.submit(PipelineApplied("w", {}), PipelineApplied("x", {}))
     assert leadership.flush(1.0) == []
@@ -238,7 +238,7 @@ def drained(leadership: Leadership[LedgerState]) -> list[Entry]:
     return written
 
 
-def test_more_changes_than_an_entry_takes_go_into_the_next_entries_in_their_order() -> None:
+def test_changes_beyond_one_entry_go_into_the_next_in_order() -> None:
     leadership = leading()
     changes = [PipelineApplied(str(number), {}) for number in range(2 * CHANGES_MAX + 1)]
     for change in changes:
@@ -261,7 +261,7 @@ def test_no_cut_parts_changes_that_belong_together() -> None:
     assert second.changes == (*pair, PipelineApplied("behind", {}))
 
 
-def test_what_belongs_together_and_is_more_than_an_entry_takes_is_one_entry_all_the_same() -> None:
+def test_changes_that_belong_together_are_one_entry_even_if_large() -> None:
     leadership = leading()
     many = [PipelineApplied(str(number), {}) for number in range(CHANGES_MAX + 1)]
     leadership.submit(*many)
@@ -337,9 +337,7 @@ def test_a_campaign_that_was_dropped_leaves_nothing_to_wait_for() -> None:
     ],
     ids=["this cluster", "another cluster", "a run by itself"],
 )
-def test_only_what_an_earlier_leader_of_the_same_cluster_led_is_free_at_once(
-    leader: dict[str, str], state: LeaderState
-) -> None:
+def test_only_what_the_same_cluster_led_is_free_at_once(leader: dict[str, str], state: LeaderState) -> None:
     leadership = Leadership(LOG, ME, LedgerState(), standby=True, cluster="mine")
     leadership.handle(LogRead(LOG, ((0, Entry(1, (Led(1, leader),))),)), 0.0)
     assert leadership.state is state
@@ -352,7 +350,7 @@ def test_an_idle_leader_beats() -> None:
     assert leadership.handle(TimePassed(), BEAT_S) == [WriteEntry(LOG, 1, Entry(1, (Beat(1),)))]
 
 
-def test_who_withdraws_while_its_led_is_on_its_way_resigns_what_it_never_wanted() -> None:
+def test_withdrawing_while_its_led_is_written_resigns_the_log() -> None:
     leadership = withdrawing()
     assert leadership.handle(EntryWritten(LOG, 0), 0.0) == [WriteEntry(LOG, 1, Entry(1, (Resigned(1),)))]
     leadership.handle(EntryWritten(LOG, 1), 0.0)
@@ -375,7 +373,7 @@ def test_news_of_another_number_moves_nothing() -> None:
     assert not leadership.quiet
 
 
-def test_a_turn_that_the_table_does_not_know_is_an_error_with_its_history() -> None:
+def test_a_turn_unknown_to_the_table_errs_with_its_history() -> None:
     leadership = leading()
     leadership.state = LeaderState.DENIED
     leadership.submit(PipelineApplied("v", {}))

@@ -40,7 +40,7 @@ def test_an_expulsion_is_in_the_log_before_anybody_is_cut_off() -> None:
     assert store.fold().expelled == {ONE: []}
 
 
-def test_who_leads_next_knows_who_was_expelled_and_so_does_who_only_watches() -> None:
+def test_the_next_leader_and_every_watcher_know_the_expelled() -> None:
     store = Store()
     leader(store).tell(ExpelRequested(1, ONE))
     watcher = Bench(store, "c")
@@ -49,7 +49,7 @@ def test_who_leads_next_knows_who_was_expelled_and_so_does_who_only_watches() ->
     assert dict(succeeded(store).core.expelled) == {ONE: []}
 
 
-def test_the_worker_of_an_expelled_name_attends_no_more_by_the_word_of_the_log() -> None:
+def test_the_worker_of_an_expelled_name_is_cut_by_the_log() -> None:
     store = Store()
     bench = leader(store)
     bench.join("one")
@@ -70,7 +70,7 @@ def test_the_worker_of_an_expelled_name_attends_no_more_by_the_word_of_the_log()
     ],
 )
 @pytest.mark.parametrize("logged", [True, False], ids=["log", "folder"])
-def test_a_token_is_judged_by_its_key_and_by_whether_the_name_was_expelled_since(
+def test_a_token_is_judged_by_key_and_by_later_expulsion(
     tmp_path: Path, *, expelled: bool, token: str, key: str, why: str, logged: bool
 ) -> None:
     if logged:
@@ -87,7 +87,7 @@ def test_a_token_is_judged_by_its_key_and_by_whether_the_name_was_expelled_since
     assert (ClusterFiles.read(files.folder).expelled().get(ONE) == [key]) == (expelled and not why)
 
 
-def test_a_key_that_was_let_in_again_is_expelled_with_the_name_the_second_time() -> None:
+def test_a_key_let_in_again_is_expelled_with_its_name_again() -> None:
     bench = leader(Store())
     bench.tell(ExpelRequested(1, ONE), TokenOffered(2, "t", "one", "new"))
     bench.tell(ExpelRequested(3, ONE))
@@ -95,7 +95,7 @@ def test_a_key_that_was_let_in_again_is_expelled_with_the_name_the_second_time()
     assert dict(bench.core.expelled) == {ONE: []}
 
 
-def test_a_token_that_is_spent_while_the_expulsion_is_on_its_way_lets_no_old_key_in() -> None:
+def test_a_token_spent_during_the_expulsion_lets_no_old_key_in() -> None:
     store = Store()
     bench = leader(store)
     bench.tell(TokenOffered(1, "t", "one", "old"))
@@ -126,7 +126,7 @@ def test_names_that_can_be_expelled_are_limited() -> None:
     assert "which is the limit" in why
 
 
-def test_what_the_clusters_folder_had_noted_stands_in_the_log_of_who_leads_with_one() -> None:
+def test_notes_of_the_clusters_folder_stand_in_the_leaders_log() -> None:
     store = Store()
     bench = Bench(store, "a", expelled={ONE: ["key"]})
     while not bench.core.leads:
@@ -134,7 +134,7 @@ def test_what_the_clusters_folder_had_noted_stands_in_the_log_of_who_leads_with_
     assert store.fold().expelled == {ONE: []}
 
 
-def test_without_a_log_a_new_key_is_told_of_and_what_was_noted_is_refused() -> None:
+def test_without_a_log_a_new_key_is_told_and_notes_refused() -> None:
     core = Controller({}, expelled={ONE: []})
     commands = core.handle(TokenOffered(1, "t", "one", "key"), 0.0)
     assert of(m.SpreadExpulsions, commands) == [m.SpreadExpulsions()]

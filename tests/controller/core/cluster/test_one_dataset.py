@@ -30,7 +30,7 @@ def at_one_instant(bench: Bench, *requests: m.PipelineRequested) -> list[m.Answe
     return of(m.AnswerRequest, bench.do(said))
 
 
-def test_of_two_that_are_applied_at_one_instant_the_second_is_refused_with_a_line() -> None:
+def test_of_two_applied_at_once_the_second_is_refused() -> None:
     store = Store()
     answers = at_one_instant(leading(store), request(1, "one"), request(2, "two"))
     assert {answer.request: answer.accepted for answer in answers} == {1: True, 2: False}
@@ -39,7 +39,7 @@ def test_of_two_that_are_applied_at_one_instant_the_second_is_refused_with_a_lin
     assert list(store.fold().runs) == ["one"]
 
 
-def test_two_names_of_one_place_are_one_dataset_at_one_instant_and_later() -> None:
+def test_two_names_of_one_place_are_one_dataset_at_any_time() -> None:
     for instant in (True, False):
         store = Store()
         store.logs[ALIAS] = []
@@ -62,7 +62,7 @@ def test_the_next_leader_of_the_cluster_knows_the_place_too() -> None:
     assert (answer.accepted, "which is the same place" in answer.reason) == (False, True)
 
 
-def test_where_no_name_told_it_the_log_of_another_run_of_the_cluster_is_not_taken() -> None:
+def test_the_log_of_another_run_of_the_cluster_is_not_taken() -> None:
     """Two mounts of one disk: the second run finds at the log that the first one of its own cluster leads it."""
     store = Store()
     store.logs[ALIAS] = store.logs[LOG]
@@ -89,10 +89,10 @@ def _led(run: str) -> Entry:
     return Entry(1, (Led(1, identity),))
 
 
-def test_a_run_that_goes_on_after_a_takeover_does_not_wait_for_ever_behind_another_of_its_cluster() -> None:
+def test_a_run_after_a_takeover_does_not_wait_behind_another_forever() -> None:
     assert led_by("one").state is LeaderState.DENIED
 
 
-def test_a_run_takes_up_what_an_earlier_leader_of_its_cluster_led_for_it() -> None:
+def test_a_run_takes_up_what_its_clusters_earlier_leader_led() -> None:
     assert led_by("two").state is LeaderState.CAMPAIGNING
     assert led_by("").state is LeaderState.CAMPAIGNING, "from before runs were named in it"

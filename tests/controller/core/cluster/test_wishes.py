@@ -19,7 +19,7 @@ def drain(bench: Bench, worker: str, *, back: bool = False) -> m.AnswerRequest:
     return answer
 
 
-def test_a_paused_run_stays_paused_under_the_next_leader_until_it_is_resumed() -> None:
+def test_a_paused_run_stays_paused_under_the_next_leader() -> None:
     store = Store()
     start = (first := Bench(store, "a")).begun()
     assert steer(first, pause=True).accepted
@@ -37,7 +37,7 @@ def test_a_paused_run_stays_paused_under_the_next_leader_until_it_is_resumed() -
     assert third.core.runs["run"].state is RunState.RUNNING
 
 
-def test_a_drained_worker_gets_no_task_under_the_next_leader_until_it_may() -> None:
+def test_a_drained_worker_gets_no_task_under_the_next_leader() -> None:
     store = Store()
     first = Bench(store, "a")
     first.join("w1")
@@ -64,7 +64,7 @@ def test_a_drain_that_was_under_way_is_seen_to() -> None:
     assert [task.worker for task in moved] == ["w2"]
 
 
-def test_a_change_that_was_asked_for_and_not_made_is_made_by_the_next_leader_once() -> None:
+def test_a_change_not_made_is_made_by_the_next_leader_once() -> None:
     store = Store()
     start = (first := Bench(store, "a")).begun()
     assert steer(first, replicas={"read": 3}).accepted
@@ -117,7 +117,7 @@ def request(token: str, number: int = 1) -> m.PipelineRequested:
     return m.PipelineRequested(number, make_pipeline().to_dict(), replicas=1, token=token)
 
 
-def test_an_apply_that_is_asked_again_of_the_next_leader_is_the_same_one() -> None:
+def test_an_apply_asked_again_of_the_next_leader_is_the_same() -> None:
     store = Store()
     first = Bench(store, "a")
     first.join("w1")
@@ -134,7 +134,7 @@ def test_an_apply_that_is_asked_again_of_the_next_leader_is_the_same_one() -> No
     assert len(store.fold().runs) == 1
 
 
-def test_an_apply_that_is_asked_again_after_its_run_has_failed_is_told_why() -> None:
+def test_an_apply_asked_again_after_its_run_failed_is_told_why() -> None:
     store = Store()
     first = Bench(store, "a")
     first.join("w1")
@@ -151,7 +151,7 @@ def clear(bench: Bench, pipeline: str = "") -> m.AnswerRequest:
     return answer
 
 
-def test_a_run_that_has_ended_is_cleared_in_the_log_and_a_successor_knows_nothing_of_it() -> None:
+def test_an_ended_run_is_cleared_in_the_log_and_for_successors() -> None:
     store = Store()
     (first := Bench(store, "a")).begun()
     refused = clear(first, "run")
@@ -166,7 +166,7 @@ def test_a_run_that_has_ended_is_cleared_in_the_log_and_a_successor_knows_nothin
     assert succeeded(store).core.runs == {}
 
 
-def test_a_run_that_ended_under_an_earlier_leader_is_cleared_too_and_all_at_once() -> None:
+def test_runs_ended_under_an_earlier_leader_are_cleared_too_at_once() -> None:
     store = Store()
     (first := Bench(store, "a")).begun()
     first.tell(m.StopRequested("run", cancel=True))
@@ -179,7 +179,7 @@ def test_a_run_that_ended_under_an_earlier_leader_is_cleared_too_and_all_at_once
     assert clear(second, "run").reason == "pipeline 'run' is not here; those that have ended: none"
 
 
-def test_a_run_that_was_begun_again_before_its_clearing_was_durable_goes_on() -> None:
+def test_a_run_begun_again_before_its_clearing_is_durable_goes_on() -> None:
     begun = RunBegun("run", {"name": "run"}, {})
     state = ClusterState()
     changes = (begun, RunEnded("run", "failed", "out of luck"), begun, RunsCleared(("run",)))

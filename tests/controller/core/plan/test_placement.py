@@ -76,7 +76,7 @@ def test_too_many_replicas_are_refused_with_how_many_fit() -> None:
         plan(wanted, [worker("a"), worker("b")])
 
 
-def test_a_source_goes_near_its_input_and_its_readers_go_to_its_rack() -> None:
+def test_a_source_goes_near_its_input_and_readers_to_its_rack() -> None:
     workers = [
         worker("a", 1, 1, "rack=r1", "zone=z1", "gpu"),
         worker("b", 1, 1, "rack=r2", "zone=z2"),
@@ -95,7 +95,7 @@ def test_a_plan_says_why_each_chain_stands_where_it_does() -> None:
     assert made.reasons["read+keep+write"].startswith(reason)
 
 
-def test_the_tasks_of_a_lost_rack_go_where_there_is_room_and_the_others_stay() -> None:
+def test_tasks_of_a_lost_rack_find_room_and_the_others_stay() -> None:
     rack = {name: f"rack={name[0]}" for name in ("r1", "r2", "s1", "s2", "t1")}
     workers = [worker(name, 4, 16, label) for name, label in rack.items()]
     before = plan(pipeline(keep={"cores": 2, "replicas": 6}, read={"replicas": 6}, write={"replicas": 6}), workers)
@@ -113,9 +113,7 @@ def test_what_fits_nowhere_else_waits_for_its_worker() -> None:
 
 
 @given(st.integers(1, 200), st.integers(1, 200))
-def test_every_task_across_workers_feeds_and_is_fed_and_links_do_not_grow_as_the_square(
-    senders: int, receivers: int
-) -> None:
+def test_tasks_across_workers_all_feed_and_links_grow_below_the_square(senders: int, receivers: int) -> None:
     workers = [worker("a", 512, 16, "in"), worker("b", 512, 16, "out")]
     wanted = pipeline(
         read={"on": "in", "replicas": senders}, keep={"replicas": senders}, write={"on": "out", "replicas": receivers}

@@ -90,7 +90,7 @@ def test_what_cannot_be_is_refused_with_the_reason(
      (BARE, "pipe", "pipe", False), (BESIDE, "quic", "quic", True)],
     ids=["members", "plain", "a ring asked for", "a pipe asked for", "QUIC asked for"],
 )  # fmt: skip
-def test_two_workers_of_one_host_are_joined_by_a_ring_and_by_what_is_asked_for(
+def test_workers_of_one_host_are_joined_by_rings_or_as_asked(
     workers: list[WorkerFacts], forced: str, transport: str, listens: bool
 ) -> None:
     one, two = (worker.name for worker in workers)
@@ -114,7 +114,7 @@ def test_quic_inside_a_worker_is_used_where_it_is_asked_for() -> None:
     assert [made.listens(task.name) for task in made.tasks] == [True, True, False]
 
 
-def test_tasks_of_a_lost_worker_move_where_their_place_allows_and_their_links_follow() -> None:
+def test_tasks_of_a_lost_worker_move_as_allowed_with_their_links() -> None:
     made = plan(make_pipeline(), [A, B, C], places={"read": "disk=ssd", "write": "c"}, replicas=2)
     moved = move(made, "a", [B, C])
     assert [task.worker for task in moved.tasks] == ["b", "b", "c", "c"]
@@ -153,13 +153,13 @@ class Apart:
             self.stand.tell(m.WorkerRegistered(name, name, 1, 1 << 30, host_id=name, relay_addresses=(f"{name}:9",)))
 
 
-def test_both_workers_are_told_of_a_link_between_them_and_where_its_receiver_listens() -> None:
+def test_both_workers_are_told_of_a_link_and_its_receivers_address() -> None:
     links = Apart().links
     assert [link.worker for link in links] == ["a", "b"]
     assert {(link.transport, link.addresses, link.generation) for link in links} == {("quic", ("b:7",), 1)}
 
 
-def test_a_link_that_was_cut_is_made_again_once_with_a_higher_generation() -> None:
+def test_a_cut_link_is_made_again_once_with_a_higher_generation() -> None:
     apart = Apart()
     assert apart.lose(1) == []
     assert apart.lose(1) == [], "the other end says so too"
@@ -167,7 +167,7 @@ def test_a_link_that_was_cut_is_made_again_once_with_a_higher_generation() -> No
     assert [(link.worker, link.generation) for link in again] == [("a", 2), ("b", 2)]
 
 
-def test_two_workers_of_one_host_that_cannot_pass_memory_are_joined_by_quic_the_second_time() -> None:
+def test_workers_of_one_host_that_cannot_pass_memory_take_quic_next() -> None:
     apart = Apart(*BESIDE)
     assert {link.transport for link in apart.links} == {"ring"}
     found = []
@@ -177,7 +177,7 @@ def test_two_workers_of_one_host_that_cannot_pass_memory_are_joined_by_quic_the_
     assert found == [{"ring"}, {"quic"}, {"quic"}]
 
 
-def test_a_link_whose_receiver_is_not_found_is_relayed_by_others_and_each_has_its_turn() -> None:
+def test_a_link_whose_receiver_is_not_found_is_relayed_in_turn() -> None:
     apart = Apart()
     apart.relays("r1", "r2", "r3", "r4", "r5")
     asked = []
@@ -193,7 +193,7 @@ def test_a_link_whose_receiver_is_not_found_is_relayed_by_others_and_each_has_it
     assert asked == [["r1", "r2", "r3"], [], ["r4", "r5", "r1"], [], ["r2", "r3", "r4"]]
 
 
-def test_a_link_that_was_cut_while_it_stood_is_made_the_straight_way_and_nobody_is_asked() -> None:
+def test_a_standing_link_that_was_cut_is_remade_directly() -> None:
     apart = Apart()
     apart.relays("r1")
     apart.lose(1)
@@ -213,7 +213,7 @@ def test_a_cut_link_makes_the_run_look_for_what_was_on_it() -> None:
     assert len(of(m.SweepTask, apart.stand.later(REMAKE_S_MAX))) == 2
 
 
-def test_sinks_seal_for_good_only_after_a_sweep_that_began_when_all_had_been_read() -> None:
+def test_sinks_seal_for_good_only_after_the_last_sweep() -> None:
     apart, item = Apart(), fragment(0)
     apart.stand.listed(apart.began, item)
     apart.lose(1)
@@ -229,7 +229,7 @@ def test_sinks_seal_for_good_only_after_a_sweep_that_began_when_all_had_been_rea
     assert len(of(m.SweepTask, after)) == 2
 
 
-def test_a_link_that_was_made_again_and_stands_for_a_while_tells_of_no_trouble_any_more() -> None:
+def test_a_link_remade_and_standing_tells_of_no_more_trouble() -> None:
     apart = Apart()
     apart.lose(1)
     apart.stand.later(REMAKE_S_MAX)
@@ -240,7 +240,7 @@ def test_a_link_that_was_made_again_and_stands_for_a_while_tells_of_no_trouble_a
     assert joints.trouble(link.name) == ""
 
 
-def test_a_link_that_cannot_be_kept_up_ends_the_run_with_the_reason() -> None:
+def test_a_link_that_cannot_be_kept_ends_the_run_with_reason() -> None:
     apart = Apart()
     generation, until = 1, apart.stand.now + CUT_S_MAX + 2 * HEALED_S
     while apart.stand.now < until:

@@ -60,7 +60,7 @@ def test_replicas_are_the_cores_or_an_equal_share_of_what_was_asked(
     assert [task.worker for task in plan(make_pipeline(), workers, replicas=replicas).tasks] == placed
 
 
-def test_links_join_each_task_to_each_of_the_next_group_on_its_worker() -> None:
+def test_links_join_each_task_to_the_next_group_on_its_worker() -> None:
     made = plan(make_pipeline(), [WorkerFacts("w1", 1), WorkerFacts("w2", 2)], fuse=False)
     assert [link.name for link in made.links] == [
         "run/read.0->keep.0",

@@ -27,14 +27,14 @@ from tests.kits.controller.core import Stand, fragment, make_pipeline, of, propo
         (Allowance(share=1.0), 0, 5000, True, False),
     ],
 )
-def test_a_loss_is_judged_by_count_at_once_and_by_share_when_it_means_something(
+def test_a_loss_is_judged_by_count_at_once_and_share_later(
     allowance: Allowance, kept: int, quarantined: int, at_end: bool, ended: bool
 ) -> None:
     ledger = LedgerState(counts={"write": Counts(kept=kept, quarantined=quarantined)})
     assert bool(excess(allowance, ledger, "file:///out", at_end=at_end)) is ended
 
 
-def test_what_ended_a_run_says_how_much_was_lost_to_whom_and_what_to_do() -> None:
+def test_what_ended_a_run_says_losses_culprits_and_remedies() -> None:
     counts = Counts(kept=1, quarantined=3, quarantined_by={"read/malformed JSON": 2, "map/KeyError": 1})
     said = excess(Allowance(records=2), LedgerState(counts={"write": counts}), "file:///out", at_end=False)
     assert said == (

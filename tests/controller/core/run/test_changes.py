@@ -67,7 +67,7 @@ def test_the_tasks_of_a_paused_run_live_on() -> None:
     assert stand.task() == before
 
 
-def test_a_death_during_a_pause_delays_the_resumption_until_its_marker_is_through() -> None:
+def test_a_death_during_a_pause_delays_the_resumption() -> None:
     stand = Stand()
     paused(stand)
     stand.tell(m.TaskExited(*stand.task(), -9))
@@ -88,7 +88,7 @@ def test_a_paused_run_is_stopped_and_published() -> None:
     assert of(m.ReportRun, commands) == [m.ReportRun("run", "stopped")]
 
 
-def test_a_run_that_went_on_after_a_pause_is_sealed_again_before_it_stops() -> None:
+def test_a_run_resumed_after_a_pause_is_sealed_before_it_stops() -> None:
     stand = Stand()
     paused(stand)
     steer(stand, pause=False)
@@ -105,7 +105,7 @@ def test_a_paused_run_is_cancelled() -> None:
     assert of(m.ReportRun, stand.tell(m.StopRequested("run", cancel=True)))[0].outcome == "cancelled"
 
 
-def test_a_run_that_is_scaled_up_keeps_its_task_and_starts_others_beside_it() -> None:
+def test_a_run_scaled_up_keeps_its_task_and_starts_others() -> None:
     stand = Stand()
     running(stand, "w1")
     before = stand.task()
@@ -118,7 +118,7 @@ def test_a_run_that_is_scaled_up_keeps_its_task_and_starts_others_beside_it() ->
     assert stand.run.state is RunState.RUNNING
 
 
-def test_a_run_that_is_scaled_down_ends_what_is_too_many_and_reads_the_rest() -> None:
+def test_a_run_scaled_down_ends_the_surplus_and_reads_the_rest() -> None:
     stand = Stand()
     running(stand, "w1", cores=3)
     _, commands = steer(stand, replicas={"read": 1})
@@ -172,7 +172,7 @@ def test_a_change_keeps_the_transports_that_were_asked_for_before() -> None:
     assert joined == {("run/read.0", "ring"), ("run/read.1", "ring"), ("run/keep.0", "pipe")}
 
 
-def test_a_change_that_no_worker_can_hold_is_refused_at_once_with_the_reason() -> None:
+def test_a_change_that_no_worker_can_hold_is_refused_at_once() -> None:
     stand = Stand()
     running(stand, "w1")
     answer, commands = steer(stand, places={"read": "disk=ssd"})
@@ -196,7 +196,7 @@ def test_a_pipeline_that_is_not_here_cannot_be_steered() -> None:
     assert answer.reason == "pipeline 'run' is not here; there are: none"
 
 
-def test_a_change_waits_for_the_seal_and_is_dropped_with_its_reason_where_workers_have_gone_since() -> None:
+def test_a_change_waits_for_the_seal_and_may_be_dropped_then() -> None:
     stand = Stand()
     running(stand, "w1", "w2")
     steer(stand, places={"read": "w2"})
@@ -207,7 +207,7 @@ def test_a_change_waits_for_the_seal_and_is_dropped_with_its_reason_where_worker
     assert stand.run.state is RunState.RUNNING
 
 
-def test_a_moved_stage_ends_where_it_was_and_starts_where_it_is_wanted() -> None:
+def test_a_moved_stage_ends_where_it_was_and_starts_elsewhere() -> None:
     stand = Stand()
     running(stand, "w1", "w2")
     commands = stand.swept(steer(stand, places={"read": "w2"})[1])

@@ -134,7 +134,7 @@ def test_what_another_sink_has_queued_is_no_overlap() -> None:
     assert judge(committer, proposal([Range(A.id, 2, 4)])).closed is not None
 
 
-def test_an_object_of_another_epoch_is_refused_since_a_collection_may_delete_it() -> None:
+def test_an_object_of_another_epoch_is_refused() -> None:
     for epoch, accepted in ((0, False), (1, True), (2, False)):
         stored = StoredObject("tokens", f"shards/{epoch}/{'a' * 32}.safetensors", "xxh3-128:" + "b" * 32, 1)
         judgement = judge(Committer(ledger()), replace(proposal([Range(A.id, 0, 4)]), objects=(stored,)))

@@ -63,7 +63,7 @@ def test_a_solitary_task_is_no_index_whose_death_raises_the_epoch() -> None:
     assert (stand.run.tasks.index_lost, stand.run.ledger.epoch) == (False, epoch)
 
 
-def test_a_decider_that_dies_of_the_record_it_is_asked_for_has_it_condemned() -> None:
+def test_a_decider_killed_by_a_record_has_it_condemned() -> None:
     stand = Stand()
     solitary(stand)
     hand = m.InHand("dedup", Range(A.id, 3, 1))

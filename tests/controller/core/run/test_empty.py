@@ -43,7 +43,7 @@ def test_a_run_that_is_stopped_before_it_kept_anything_publishes_nothing() -> No
     assert "VersionPublished" not in changes(stand)
 
 
-def test_a_dataset_in_which_nothing_was_kept_takes_another_pipeline_and_begins_anew() -> None:
+def test_a_dataset_without_kept_records_takes_another_pipeline() -> None:
     stand = Stand()
     stand.begin(A)
     none_kept(stand)
@@ -59,7 +59,7 @@ def test_a_dataset_in_which_nothing_was_kept_takes_another_pipeline_and_begins_a
     assert (report.outcome, stand.run.ledger.version) == ("completed", 1)
 
 
-def test_a_run_that_failed_before_anything_was_closed_takes_another_pipeline_without_a_word() -> None:
+def test_a_run_that_failed_before_closing_takes_another_pipeline_silently() -> None:
     stand = Stand()
     stand.begin(A)
     task, attempt = stand.task()
@@ -68,7 +68,7 @@ def test_a_run_that_failed_before_anything_was_closed_takes_another_pipeline_wit
     assert (answer.accepted, answer.warnings) == (True, ())
 
 
-def test_the_same_pipeline_goes_on_with_a_dataset_in_which_nothing_was_kept_yet() -> None:
+def test_the_same_pipeline_goes_on_with_an_empty_dataset() -> None:
     stand = Stand()
     stand.begin(A, B)
     stand.tell(m.StopRequested("run", cancel=True))

@@ -65,7 +65,7 @@ def test_a_duplicate_of_a_record_that_is_not_kept_is_refused(needs: tuple[bytes,
     assert f"record {needs[1][-1]} of fragment {needs[0].hex()}, which is not kept" in judgement.reason
 
 
-def test_a_duplicate_of_a_record_that_is_only_queued_is_refused_until_the_log_has_it() -> None:
+def test_a_duplicate_of_a_queued_record_is_refused_until_logged() -> None:
     state = ledger()
     committer = Committer(state)
     queued = committer.judge(proposal([Range(A.id, 4, 1)]), "v", 1).closed
@@ -75,14 +75,14 @@ def test_a_duplicate_of_a_record_that_is_only_queued_is_refused_until_the_log_ha
     assert judge(committer, leaning((A.id, (4,)))) is None
 
 
-def test_a_duplicate_does_not_lean_on_a_record_that_a_queued_shard_quarantines() -> None:
+def test_a_duplicate_leans_on_no_record_that_a_queued_shard_quarantines() -> None:
     committer = Committer(ledger())
     dead = proposal([Range(A.id, 4, 1)], kept=[bits()], other=[bits(0)])
     assert judge(committer, replace(dead, released=((A.id, (4,)),))) is None
     assert judge(committer, leaning((A.id, (4,)))) is m.Outcome.REFUSED
 
 
-def test_without_the_look_at_needs_a_duplicate_leans_on_nothing_and_the_check_finds_it(
+def test_without_needs_a_duplicate_leans_on_nothing_and_that_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The mutant "needs skipped"."""
@@ -158,7 +158,7 @@ def test_a_sink_is_told_what_is_open_while_it_may_still_come() -> None:
     assert (answer.open, answer.gone) == (((A.id, (7,)),), ())
 
 
-def test_a_claim_of_what_was_not_kept_is_released_and_what_leant_on_it_is_read_again() -> None:
+def test_an_unkept_claim_is_released_and_its_dependents_read_again() -> None:
     stand = Stand()
     begun(stand)
     task, attempt = stand.task(WRITE)
@@ -181,7 +181,7 @@ def killed(stand: Stand) -> list[m.Command]:
     return stand.ready(started)
 
 
-def test_what_is_proposed_while_the_new_epoch_is_on_its_way_to_the_log_is_not_queued_behind_it() -> None:
+def test_proposals_during_the_epochs_write_are_not_queued_behind_it() -> None:
     stand = Stand()
     begun(stand)
     sweep, epoch = killed(stand), stand.run.ledger.epoch
@@ -195,7 +195,7 @@ def test_what_is_proposed_while_the_new_epoch_is_on_its_way_to_the_log_is_not_qu
     assert "Closed" not in changes(stand)
 
 
-def test_where_a_sink_has_let_go_of_verdicts_it_is_looked_for_what_is_lost_before_the_run_ends() -> None:
+def test_released_verdicts_are_looked_for_before_the_run_ends() -> None:
     stand = Stand()
     begun(stand)
     read = stand.tell(*(m.FragmentWasRead(*stand.task(READ), item.id, 8) for item in (A, B)))
@@ -208,7 +208,7 @@ def test_where_a_sink_has_let_go_of_verdicts_it_is_looked_for_what_is_lost_befor
     assert (order.fragment.id, order.gaps[0].first) == (B.id, 7)
 
 
-def test_the_death_of_an_index_raises_the_epoch_when_sinks_have_committed_what_they_hold() -> None:
+def test_an_indexs_death_raises_the_epoch_once_sinks_have_committed() -> None:
     stand = Stand()
     begun(stand)
     epoch = stand.run.ledger.epoch
@@ -229,7 +229,7 @@ def test_the_death_of_an_index_raises_the_epoch_when_sinks_have_committed_what_t
     assert stand.run.state is RunState.RUNNING
 
 
-def test_what_leans_on_a_record_that_was_lost_with_the_index_does_not_hold_up_the_new_epoch() -> None:
+def test_dependents_of_a_lost_record_do_not_hold_up_the_epoch() -> None:
     stand = Stand()
     begun(stand)
     epoch = stand.run.ledger.epoch
@@ -264,7 +264,7 @@ def test_while_a_shard_is_queued_for_the_log_nothing_is_called_lost() -> None:
     assert (answer.open, answer.gone) == (((B.id, (7,)),), ())
 
 
-def test_a_claim_of_halted_input_that_no_sink_holds_ends_with_its_epoch_and_no_sooner() -> None:
+def test_a_claim_of_halted_input_without_sink_ends_with_its_epoch() -> None:
     stand = Stand()
     begun(stand)
     first, epoch = stand.task(WRITE), stand.run.ledger.epoch
@@ -318,7 +318,7 @@ def test_the_death_of_another_task_raises_no_epoch(victim: int) -> None:
     assert (stand.run.ledger.epoch, stand.run.state) == (epoch, RunState.RUNNING)
 
 
-def test_an_index_that_dies_before_it_served_is_begun_again_in_its_epoch() -> None:
+def test_an_index_that_dies_unserved_is_begun_again_in_its_epoch() -> None:
     stand = Stand()
     stand.join("w1")
     starts = of(m.StartTask, stand.apply(pipeline()))
@@ -327,7 +327,7 @@ def test_an_index_that_dies_before_it_served_is_begun_again_in_its_epoch() -> No
     assert [start.fenced for start in of(m.StartTask, stand.later(1.0))] == [False]
 
 
-def test_a_run_that_goes_on_with_a_dataset_begins_an_epoch_with_its_index() -> None:
+def test_a_run_on_an_existing_dataset_begins_an_epoch_with_index() -> None:
     first = Stand()
     begun(first)
     propose(first, Range(A.id, 0, 4))
@@ -394,7 +394,7 @@ def test_an_index_that_died_with_its_leader_is_missed_by_the_next() -> None:
     assert run.state is RunState.PAUSING
 
 
-def test_the_next_leader_raises_the_epoch_that_the_one_before_was_about_to_raise() -> None:
+def test_the_next_leader_raises_the_epoch_that_was_due() -> None:
     second, commands = taken_over(decider_lives=True, fenced=True)
     assert of(m.StartTask, commands) == of(m.KillTask, commands) == []
     (run,) = second.core.runs.values()
@@ -402,7 +402,7 @@ def test_the_next_leader_raises_the_epoch_that_the_one_before_was_about_to_raise
     assert (run.state, run.tasks.index_lost) == (RunState.PAUSING, True)
 
 
-def test_an_index_that_never_had_a_link_does_not_serve_on_under_another_leader() -> None:
+def test_an_index_without_a_link_does_not_serve_another_leader() -> None:
     """Its own leader may have given it up before it was ready, and let another serve."""
     _, commands = taken_over(decider_lives=True, linked=False)
     assert ["dedup" in kill.task for kill in of(m.KillTask, commands)] == [True]

@@ -44,7 +44,7 @@ def answers(commands: list[m.Command]) -> list[m.AnswerRequest]:
 
 
 @pytest.mark.parametrize("full", [False, True])
-def test_a_store_that_is_full_is_waited_for_from_the_first_entry_on_and_one_that_never_answers_is_not(
+def test_a_full_store_is_waited_for_and_a_silent_one_not(
     full: bool,
 ) -> None:
     stand = Stand()
@@ -94,7 +94,7 @@ def test_a_manifest_without_room_is_written_again_until_there_is_some() -> None:
     assert stand.run.trouble(stand.now) == ""
 
 
-def test_a_run_that_is_about_to_end_is_woken_for_its_manifest_and_for_no_task() -> None:
+def test_a_run_about_to_end_wakes_for_its_manifest_only() -> None:
     stand = Stand()
     stand.full, stand.replicas = "no room", 2
     stand.begin(A)
@@ -148,7 +148,7 @@ def test_a_second_run_of_what_is_done_reads_nothing_and_publishes_nothing() -> N
     assert stand.run.records_resumed == COUNT
 
 
-def test_what_was_closed_and_not_published_before_a_crash_is_published_by_the_next_run() -> None:
+def test_what_was_unpublished_at_a_crash_is_published_next() -> None:
     first = Stand()
     complete(first)
     second = Stand(first.log, name="b")
@@ -165,7 +165,7 @@ def test_what_was_closed_and_not_published_before_a_crash_is_published_by_the_ne
     assert third.run.ledger.unshown == 0
 
 
-def test_a_stop_that_closed_nothing_new_publishes_nothing_and_the_whole_version_stays() -> None:
+def test_a_stop_without_news_publishes_nothing_and_keeps_the_version() -> None:
     stand = Stand()
     complete(stand)
     again = Stand(stand.log, name="b")
@@ -245,7 +245,7 @@ def test_a_dataset_that_a_living_process_writes_is_refused_with_its_name() -> No
     assert "is being written by process 1 on host a (term 1)" in answer.reason
 
 
-def test_a_pipeline_that_runs_is_not_applied_twice_and_a_dataset_has_one_writer() -> None:
+def test_a_running_pipeline_is_not_applied_twice_nor_its_dataset() -> None:
     stand = Stand()
     stand.begin(A)
     assert answers(stand.apply())[0].reason == "pipeline 'run' is running: stop it first"
@@ -370,7 +370,7 @@ def test_a_log_that_cannot_be_read_ends_the_run() -> None:
     assert changes(stand)[-1] == "Resigned"
 
 
-def test_a_log_that_cannot_be_written_any_more_ends_the_run_and_its_tasks() -> None:
+def test_an_unwritable_log_ends_the_run_and_its_tasks() -> None:
     stand = Stand()
     stand.begin(A)
     commands = stand.run.leadership.submit(FragmentEnded(A.id, 1))
@@ -410,7 +410,7 @@ def test_an_input_that_cannot_be_read_fails_the_run_with_its_words(what: str) ->
 # -- links --
 
 
-def test_links_are_made_when_both_ends_are_ready_and_made_again_after_a_death() -> None:
+def test_links_are_made_when_both_ends_are_ready_and_remade() -> None:
     stand = Stand()
     stand.fuse = False
     stand.join("w1")

@@ -8,7 +8,7 @@ from tests.kits.controller.core import Stand
 
 
 @pytest.mark.parametrize("state", [state for state in RunState if state not in WORKING])
-def test_a_worker_that_has_not_come_back_is_not_waited_for_once_the_work_is_over(state: RunState) -> None:
+def test_an_absent_worker_is_not_waited_for_after_the_work(state: RunState) -> None:
     stand = Stand()
     stand.join("one")
     started = stand.apply()

@@ -172,7 +172,7 @@ def test_a_stage_that_would_do_nothing_is_refused(fasttext_model: str) -> None:
         perplexity("/nowhere", perplexity_max=1)
 
 
-def test_the_content_of_a_model_is_part_of_the_version_and_its_place_is_not(tmp_path: pathlib.Path) -> None:
+def test_a_models_content_is_in_the_version_its_place_not(tmp_path: pathlib.Path) -> None:
     for name, spam in (("a", -4.0), ("b", -4.0), ("c", -3.0)):
         write_fasttext(tmp_path / name, {"mill": [4.0, spam]}, ["fine", "spam"])
     stages = [fasttext_classifier(str(tmp_path / name), "fine", score_min=0.5) for name in "abc"]
@@ -249,9 +249,7 @@ def test_a_second_task_costs_less_than_a_tenth_of_the_model(
     assert costs[1] - costs[0] < 0.1 * costs[0], f"{costs[0] / 1e6:.0f} MB with one task, {costs[1] / 1e6:.0f} with two"
 
 
-def test_a_process_that_is_at_a_text_when_its_task_dies_ends_with_it(
-    fasttext_model: str, built: Callable[[Stage], object]
-) -> None:
+def test_a_process_at_a_text_ends_with_its_dying_task(fasttext_model: str, built: Callable[[Stage], object]) -> None:
     stage = built(fasttext_classifier(fasttext_model, "fine", tag=True))
     run(stage, ["mill"])
     for child in (pid for pid in hosts(stage) if parent_of(pid) in hosts(stage)):

@@ -72,7 +72,7 @@ def test_line_feeds_in_a_row_part_paragraphs_and_lines_once() -> None:
     assert share(text, "characters in duplicate paragraphs") == pytest.approx(2 / len(text))
 
 
-def test_the_last_line_feed_ends_a_line_with_an_empty_one_behind_it() -> None:
+def test_the_last_line_feed_ends_a_line_before_an_empty_one() -> None:
     assert share("ab\nab\n", "duplicate lines") == pytest.approx(1 / 3)
     assert share("ab\n\nab\n\n", "duplicate paragraphs") == 1 / 2
 
@@ -146,7 +146,7 @@ def test_c4_asks_for_sentences_in_the_lines_that_are_left(count: int, reason: st
     assert reason_of("One of the sentences stands here.\n" * count + "no more\n", library.c4_quality()) == reason
 
 
-def test_fineweb_counts_lines_that_are_not_blank_and_are_at_most_so_long() -> None:
+def test_fineweb_counts_lines_neither_blank_nor_too_long() -> None:
     stage = library.fineweb_quality(short_line_characters=4)
     assert share("abcd\n\nabcde.\n   \n", "short lines", stage) == 1 / 2
     assert share("abcd\n\nabcde.\n   \n", "punctuated lines", stage) == 1 / 2

@@ -25,7 +25,7 @@ def fetching(asked: list[tuple[int, int]]) -> Callable[[int, int], Future[bytes]
     return fetch
 
 
-def test_parts_that_are_read_in_turn_are_fetched_once_each_and_no_more_than_a_block_ahead() -> None:
+def test_parts_read_in_turn_are_fetched_once_a_block_ahead() -> None:
     parts = [(100, 3_000), (3_100, 950), (5_000, 4_444)]
     asked: list[tuple[int, int]] = []
     spans = spans_of(parts, 1_000, fetching(asked))
@@ -45,7 +45,7 @@ def test_parts_that_are_read_in_turn_are_fetched_once_each_and_no_more_than_a_bl
     assert every == sorted(itertools.chain(*(range(start, start + size) for start, size in parts)))
 
 
-def test_a_part_that_ends_behind_the_object_is_read_as_far_as_there_is_something() -> None:
+def test_a_part_ending_behind_the_object_is_read_so_far() -> None:
     (span,) = spans_of([(9_000, 5_000)], 700, fetching([]))
     assert span.read(9_000, 5_000) == OBJECT[9_000:]
     assert span.read(12_000, 10) == b""

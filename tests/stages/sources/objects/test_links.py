@@ -54,7 +54,7 @@ def names(*patterns: Path | str, **options: bool) -> list[str]:
 
 @pytest.mark.parametrize("pattern", ["in", "in/*.jsonl", "in/**/*.jsonl", "in/?.jsonl"])
 @pytest.mark.parametrize("target", ["../private/x.jsonl", "absolute"])
-def test_a_link_to_a_file_outside_is_refused_by_name_place_and_remedy(corpus: Path, pattern: str, target: str) -> None:
+def test_a_link_outside_is_refused_by_name_place_and_remedy(corpus: Path, pattern: str, target: str) -> None:
     secret = corpus.parent / "private" / "x.jsonl"
     (corpus / "b.jsonl").symlink_to(secret if target == "absolute" else target)
     with pytest.raises(LeadsOutError) as refused:
@@ -106,7 +106,7 @@ def test_a_link_that_is_given_itself_may_lead_anywhere(corpus: Path) -> None:
 
 
 @each_source
-def test_a_link_that_is_put_in_between_is_refused_when_it_is_opened(tmp_path: Path, kind: str) -> None:
+def test_a_link_put_in_between_is_refused_at_opening(tmp_path: Path, kind: str) -> None:
     make, name, write = SOURCES[kind]
     write(tmp_path / "in" / "sub" / name)
     source = make("read", [str(tmp_path / "in")])
@@ -184,7 +184,7 @@ def build(input: str, output: str) -> Pipeline:
 """
 
 
-def test_the_leave_is_a_fact_of_the_pipeline_and_no_part_of_its_version(corpus: Path) -> None:
+def test_leave_is_a_fact_of_pipelines_outside_their_version(corpus: Path) -> None:
     file = corpus.parent / "links.py"
     file.write_text(PIPELINE)
     given = [f"input={corpus}", f"output={corpus.parent / 'out'}"]

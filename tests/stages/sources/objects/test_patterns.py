@@ -74,7 +74,7 @@ def test_a_file_whose_name_looks_like_a_glob_is_that_file(tmp_path: pathlib.Path
     assert item.uri.endswith("/%5B1%5D.jsonl")
 
 
-def test_a_folder_that_holds_nothing_to_read_is_said_with_what_it_holds(place: Place) -> None:
+def test_a_folder_without_readable_files_is_told_with_its_content(place: Place) -> None:
     folder, named = place
     for name in ("a.jsonl.bz2", "b/c.json", "d.csv", "e.JSONL"):
         files.write(folder / "odd" / name, b"{}")
@@ -118,7 +118,7 @@ DATA = (
 REST = "2 .jsonl.bz2, .json, .lz4, .tar.gz, Makefile, 2 README.md, ._SUCCESS.crc, .cache/, and 6 others"
 
 
-def test_a_folder_stands_for_its_data_and_what_it_passes_over_is_counted_and_said(place: Place) -> None:
+def test_a_folder_stands_for_its_data_and_counts_the_skipped(place: Place) -> None:
     folder, named = place
     for name in HUB:
         files.write(folder / "hub" / name, b"{}")
@@ -167,7 +167,7 @@ def test_what_is_no_file_is_said_to_be_none(tmp_path: pathlib.Path) -> None:
     assert [item.uri.rpartition("/")[2] for item in Inputs([str(tmp_path)], ("*.jsonl",))] == ["a.jsonl"]
 
 
-def test_a_link_that_leads_nowhere_among_others_is_said_and_not_just_left_out(tmp_path: pathlib.Path) -> None:
+def test_a_link_to_nowhere_among_others_is_told(tmp_path: pathlib.Path) -> None:
     files.write(tmp_path / "hub" / "a.jsonl", b"{}")
     files.write(tmp_path / "hub" / "x.csv", b"{}")
     for name in ("b b.jsonl", "c.jsonl", "c.csv"):  # as a cache of a hub whose download was cut off
@@ -276,7 +276,7 @@ def test_any_text_is_a_glob(pattern: str, path: str) -> None:
     glob.enters(path)
 
 
-def test_two_stars_at_the_end_of_a_path_name_files_at_every_depth(tmp_path: pathlib.Path) -> None:
+def test_two_stars_at_the_end_name_files_at_any_depth(tmp_path: pathlib.Path) -> None:
     for name in ("a.jsonl", "b/c.jsonl", "b/d/e.jsonl", ".hidden/f.jsonl"):
         files.write(tmp_path / name, b"{}")
     found = [pathlib.Path(item.uri.removeprefix("file://")) for item in Inputs([f"{tmp_path}/**"], ())]

@@ -42,7 +42,7 @@ def listed(stand: Stand) -> set[bytes]:
     return set(stand.run.ledger.fragments)
 
 
-def test_what_changed_between_two_runs_halts_and_all_else_is_read_and_closed() -> None:
+def test_what_changed_between_runs_halts_and_all_else_is_closed() -> None:
     first = Stand()
     first.begin(A, B)
     stand = later(first, ChangedInput.HALT)
@@ -72,7 +72,7 @@ def test_what_changed_is_given_up_if_asked_and_stays_so() -> None:
     assert listed(again) == {A.id, B.id}
 
 
-def test_the_new_version_is_read_if_asked_and_the_old_one_given_up() -> None:
+def test_the_new_version_is_read_if_asked_and_the_old_dropped() -> None:
     first = Stand()
     first.begin(A, B)
     stand = later(first, ChangedInput.REREAD)
@@ -84,7 +84,7 @@ def test_the_new_version_is_read_if_asked_and_the_old_one_given_up() -> None:
     assert [(change.fragment, change.reread) for change in dropped(stand)] == [(B.id, True)]
 
 
-def test_what_a_sink_holds_of_a_changed_fragment_is_closed_before_it_is_given_up() -> None:
+def test_what_a_sink_holds_of_a_changed_fragment_is_closed_first() -> None:
     stand = Stand()
     stand.changed_input = ChangedInput.DROP
     stand.begin(B)
@@ -99,7 +99,7 @@ def test_what_a_sink_holds_of_a_changed_fragment_is_closed_before_it_is_given_up
     assert stand.run.ledger.fragments[B.id].records_due("write") == 4
 
 
-def test_an_object_that_changes_while_it_is_read_is_listed_once_more_and_not_for_ever() -> None:
+def test_an_object_that_changes_while_read_is_listed_again_a_few_times() -> None:
     stand = Stand()
     stand.changed_input = ChangedInput.REREAD
     stand.begin(B)
@@ -114,7 +114,7 @@ def test_an_object_that_changes_while_it_is_read_is_listed_once_more_and_not_for
     assert "it changed again" in report.reason
 
 
-def test_a_source_is_listed_again_when_what_was_given_up_is_in_the_log() -> None:
+def test_a_source_is_listed_again_once_the_log_has_the_given_up() -> None:
     stand = Stand()
     stand.changed_input = ChangedInput.REREAD
     stand.begin(B)
@@ -129,7 +129,7 @@ def test_a_source_is_listed_again_when_what_was_given_up_is_in_the_log() -> None
 
 
 @pytest.mark.parametrize("choice", ChangedInput)
-def test_nothing_is_given_up_of_a_fragment_that_was_closed_to_its_end_after_all(choice: ChangedInput) -> None:
+def test_nothing_is_given_up_of_a_fragment_closed_to_its_end(choice: ChangedInput) -> None:
     stand = Stand()
     stand.changed_input = choice
     stand.begin(B)
@@ -146,7 +146,7 @@ def page(stand: Stand, commands: list[m.Command], *fragments: Fragment, last: bo
     return stand.tell(m.SourceListed(ask.task, ask.attempt, ask.stage, fragments, last=last, listing=ask.listing))
 
 
-def test_an_object_that_changes_between_two_listings_of_one_run_is_listed_once() -> None:
+def test_an_object_that_changes_between_listings_is_listed_once() -> None:
     stand = Stand()
     stand.join("w1")
     page(stand, stand.ready(stand.apply()), A, B)
@@ -165,7 +165,7 @@ def unreadable(stand: Stand) -> m.ReportRun:
 
 
 @pytest.mark.parametrize("choice", [ChangedInput.HALT, ChangedInput.REREAD])
-def test_a_fragment_whose_device_fails_halts_alone_and_the_next_run_reads_it(choice: ChangedInput) -> None:
+def test_a_fragment_on_a_failing_device_halts_and_is_read_next(choice: ChangedInput) -> None:
     first = Stand()
     first.changed_input = choice
     report = unreadable(first)
@@ -203,9 +203,7 @@ def half_listed() -> Earlier:
         (replace(B, stage="other", version="v2"), ListedAs.NEW),
     ],
 )
-def test_another_version_of_what_is_open_is_held_back_and_another_object_is_new(
-    found: Fragment, standing: ListedAs
-) -> None:
+def test_another_version_of_open_input_is_held_back_another_object_is_new(found: Fragment, standing: ListedAs) -> None:
     assert half_listed().listed_as(found) is standing
 
 
@@ -218,7 +216,7 @@ def test_another_version_of_what_is_open_is_held_back_and_another_object_is_new(
         (0, -1, [(50, -1, 50)]),
     ],
 )
-def test_of_an_object_that_is_cut_otherwise_only_what_no_fragment_has_is_new(
+def test_of_an_object_cut_otherwise_only_the_uncovered_is_new(
     start: int, end: int, missing: list[tuple[int, int, int]]
 ) -> None:
     size = (100 if end < 0 else end) - start
@@ -228,7 +226,7 @@ def test_of_an_object_that_is_cut_otherwise_only_what_no_fragment_has_is_new(
 
 
 @pytest.mark.parametrize("reread", [False, True])
-def test_what_was_given_up_for_good_has_no_later_version_and_what_is_read_again_has(reread: bool) -> None:
+def test_what_was_given_up_for_good_has_no_later_version(reread: bool) -> None:
     ledger = LedgerState()
     given_up = FragmentDropped(B.id, "it changed", reread)
     ledger.apply(0, Entry(1, (Led(1, {}), FragmentsListed((B,)), given_up)))
@@ -245,7 +243,7 @@ def counted(stand: Stand) -> ListingCounts:
 
 
 @pytest.mark.parametrize("choice", [ChangedInput.DROP, ChangedInput.REREAD])
-def test_the_tally_of_a_listing_is_what_a_look_at_each_fragment_tells(choice: ChangedInput) -> None:
+def test_the_tally_of_a_listing_equals_a_look_at_each_fragment(choice: ChangedInput) -> None:
     first = Stand()
     first.begin(A, B)
     assert first.run.listing.counts() == counted(first) == ListingCounts(2, 0, A.size + B.size)

@@ -80,7 +80,7 @@ def orders(said: list[m.Command]) -> list[tuple[bytes, str, bool]]:
     return [(order.fragment.id, order.fragment.version, not order.gaps) for order in of(m.ReadFragment, said)]
 
 
-def test_nothing_is_read_of_an_object_while_it_is_compared_and_all_that_is_open_of_it_then() -> None:
+def test_an_object_is_not_read_while_compared_and_fully_read_then() -> None:
     heir = Heir()
     assert orders(heir.listed()) == [(A.id, "v2", True)]
     assert orders(heir.swept()) == [(B.id, "v1", False)]
@@ -88,7 +88,7 @@ def test_nothing_is_read_of_an_object_while_it_is_compared_and_all_that_is_open_
     assert orders(heir.swept()) == [(A.id, "v2", False)]
 
 
-def test_an_order_that_is_older_than_what_is_known_of_its_object_gives_nothing_up() -> None:
+def test_an_order_older_than_what_is_known_gives_nothing_up() -> None:
     heir = Heir()
     assert orders(heir.swept()) == [(A.id, "v1", False), (B.id, "v1", False)]
     heir.listed()
@@ -103,7 +103,7 @@ def test_an_order_that_is_older_than_what_is_known_of_its_object_gives_nothing_u
 
 
 @pytest.mark.parametrize("reading_first", [True, False])
-def test_what_was_read_and_what_was_compared_of_one_fragment_are_two_answers(reading_first: bool) -> None:
+def test_read_and_compared_of_one_fragment_are_two_answers(reading_first: bool) -> None:
     heir = Heir()
     heir.swept()
     heir.listed()
@@ -117,7 +117,7 @@ def test_what_was_read_and_what_was_compared_of_one_fragment_are_two_answers(rea
     assert "holds other bytes" in report.reason
 
 
-def test_an_answer_about_a_version_that_has_passed_says_nothing_of_the_one_that_stands() -> None:
+def test_an_answer_about_a_passed_version_says_nothing_of_the_present() -> None:
     ledger = LedgerState()
     ledger.apply(0, LISTED)
     ledger.apply(1, ENDED)
@@ -133,7 +133,7 @@ def test_an_answer_about_a_version_that_has_passed_says_nothing_of_the_one_that_
 
 
 @pytest.mark.parametrize("reread", [True, False])
-def test_what_was_given_up_is_listed_anew_only_where_it_is_to_be_read_again(reread: bool) -> None:
+def test_what_was_given_up_is_listed_anew_only_if_read_again(reread: bool) -> None:
     ledger = LedgerState()
     for number, entry in enumerate((LISTED, ENDED, Entry(1, (VersionSeen("read", A.uri, "v2", True),)))):
         ledger.apply(number, entry)

@@ -228,7 +228,7 @@ def test_of_a_halted_fragment_nothing_more_is_handed_out() -> None:
     assert gaps_of(bench.intake.assign("read", "t")) == {B.id: [(0, UNBOUNDED)]}
 
 
-def test_what_a_source_has_in_front_of_it_of_a_halted_fragment_may_be_closed_still() -> None:
+def test_what_a_source_has_of_a_halted_fragment_may_be_closed() -> None:
     bench = Bench(A)
     bench.intake.halt(A.id)
     bench.sweep(says(pending=((A.id, (Gap(4, UNBOUNDED, 40),)),)))
@@ -236,7 +236,7 @@ def test_what_a_source_has_in_front_of_it_of_a_halted_fragment_may_be_closed_sti
     assert bench.intake.parted_halted("write", wanted) == (wanted, ())
 
 
-def test_of_a_halted_fragment_what_no_sink_held_behind_the_marker_is_never_closed() -> None:
+def test_of_a_halted_fragment_what_no_sink_held_is_never_closed() -> None:
     bench = Bench(A, B)
     wanted = ((A.id, (1, 5)), (B.id, (0,)))
     bench.sweep(says())

@@ -29,7 +29,7 @@ def spans(given: list[tuple[object, tuple[Gap, ...]]]) -> list[list[tuple[int, i
     return [[(gap.first, gap.end) for gap in gaps] for _, gaps in given]
 
 
-def test_what_is_suspect_is_queued_once_however_many_sweeps_go_through_before_it_is_given_out() -> None:
+def test_a_suspect_is_queued_once_however_many_sweeps_pass() -> None:
     _, solitary = suspected()
     assert [solitary.requeue(A.id, {}, 10) for _ in range(3)] == [1, 0, 0]
     assert spans([*solitary.assign(PATH, "p/solitary.0")]) == [[(0, 4)]]

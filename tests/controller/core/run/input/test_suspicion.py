@@ -19,7 +19,7 @@ def runs(suspicion: Suspicion) -> list[tuple[int, int]]:
     return [] if suspects is None else list(suspects)
 
 
-def test_one_death_makes_no_suspect_and_a_second_at_the_same_records_does() -> None:
+def test_one_death_makes_no_suspect_and_a_second_alike_does() -> None:
     suspicion = Suspicion(["read"], ["write"])
     suspicion.died(hand(0, 10), certain=False)
     assert runs(suspicion) == []
@@ -48,7 +48,7 @@ def test_a_record_that_is_alone_in_hand_twice_is_condemned_once() -> None:
     assert (sentence.ordinal, sentence.stage, sentence.story) == (7, "keep", "signal 11")
 
 
-def test_a_record_that_kills_each_of_two_sinks_is_condemned_at_both_and_counts_once() -> None:
+def test_a_record_that_kills_two_sinks_is_condemned_at_both_once() -> None:
     suspicion = Suspicion(["read"], ["write", "archive"])
     for stage in ("write", "archive"):
         for _ in range(2):
@@ -59,7 +59,7 @@ def test_a_record_that_kills_each_of_two_sinks_is_condemned_at_both_and_counts_o
 
 
 @pytest.mark.parametrize("certain", [True, False])
-def test_a_record_in_a_shard_beside_those_of_other_files_is_not_alone_in_hand(certain: bool) -> None:
+def test_a_record_in_a_shard_with_others_is_not_alone(certain: bool) -> None:
     suspicion = Suspicion(["read"], ["write"])
     shard = [*hand(0, 1, "write"), InHand("write", Range(b"g" * 16, 0, 19))]
     for _ in range(3):
@@ -75,7 +75,7 @@ def test_deaths_at_two_stages_do_not_add_up() -> None:
     assert suspicion.condemned(FILE) == ()
 
 
-def test_a_reader_that_said_no_number_makes_all_behind_suspect_until_its_record_is_known() -> None:
+def test_a_reader_without_numbers_makes_all_behind_it_suspect() -> None:
     suspicion = Suspicion(["read"], ["write"])
     suspicion.died(hand(100, 0, "read"), certain=True)
     assert runs(suspicion) == [(100, UNBOUNDED)]
@@ -83,7 +83,7 @@ def test_a_reader_that_said_no_number_makes_all_behind_suspect_until_its_record_
     assert runs(suspicion) == [(100, 131)]
 
 
-def test_a_sink_that_died_of_many_has_its_records_tried_one_by_one() -> None:
+def test_a_sink_that_died_of_many_has_records_tried_singly() -> None:
     suspicion = Suspicion(["read"], ["write"])
     suspicion.died(hand(0, 10), certain=True)
     assert not suspicion.trial(FILE)
@@ -106,7 +106,7 @@ def test_too_many_apart_are_the_fault_of_the_stage() -> None:
     assert f"more than {CONDEMNED_MAX} records of this run have" in said[-1]
 
 
-def test_a_sink_that_died_of_many_in_its_solitary_task_has_them_tried_and_of_one_has_not() -> None:
+def test_a_solitary_sink_that_died_of_many_has_them_tried() -> None:
     suspicion = Suspicion(["read"], ["write"])
     suspicion.died_alone(hand(3, 1, "write"), "signal 11", certain=False)
     assert not suspicion.trial(FILE)
@@ -119,7 +119,7 @@ def in_vain(suspicion: Suspicion, hands: list[InHand], closed: list[int]) -> lis
     return [suspicion.in_vain(hands, at) for at in closed]
 
 
-def test_a_stage_that_kills_only_in_company_is_at_fault_after_so_many_deaths_in_a_row() -> None:
+def test_a_stage_that_kills_only_in_company_is_at_fault_eventually() -> None:
     shard = [*hand(0, 1, "write"), InHand("write", Range(b"g" * 16, 0, 19))]
     assert in_vain(Suspicion(["read"], ["write"]), shard, [5] * VAIN_MAX) == [""] * (VAIN_MAX - 1) + ["write"]
 
@@ -137,7 +137,7 @@ def test_what_is_condemned_between_two_deaths_begins_the_row_again() -> None:
     assert suspicion.in_vain(shard, 0) == ""
 
 
-def test_a_source_that_says_not_how_many_it_reads_is_at_fault_in_the_end() -> None:
+def test_a_source_that_says_not_how_many_is_at_fault_eventually() -> None:
     assert in_vain(Suspicion(["read"], ["write"]), hand(7, 0, "read"), [0] * VAIN_MAX)[-1] == "read"
 
 

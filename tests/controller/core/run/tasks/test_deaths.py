@@ -46,7 +46,7 @@ def test_deaths_are_counted_by_name_and_cause() -> None:
     }
 
 
-def test_a_worker_that_is_lost_is_told_of_even_where_it_had_no_task() -> None:
+def test_a_lost_worker_is_told_of_even_without_tasks() -> None:
     stand = Stand()
     stand.join("w1")
     stand.tell(m.WorkerLost("w1", "its session ended"))
@@ -129,7 +129,7 @@ def test_a_final_failure_ends_the_run_and_another_restarts_the_task() -> None:
     assert of(m.ReportRun, commands) == [m.ReportRun("run", "failed", "no such tokenizer")]
 
 
-def test_the_tasks_of_a_lost_worker_are_planned_elsewhere_and_nobody_is_blamed() -> None:
+def test_tasks_of_a_lost_worker_are_replanned_and_nobody_is_blamed() -> None:
     stand = Stand()
     stand.join("w1", "w2")
     stand.replicas = 1
@@ -143,7 +143,7 @@ def test_the_tasks_of_a_lost_worker_are_planned_elsewhere_and_nobody_is_blamed()
     assert stand.run.state is RunState.RUNNING
 
 
-def test_the_tasks_of_a_sole_worker_wait_for_it_and_start_again_when_it_is_back() -> None:
+def test_tasks_of_a_sole_worker_wait_for_it_and_restart() -> None:
     stand = Stand()
     stand.begin(A)
     task, attempt = stand.task()
@@ -177,7 +177,7 @@ def test_a_sole_worker_that_stays_away_takes_the_run_with_it() -> None:
     assert changes(stand)[-1] == "Resigned"
 
 
-def test_the_death_of_a_task_in_the_last_moment_neither_fails_the_run_nor_wakes_it_for_ever() -> None:
+def test_a_death_in_the_last_moment_neither_fails_nor_wakes_forever() -> None:
     stand = Stand()
     stand.begin(A)
     commands = stand.read(A, COUNT)

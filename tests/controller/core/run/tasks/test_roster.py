@@ -50,7 +50,7 @@ def test_every_task_is_due_at_first_and_once() -> None:
     assert made.due(0.0, WORKERS) == []
 
 
-def test_a_task_that_dies_again_and_again_waits_longer_and_longer_and_is_given_up() -> None:
+def test_a_task_that_dies_repeatedly_waits_longer_and_is_given_up() -> None:
     made, now, pauses = roster(), 0.0, []
     task = started(made)
     while made.died(task, "signal 9", now):
@@ -114,7 +114,7 @@ def test_a_roster_is_stable_when_each_task_is_ready() -> None:
     assert made.wake_at(WORKERS) is None
 
 
-def test_a_task_of_a_worker_that_is_away_is_not_started_and_wakes_nobody() -> None:
+def test_a_task_of_an_absent_worker_is_not_started_nor_wakes() -> None:
     made = roster()
     assert made.due(0.0, ()) == []
     assert made.wake_at(()) is None
