@@ -16,7 +16,7 @@ import xxhash
 from headrace.chaos.sim.world.corpus import RECORD_BYTES, Corpus
 from headrace.chaos.sim.world.world import World
 from headrace.stages.sources.objects import RemoteFile
-from headrace.store import ObjectInfo, ObjectMissing, ObjectStore
+from headrace.store import Capabilities, ObjectInfo, ObjectMissing, ObjectStore
 from headrace.store.ledger import Fragment, LedgerState
 
 #: Objects that a fault touches at once.
@@ -35,6 +35,7 @@ class InputObjects:
     def __init__(self, world: World, corpus: Corpus) -> None:
         self._world, self._corpus = world, corpus
         self.uri = "sim://input"
+        self.capabilities = Capabilities()
         #: What stands now, by URI, and every version that ever stood.
         self.standing = {fragment.uri: fragment for fragment in corpus.fragments}
         self._versions: dict[str, list[Fragment]] = {uri: [item] for uri, item in self.standing.items()}
