@@ -87,7 +87,7 @@ class Agent:
             return pb.FaultTold(fault=fault.fault, reason=f"worker {fault.worker}: there is no fault {fault.kind!r}")
         handles = hold([Process(victim.pid, Role.OTHER, victim.title) for victim in fault.victims])
         if not handles:
-            return pb.FaultTold(fault=fault.fault, reason=f"worker {fault.worker}: nobody is there to do it to")
+            return pb.FaultTold(fault=fault.fault, reason=f"worker {fault.worker}: it has no such process")
         told.victims.extend(handle.process.title for handle in handles)
         self._last(fault.fault, self._strike(handles, fault), told)
         return told

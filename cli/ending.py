@@ -52,6 +52,6 @@ def leave(code: int) -> NoReturn:
     """End this process with that exit code."""
     with contextlib.suppress(OSError):
         sys.stdout.flush()
-    # What is left is Python taking its modules apart, for which whoever waits for us would wait a tenth of a second.
+    # Python's own end takes a tenth of a second and changes nothing.
     atexit._run_exitfuncs()
     os._exit(code)

@@ -203,7 +203,7 @@ def tables_of(command: Any) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     if arguments := [(_argument(param), str(param.help or "")) for param in _arguments(command)]:
         yield "Arguments", arguments
     options = [param for param in command.params if param.param_type_name == "option" and not param.hidden]
-    rows = [(_option(param), _meaning(param)) for param in options]
+    rows = [(_option(param), _help_text(param)) for param in options]
     yield "Options", [*rows, ("--help", "Show this help.")]
 
 
@@ -256,7 +256,7 @@ def _option(param: Any) -> str:
     return names if param.is_flag else f"{names} {param.metavar or param.name.upper()}"
 
 
-def _meaning(param: Any) -> str:
+def _help_text(param: Any) -> str:
     text = str(param.help or "")
     if param.required:
         return f"{text} [required]"

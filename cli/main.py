@@ -276,7 +276,7 @@ def _usage(error: Exception) -> CliError | None:
     kinds = {kind.__name__ for kind in type(error).__mro__}
     path = getattr(getattr(error, "ctx", None), "command_path", "headrace")
     if "NoArgsIsHelpError" in kinds:
-        return UsageError(f"a command is needed; see `{path} --help`")
+        return UsageError(f"give a command; see `{path} --help`")
     if "ClickException" in kinds:
         message = str(getattr(error, "format_message", error.__str__)()).rstrip(".")
         return UsageError(

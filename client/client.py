@@ -24,15 +24,15 @@ from headrace.protos import control_pb2 as pb, control_pb2_grpc as rpc
 if TYPE_CHECKING:
     from headrace.cluster import Credentials
 
-#: Seconds that the controller has to answer a question.
+#: Seconds for the answer to a request.
 ANSWER_S = 15.0
-#: Seconds that it has to take up a pipeline: it reads the dataset's whole ledger first.
+#: Seconds to accept a pipeline: the controller reads the dataset's whole ledger first.
 APPLY_S = 90.0
-#: Seconds for which the controller that leads is looked for, each look's, and between two.
+#: Seconds to look for the leader, for each attempt, and between two.
 FAILOVER_S = 20.0
 LOOK_S = 2.0
 BETWEEN_S = 0.1
-#: Seconds for which a controller is asked to wait for a worker, before it is seen whether both still live.
+#: Seconds that a controller waits for a worker before this process checks both.
 WORKER_S = 0.1
 #: Seconds between two readings of a run that is watched.
 WATCH_S = 0.25
@@ -46,11 +46,11 @@ _NOBODY = "/"
 
 
 class ApplyRefused(CliError):  # noqa: N818 - named after what is so
-    """The controller does not take up the pipeline; `details` are the differences, a line each."""
+    """The controller refused the pipeline; `details` are the differences, a line each."""
 
 
 class ControllerSilent(CliError):  # noqa: N818 - named after what is so
-    """The controller does not answer, or answers that it cannot."""
+    """The controller did not answer, or answered with an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +101,9 @@ class StreamBroke:
 
 
 class Client:
-    """A connection to the controller that leads, of those named by commas; it is looked for when another does.
+    """A connection to the leader among controllers named with commas; it follows a change of leader.
 
-    Every call raises ControllerSilent where none answers.
+    Every call raises ControllerSilent if no controller answers.
     """
 
     def __init__(self, at: ControllerAt | str) -> None:
@@ -124,7 +124,7 @@ class Client:
         self._channel.close()
 
     def apply(self, pipeline: Pipeline, options: RunOptions) -> tuple[str, ...]:
-        """Have the pipeline run; the controller's warnings. Raises ApplyRefused."""
+        """Start the pipeline; the controller's warnings. Raises ApplyRefused."""
         return tuple(self._apply(pipeline, options, dry_run=False).warnings)
 
     def apply_or_join(self, pipeline: Pipeline, options: RunOptions) -> Applied:
@@ -149,7 +149,7 @@ class Client:
         return self._apply(pipeline, options, dry_run=True).plan
 
     def _apply(self, pipeline: Pipeline, options: RunOptions, *, dry_run: bool) -> pb.ApplyReply:
-        self.status(pipeline.name)  # whoever leads is found, and one who is absent is told at once
+        self.status(pipeline.name)  # finds the leader, or fails at once
         request = pb.ApplyRequest(
             dry_run=dry_run,
             pipeline_json=json.dumps(pipeline.to_dict()),
@@ -171,10 +171,10 @@ class Client:
         return reply
 
     def status(self, pipeline: str = "", *, workers: int = 0) -> pb.StatusReply:
-        """Everything as it stands, or one pipeline of it, by the word of the controller that leads.
+        """The leader's status, of everything or of one pipeline.
 
-        With `workers` it answers once so many attend, or after WORKER_S all the same.
-        Where there are several controllers the one that leads is looked for, for up to FAILOVER_S.
+        With `workers` it answers once so many are connected, or after WORKER_S.
+        Among several controllers it looks for the leader for up to FAILOVER_S.
         """
         request = pb.StatusRequest(pipeline=pipeline, workers=workers, within_s=WORKER_S if workers else 0.0)
         deadline = time.monotonic() + FAILOVER_S
@@ -205,7 +205,7 @@ class Client:
             raise CliError(reply.reason)
 
     def steer(self, request: pb.SteerRequest) -> tuple[str, ...]:
-        """Pause, resume or change a run, or drain a worker; what will be otherwise, in words. Raises CliError."""
+        """Pause, resume or change a run, or drain a worker; the changes in words. Raises CliError."""
         reply: pb.SteerReply = self._ask("Steer", request, ANSWER_S, lambda reply: reply.again)
         if not reply.accepted:
             raise CliError(reply.reason)
@@ -217,9 +217,9 @@ class Client:
         return reply
 
     def _ask(self, method: str, request: Any, within_s: float, again: Callable[[Any], bool]) -> Any:
-        """Ask whoever leads; while a controller takes over, ask again, for up to FAILOVER_S.
+        """Ask the leader; while another controller takes over, ask again, for up to FAILOVER_S.
 
-        Every request may be made twice: a wish says how it shall be, and an apply has a name of its own.
+        Every request is idempotent: a change names the wanted state, an apply carries a token.
         """
         deadline = time.monotonic() + FAILOVER_S
         while True:
@@ -235,7 +235,7 @@ class Client:
             self.status(_NOBODY)
 
     def _patiently(self, method: str, request: Any, within_s: float) -> Any:
-        """A call that may take long. Where there are others, one that answers nothing meanwhile is not waited for."""
+        """A long call. Among several controllers, give up on one that no longer answers status requests."""
         if len(self.addresses) == 1:
             return self._call(method, request, within_s)
         answer = getattr(self._stub, method).future(request, timeout=within_s)
@@ -248,7 +248,7 @@ class Client:
                 raise _silence(self.address, error) from error
 
     def watch(self, pipeline: str) -> SimpleQueue[pb.StatusReply | StreamBroke]:
-        """A queue that gets the status again and again, and a StreamBroke when it ends."""
+        """A queue of statuses, with a StreamBroke at the end."""
         found: SimpleQueue[pb.StatusReply | StreamBroke] = SimpleQueue()
         address, stream = self.address, self._stub.Watch(pb.WatchRequest(pipeline=pipeline, interval_s=WATCH_S))
 
@@ -256,7 +256,7 @@ class Client:
             try:
                 for reply in stream:
                     if reply.standby:
-                        found.put(StreamBroke(ControllerSilent(f"the controller at {address} leads no more")))
+                        found.put(StreamBroke(ControllerSilent(f"the controller at {address} no longer leads")))
                         return
                     found.put(reply)
             except (grpc.RpcError, ValueError) as error:
@@ -268,7 +268,7 @@ class Client:
         return found
 
     def logs(self, search: pb.LogSearch) -> Iterator[pb.LogPage]:
-        """Pages of log lines: what there is, up to a page with `last`, then what comes, where that is asked for."""
+        """Pages of log lines: the present ones up to a page with `last`, then new ones if the search follows."""
         deadline = None if search.follow else ANSWER_S
         try:
             yield from self._stub.Logs(search, timeout=deadline)
@@ -303,7 +303,7 @@ class Client:
         self._stub = rpc.ControlStub(self._channel)  # type: ignore[no-untyped-call,unused-ignore]
 
     def _try_another(self, hint: str) -> None:
-        """Turn to the controller that is said to lead, or else to the next one, after a moment."""
+        """Connect to the hinted leader, else to the next controller, after a moment."""
         if hint and not self._may_follow(hint):
             hint = ""
         if hint and hint not in self.addresses:
@@ -313,7 +313,7 @@ class Client:
         time.sleep(BETWEEN_S)
 
     def _may_follow(self, hint: str) -> bool:
-        """Whether somebody else's word leads there: into plain TCP only who was sent there by the user goes."""
+        """Whether to follow this hint: to plain TCP only if the user named plain TCP."""
         return not hint.startswith(INSECURE) or any(item.startswith(INSECURE) for item in self.addresses)
 
     def _call(self, method: str, request: Any, within_s: float) -> Any:

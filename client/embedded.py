@@ -7,7 +7,7 @@ is that was started meanwhile.
 
 Where this process has one thread, as at its very start, both are forked (docs/decisions/0016): they begin with
 what all need (SHARED), and share its memory. They wait for a word before they import the rest, so that the worker's
-nursery has the cores first. What takes the place of a dead one is a process of its own.
+forkserver has the cores first. A replacement of a dead process is started, not forked.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ RESTARTS_MAX = 5
 #: Lines and bytes of a dead process's log that are shown.
 STORY_LINES = 20
 STORY_BYTES = 16 << 10
-AGAIN = "run the same command again: it goes on where it stopped"
-#: What the nursery needs first, and controller, worker or command as well.
+AGAIN = "run the same command again: it continues where it stopped"
+#: Imports that the forkserver needs first, and controller, worker or command as well.
 SHARED = (
     "argparse",
     "setproctitle",
@@ -79,12 +79,12 @@ class Embedded:
 
     def __init__(self, cores: int, *, forks: bool = False) -> None:
         self.started_at = time.monotonic()
-        #: Where the controllers of this run serve, one after the other: nobody else of this host may enter.
+        #: The socket folder of this run's controllers, closed to other users of this host.
         self._nook = Nook("run")
         self._address = ""
         self._lifeline_read, self._lifeline = os.pipe()
         self._ready = self._held = -1
-        #: What the worker's nursery reads.
+        #: Descriptors for the worker's forkserver.
         self._shared: list[int] = []
         told_read, self._told = os.pipe()
         self._restarts = 0
@@ -93,7 +93,7 @@ class Embedded:
         self.worker_endings: list[str] = []
         self._children: list[_Child] = []
         try:
-            # Before the controller: a run waits longest for the worker's nursery, whose imports want a core.
+            # Before the controller: a run waits longest for the worker's forkserver, whose imports need a core.
             arguments = ["--controller-fd", str(told_read), "--name", "local", "--cores", str(cores)]
             if forks:
                 self._fork("worker", _worker, arguments, told_read, told_read)
@@ -149,7 +149,7 @@ class Embedded:
             sha256 = str(parameters.get("sha256", ""))
             if not parsed or sha256 not in parsed or not is_for_gigatoken(parameters):
                 continue
-            with contextlib.suppress(OSError):  # without room for it the nursery loads the file
+            with contextlib.suppress(OSError):  # without memory for it the forkserver loads the file
                 descriptor, path = share(terse(parsed[sha256]))
                 self._shared.append(descriptor)
                 sooner.append((TERSE, {"path": path, "sha256": sha256}))

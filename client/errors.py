@@ -17,7 +17,7 @@ _PORT_MAX = 65535
 
 
 class CliError(Exception):
-    """A command that cannot be carried out: one line that says why and what to do, then details, a line each."""
+    """A failed command: one line with cause and remedy, then details, a line each."""
 
     exit_code = EXIT_FAULT
 
@@ -27,7 +27,7 @@ class CliError(Exception):
 
 
 class UsageError(CliError):
-    """The command line names something that does not exist or cannot be read as what it should be."""
+    """A command line that names something absent or malformed."""
 
     exit_code = EXIT_USAGE
 
@@ -42,11 +42,11 @@ class Interrupted(CliError):  # noqa: N818 - named after what is so
 
 
 class ProcessDied(CliError):  # noqa: N818 - named after what is so
-    """The controller or the worker of an embedded run ended by itself."""
+    """The controller or the worker of a local run died."""
 
 
 class ControllerDied(ProcessDied):
-    """The controller of an embedded run ended by itself: it can be started again."""
+    """The controller of a local run died; it can be restarted."""
 
 
 def explain(error: BaseException) -> CliError | None:

@@ -89,7 +89,7 @@ class NetworkGates:
         return self._registry
 
     def admits(self, protocol: str, client: tuple[str, int], gate: tuple[str, int] | None = None) -> bool:
-        """Whether a client may pass: on this host, whoever runs as this user or root; from others, where they may.
+        """Whether a client may pass: processes of this user or root here, and permitted other hosts.
 
         The kernel says whose a socket of this host is. `gate` is the end that a connected one leads to.
         """
@@ -160,7 +160,7 @@ class NetworkGates:
     async def _session(
         self, name: str, to: tuple[str, int], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """One connection to a controller, until either side ends it; whoever began it closes `writer`."""
+        """One connection to a controller, until either side ends it; the caller closes `writer`."""
         whence = writer.get_extra_info("peername")
         if whence is None:
             return  # it has gone already
@@ -255,7 +255,7 @@ class _Registry:
                     writer.write(b"%d\n" % port)
                     await writer.drain()
         except (TimeoutError, OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # who asks is told by the end of the connection
+            pass  # the end of the connection is the answer
         finally:
             writer.close()
 

@@ -66,7 +66,7 @@ class Trouble:
 
 
 class S3Proxy:
-    """A proxy to `upstream` (http://host:port, or https); a context manager. `seed` draws whom a trouble affects."""
+    """A proxy to `upstream` (http://host:port, or https); a context manager. `seed` draws the affected requests."""
 
     def __init__(self, upstream: str, seed: int = 0) -> None:
         self.upstream = urllib.parse.urlsplit(upstream)
@@ -86,7 +86,7 @@ class S3Proxy:
 
     @property
     def endpoint(self) -> str:
-        """What a store is told to use."""
+        """The endpoint for a store."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def plan(self, fault: Fault, method: str = "", part: str = "", times: int = 1) -> None:

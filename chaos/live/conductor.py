@@ -239,7 +239,7 @@ class Conductor:
         return now >= base_s + planned.after
 
     def _fire(self, planned: Planned) -> bool:
-        """Do it; False if there is nobody to do it to yet."""
+        """Inject the fault; False without a victim yet."""
         if self.reach is not None and self.reach.awaits(planned):
             return self._take(planned, self.reach)
         if self.reach is not None and planned.kind in NETWORK:
@@ -260,7 +260,7 @@ class Conductor:
             return False
         victims, handles = self._strike(planned, chosen)
         if not victims:
-            return False  # whoever was found is gone by now
+            return False  # the victim is gone by now
         self._note(planned, victims, handles)
         return True
 

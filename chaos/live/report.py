@@ -42,7 +42,7 @@ class ChaosReport:
 
     @property
     def unasked(self) -> tuple[str, ...]:
-        """The questions that could not be asked, of which nothing is proved."""
+        """Findings without an answer: they prove nothing."""
         return tuple(finding.name for finding in self.findings if finding.passed is None)
 
     def to_dict(self) -> dict[str, Any]:

@@ -59,9 +59,9 @@ LIMIT_TIMES = 20.0
 LIMIT_S_MIN = 60.0
 #: Seconds that each firing may cost: deaths in a row make a task wait, and a new leader waits for an old one.
 LIMIT_S_A_FIRING = 20.0
-#: Seconds that the run without faults may take, unless told otherwise.
+#: Default limit on the run without faults, in seconds.
 REFERENCE_S_MAX = 24 * 3600.0
-#: Rounds of a run that is over before all that was planned has been done to it, unless told otherwise.
+#: Default number of rounds.
 ROUNDS_MAX = 5
 _SHM = pathlib.Path("/dev/shm")  # noqa: S108 - looked at, never written
 

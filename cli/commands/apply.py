@@ -112,7 +112,7 @@ def apply_file(
     """Have a controller run a pipeline file, or say how it would; the exit code."""
     pipeline = load(path, given, follow_links=follow_links)
     with Client(at) as client:
-        client.status()  # an absent controller is told at once, not after the deadline of an apply
+        client.status()  # fails at once without a controller, not after the deadline of an apply
         if dry_run:
             show_plan(pipeline.name, client.plan(pipeline, options), as_json=as_json)
             return 0
@@ -126,7 +126,7 @@ def apply_file(
         with catch_signals() as interrupts:
             status = _wait(client, pipeline.name, interrupts)
     if status.state == "failed":
-        raise CliError(status.failure or "the run failed and did not say why")
+        raise CliError(status.failure or "the run failed without a reason")
     _show_end(status, as_json=as_json)
     return EXIT_INTERRUPTED if interrupts.asked and status.state != "completed" else 0
 
@@ -156,7 +156,7 @@ def environments(status: pb.PipelineStatus) -> list[str]:
     """A line for each worker that has something in another version than where the pipeline was declared."""
     workers = {f"{ENVIRONMENT_OF}{task.task}": task.worker for task in status.tasks}
     unlike = {workers[name]: words for name, words in sorted(status.facts.items()) if name in workers}
-    return [f"worker {worker} has {_first(words)}: what it makes may differ" for worker, words in unlike.items()]
+    return [f"worker {worker} has {_first(words)}: its output may differ" for worker, words in unlike.items()]
 
 
 def _first(words: str) -> str:

@@ -126,7 +126,7 @@ def _bytes(dataset: Dataset) -> int:
 
 
 def _given_up(dataset: Dataset) -> Iterator[dict[str, Any]]:
-    """The fragments of which the rest was given up, and how many of their records are closed."""
+    """Fragments whose rest was given up, with the number of their closed records."""
     main = main_sink(dataset.state.counts)
     for state in dataset.state.fragments.values():
         if state.dropped is not None:
@@ -210,7 +210,7 @@ def list_datasets(root: str, *, as_json: bool) -> int:
         except StoreError as error:
             unread.append({"dataset": uri, "reason": str(error)})
             continue
-        # A log that nobody has given a pipeline is one of a cluster, or of a run that was refused.
+        # A log without a pipeline belongs to a cluster or a refused run.
         if dataset.state.pipeline:
             rows.append(_listed(dataset))
     if as_json:

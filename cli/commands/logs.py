@@ -67,7 +67,7 @@ def show_logs(at: ControllerAt, search: pb.LogSearch, *, lines_max: int, as_json
 
 
 class _Page:
-    """The lines of a search: gathered and sorted until all have told what there was, then as they come."""
+    """The lines of a search: sorted until every node has answered, then as they come."""
 
     def __init__(self, follow: bool) -> None:
         self.follow = follow
@@ -110,7 +110,7 @@ def _read(client: Client, search: pb.LogSearch, page: _Page, out: Console, *, as
             continue
         _print(lines, out, as_json=as_json)
         if told.lost:
-            print(f"headrace: {counted(told.lost, 'line')} came too fast to be told", file=sys.stderr)
+            print(f"headrace: {counted(told.lost, 'line')} came too fast and were dropped", file=sys.stderr)
         if told.missing:
             print(f"headrace: no answer from {', '.join(map(safe, told.missing))}; look there", file=sys.stderr)
         if told.last and not search.follow:
@@ -128,7 +128,7 @@ def _print(lines: Iterable[Mapping[str, Any]], out: Console, *, as_json: bool) -
 
 
 def line_text(line: Mapping[str, Any]) -> Text:
-    """A line for people: time, level, who says it, of which task, what, and its cause."""
+    """A line for people: time, level, process, task, message and cause."""
     when, level, process, message, cause = shown(line)
     style = _STYLES.get(level, "")
     task = str(line.get("task", ""))

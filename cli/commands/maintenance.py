@@ -72,7 +72,7 @@ def collect_garbage(uri: str, *, dry_run: bool, as_json: bool) -> int:
     if len(found.keys) > KEYS_SHOWN:
         out.print(f"  and {number(len(found.keys) - KEYS_SHOWN)} more; `--json` gives all of them")
     if mended:
-        out.print(f"  {MANIFEST_KEY} {mended}: it was derived from the ledger again")
+        out.print(f"  {MANIFEST_KEY} {mended}: it was written again from the ledger")
     if found.undecided:
         left = (
             f"{counted(found.undecided, 'object')}, {megabytes(found.undecided_size)}, of this epoch, named by no entry"
@@ -160,7 +160,7 @@ def _shown_as_before(ledger: LedgerState) -> list[VersionPublished]:
 
 
 def remove_dataset(uri: str, *, agreed: bool, as_json: bool) -> int:
-    """Remove a dataset; the exit code. Killed on the way, it goes on where it was when it is called again."""
+    """Remove a dataset; the exit code. After a kill, the next call continues."""
     dataset = Dataset.open(uri, removed=True)
     store = dataset.store
     objects = [item for shard in dataset.shards for item in shard.closed.objects]
@@ -168,12 +168,12 @@ def remove_dataset(uri: str, *, agreed: bool, as_json: bool) -> int:
     what = f"{counted(kept, 'kept record')} in {counted(len(objects), 'object')}"
     if not agreed:
         size = megabytes(sum(item.size for item in objects))
-        raise UsageError(f"{dataset.uri} holds {what}, {size}: add --yes to delete them; nobody can bring them back")
+        raise UsageError(f"{dataset.uri} holds {what}, {size}: add --yes to delete them; this cannot be undone")
 
     async def removed(pen: Pen) -> None:
         if not pen.ledger.removed:
             await pen.commit(EpochRaised("removal"), Removed("removal"))
-        # Before the shards, so that nobody who comes now is sent to what is going away.
+        # Before the shards, so that new readers are not sent to deleted objects.
         await pen.beside(lambda: bring_forward(store, removal(pen.ledger.number)))
 
     with_pen(dataset.uri, removed)
@@ -211,11 +211,11 @@ REASON = "compaction"
 
 
 def compact_dataset(uri: str, into: str, *, shard_bytes: int, as_json: bool) -> int:
-    """Compact one dataset into another; the exit code. Killed on the way, it goes on where it was."""
+    """Compact one dataset into another; the exit code. After a kill, the next call continues."""
     old = Dataset.open(uri)
     target = open_store(into)
     if target.uri == old.uri:
-        raise UsageError("compact into another place: whoever reads the old dataset shall find it as it was")
+        raise UsageError("compact into another place: readers of the old dataset need it as it is")
 
     async def compacted(pen: Pen) -> bool:
         return await _compact(pen, old, target.uri, shard_bytes)

@@ -23,32 +23,32 @@ LOOK_S = 0.1
 def pause(at: ControllerAt, pipeline: str, *, wait: bool, as_json: bool) -> int:
     """Have a pipeline stand still, with all that is held committed; the exit code."""
     request = pb.SteerRequest(pipeline=pipeline, pause=True)
-    said = "is paused" if wait else "pauses: what is held is being committed"
+    said = "is paused" if wait else "pauses: its sinks commit what they hold"
     return _steer(at, request, said, _state("paused"), wait=wait, as_json=as_json)
 
 
 def resume(at: ControllerAt, pipeline: str, *, wait: bool, as_json: bool) -> int:
     """Have a paused pipeline go on; the exit code."""
     request = pb.SteerRequest(pipeline=pipeline, pause=False)
-    return _steer(at, request, "goes on", _state("running"), wait=wait, as_json=as_json)
+    return _steer(at, request, "resumes", _state("running"), wait=wait, as_json=as_json)
 
 
 def scale(at: ControllerAt, pipeline: str, stage: str, count: int, *, wait: bool, as_json: bool) -> int:
     """Give a stage another number of tasks; the exit code."""
     request = pb.SteerRequest(pipeline=pipeline, replicas={stage: count})
-    return _steer(at, request, "is planned otherwise", _changed, wait=wait, as_json=as_json)
+    return _steer(at, request, "has a new plan", _changed, wait=wait, as_json=as_json)
 
 
 def move(at: ControllerAt, pipeline: str, stage: str, place: str, *, wait: bool, as_json: bool) -> int:
     """Bind a stage to another worker or label; the exit code."""
     request = pb.SteerRequest(pipeline=pipeline, places={stage: place})
-    return _steer(at, request, "is planned otherwise", _changed, wait=wait, as_json=as_json)
+    return _steer(at, request, "has a new plan", _changed, wait=wait, as_json=as_json)
 
 
 def relink(at: ControllerAt, pipeline: str, stage: str, transport: str, *, wait: bool, as_json: bool) -> int:
     """Join a stage to the one before it by another transport; the exit code."""
     request = pb.SteerRequest(pipeline=pipeline, transports={stage: transport})
-    return _steer(at, request, "is planned otherwise", _changed, wait=wait, as_json=as_json)
+    return _steer(at, request, "has a new plan", _changed, wait=wait, as_json=as_json)
 
 
 def drain(at: ControllerAt, worker: str, *, back: bool, wait: bool, as_json: bool) -> int:
@@ -58,13 +58,13 @@ def drain(at: ControllerAt, worker: str, *, back: bool, wait: bool, as_json: boo
         if wait and not back:
             _until(client, "", lambda status: _worker(status, worker) in ("drained", ""), f"worker {worker} has tasks")
         state = _worker(client.status(), worker) or "gone"
-    said = "may have tasks again" if back else "is drained" if state == "drained" else "is being drained"
+    said = "accepts tasks again" if back else "is drained" if state == "drained" else "drains"
     print(json.dumps({"worker": worker, "state": state}) if as_json else f"worker {safe(worker)} {said}")
     return 0
 
 
 def clear(at: ControllerAt, pipeline: str, *, as_json: bool) -> int:
-    """Be told no more of a pipeline that has ended, or of all that have; the exit code."""
+    """Remove an ended pipeline, or every ended one, from the status; the exit code."""
     with Client(at) as client:
         cleared = client.steer(pb.SteerRequest(pipeline=pipeline, clear=True))
     if as_json:
@@ -86,7 +86,7 @@ def stop(at: ControllerAt, pipeline: str, *, cancel: bool, wait: bool, as_json: 
     if state in ENDED:
         said = f"is {state}"
     else:
-        said = "is being cancelled" if cancel else "stops: what is held is being committed"
+        said = "is being cancelled" if cancel else "stops: its sinks commit what they hold"
     print(json.dumps({"pipeline": pipeline, "state": state}) if as_json else f"pipeline {safe(pipeline)} {said}")
     return 0
 
@@ -170,10 +170,10 @@ def expel(at: ControllerAt, name: str, *, operator: bool, agreed: bool, as_json:
 def _ends(status: pb.StatusReply, name: str, *, operator: bool) -> str:
     """What an expulsion ends, for people."""
     if operator:
-        return f"operator {safe(name)} can ask no controller anything any more"
+        return f"operator {safe(name)} loses access to every controller"
     if not any(worker.worker == name for worker in status.workers):
         there = ", ".join(sorted(safe(worker.worker) for worker in status.workers)) or "none"
-        return f"no worker {safe(name)} attends now (there are: {there}), and none could under its certificates"
+        return f"no worker {safe(name)} is connected (connected: {there}), and none could under its certificates"
     tasks = {
         item.pipeline: sum(task.worker == name and task.state != "stopped" for task in item.tasks)
         for item in status.pipelines

@@ -114,7 +114,7 @@ def run_embedded(
             interrupted = interrupts.asked > 0 and status.state != "completed"
             interrupts.ends = True
     if status.state == "failed":
-        raise CliError(status.failure or "the run failed and did not say why")
+        raise CliError(status.failure or "the run failed without a reason")
     first_s = applied_after_s + status.first_batch_s if status.first_batch_s > 0 else 0.0
     return _report(pipeline, status, warnings, tuple(book.rows()), elapsed_s(), first_s), interrupted
 
@@ -128,9 +128,9 @@ def _watch_through_deaths(
     interrupts: Interrupts,
     book: DeathBook,
 ) -> pb.PipelineStatus:
-    """See a run to its end; a controller that dies or freezes is started again and told of the pipeline again.
+    """Watch a run to its end; restart a dead or frozen controller, and apply the pipeline to it again.
 
-    The worker's tasks go on meanwhile, and the new controller goes on with them.
+    The worker's tasks run meanwhile, and the new controller adopts them.
     """
     from headrace.client import ControllerDied, ControllerSilent
 
@@ -151,7 +151,7 @@ def _watch_through_deaths(
                 embedded.check(within_s=0.2)
             ending = embedded.restart_controller(str(error).removesuffix(f"; {AGAIN}"))
             book.controller_died(ending)
-            progress.note(f"headrace: the controller {ending}; it was started again, and the run goes on")
+            progress.note(f"headrace: the controller {ending}; it was restarted, and the run continues")
             client.reconnect()
             client.wait_for_worker(START_S, embedded.check)
             client.apply(pipeline, options)
@@ -193,13 +193,13 @@ def watch_to_end(
             check()
             if time.monotonic() < heard_at + SILENT_S:
                 continue
-            update = StreamBroke(ControllerSilent(f"the controller at {client.address} said nothing for {SILENT_S} s"))
+            update = StreamBroke(ControllerSilent(f"the controller at {client.address} was silent for {SILENT_S} s"))
             heard_at = time.monotonic()
         if isinstance(update, StreamBroke):
             # With several controllers another one leads by now, or will soon.
             if len(client.addresses) == 1:
                 raise update.error
-            progress.note(f"headrace: {update.error}; looking for the one that leads")
+            progress.note(f"headrace: {update.error}; looking for the leader")
             client.status(name)
             updates = client.watch(name)
             continue
@@ -222,14 +222,14 @@ def _obey(client: Client, name: str, progress: Progress, interrupts: Interrupts)
         return
     cancel = asked > 1
     interrupts.obeyed = asked
-    word = "cancelling" if cancel else "stopping: what is held is being committed (Ctrl-C again: at once)"
+    word = "cancelling" if cancel else "stopping: sinks commit what they hold (Ctrl-C again: stop at once)"
     progress.note(f"headrace: {word}")
     client.stop(name, cancel=cancel)
 
 
 @contextlib.contextmanager
 def _deaths_explained(embedded: Embedded) -> Iterator[None]:
-    """A connection that breaks because a process died is told as that death."""
+    """Report a connection that a death broke as that death."""
     from headrace.client import ControllerSilent
 
     try:
@@ -241,9 +241,9 @@ def _deaths_explained(embedded: Embedded) -> Iterator[None]:
 
 @contextlib.contextmanager
 def catch_signals() -> Iterator[Interrupts]:
-    """Count SIGINT and SIGTERM instead of dying of them: the second leaves SECOND_S to end, a third ends at once.
+    """Count SIGINT and SIGTERM instead of dying: the second leaves SECOND_S to end, a third ends at once.
 
-    What whoever started this process has it ignore stays ignored.
+    Signals that this process was started to ignore stay ignored.
     """
     interrupts = Interrupts()
 

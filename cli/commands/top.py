@@ -1,4 +1,4 @@
-"""`headrace top`: what each stage gets through now, the credit on its links, and who holds whom up.
+"""`headrace top`: what each stage gets through now, the credit on its links, and the bottlenecks.
 
 A rate is the difference of two readings, over several seconds where there are so many: a stage may take as long for a
 batch. A sender that found no credit since the last reading waits for its receiver; a stage that works most of the time
@@ -218,7 +218,7 @@ def _began_anew(before: pb.PipelineStatus, now: pb.PipelineStatus) -> bool:
 
 
 def show_top(at: ControllerAt, pipeline: str, *, once: bool, as_json: bool) -> int:
-    """Show what goes on, again and again until Ctrl-C, or once; the exit code."""
+    """Show the page again and again until Ctrl-C, or once; the exit code."""
     console, readings = Console(file=sys.stdout, highlight=False), Readings()
     with Client(at) as client:
         readings.take(client.status(pipeline), time.monotonic())

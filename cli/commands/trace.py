@@ -56,7 +56,7 @@ def rebuild_shard(uri: str, shard: str, *, restore: bool, trust_code: bool, as_j
     if not trust_code:
         raise UsageError(
             f"{work.store.uri}: a rebuild runs code and reads places that its ledger names, with your rights; read "
-            "which, and add --trust-code if you trust whoever wrote the dataset",
+            "which, and add --trust-code if you trust the writer of the dataset",
             code,
         )
     for line in code:
@@ -198,7 +198,7 @@ def _refuse_servers(path: str, uris: Sequence[str], uri: str, moved: Sequence[st
     named = [place for place in uris if place not in given and open_store(place).is_remote]
     if named:
         raise UsageError(
-            f"{path!r} names servers that would be asked with your keys; add --trust-uris if you trust whoever wrote "
+            f"{path!r} names servers that would be asked with your keys; add --trust-uris if you trust the writer of "
             "it, or say by --moved NAME=URI where its datasets lie",
             [safe(place) for place in named],
         )

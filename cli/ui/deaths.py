@@ -1,4 +1,4 @@
-"""Who died in a run, of what and how often: told when it happens, and all of it at the end."""
+"""Deaths of a run, with causes and counts: a line at each death, and a list at the end."""
 
 from __future__ import annotations
 

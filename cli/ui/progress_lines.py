@@ -111,7 +111,7 @@ def at_batch(stage: pb.StageProgress) -> str:
 
 
 class Waits:
-    """Tells once when a run begins to wait for a store, and once when it goes on."""
+    """Tells once when a run begins to wait for a store, and once when it continues."""
 
     def __init__(self) -> None:
         self._waiting = False
@@ -120,8 +120,8 @@ class Waits:
         """The lines to say now. What waits after the first is not said again: it is the same store."""
         before, self._waiting = self._waiting, bool(status.waits)
         if self._waiting and not before:
-            return [f"waits: {status.waits[0]}; nothing is lost, and it goes on by itself"]
-        return ["goes on"] if before and not self._waiting else []
+            return [f"waits: {status.waits[0]}; nothing is lost, and the run continues by itself"]
+        return ["continues"] if before and not self._waiting else []
 
 
 def start_line(status: pb.PipelineStatus, elapsed_s: float) -> str:

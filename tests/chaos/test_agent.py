@@ -95,7 +95,7 @@ def test_what_nobody_is_there_for_or_nobody_knows_is_refused(victim: "subprocess
             made.asked(pb.FaultAsked(fault="b", worker=ONE, end=True))
             assert [item.accepted for item in told] == [False] * 3
             assert [item.reason for item in told] == [
-                "worker one: nobody is there to do it to",
+                "worker one: it has no such process",
                 "worker one: there is no fault 'tickle'",
                 "worker one: it knows nothing of this fault",
             ]

@@ -28,7 +28,7 @@ def unreached() -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "a command is needed"),
+        ((), "give a command"),
         (("rnu",), "rnu"),
         (("run",), "PIPELINE.py"),
         (("run", "nope.py"), "'nope.py' does not exist"),

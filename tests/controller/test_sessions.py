@@ -91,7 +91,7 @@ def test_a_session_followed_before_registering_registers_no_more() -> None:
 def test_a_controller_that_steps_down_between_welcome_and_registration_takes_nobody_in() -> None:
     async def scene(house: House) -> None:
         session, _ = await house.greet(pid=1)
-        house.shell._send_away("it leads no more")
+        house.shell._send_away("it no longer leads")
         assert await told(session) == ["refusal"]
         assert "w" not in house.shell.core.workers
 

@@ -99,7 +99,7 @@ def test_the_page_brings_up_three_nodes_and_runs_a_pipeline(texts: Path, tmp_pat
         assert "completed" in ran
         assert "the pipeline is completed" in reader.output("headrace logs")
         assert "worker one is drained" in reader.output("drain one --wait")
-        assert "worker one may have tasks again" in reader.output("drain one --back")
+        assert "worker one accepts tasks again" in reader.output("drain one --back")
     finally:
         reader.cluster.close()
         net.close()

@@ -82,7 +82,7 @@ def test_what_is_not_of_the_cluster_is_not_found(home: Path, tmp_path: Path, liv
         workers = [daemon.process.pid for daemon in living.workers.values() if daemon.process]
         assert sorted(item.pid for item in found if item.role is Role.CONTROLLER) == sorted(controllers)
         assert sorted(item.pid for item in found if item.role is Role.WORKER) == sorted(workers)
-        assert {item.role for item in found} <= {Role.CONTROLLER, Role.WORKER, Role.NURSERY}
+        assert {item.role for item in found} <= {Role.CONTROLLER, Role.WORKER, Role.FORKSERVER}
         assert set(other.workers) < set(living.workers), "it has a worker of the same name"
         daemons = (*other.controllers.values(), *other.workers.values())
         others = [daemon.process.pid for daemon in daemons if daemon.process]

@@ -77,7 +77,7 @@ def test_a_worker_without_the_files_runs_them_and_names_differences(
     given = ("-p", f"input={author}/in.jsonl", "-p", f"output={output}")
     done = call(tmp_path, "apply", str(author / "shipped.py"), *given, *at, "--wait")
     assert done.returncode == 0, done.stderr
-    assert "worker press has rulebook (absent), not 1.2: what it makes may differ" in " ".join(done.stdout.split())
+    assert "worker press has rulebook (absent), not 1.2: its output may differ" in " ".join(done.stdout.split())
 
     dataset = Dataset.open(str(output))
     texts = sorted(text for shard in dataset.shards for text in texts_of(dataset, shard.closed.objects[0].key))

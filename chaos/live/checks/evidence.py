@@ -55,7 +55,7 @@ class Fates:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What a dataset has otherwise than another."""
+    """The differences between two datasets."""
 
     lost: tuple[Key, ...]
     added: tuple[Key, ...]
@@ -92,7 +92,7 @@ def read_fates(dataset: pathlib.Path) -> Fates:
 
 
 def compare(reference: Fates, other: Fates) -> Difference:
-    """What `other` has otherwise.
+    """The differences of `other`.
 
     Which of several duplicates came first is chance: as many may have become duplicates as have become kept.
     """

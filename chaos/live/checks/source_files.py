@@ -43,7 +43,7 @@ class Servers:
         self._stores: dict[str, ObjectStore] = {}
 
     def file_of(self, uri: str) -> SourceFile | None:
-        """What a fragment's URI names; None where nobody here knows how to open it."""
+        """The object at a fragment's URI; None for an unknown scheme."""
         parts = urllib.parse.urlsplit(uri)
         if parts.scheme == "file" or "://" not in uri:
             path = pathlib.Path(urllib.request.url2pathname(parts.path) if parts.scheme else uri)

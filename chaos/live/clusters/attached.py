@@ -42,7 +42,7 @@ class Attached:
         #: The controllers that are named and listen on this host.
         self.controllers = tuple(address for address in addresses if _is_here(address))
         if needed and not self.alive():
-            raise CliError(f"nothing of the cluster of {at.address} runs on this host, {here}: go to one where it does")
+            raise CliError(f"nothing of the cluster of {at.address} runs on this host, {here}: go to one of its hosts")
 
     def running_workers(self) -> frozenset[str]:
         """The names of the workers that live here now."""
@@ -56,7 +56,7 @@ class Attached:
         workers = sorted(named & self._known)
         controllers = {pid for address in self.controllers for pid in _serving(address)}
         tasks = [
-            item.pid for item in processes if item.role in (Role.TASK, Role.NURSERY) and _descends(item.pid, workers)
+            item.pid for item in processes if item.role in (Role.TASK, Role.FORKSERVER) and _descends(item.pid, workers)
         ]
         ours = {*workers, *controllers, *tasks}
         found = [item for item in processes if item.pid in ours and item.role is not Role.OTHER]
@@ -123,7 +123,7 @@ def living(at: ControllerAt, *, here: bool) -> Iterator[tuple[Attached, Reach | 
 
 
 def permit(at: ControllerAt, scenario: Scenario, *, here: bool) -> None:
-    """Raises CliError, a line, where there is nobody who may be hit, or one whom it may affect does not allow it."""
+    """Raise CliError without a possible victim, or if one does not allow chaos."""
     with living(at, here=here) as (_, reach):
         if reach is None:
             return

@@ -15,7 +15,7 @@ from headrace.store import below, open_store
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """`uri` is what the run is told, `root` where its cluster may keep a log; `direct` is the way around the gate."""
+    """`uri` is the run's output, `root` the place of a cluster's log, `direct` the URI without the gate."""
 
     uri: str
     root: str

@@ -47,7 +47,7 @@ ASK_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Burnt:
-    """What became of one seed: how many kills met somebody, and how many records are wrong."""
+    """The result of one seed: the kills that met a process, and the wrong records."""
 
     seed: int
     victim: str
@@ -142,12 +142,12 @@ class Standing:
             daemon.kill()
 
     def see_to(self) -> None:
-        """Start whoever is dead."""
+        """Restart dead processes."""
         for daemon in (*self.controllers.values(), *self.workers):
             daemon.see_to()
 
     def client(self) -> Client:
-        """A connection to whoever leads."""
+        """A connection to the leader."""
         return Client(",".join(self.controllers))
 
     def wait_until_whole(self) -> None:
@@ -164,7 +164,7 @@ class Standing:
                 time.sleep(ASK_S)
 
     def inject(self, victim: str, pipeline: str, leader: str, dice: random.Random) -> bool:
-        """Kill; False if nobody was met."""
+        """Kill; False without a victim."""
         if victim == "task":
             return self._strike_task(pipeline, dice)
         if "worker" in victim:

@@ -41,7 +41,7 @@ LIVED_S = 5.0
 #: Seconds in which the cluster must be there.
 READY_S = 60.0
 _LOOK_S = 0.05
-#: Below those of which the kernel gives one to whoever asks for any, so that nobody takes one before a daemon does.
+#: Below the kernel's ephemeral ports, so that no other process takes one before a daemon does.
 _PORTS = range(24_000, 32_000)
 
 
@@ -117,7 +117,7 @@ class LocalCluster:
                 self._start(daemon)
             self._wait_for(0)
             for daemon in self._daemons[roles:]:
-                # Who waited for the controller may have started it: a second one would be refused, and nobody end both.
+                # Another thread may have started it: a second one would be refused, and never ended.
                 if daemon.process is None:
                     self._start(daemon)
             self._wait_for(len(self.workers))
@@ -232,7 +232,7 @@ def places_in(shape: Cluster, pipeline: Pipeline) -> dict[str, str]:
 
 
 def layout_options(shape: Cluster, pipeline: Pipeline, *, fuse: bool) -> list[str]:
-    """What `headrace apply` is told of places and transports.
+    """The options of `headrace apply` for places and transports.
 
     Every link between workers is made to be QUIC, and where stages are not fused, every link: one host has others.
     """

@@ -36,14 +36,14 @@ class Role(Enum):
     CONTROLLER = "controller"
     WORKER = "worker"
     TASK = "task"
-    NURSERY = "nursery"
+    FORKSERVER = "forkserver"
     OTHER = "other"
 
 
 _MODULES = {
     "headrace.controller": Role.CONTROLLER,
     "headrace.worker": Role.WORKER,
-    "headrace.worker.task.forkserver_main": Role.NURSERY,
+    "headrace.worker.task.forkserver_main": Role.FORKSERVER,
     "headrace.cli": Role.COMMAND,
     "headrace.cli.main": Role.COMMAND,
 }

@@ -261,7 +261,7 @@ class Reach:
         self._ending += [self._pool.submit(self._end_one, order, affected) for order in latest.values()]
 
     def _forget(self, asked: Asked) -> None:
-        """It affects nobody who comes from now on."""
+        """New workers are not affected from now on."""
         self._impairments = [impairment for impairment in self._impairments if impairment is not asked]
 
     def _end_one(self, order: pb.FaultAsked, affected: Counter[Affected]) -> None:

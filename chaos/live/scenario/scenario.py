@@ -1,4 +1,4 @@
-"""A scenario: what is to go wrong, to whom and when; and the schedule that one seed draws from it.
+"""A scenario: faults, targets and times, and the schedule that one seed draws from it.
 
 A scenario is a TOML file (docs/guide/chaos.md; `scenario_file.py` reads it). A number may be a range `[low, high]`;
 `draw` turns every range and every choice into one value, so that a scenario and a seed name one schedule.
@@ -31,7 +31,7 @@ class Kind(Enum):
 
     #: SIGKILL.
     KILL = "kill"
-    #: SIGTERM; whoever supervises it starts it again.
+    #: SIGTERM; its supervisor restarts it.
     RESTART = "restart"
     #: SIGSTOP for `for_s` seconds, then SIGCONT.
     FREEZE = "freeze"
@@ -204,7 +204,7 @@ class Planned:
     optional: bool = False
 
     def words(self) -> str:
-        """Which firing of which fault it is, and when it was to be."""
+        """The fault, the number of the firing, and its planned time."""
         times = f"{self.after:g} {self.unit.value}" if self.unit is Unit.COMMITS else f"{self.after:.1f} s"
         since = "the start" if self.base is None else f"firing {self.base[1] + 1} of fault {self.base[0]}"
         return f"fault {self.fault}, firing {self.nth + 1}: {self.kind.value} of {self.target}, {times} behind {since}"

@@ -168,7 +168,7 @@ def test_a_disk_that_fills_is_waited_for_without_loss(home: pathlib.Path) -> Non
         enlarge(disk, 64 << 20)
         done = run.end()
         report = kit.check_complete(done, str(disk / "out"))
-        assert "bad: goes on" in done.stderr
+        assert "bad: continues" in done.stderr
         assert (report["records_resumed"], report["records_read"]) == (0, len(kit.RECORDS))
         assert fates(disk / "out") == fates(home / "roomy")
 
