@@ -334,13 +334,14 @@ class Copy:
     """A copy of the tree, in which one mutant at a time stands."""
 
     def __init__(self, place: Path) -> None:
-        self.tree = place / "headrace"
+        self.tree = place
         listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True).stdout
-        for name in listed.decode().split("\0"):
-            if name and (ROOT / name).is_file():
+        for name in filter(None, listed.decode().split("\0")):
+            if (ROOT / name).is_file() or (ROOT / name).is_symlink():
                 (self.tree / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(ROOT / name, self.tree / name)
-        self._environment = {**os.environ, "PYTHONPATH": str(place), "PYTHONDONTWRITEBYTECODE": "1"}
+                shutil.copyfile(ROOT / name, self.tree / name, follow_symlinks=False)
+        packages = str(place / ".typing")
+        self.environment = {**os.environ, "PYTHONPATH": packages, "PYTHONDONTWRITEBYTECODE": "1"}
 
     def judge(self, mutant: Mutant) -> Verdict:
         """What notices a mutant."""
@@ -375,7 +376,7 @@ class Copy:
         with subprocess.Popen(
             [sys.executable, *arguments],
             cwd=self.tree,
-            env=self._environment,
+            env=self.environment,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,

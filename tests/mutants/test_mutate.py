@@ -1,6 +1,9 @@
 """The tool that changes the cores: what `make mutants` plants."""
 
 import ast
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -84,3 +87,11 @@ def test_what_is_known_to_do_the_same_is_not_judged(capsys: pytest.CaptureFixtur
         == 0
     )
     assert "0 mutants, 0 noticed, 0 not; 1 more are known to do the same" in capsys.readouterr().out
+
+
+def test_a_copy_of_the_tree_imports_what_it_holds(tmp_path: Path) -> None:
+    copy = mutate.Copy(tmp_path)
+    code = "import headrace, headrace.store.ledger.log as log; print(headrace.__file__, log.__file__)"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=copy.tree, env=copy.environment, capture_output=True, text=True, timeout=60)
+    assert [Path(name).resolve().is_relative_to(tmp_path.resolve()) for name in done.stdout.split()] == [True, True]
