@@ -7,6 +7,7 @@ a door that opens only sometimes is no wall. What libraries import in their turn
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -331,3 +332,15 @@ def test_an_impurity_in_the_init_of_a_parent_is_found(tmp_path: Path) -> None:
     assert planted.impurities() == []
     (tmp_path / "controller" / "__init__.py").write_text("import time", encoding="utf-8")
     assert House(tmp_path).impurities()
+
+
+def test_the_table_in_the_docs_is_that_of_the_walls() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    said: dict[str, set[str]] = {}
+    for folder, may in re.findall(r"^\| `(\w+)/` \|.*\| ([^|]+) \|$", page, re.MULTILINE):
+        words = set(re.findall(r"\w+", may))
+        if words <= {"nothing", "of", "ours"}:
+            said[folder] = set()
+        else:
+            said[folder] = set(said) - words if "all" in words else words
+    assert said == MAY_IMPORT
