@@ -37,6 +37,8 @@ class ChangedFragments:
         #: Sources to be listed again for what this run gave up; whether that is due, and whether one was.
         self._stale: set[str] = set()
         self._relist = self._relisted = False
+        #: Fragments of which this run gave up the rest, durable or not.
+        self._given_up: set[bytes] = set()
         #: Those that a failed device keeps from being read.
         self._unreadable: set[bytes] = set()
 
@@ -93,9 +95,15 @@ class ChangedFragments:
             return "; and ".join(filter(None, (self._why_open(), self.why_altered())))
         for fragment, why in self.open.items():
             self._leadership.submit(FragmentDropped(fragment, why, reread))
+        self._given_up.update(self.open)
         self.open.clear()
         self._relist = reread and bool(self._stale)
         return ""
+
+    def gives_up(self, fragments: Iterable[bytes]) -> bool:
+        """Whether one of these fragments is given up by a change that is not durable yet."""
+        given_up = (self._ledger.fragments.get(name) for name in fragments if name in self._given_up)
+        return any(state is not None and state.dropped is None for state in given_up)
 
     def relist_if_due(self) -> None:
         """What was given up is in the log: before that it would be taken for open, and compared and given up again."""

@@ -233,6 +233,9 @@ class Proposals:
 
     def proposed(self, event: ShardProposed) -> list[Command]:
         """Judge a proposal: the leader alone knows all that is closed. A sink without an answer proposes again."""
+        if self._changed.gives_up(item.fragment for item in event.ranges):
+            # Its end is queued: this would stand after it in the log.
+            return []
         judgement = self._committer.judge(event, self._version, self._ledger.epoch)
         if judgement.closed is not None:
             released = (ClaimsReleased(event.sink, event.released),) if event.released else ()

@@ -211,6 +211,7 @@ def test_a_shard_needs_what_its_duplicates_name_and_it_does_not_keep() -> None:
     held = [at_sink(mine), at_sink(other)]
     assert needs(held) == ((A, (3,)), (B, (5,)))
     assert dependents(held, ((B, (5,)),)) == (Range(A, 3, 1),)
+    assert dependents(held, ((B, (5,)), (B, (6,)))) == (Range(A, 3, 1),), "a fragment may be named twice"
 
 
 def test_what_dedup_let_through_and_another_stage_quarantined_is_released() -> None:

@@ -290,7 +290,9 @@ def released(batches: Iterable[Holdable]) -> Records:
 
 def dependents(batches: Iterable[Holdable], records: Records) -> tuple[Range, ...]:
     """The duplicates among these batches that name one of these records."""
-    wanted = {fragment: set(rows) for fragment, rows in records}
+    wanted: dict[bytes, set[int]] = {}
+    for fragment, rows in records:
+        wanted.setdefault(fragment, set()).update(rows)
     return tuple(
         Range(batch.item.fragment, row, 1)
         for batch in (batches if wanted else ())

@@ -114,6 +114,21 @@ def test_an_object_that_changes_while_read_is_listed_again_a_few_times() -> None
     assert "it changed again" in report.reason
 
 
+def test_nothing_is_closed_behind_a_queued_drop() -> None:
+    stand = Stand()
+    stand.changed_input = ChangedInput.DROP
+    stand.begin(B)
+    task, attempt = stand.task()
+    said = stand.tell(m.FragmentWasRead(task, attempt, B.id, -1, "it changed", changed=True))
+    stand.unresolved = True
+    sweep(stand, said)
+    assert stand.propose(Range(B.id, 0, 4)) == [], "of a sink that was given up"
+    stand.unresolved = False
+    stand.later(10.0)
+    assert len(dropped(stand)) == 1
+    assert stand.run.ledger.fragments[B.id].of("write").size == 0
+
+
 def test_a_source_is_listed_again_once_the_log_has_the_given_up() -> None:
     stand = Stand()
     stand.changed_input = ChangedInput.REREAD
