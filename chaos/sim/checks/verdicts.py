@@ -91,7 +91,9 @@ class Verdicts:
         """11: nobody lets go of the claim of a record that is kept."""
         if name in self._kept:
             raise ViolationError(11, f"{who} lets go of the claim of {_told(name)}, which is kept")
-        self._granted.get(epoch, set[Name]()).discard(name)
+        if self._deciders.get(epoch) == who:
+            # A fenced decider in the place of a lost one has nothing to release; the lost one may serve on, unheard.
+            self._granted.get(epoch, set[Name]()).discard(name)
 
 
 def _told(name: Name) -> str:

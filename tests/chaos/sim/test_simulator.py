@@ -7,10 +7,12 @@ from dataclasses import fields
 
 import pytest
 
+from headrace.chaos.sim.checks.verdicts import Verdicts
 from headrace.chaos.sim.mutants import MUTANTS, planted
 from headrace.chaos.sim.simulate import main
 from headrace.chaos.sim.simulator import Outcome, simulate
 from headrace.chaos.sim.storage.log import twin
+from headrace.chaos.sim.world.texts import Texts
 from headrace.chaos.sim.world.world import ViolationError, World
 from headrace.store.ledger.core.entries import Fragment
 from headrace.store.ledger.core.fold import FragmentState, LedgerState
@@ -203,3 +205,13 @@ def test_two_readers_of_one_snapshot_share_nothing_that_folding_changes() -> Non
     other.fragments[name].released["write"].add(3)
     other.led_at.append(0)
     assert encode_snapshot(state) == before
+
+
+def test_a_fenced_deciders_release_takes_no_claim_from_another() -> None:
+    name, verdicts = (bytes(16), 1), Verdicts(Texts())
+    verdicts.begun("lost", 1, {})
+    verdicts.granted("lost", 1, [name], {name: ()})
+    verdicts.released("fenced", 1, name)
+    verdicts.granted("lost", 1, [], {name: ()})
+    verdicts.released("lost", 1, name)
+    verdicts.granted("lost", 1, [], {})
