@@ -1,6 +1,6 @@
-"""`python -m headrace.worker`: the daemon, and before it is imported the nursery, for which a run waits longest.
+"""`python -m headrace.worker`: the daemon, and before it is imported the forkserver, for which a run waits longest.
 
-What both need is imported before the fork, since the nursery would begin with it all the same.
+What both need is imported before the fork, since the forkserver would begin with it all the same.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import headrace.transport.pipe.pipe
 import headrace.worker.core.watchdog
 import headrace.worker.processes.in_flight  # noqa: F401 - for both
 from headrace.daemon import end_with_starter, may_fork
-from headrace.worker.processes import fork_nursery, hear, start_nursery
+from headrace.worker.processes import fork_forkserver, hear, start_forkserver
 
 
 def main(argv: Sequence[str] | None = None, word_fd: int = -1) -> int:
-    """Fork a nursery, import the daemon, and be it; the exit code.
+    """Fork a forkserver, import the daemon, and be it; the exit code.
 
-    With `word_fd` nothing is imported before that descriptor has said what tasks will inherit: the nursery has the
+    With `word_fd` nothing is imported before that descriptor has said what tasks will inherit: the forkserver has the
     cores to itself until then, and needs them more.
     """
-    nursery = fork_nursery() if may_fork() else start_nursery()
-    if word_fd >= 0 and not hear(word_fd, nursery):
+    forkserver = fork_forkserver() if may_fork() else start_forkserver()
+    if word_fd >= 0 and not hear(word_fd, forkserver):
         return 0
     # What is imported stays: looking for garbage in it is a tenth of the time that imports take.
     gc.disable()
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None, word_fd: int = -1) -> int:
 
     gc.freeze()
     gc.enable()
-    return work(argv, nursery)
+    return work(argv, forkserver)
 
 
 if __name__ == "__main__":

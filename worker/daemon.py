@@ -1,4 +1,4 @@
-"""The worker daemon: attends a controller, and supervises the task processes of one node.
+"""The worker daemon: connects to a controller, and supervises the task processes of one node.
 
     python -m headrace.worker --name node1
 
@@ -46,13 +46,21 @@ from headrace.protos import codec, control_pb2 as pb
 from headrace.stages.shipping import Inherited
 from headrace.store import release
 from headrace.transport import LinkRefusedError
-from headrace.worker.core import LOOK_S, Obedience, Roll, supervisor as core
+from headrace.worker.core import LOOK_S, Fencing, LiveTasks, supervisor as core
+from headrace.worker.counters import Counters
 from headrace.worker.faults import FaultDesk, FaultError
 from headrace.worker.links import Relaying
 from headrace.worker.log_desk import LogDesk
-from headrace.worker.membership import Attendance, JoinError, Membership, host_id, membership, network_of, own_addresses
-from headrace.worker.processes import Nursery, Processes, TaskProcess
-from headrace.worker.tally import Tally
+from headrace.worker.membership import (
+    ControllerSession,
+    JoinError,
+    Membership,
+    host_id,
+    membership,
+    network_of,
+    own_addresses,
+)
+from headrace.worker.processes import Forkserver, Processes, TaskProcess
 
 if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer
@@ -84,14 +92,14 @@ class Daemon:
         self.name, self.cores, self._labels = name, cores, tuple(labels)
         self._member = member
         self._supervisor = core.Supervisor()
-        self._obedience = Obedience()
-        self._roll = Roll()
+        self._fencing = Fencing()
+        self._live = LiveTasks()
         self._processes = Processes(self._said, self._exited, self._lost, book)
         self._desk = LogDesk(book, self._say_page)
         self._faults = FaultDesk(name, self._found, lambda told: self._say(pb.FromWorker(fault=told)))
         #: What is counted for metrics, and the sessions of which there is one at a time.
-        self.tally = Tally()
-        self.attended: Attendance | None = None
+        self.counters = Counters()
+        self.session: ControllerSession | None = None
         #: Deaths get a cause of their own, by this number.
         self._deaths = itertools.count(1)
         self._orders: dict[tuple[str, int], pb.TaskCommand] = {}
@@ -103,21 +111,23 @@ class Daemon:
         #: Who was expelled from the cluster, by the last word of a controller.
         self._expelled = pb.Expulsions()
 
-    def attendance(self, addresses: Sequence[str]) -> Attendance:
+    def open_session(self, addresses: Sequence[str]) -> ControllerSession:
         """This worker's sessions with whichever of these controllers leads."""
         way_to = self._faults.way_to
-        self.attended = Attendance(addresses, self._register, self._take, self._outbox, self._member, way_to)
-        return self.attended
+        self.session = ControllerSession(addresses, self._register, self._take, self._outbox, self._member, way_to)
+        return self.session
 
     def metrics(self) -> Iterable[Metric]:
         """What Prometheus reads."""
         from headrace.worker.metrics import families
 
-        attends = self.attended is not None and self.attended.welcomed
+        connected = self.session is not None and self.session.welcomed
         relay = self._relaying.statistics() if self._relaying is not None else None
-        return families(self.tally, self._processes.resident_bytes, attends=attends, relay=relay)
+        return families(self.counters, self._processes.resident_bytes, connected=connected, relay=relay)
 
-    def open(self, nursery: Nursery | None = None, relay_port: int = NO_RELAY, *, allow_chaos: bool = False) -> None:
+    def open(
+        self, forkserver: Forkserver | None = None, relay_port: int = NO_RELAY, *, allow_chaos: bool = False
+    ) -> None:
         """Make ready for the first task, and begin to look at tasks. A member of a cluster may relay for others.
 
         Raises LinkRefusedError and FaultError.
@@ -126,7 +136,7 @@ class Daemon:
             self._faults.open()
         if self._member is not None and relay_port != NO_RELAY:
             self._relaying = Relaying(relay_port)
-        self._processes.open(nursery)
+        self._processes.open(forkserver)
         self.look()
 
     def preload(self, wanted: Sequence[Inherited]) -> None:
@@ -140,7 +150,7 @@ class Daemon:
             for item in self._processes.judge(now):
                 self._do(core.KillAsked(item.task, item.attempt))
         for task, attempt, held in self._processes.in_hand():
-            if (progress := self.tally.at_work(task, attempt, held, now)) is not None:
+            if (progress := self.counters.at_work(task, attempt, held, now)) is not None:
                 self._say(pb.FromWorker(task=pb.TaskEvent(task=task, attempt=attempt, progress=progress)))
         asyncio.get_running_loop().call_later(LOOK_S, self.look)
 
@@ -168,13 +178,13 @@ class Daemon:
             relay_addresses=self._relaying.addresses() if self._relaying else (),
             allows_chaos=self._faults.allows,
         )
-        for task, entry in self._roll.tasks.items():
+        for task, entry in self._live.tasks.items():
             running = pb.RunningTask(task=task, attempt=entry.attempt, version=entry.version, epoch=entry.epoch)
             running.ready, running.fenced, running.linked = entry.ready, entry.fenced, entry.linked
             running.facts.update(entry.facts)
             running.addresses.extend(entry.addresses)
             register.tasks.append(running)
-        for link, joint in self._roll.links.items():
+        for link, joint in self._live.links.items():
             (_, sender), (_, receiver) = joint.sender, joint.receiver
             standing = pb.RunningLink(link=link, sender_attempt=sender, receiver_attempt=receiver)
             standing.generation = joint.generation
@@ -184,7 +194,7 @@ class Daemon:
     # -- the controller's words --
 
     def _take(self, message: pb.ToWorker) -> None:
-        if not self._obedience.obeys(message.term, message.log, message.log_term):
+        if not self._fencing.admits(message.term, message.log, message.log_term):
             logger.warning("a command of term %d is void: a later leader has spoken", message.log_term or message.term)
             return
         with caused_by(message.cause):
@@ -193,10 +203,8 @@ class Daemon:
     def _obey(self, message: pb.ToWorker) -> None:
         match message.WhichOneof("message"):
             case "welcome":
-                logger.info(
-                    "attends the controller, which is process %s, term %d", message.welcome.controller, message.term
-                )
-                notify(f"STATUS=attends controller {message.welcome.controller} as {self.name}")
+                logger.info("is connected to process %s, term %d", message.welcome.controller, message.term)
+                notify(f"STATUS=connected to controller {message.welcome.controller} as {self.name}")
                 self._expel(message.welcome.expelled)
             case "expelled":
                 self._expel(message.expelled)
@@ -224,7 +232,7 @@ class Daemon:
         if expelled == self._expelled:
             return
         self._expelled = expelled
-        for task, entry in self._roll.tasks.items():
+        for task, entry in self._live.tasks.items():
             told = pb.TaskCommand(task=task, attempt=entry.attempt, expelled=expelled)
             self._processes.send(task, entry.attempt, told)
 
@@ -239,30 +247,30 @@ class Daemon:
             return
         self._processes.send(message.task, message.attempt, message)
         if message.WhichOneof("command") == "answer":
-            self.tally.answered(message.task, message.attempt, message.answer)
+            self.counters.answered(message.task, message.attempt, message.answer)
         if message.WhichOneof("command") == "stop":
             self._processes.note_end(message.task, message.attempt, message.cause)
             self._do(core.StopAsked(message.task, message.attempt))
 
     def _link(self, message: pb.MakeLink) -> None:
         ends = (message.sender, message.sender_attempt), (message.receiver, message.receiver_attempt)
-        self._roll.linked(message.link, *ends, message.generation)
+        self._live.linked(message.link, *ends, message.generation)
         self._processes.link(message, self.name)
 
     # -- the tasks' words --
 
     def _said(self, _item: TaskProcess, event: pb.TaskEvent) -> None:
         kind = event.WhichOneof("event")
-        self.tally.said(event)
+        self.counters.said(event)
         if kind == "ready":
-            self._roll.ready(event.task, event.attempt, event.ready.facts, tuple(event.ready.addresses))
+            self._live.ready(event.task, event.attempt, event.ready.facts, tuple(event.ready.addresses))
         elif kind == "lost":
-            self._roll.cut(event.lost.link, event.lost.generation)
+            self._live.cut(event.lost.link, event.lost.generation)
         self._say(pb.FromWorker(task=event))
 
     def _lost(self, end: tuple[str, int], link: str, generation: int, reason: str, apart: bool) -> None:
         """A link to another worker of this host could not be made, or has ended."""
-        self._roll.cut(link, generation)
+        self._live.cut(link, generation)
         lost = pb.LinkLost(link=link, generation=generation, reason=reason, apart=apart)
         self._say(pb.FromWorker(task=pb.TaskEvent(task=end[0], attempt=end[1], cause=current_cause(), lost=lost)))
 
@@ -275,12 +283,12 @@ class Daemon:
         ending = f"signal {-code}" if code < 0 else f"exit code {code}"
         level = logging.INFO if code == 0 else logging.WARNING
         logger.log(level, "process %d ended with %s", item.pid, ending, extra={"facts": {**item.facts, "code": code}})
-        for held in item.hands.read():
+        for held in item.in_flight.read():
             for inner in held.items:
                 exited.in_hand.add(stage=inner.stage, range=codec.range_to(inner.range))
         self._stories[item.task, item.attempt] = exited
-        self._roll.exited(item.task, item.attempt)
-        self.tally.ended(item.task, item.attempt, code, item.killed_for)
+        self._live.exited(item.task, item.attempt)
+        self.counters.ended(item.task, item.attempt, code, item.killed_for)
         self._do(core.ProcessExited(item.task, item.attempt, code))
         self._stories.pop((item.task, item.attempt), None)
 
@@ -289,9 +297,9 @@ class Daemon:
             match command:
                 case core.SpawnProcess():
                     order = self._orders.pop((command.task, command.attempt))
-                    self.tally.began(command.task, command.attempt)
+                    self.counters.began(command.task, command.attempt)
                     born = order.start.version, order.start.epoch
-                    self._roll.started(command.task, command.attempt, *born, fenced=order.start.fenced)
+                    self._live.started(command.task, command.attempt, *born, fenced=order.start.fenced)
                     self._processes.spawn(command.task, command.attempt, order)
                     where = about(task=command.task, attempt=command.attempt, stages="+".join(order.start.stages))
                     logger.info("is started", extra=where)
@@ -347,7 +355,7 @@ async def work(
     cores: int,
     labels: Sequence[str] = (),
     member: Membership | None = None,
-    nursery: Nursery | None = None,
+    forkserver: Forkserver | None = None,
     metrics: str = "",
     relay_port: int = NO_RELAY,
     allow_chaos: bool = False,
@@ -373,7 +381,7 @@ async def work(
         logger.error("cannot serve metrics on %s: %s; choose another address with --metrics", metrics, error.strerror)
         return 1
     try:
-        daemon.open(nursery, relay_port, allow_chaos=allow_chaos)
+        daemon.open(forkserver, relay_port, allow_chaos=allow_chaos)
     except LinkRefusedError as error:
         logger.error("%s; choose another port with --relay-port", error)
         return 1
@@ -389,20 +397,20 @@ async def work(
 
     end_on_surprise(loop, surprised)
     watched = effects.start("the watchdog", keep_alive())
-    attending = effects.start("the sessions with controllers", _attend(daemon, controller, controller_fd))
+    running = effects.start("the sessions with controllers", _attend(daemon, controller, controller_fd))
     waiting = effects.start("the wait for the end", told.wait())
     try:
-        await asyncio.wait({attending, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         notify("STOPPING=1")
-        for task in (attending, waiting, watched):
+        for task in (running, waiting, watched):
             await _end(task)
         daemon.close()
         if scraped is not None:
             scraped.shutdown()
     if surprises:
         return 1
-    refused = attending.result() if attending.done() and not attending.cancelled() else ""
+    refused = running.result() if running.done() and not running.cancelled() else ""
     if refused:
         logger.error("the controller refuses this worker: %s", refused)
         return 1
@@ -426,9 +434,9 @@ async def _attend(daemon: Daemon, controller: str, controller_fd: int) -> str:
     addresses = [address.strip() for address in controller.split(",") if address.strip()]
     if not addresses:
         return ""
-    attendance = daemon.attendance(addresses)
-    await attendance.attend()
-    return attendance.refused
+    session = daemon.open_session(addresses)
+    await session.run()
+    return session.refused
 
 
 async def _told_by(descriptor: int, daemon: Daemon) -> str:
@@ -439,8 +447,8 @@ async def _told_by(descriptor: int, daemon: Daemon) -> str:
     return line.strip()
 
 
-def main(argv: Sequence[str] | None = None, nursery: Nursery | None = None) -> int:
-    """Parse arguments and work, with this nursery if one is started already."""
+def main(argv: Sequence[str] | None = None, forkserver: Forkserver | None = None) -> int:
+    """Parse arguments and work, with this forkserver if one is started already."""
     parser = argparse.ArgumentParser(prog="headrace worker", description="Run the tasks of one node.")
     parser.add_argument(
         "--controller", default="", help="the controllers, by commas; else the cluster's, else this user's on this host"
@@ -481,7 +489,7 @@ def main(argv: Sequence[str] | None = None, nursery: Nursery | None = None) -> i
             cores=args.cores,
             labels=args.label,
             member=member,
-            nursery=nursery,
+            forkserver=forkserver,
             metrics=args.metrics,
             relay_port=args.relay_port,
             allow_chaos=args.allow_chaos,

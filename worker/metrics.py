@@ -7,31 +7,31 @@ from collections.abc import Callable, Iterable
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from headrace.transport.core import RelayStatistics
-from headrace.worker.tally import Tally, pipeline_of
+from headrace.worker.counters import Counters, pipeline_of
 
 
 def families(
-    tally: Tally, resident_bytes: Callable[[str], int], *, attends: bool, relay: RelayStatistics | None = None
+    counters: Counters, resident_bytes: Callable[[str], int], *, connected: bool, relay: RelayStatistics | None = None
 ) -> Iterable[Metric]:
     """A worker's sums as metric families; `resident_bytes` tells the memory of a task, by its name."""
-    yield GaugeMetricFamily("headrace_worker_attends", "1 while a controller attends this worker.", value=int(attends))
-    yield from _of_stages(tally)
-    yield from _of_lives(tally)
-    yield from _of_ledgers(tally)
-    yield from _of_tasks(tally, resident_bytes)
-    yield from _of_links(tally)
+    yield GaugeMetricFamily("headrace_worker_connected", "1 while a controller is connected.", value=int(connected))
+    yield from _of_stages(counters)
+    yield from _of_lives(counters)
+    yield from _of_ledgers(counters)
+    yield from _of_tasks(counters, resident_bytes)
+    yield from _of_links(counters)
     if relay is not None:
         yield from _of_relay(relay)
 
 
-def _of_stages(tally: Tally) -> list[Metric]:
+def _of_stages(counters: Counters) -> list[Metric]:
     labels = ["pipeline", "stage"]
     records = CounterMetricFamily("headrace_worker_stage_records", "Records that came to a stage here.", labels=labels)
     dropped = CounterMetricFamily("headrace_worker_stage_dropped_records", "Records not kept.", labels=labels)
     size = CounterMetricFamily("headrace_worker_stage_bytes", "Bytes of input that its batches cover.", labels=labels)
     busy = CounterMetricFamily("headrace_worker_stage_busy_seconds", "Time that its tasks worked here.", labels=labels)
     cpu = CounterMetricFamily("headrace_worker_stage_cpu_seconds", "Of that the time of a core.", labels=labels)
-    for key, sums in sorted(tally.stages().items()):
+    for key, sums in sorted(counters.stages().items()):
         records.add_metric(key, sums.records)
         dropped.add_metric(key, sums.dropped)
         size.add_metric(key, sums.bytes)
@@ -40,43 +40,43 @@ def _of_stages(tally: Tally) -> list[Metric]:
     return [records, dropped, size, busy]
 
 
-def _of_lives(tally: Tally) -> list[Metric]:
+def _of_lives(counters: Counters) -> list[Metric]:
     tasks = GaugeMetricFamily("headrace_worker_tasks", "Tasks that live here, by state.", labels=["pipeline", "state"])
     counts: dict[tuple[str, str], int] = {}
-    for key in tally.started:
-        name = pipeline_of(key[0]), "ready" if key in tally.ready else "starting"
+    for key in counters.started:
+        name = pipeline_of(key[0]), "ready" if key in counters.ready else "starting"
         counts[name] = counts.get(name, 0) + 1
     for name, count in sorted(counts.items()):
         tasks.add_metric(name, count)
     starts = CounterMetricFamily("headrace_worker_task_starts", "Attempts that were started.", labels=["pipeline"])
-    for pipeline, count in sorted(tally.starts.items()):
+    for pipeline, count in sorted(counters.starts.items()):
         starts.add_metric([pipeline], count)
     ends = CounterMetricFamily(
         "headrace_worker_task_ends", "Attempts that ended: exit, signal, or a limit.", labels=["pipeline", "how"]
     )
-    for ended, count in sorted(tally.ends.items()):
+    for ended, count in sorted(counters.ends.items()):
         ends.add_metric(ended, count)
     cuts = CounterMetricFamily("headrace_worker_link_cuts", "Links that were found cut.", labels=["pipeline"])
-    for pipeline, count in sorted(tally.cuts.items()):
+    for pipeline, count in sorted(counters.cuts.items()):
         cuts.add_metric([pipeline], count)
     return [tasks, starts, ends, cuts]
 
 
-def _of_ledgers(tally: Tally) -> list[Metric]:
+def _of_ledgers(counters: Counters) -> list[Metric]:
     closed = CounterMetricFamily(
         "headrace_worker_closed_records",
         "Records that sinks here had closed, by verdict.",
         labels=["pipeline", "sink", "verdict"],
     )
-    for key, count in sorted(tally.closed.items()):
+    for key, count in sorted(counters.closed.items()):
         closed.add_metric(key, count)
     shards = CounterMetricFamily("headrace_worker_shards", "Shards of sinks here.", labels=["pipeline", "sink"])
-    for sink, count in sorted(tally.shards.items()):
+    for sink, count in sorted(counters.shards.items()):
         shards.add_metric(sink, count)
     return [closed, shards]
 
 
-def _of_tasks(tally: Tally, resident_bytes: Callable[[str], int]) -> list[Metric]:
+def _of_tasks(counters: Counters, resident_bytes: Callable[[str], int]) -> list[Metric]:
     labels = ["pipeline", "task"]
     held = GaugeMetricFamily("headrace_worker_held_bytes", "Bytes that a task's sink holds.", labels=labels)
     ranges = GaugeMetricFamily(
@@ -86,7 +86,7 @@ def _of_tasks(tally: Tally, resident_bytes: Callable[[str], int]) -> list[Metric
         "headrace_worker_pending_fragments", "Fragments that a source was given and has not sent.", labels=labels
     )
     memory = GaugeMetricFamily("headrace_worker_task_resident_bytes", "Memory of its own.", labels=labels)
-    for (task, _), progress in sorted(tally.living.items()):
+    for (task, _), progress in sorted(counters.living.items()):
         key = [pipeline_of(task), task]
         held.add_metric(key, progress.held_bytes)
         ranges.add_metric(key, progress.open_ranges)
@@ -95,13 +95,13 @@ def _of_tasks(tally: Tally, resident_bytes: Callable[[str], int]) -> list[Metric
     return [held, ranges, fragments, memory]
 
 
-def _of_links(tally: Tally) -> list[Metric]:
+def _of_links(counters: Counters) -> list[Metric]:
     labels = ["pipeline", "task", "link"]
     flying = GaugeMetricFamily("headrace_worker_link_in_flight_bytes", "Credit in use at this end.", labels=labels)
     moved = GaugeMetricFamily("headrace_worker_link_bytes", "Bytes that went over this end.", labels=labels)
     frames = GaugeMetricFamily("headrace_worker_link_frames", "Frames that went over this end.", labels=labels)
     blocked = GaugeMetricFamily("headrace_worker_link_blocked", "Sends that found no credit.", labels=labels)
-    for (task, _), progress in sorted(tally.living.items()):
+    for (task, _), progress in sorted(counters.living.items()):
         for link in progress.links:
             key = [pipeline_of(task), task, link.link]
             flying.add_metric(key, link.in_flight_bytes)

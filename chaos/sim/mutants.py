@@ -55,7 +55,6 @@ from headrace.store.ledger import (
     encode_snapshot,
 )
 from headrace.transport.core import CreditSender, frame
-from headrace.worker.core import arrivals
 from headrace.worker.task import (
     ORDER,
     AskNeeds,
@@ -380,7 +379,7 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "queued-taken-for-kept": ((Committer, "_needs_fault", _queued_counts),),
     "not-asked-after-overlap": ((Gathering, "_overlapped", _unasked),),
     "snapshot-forgets-releases": ((log, "encode_snapshot", _without_releases),),
-    "frame-epoch-not-looked-at": ((arrivals, "epoch_fault", _no_epoch_fault),),
+    "frame-epoch-not-looked-at": ((task_core, "epoch_fault", _no_epoch_fault),),
     "manifest-not-fenced": ((manifest, "_is_later", _never),),
     "full-sink-fed": ((task_core, "ORDER", tuple(row for row in ORDER if row[0] is not TaskState.FULL)),),
     "solitary-does-not-ask": ((TaskCore, "_processed", _unasked_alone),),

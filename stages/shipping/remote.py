@@ -1,4 +1,4 @@
-"""What tasks need that read from S3 or write to it; a nursery imports it once for all of them
+"""What tasks need that read from S3 or write to it; a forkserver imports it once for all of them
 (stages/shipping/preload.py).
 """
 

@@ -2,8 +2,8 @@
 
 gigatoken tries to read a merge as a pair before it takes it for a string, which is a tenth of the 0.3 s that it takes
 for a vocabulary of 128,000 words; white space is another. The command that runs a pipeline has to parse the file
-anyway, while the nursery is importing what tasks need. So it writes the file anew, into one without a name, and the
-nursery loads that: it says the same, and whoever does not find it loads the file itself.
+anyway, while the forkserver is importing what tasks need. So it writes the file anew, into one without a name, and the
+forkserver loads that: it says the same, and whoever does not find it loads the file itself.
 """
 
 from __future__ import annotations

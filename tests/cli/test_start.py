@@ -52,16 +52,15 @@ def test_a_run_imports_neither_the_controllers_core_nor_what_reads_records() -> 
     assert loaded(code, unwanted) == []
 
 
-def test_a_nursery_imports_no_compiler_and_no_awkward_arrays() -> None:
-    code = "from headrace.worker.task import forkserver_main as nursery\nnursery._import_all()"
+def test_a_forkserver_imports_no_compiler_and_no_awkward_arrays() -> None:
+    code = "from headrace.worker.task import forkserver_main as forkserver\nforkserver._import_all()"
     names = ("numba", "awkward", "minio", "grpc", "pyarrow", "headrace.worker.task.task")
     assert loaded(code, names) == ["pyarrow", "headrace.worker.task.task"]
 
 
-def test_what_the_first_processes_share_each_nursery_needs_anyway() -> None:
-    assert loaded("from headrace.worker.task import forkserver_main as nursery\nnursery._import_all()", SHARED) == list(
-        SHARED
-    )
+def test_what_the_first_processes_share_each_forkserver_needs_anyway() -> None:
+    code = "from headrace.worker.task import forkserver_main as forkserver\nforkserver._import_all()"
+    assert loaded(code, SHARED) == list(SHARED)
 
 
 def marked(mark: str) -> list[int]:

@@ -28,7 +28,7 @@ from headrace.transport.errors import FrameError
 from headrace.worker.links import handoff
 from headrace.worker.membership import addresses
 from headrace.worker.processes.channel import Channel, ChannelClosed
-from headrace.worker.processes.in_flight import SLOT_BYTES, STAGES, WRITER, Hands
+from headrace.worker.processes.in_flight import SLOT_BYTES, STAGES, WRITER, InFlightPage
 from headrace.worker.spool.guard import Clients, Tokens
 from headrace.worker.spool.server import _Handler
 from headrace.worker.spool.spool import Spool
@@ -115,9 +115,9 @@ def spool_folder_seeds() -> Iterable[bytes]:
 
 def run_hands(data: bytes) -> object | None:
     """Whatever a task leaves in its page, its worker reads ranges there that can be told, or nothing."""
-    descriptor = Hands.create()
+    descriptor = InFlightPage.create()
     try:
-        hands = Hands(descriptor)
+        hands = InFlightPage(descriptor)
         size = min(len(data), 2 * SLOT_BYTES)
         os.pwrite(descriptor, data[:size], 0)
         os.pwrite(descriptor, data[: min(size, SLOT_BYTES)], SLOT_BYTES)
@@ -137,8 +137,8 @@ def run_hands(data: bytes) -> object | None:
 
 def hands_seeds() -> Iterable[bytes]:
     for ranges in ((Range(b"f" * 16, 3, 4, 10, 20),), (Range(b"f" * 16, 0, 1), Range(b"g" * 16, 7, 9)), ()):
-        descriptor = Hands.create()
-        hands = Hands(descriptor)
+        descriptor = InFlightPage.create()
+        hands = InFlightPage(descriptor)
         hands.take(STAGES, "keep", (*ranges, Range(b"h" * 16, 1, 1)), timed=True)
         yield os.pread(descriptor, 16 + int.from_bytes(os.pread(descriptor, 8, 8), "little"), 0)
         hands.close()

@@ -66,7 +66,6 @@ MODULES = (
 REACHED = {
     "store/datasets/standing.py": ["tests/store/datasets/test_standing.py"],
     "store/ledger/core/totals.py": ["tests/store/ledger/test_fold.py", "tests/store/ledger/test_balance.py"],
-    "worker/core/arrivals.py": ["tests/worker/task/test_arrivals.py"],
 }
 MUTANTS, SEED = 200, 1
 #: Seeds of the simulator that a mutant is given, if it is of a module that the simulator imports.

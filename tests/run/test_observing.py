@@ -131,7 +131,7 @@ def test_workers_count_what_the_ledger_holds(house: House) -> None:
         key = f"headrace_worker_closed_records_total small write {verdict}"
         assert sum(sums.get(key, 0) for sums in seen) == counts[verdict]
     for sums in seen:
-        assert sums["headrace_worker_attends"] == 1
+        assert sums["headrace_worker_connected"] == 1
         assert sums["headrace_worker_tasks small ready"] == 1
         assert sum(value for name, value in sums.items() if name.startswith("headrace_worker_open_ranges")) == 0
         assert sums["headrace_worker_stage_records_total small read"] > 0

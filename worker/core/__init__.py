@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
-    from headrace.worker.core import arrivals as arrivals, supervisor as supervisor
+    from headrace.worker.core import supervisor as supervisor
     from headrace.worker.core.doubt import Doubt as Doubt
-    from headrace.worker.core.fencing import Obedience as Obedience
-    from headrace.worker.core.roll import Roll as Roll
+    from headrace.worker.core.fencing import Fencing as Fencing
+    from headrace.worker.core.live_tasks import LiveTasks as LiveTasks
     from headrace.worker.core.watchdog import (
         LOOK_S as LOOK_S,
         MEMORY_SHARE as MEMORY_SHARE,

@@ -10,14 +10,14 @@ from __future__ import annotations
 LOGS_MAX = 4096
 
 
-class Obedience:
+class Fencing:
     """The highest terms that this worker has heard of."""
 
     def __init__(self) -> None:
         self.term = 0
         self._logs: dict[str, int] = {}
 
-    def obeys(self, term: int, log: str = "", log_term: int = 0) -> bool:
+    def admits(self, term: int, log: str = "", log_term: int = 0) -> bool:
         """Whether to do what a command of these terms says; `term` 0 is a controller without a cluster's log."""
         if term < self.term or log_term < self._logs.get(log, 0):
             return False

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     )
     from headrace.worker.membership.credentials import membership as membership, network_of as network_of
     from headrace.worker.membership.member import JoinError as JoinError, Membership as Membership
-    from headrace.worker.membership.session import Attendance as Attendance
+    from headrace.worker.membership.session import ControllerSession as ControllerSession
     from headrace.worker.membership.token_file import SHOWN as SHOWN, is_token as is_token
 else:
     __getattr__ = door(__name__)

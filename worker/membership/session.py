@@ -30,11 +30,11 @@ RECONNECT_S = 0.1
 RECONNECT_S_MAX = 1.0
 
 
-class Attendance:
+class ControllerSession:
     """One worker's sessions, one after the other.
 
     `register` says who the worker is, `take` obeys one message, `outbox` holds what waits to be said. `refused` is the
-    reason why no controller will ever take this worker; it ends `attend`. `way_to` says where a controller is found.
+    reason why no controller will ever take this worker; it ends `run`. `way_to` says where a controller is found.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Attendance:
     ) -> None:
         self.refused = ""
         self._way_to = way_to
-        #: Whether a controller attends this worker now.
+        #: Whether a controller is connected now.
         self.welcomed = False
         self._addresses = list(dict.fromkeys(addresses))
         self._register, self._take, self._outbox = register, take, outbox
@@ -57,7 +57,7 @@ class Attendance:
         self._speaking: asyncio.Task[None] | None = None
         self._effects = Effects()
 
-    async def attend(self) -> None:
+    async def run(self) -> None:
         """Attend whoever leads, again and again, until this worker is refused."""
         delay, turn = RECONNECT_S, 0
         while not self.refused:

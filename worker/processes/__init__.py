@@ -7,13 +7,13 @@ from headrace.pipeline.door import door
 if TYPE_CHECKING:
     from headrace.worker.processes.channel import Channel as Channel, ChannelClosed as ChannelClosed
     from headrace.worker.processes.forkserver_start import (
-        Nursery as Nursery,
+        Forkserver as Forkserver,
         environment as environment,
-        fork_nursery as fork_nursery,
+        fork_forkserver as fork_forkserver,
         hear as hear,
-        start_nursery as start_nursery,
+        start_forkserver as start_forkserver,
     )
-    from headrace.worker.processes.in_flight import STAGES as STAGES, WRITER as WRITER, Hands as Hands
+    from headrace.worker.processes.in_flight import STAGES as STAGES, WRITER as WRITER, InFlightPage as InFlightPage
     from headrace.worker.processes.processes import Processes as Processes, TaskProcess as TaskProcess
     from headrace.worker.processes.writing import write_on as write_on
 else:

@@ -1,8 +1,8 @@
-"""The start of a nursery; apart from worker/processes/forkserver.py, since it is the first thing that a worker does.
+"""The start of a forkserver; apart from worker/processes/forkserver.py, since it is the first thing that a worker does.
 
-What a nursery imports takes longer than what its worker does, and a run waits for it. So nothing but this stands before
-its start (worker/__main__.py). The first is forked from the worker, which has one thread then; one that takes the place
-of a dead one is a process of its own, since the worker has gRPC's threads by then.
+What a forkserver imports takes longer than what its worker does, and a run waits for it. So nothing but this stands
+before its start (worker/__main__.py). The first is forked from the worker, which has one thread then. One that
+replaces a dead one is a process of its own, since the worker has gRPC's threads by then.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ import msgpack
 from headrace.daemon import Process, fork
 from headrace.worker.processes.channel import Channel
 
-#: What tasks are born with; who sets a variable otherwise has it so.
+#: What tasks start with; who sets a variable otherwise has it so.
 #: A task is one of as many as there are cores and keeps to its own: threads of linear algebra, which numpy makes when
 #: it is imported, cost a process a third of its start-up.
 #: A task takes and frees some ten MiB a batch, and an allocator that keeps what is freed keeps more the longer it runs
 #: (docs/decisions/0026). Arrow has its memory from malloc like all else, in one heap, of which 2 MiB may be
 #: free at its end, and what is larger than 2 MiB is a mapping of its own: the sink's writer takes turns with the
 #: task's thread, so that a heap for each would hold free memory twice. jemalloc, which is in pyarrow all the same,
-#: begins a thread when it is loaded, unless it is told not to; a nursery forks, and no thread lives through that.
+#: begins a thread when it is loaded, unless it is told not to; a forkserver forks, and no thread lives through that.
 _ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
@@ -46,8 +46,8 @@ _MALLOPT = {"MALLOC_ARENA_MAX": -8, "MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_MMAP_T
 
 
 @dataclass(frozen=True, slots=True)
-class Nursery:
-    """A nursery's process, the channel on which it is asked for tasks, and what it was told to load, by module."""
+class Forkserver:
+    """A forkserver's process, the channel on which it is asked for tasks, and what it was told to load, by module."""
 
     process: Process
     channel: Channel
@@ -66,7 +66,7 @@ def environment(given: Mapping[str, str]) -> dict[str, str]:
     return {**_ENVIRONMENT, **given}
 
 
-def start_nursery() -> Nursery:
+def start_forkserver() -> Forkserver:
     """Start one. Raises OSError where the system has no room for a process."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with theirs:
@@ -85,11 +85,11 @@ def start_nursery() -> Nursery:
             stdin=subprocess.DEVNULL,
             env=environment(os.environ),
         )
-    return Nursery(process, Channel(ours))
+    return Forkserver(process, Channel(ours))
 
 
-def fork_nursery() -> Nursery:
-    """Fork one from this process, which must have one thread. Raises OSError as `start_nursery` does."""
+def fork_forkserver() -> Forkserver:
+    """Fork one from this process, which must have one thread. Raises OSError as `start_forkserver` does."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     worker = os.getpid()
 
@@ -102,14 +102,14 @@ def fork_nursery() -> Nursery:
 
     with theirs:
         process = fork(live, keep=[theirs.fileno()])
-    return Nursery(process, Channel(ours))
+    return Forkserver(process, Channel(ours))
 
 
-def hear(descriptor: int, nursery: Nursery) -> bool:
-    """Wait for what tasks will inherit, a line of JSON, and tell the nursery; False at the end of the pipe.
+def hear(descriptor: int, forkserver: Forkserver) -> bool:
+    """Wait for what tasks will inherit, a line of JSON, and tell the forkserver; False at the end of the pipe.
 
-    Where that is something large, wait for what follows as well: tasks can wait no shorter than the nursery loads it,
-    and controller and nursery have the cores. Not a byte behind the line is read.
+    Where that is something large, wait for what follows as well: tasks wait until the forkserver has loaded it,
+    and controller and forkserver have the cores. Not a byte behind the line is read.
 
     Neither wait has a deadline but the end of the pipe. At its other end is who forked this process, alone: a run that
     reads its pipeline file, whose code may take any time, and that has begun nothing which could be waited for in vain.
@@ -122,7 +122,7 @@ def hear(descriptor: int, nursery: Nursery) -> bool:
             return False
         line += part
     wanted = [(str(module), dict(parameters)) for module, parameters in json.loads(line)]
-    nursery.tell(wanted)
+    forkserver.tell(wanted)
     if any(parameters for _, parameters in wanted):
         select.select([descriptor], [], [])
     return True

@@ -27,7 +27,7 @@ RANGES_MAX = 700
 _HEAD_BYTES = 16
 
 
-class Hands:
+class InFlightPage:
     """One page; the task writes, the worker reads."""
 
     def __init__(self, descriptor: int) -> None:
@@ -36,18 +36,18 @@ class Hands:
         self._words = memoryview(self._map).cast("Q")
 
     @staticmethod
-    def private() -> Hands:
+    def private() -> InFlightPage:
         """A page that nobody else reads."""
-        descriptor = Hands.create()
+        descriptor = InFlightPage.create()
         try:
-            return Hands(descriptor)
+            return InFlightPage(descriptor)
         finally:
             os.close(descriptor)
 
     @staticmethod
     def create() -> int:
         """A descriptor of an empty page."""
-        descriptor = os.memfd_create("headrace-hands")
+        descriptor = os.memfd_create("headrace-in-flight")
         os.ftruncate(descriptor, 2 * SLOT_BYTES)
         return descriptor
 
@@ -63,7 +63,7 @@ class Hands:
         self._words[word + 1] = len(data)
         self._words[word] = sequence + 1
 
-    def put_down(self, slot: int) -> None:
+    def clear(self, slot: int) -> None:
         """The stage has given them back."""
         self._words[slot * SLOT_BYTES // 8 + 1] = 0
 
@@ -87,7 +87,7 @@ class Hands:
 
 
 def _held(data: bytes) -> Held | None:
-    """What `Hands.take` wrote; None for anything else: a task that is broken may have written anywhere."""
+    """What `InFlightPage.take` wrote; None for anything else: a task that is broken may have written anywhere."""
     try:
         since, thread, spent_s, timed, stage, items = msgpack.unpackb(data, raw=False)
         ranges = tuple(_range(*item) for item in items)

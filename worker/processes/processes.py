@@ -22,9 +22,9 @@ from headrace.stages.shipping import Inherited, inherited_by
 from headrace.worker.core import MEMORY_SHARE, RECORD_S, Held, Limits, Memory, fault
 from headrace.worker.links import HostLinks, Lost
 from headrace.worker.processes.channel import Channel, ChannelClosed
-from headrace.worker.processes.forkserver import Births
-from headrace.worker.processes.forkserver_start import Nursery
-from headrace.worker.processes.in_flight import STAGES, Hands
+from headrace.worker.processes.forkserver import ForkserverClient
+from headrace.worker.processes.forkserver_start import Forkserver
+from headrace.worker.processes.in_flight import STAGES, InFlightPage
 from headrace.worker.processes.tree_memory import command_bytes
 from headrace.worker.processes.writing import write_on
 
@@ -46,7 +46,7 @@ class TaskProcess:
     task: str
     attempt: int
     channel: Channel
-    hands: Hands
+    in_flight: InFlightPage
     limits: Limits
     #: The end that is read here of the pipe that is the task's standard error.
     errors: int
@@ -55,7 +55,7 @@ class TaskProcess:
     facts: Mapping[str, object]
     #: Its command stages, in words; empty where it has none.
     commands: str = ""
-    #: 0 until the nursery has started it.
+    #: 0 until the forkserver has started it.
     pid: int = 0
     #: Set where it was to be killed before it was there.
     doomed: bool = False
@@ -113,15 +113,15 @@ class Processes:
         self._book = book
         self._processes: dict[str, TaskProcess] = {}
         self._links = HostLinks(self.send, lost)
-        self._births = Births(self._born, self._stillborn)
+        self._forkserver = ForkserverClient(self._begun, self._not_started)
         #: Asked for and not there yet, by the number of the order.
         self._awaited: dict[int, TaskProcess] = {}
         #: Born and not yet waited for, also of attempts that a newer one has taken the place of.
         self._born_pids: set[int] = set()
 
-    def open(self, nursery: Nursery | None = None) -> None:
+    def open(self, forkserver: Forkserver | None = None) -> None:
         """Make ready for the first task."""
-        self._births.open(nursery)
+        self._forkserver.open(forkserver)
         self._links.open()
 
     @property
@@ -131,25 +131,25 @@ class Processes:
 
     def preload(self, wanted: Sequence[Inherited]) -> None:
         """Have ready what the next tasks inherit."""
-        self._births.preload(wanted)
+        self._forkserver.preload(wanted)
 
     def spawn(self, task: str, attempt: int, order: pb.TaskCommand) -> None:
-        """Start a process and give it the order that it is born with."""
+        """Start a process and give it the order that it starts with."""
         pipeline = json.loads(order.start.pipeline_json)
         stages = [stage for stage in pipeline["stages"] if stage["name"] in order.start.stages]
         self.preload(inherited_by(stages, pipeline["dataset"]))
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        page = Hands.create()
+        page = InFlightPage.create()
         errors, write_end = os.pipe()
         os.set_blocking(errors, False)
-        number = self._births.ask((theirs.fileno(), page, write_end))
+        number = self._forkserver.ask((theirs.fileno(), page, write_end))
         theirs.close()
         os.close(write_end)
-        hands = Hands(page)
+        in_flight = InFlightPage(page)
         os.close(page)
         facts = about(task=task, attempt=attempt, stages="+".join(order.start.stages))["facts"]
         limits, commands = _limits(order.start.limits), _commands(stages)
-        item = TaskProcess(task, attempt, Channel(ours), hands, limits, errors, self._book, facts, commands)
+        item = TaskProcess(task, attempt, Channel(ours), in_flight, limits, errors, self._book, facts, commands)
         self._processes[task] = self._awaited[number] = item
         loop = asyncio.get_running_loop()
         loop.add_reader(item.channel.fileno(), self._readable, item)
@@ -186,13 +186,13 @@ class Processes:
 
     def judge(self, now: float) -> list[TaskProcess]:
         """The tasks that are to be killed for what a stage does to them; each is told of once."""
-        self._births.reap_strangers(self._born_pids)
+        self._forkserver.reap_strangers(self._born_pids)
         guilty: list[TaskProcess] = []
         for item in self._processes.values():
             if item.killed_for or not item.pid:
                 continue
             spent_of = functools.partial(_spent_s, item.pid)
-            item.killed_for = fault(item.hands.read(), item.memory(), item.limits, now, spent_of)
+            item.killed_for = fault(item.in_flight.read(), item.memory(), item.limits, now, spent_of)
             if item.killed_for:
                 logger.warning("kills its process: %s", item.killed_for, extra={"facts": item.facts})
                 guilty.append(item)
@@ -202,7 +202,7 @@ class Processes:
         """What the thread that runs the stages has in hand, of each task that is there."""
         for item in self._processes.values():
             if item.pid:
-                yield item.task, item.attempt, item.hands.of(STAGES)
+                yield item.task, item.attempt, item.in_flight.of(STAGES)
 
     def resident_bytes(self, task: str) -> int:
         """The memory of a task that is its own or its commands'; 0 for one that is not there."""
@@ -246,7 +246,7 @@ class Processes:
 
     def kill_all(self) -> None:
         """End every task at once, and wait for the last; those that are still awaited end with their channels."""
-        self._births.close()
+        self._forkserver.close()
         living = [item for item in self._processes.values() if item.pid]
         for item in living:
             item.kill()
@@ -276,7 +276,7 @@ class Processes:
         if item.said_all:
             asyncio.get_running_loop().remove_reader(item.errors)
 
-    def _born(self, number: int, pid: int) -> None:
+    def _begun(self, number: int, pid: int) -> None:
         """Learn of the process's end from a pidfd, without a thread or a signal handler."""
         item = self._awaited.pop(number)
         item.pid = pid
@@ -295,7 +295,7 @@ class Processes:
         if item.doomed:
             item.kill()
 
-    def _stillborn(self, number: int, why: str) -> None:
+    def _not_started(self, number: int, why: str) -> None:
         """A task that was asked for never came: as if it had been killed, with nothing in hand."""
         item = self._awaited.pop(number)
         item.story.append(why)
@@ -313,7 +313,7 @@ class Processes:
         os.close(item.errors)
         item.errors = -1
         item.channel.close()
-        item.hands.close()
+        item.in_flight.close()
 
 
 def _limits(asked: pb.Limits) -> Limits:

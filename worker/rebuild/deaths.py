@@ -50,12 +50,12 @@ class Deaths:
                 # What killed behind dedup was let through.
                 chain.dedup.recall({})
         chain = self._chains[key]
-        assert chain.sentences is not None
+        assert chain.isolation is not None
         death = self._by_fragment[fragment.id][gap.first]
-        chain.sentences.learn(pb.ReadFragment(fragment=pb.Fragment(id=fragment.id), condemned=[death]))
+        chain.isolation.learn(pb.ReadFragment(fragment=pb.Fragment(id=fragment.id), condemned=[death]))
         for batch in chain.read(fragment, [gap]):
             if isinstance(batch, Batch):
-                return chain.taste(chain.process(batch))
+                return chain.probe(chain.process(batch))
         raise FormatError(f"{fragment.uri}: it has no record {gap.first} any more; the source was changed")
 
     def _learn(self, store: ObjectStore, closed: Closed) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         SealPolicy as SealPolicy,
         ShardOverlapped as ShardOverlapped,
     )
-    from headrace.worker.task.core.source import Reading as Reading
+    from headrace.worker.task.core.source import ReadQueue as ReadQueue
     from headrace.worker.task.core.task import (
         ORDER as ORDER,
         Dedup as Dedup,

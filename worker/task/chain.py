@@ -34,8 +34,8 @@ from headrace.stages.runtime import (
 )
 from headrace.store.ledger import Fragment, Gap, Range
 from headrace.store.shards import RecordName
-from headrace.worker.processes import STAGES, Hands
-from headrace.worker.task.isolation import ONE_BY_ONE, Sentences, reading_one_by_one, singly, try_writing
+from headrace.worker.processes import STAGES, InFlightPage
+from headrace.worker.task.isolation import ONE_BY_ONE, Isolation, reading_one_by_one, singly, try_writing
 from headrace.worker.task.merge import ranges_of
 
 #: What a source gives.
@@ -76,11 +76,11 @@ class Chain:
     """A fused chain: perhaps a source, then transforms, then perhaps a sink."""
 
     def __init__(
-        self, pipeline: Pipeline, names: Sequence[str], hands: Hands | None = None, *, alone: bool = False
+        self, pipeline: Pipeline, names: Sequence[str], in_flight: InFlightPage | None = None, *, alone: bool = False
     ) -> None:
-        self._hands = hands or Hands.private()
+        self._in_flight = in_flight or InFlightPage.private()
         #: Set in the solitary task: what it must not touch again.
-        self.sentences = Sentences() if alone else None
+        self.isolation = Isolation() if alone else None
         self.source: Source | None = None
         self.source_name = ""
         self.sink: Sink | None = None
@@ -138,10 +138,10 @@ class Chain:
     def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
         """The source's batches, timed."""
         assert self.source is not None
-        if self.sentences is None:
+        if self.isolation is None:
             yield from self._timed(fragment, gaps, self.source.read(fragment, gaps))
             return
-        for part in self.sentences.around(self.source_name, fragment, gaps):
+        for part in self.isolation.around(self.source_name, fragment, gaps):
             if isinstance(part, Batch):
                 yield part
             else:
@@ -164,11 +164,11 @@ class Chain:
         edges = dict(zip((gap.end for gap in gaps), (gap.first for gap in gaps[1:]), strict=False))
         at, count = gaps[0].first if gaps else 0, 1 if self._one_by_one else 0
         while True:
-            self._hands.take(STAGES, self.source_name, (Range(fragment.id, at, count),))
+            self._in_flight.take(STAGES, self.source_name, (Range(fragment.id, at, count),))
             watch = Watch()
             item = next(items, None)
             watch.stop(statistics)
-            self._hands.put_down(STAGES)
+            self._in_flight.clear(STAGES)
             if item is None:
                 return
             if not isinstance(item, FragmentEnd):
@@ -185,8 +185,8 @@ class Chain:
     def before_dedup(self, batch: Batch) -> Batch:
         """In the solitary task: the batch as it comes to the dedup stage, which another task is asked for."""
         batch = self._through(self.transforms[: self._dedup_at], batch)
-        if self.sentences is not None and self.dedup is not None:
-            batch = self.sentences.at(self.dedup.name, batch)
+        if self.isolation is not None and self.dedup is not None:
+            batch = self.isolation.at(self.dedup.name, batch)
         return batch
 
     def from_dedup(self, batch: Batch, match: Any) -> Batch:
@@ -202,26 +202,26 @@ class Chain:
     def _through(self, transforms: Sequence[tuple[str, Transform]], batch: Batch) -> Batch:
         for name, transform in transforms:
             statistics = self.statistics[name]
-            if self.sentences is not None:
-                batch = self.sentences.at(name, batch)
+            if self.isolation is not None:
+                batch = self.isolation.at(name, batch)
             before, lost = batch.rows.num_rows, batch.verdicts.num_rows
             watch = Watch(transform)
-            self._hands.take(STAGES, name, ranges_of(batch), timed=True)
+            self._in_flight.take(STAGES, name, ranges_of(batch), timed=True)
             batch = process_safely(transform, batch, name)
-            self._hands.put_down(STAGES)
+            self._in_flight.clear(STAGES)
             watch.stop(statistics)
             self._count(statistics, batch.length, before, batch.verdicts.num_rows - lost)
         return batch
 
-    def taste(self, batch: Batch) -> Batch:
+    def probe(self, batch: Batch) -> Batch:
         """In the solitary task: the batch without what is condemned at the sink, after a trial where one is wanted."""
-        if self.sentences is None or self.sink is None:
+        if self.isolation is None or self.sink is None:
             return batch
-        batch = self.sentences.at(self.sink_name, batch)
-        if self.sentences.on_trial(batch.fragment) and batch.rows.num_rows:
-            self._hands.take(STAGES, self.sink_name, ranges_of(batch))
+        batch = self.isolation.at(self.sink_name, batch)
+        if self.isolation.wants_probe(batch.fragment) and batch.rows.num_rows:
+            self._in_flight.take(STAGES, self.sink_name, ranges_of(batch))
             try_writing(self.sink, batch)
-            self._hands.put_down(STAGES)
+            self._in_flight.clear(STAGES)
         return batch
 
     def gathered(self, batch: Batch, watch: Watch) -> None:
@@ -255,7 +255,7 @@ class Chain:
     @property
     def _one_by_one(self) -> bool:
         """Whether the source has promised to read one record at a time."""
-        return self.sentences is not None and getattr(self.source, ONE_BY_ONE, 0) == 1
+        return self.isolation is not None and getattr(self.source, ONE_BY_ONE, 0) == 1
 
     @staticmethod
     def _count(statistics: StageStatistics, length: int, records: int, dropped: int) -> None:

@@ -1,10 +1,16 @@
-"""Duplicate dependencies: the records that the verdicts of a sink behind dedup name, read from the batches' tables."""
+"""What a task has to do with duplicates.
+
+Duplicate dependencies are the records that the verdicts of a sink behind dedup name, read from the batches' tables. A
+solitary task asks the decider of its pipeline: it has a way from source to sink, and no index of its own. The keys of
+its record travel by way of the controller (`controller/core/messages/dedup.py`), and the answer comes back.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -22,11 +28,17 @@ from headrace.stages.runtime import (
     ordinals_of,
 )
 from headrace.store import FormatError, ObjectStore, open_store
-from headrace.store.ledger import Closed, StoredObject
+from headrace.store.ledger import Closed, Range, StoredObject
 from headrace.store.shards import ROLE, SUFFIX, RecordName, encode_keys, read_table
+from headrace.worker.processes import STAGES, InFlightPage
 from headrace.worker.task.chain import Chain
 from headrace.worker.task.core.held import Name
 from headrace.worker.task.isolation import KILLED
+
+if TYPE_CHECKING:
+    from headrace.stages.dedup import Match
+
+logger = logging.getLogger("headrace.task")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,3 +159,38 @@ def recall_verdicts(chain: Chain, store: ObjectStore, closed: Closed) -> None:
 def names_from(message: pb.ReleaseClaims) -> list[RecordName]:
     """The records whose claims are released."""
     return [RecordName(item.fragment, row) for item in message.records for row in item.rows]
+
+
+def question_of(chain: Chain, number: int, batch: Batch) -> pb.DecisionAsked:
+    """The question whether the one record of a batch is a duplicate."""
+    assert chain.dedup is not None
+    keys = chain.dedup.question(batch)
+    return pb.DecisionAsked(number=number, fragment=batch.fragment, row=batch.first, keys=keys)
+
+
+def match_of(decision: pb.Decision) -> Match | None:
+    """What a record is a duplicate of, if of any."""
+    # Here, since it comes with a compiler, which few tasks need.
+    from headrace.stages.dedup import Match
+
+    return Match(RecordName(decision.fragment, decision.row), decision.near) if decision.duplicate else None
+
+
+def decide(chain: Chain, in_flight: InFlightPage, message: pb.AskDecision) -> pb.DecisionMade | None:
+    """What this task's dedup stage decides on a record of a solitary task; None where the question is none."""
+    dedup, asked = chain.dedup, message.question
+    assert dedup is not None
+    if len(asked.keys) != dedup.question_bytes:
+        # The asker's worker may be anybody's, and this task decides for all of them.
+        logger.warning(
+            "a question of %d bytes, where keys have %d, is not answered", len(asked.keys), dedup.question_bytes
+        )
+        return None
+    in_flight.take(STAGES, dedup.name, (Range(asked.fragment, asked.row, 1),), timed=True)
+    match = dedup.decide(RecordName(asked.fragment, asked.row), asked.keys)
+    in_flight.clear(STAGES)
+    decision = pb.Decision(number=asked.number)
+    if match is not None:
+        decision.duplicate, decision.near = True, match.near
+        decision.fragment, decision.row = match.name.fragment, match.name.row
+    return pb.DecisionMade(asker=message.asker, asker_attempt=message.asker_attempt, decision=decision)

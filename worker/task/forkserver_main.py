@@ -1,15 +1,15 @@
-"""The nursery: a process that has imported what tasks import, and forks one when its worker asks for it.
+"""The forkserver: a process that has imported what tasks import, and forks one when its worker asks for it.
 
     python -m headrace.worker.task.forkserver_main --control-fd N
 
 A task that is forked starts without the imports, which are most of the start of a Python process, and shares their
-memory. Of Headrace's stages the nursery has imported the commonest, of the user's none; what they load that is large
+memory. Of Headrace's stages the forkserver has imported the commonest, of the user's none; what they load that is large
 and does not change (`headrace.stages.shipping.preload`) it loads when it is told of it. It has one thread, keeps no
 file open and holds nothing else of any task.
 
 It forks twice. The process between ends at once, and the worker, which has made itself the reaper of orphans
 (prctl(2), PR_SET_CHILD_SUBREAPER), becomes the parent of the task: exit codes reach it as those of any child do, and
-the death of a nursery costs no task.
+the death of a forkserver costs no task.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _PR_SET_PDEATHSIG = 1
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Fork tasks until the worker is gone."""
-    parser = argparse.ArgumentParser(prog="headrace nursery")
+    parser = argparse.ArgumentParser(prog="headrace forkserver")
     parser.add_argument("--control-fd", type=int, required=True)
     parser.add_argument("--worker", type=int, default=0, help="the process id of the worker")
     args = parser.parse_args(argv)
@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if os.getppid() != worker:
         return 0  # it is gone already, and nobody else will say so
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    setproctitle.setproctitle("headrace nursery")
+    setproctitle.setproctitle("headrace forkserver")
     current = _current_folder()
     sys.path[:] = [path for path in sys.path if path not in ("", current)]
     _import_all()
@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     _preload(*asked)
                     continue
                 brought = tuple(channel.descriptors.popleft() for _ in range(DESCRIPTORS))
-                pid = _bear(channel, worker, brought)
+                pid = _fork(channel, worker, brought)
                 for descriptor in brought:
                     os.close(descriptor)
                 channel.send(msgpack.packb([asked, pid]))
@@ -126,14 +126,14 @@ def _preload(module: str, parameters: dict[str, Any]) -> None:
     try:
         preload.preload(module, parameters)
     except BaseException as error:  # noqa: BLE001 - a panic of Rust code is no Exception
-        print(f"nursery: {module} is not preloaded: {error}", file=sys.stderr, flush=True)
+        print(f"forkserver: {module} is not preloaded: {error}", file=sys.stderr, flush=True)
     from headrace.stages.runtime import give_back  # as late as the others: importing it first would be slower
 
     give_back()
     gc.freeze()
 
 
-def _bear(nursery: Channel, worker: int, brought: tuple[int, ...]) -> int:
+def _fork(forkserver: Channel, worker: int, brought: tuple[int, ...]) -> int:
     """Start a task; its process id, or 0 if the system would not."""
     told, tell = os.pipe()
     between = os.fork()
@@ -146,7 +146,7 @@ def _bear(nursery: Channel, worker: int, brought: tuple[int, ...]) -> int:
                 os._exit(0)
             os.close(told)
             os.close(tell)
-            nursery.close()
+            forkserver.close()
             os._exit(_live(own, worker, brought))
         finally:
             os._exit(1)
@@ -159,7 +159,7 @@ def _bear(nursery: Channel, worker: int, brought: tuple[int, ...]) -> int:
 
 def _live(between: int, worker: int, brought: tuple[int, ...]) -> int:
     """Be a task; its exit code."""
-    control, hands, errors = brought
+    control, in_flight, errors = brought
     os.dup2(errors, sys.stderr.fileno())
     os.close(errors)
     try:
@@ -171,10 +171,10 @@ def _live(between: int, worker: int, brought: tuple[int, ...]) -> int:
         _seed_anew()
         from headrace.worker.task import task
 
-        code = task.live(control, hands)
+        code = task.live(control, in_flight)
         sys.stdout.flush()
         sys.stderr.flush()
-    except BaseException as error:  # noqa: BLE001 - nothing of a task may go on as a nursery
+    except BaseException as error:  # noqa: BLE001 - nothing of a task may go on as a forkserver
         traceback.print_exc(file=sys.stderr)
         sys.stderr.flush()
         asked = error.code if isinstance(error, SystemExit) else None

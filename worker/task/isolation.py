@@ -45,24 +45,24 @@ def reading_one_by_one(stage: Stage) -> Stage:
     return replace(stage, parameters={**stage.parameters, ONE_BY_ONE: 1}) if ONE_BY_ONE in accepted else stage
 
 
-class Sentences:
+class Isolation:
     """Which records of a fragment are condemned, at which stages, and why."""
 
     def __init__(self) -> None:
         #: By fragment, ordinal and stage: a record may kill several stages.
         self._stories: dict[tuple[bytes, int, str], str] = {}
-        self._tried: set[bytes] = set()
+        self._probed: set[bytes] = set()
 
     def learn(self, message: pb.ReadFragment) -> None:
         """Take what comes with an order to read."""
         for item in message.condemned:
             self._stories[message.fragment.id, item.ordinal, item.stage] = item.story
         if message.trial:
-            self._tried.add(message.fragment.id)
+            self._probed.add(message.fragment.id)
 
-    def on_trial(self, fragment: bytes) -> bool:
+    def wants_probe(self, fragment: bytes) -> bool:
         """Whether a sink is to write each record of this fragment by itself first."""
-        return fragment in self._tried
+        return fragment in self._probed
 
     def at(self, stage: str, batch: Batch) -> Batch:
         """The batch of one record, without that record where it is condemned at this stage."""

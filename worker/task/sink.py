@@ -19,7 +19,7 @@ from headrace.protos import codec, control_pb2 as pb
 from headrace.stages.runtime import QUARANTINED, ROW, Batch, Shard, Shelving, Sink, give_back, ordinals_of
 from headrace.store import ObjectStore, StoreStalled
 from headrace.store.ledger import Range
-from headrace.worker.processes import STAGES, WRITER, Hands
+from headrace.worker.processes import STAGES, WRITER, InFlightPage
 from headrace.worker.task.chain import StageStatistics, Watch
 from headrace.worker.task.core import held
 from headrace.worker.task.core.sink import SealAsked, SealPolicy, ShardStalled, TimePassed
@@ -72,14 +72,14 @@ class TaskSink:
         version: str,
         epoch: int,
         policy: SealPolicy,
-        hands: Hands,
+        in_flight: InFlightPage,
         dependencies: DuplicateDependencies | None = None,
     ):
         self.name = name
         #: The time of the writer's thread, and when it began what it is at now (seconds, of perf_counter); 0: nothing.
         self.writer = StageStatistics()
         self._writes_since = 0.0
-        self._hands = hands
+        self._in_flight = in_flight
         self._sink = sink
         self._store = store
         self._version = version
@@ -140,13 +140,13 @@ class TaskSink:
     def _shelved(self, batch: Batch, ranges: tuple[Range, ...]) -> tuple[Batch, tuple[int, int, int]]:
         """A batch as the sink keeps it; its size by the sink's measure, and bytes of it in memory and on the shelf."""
         held, shelved = _bytes_of(batch), 0
-        self._hands.take(STAGES, self.name, ranges)
+        self._in_flight.take(STAGES, self.name, ranges)
         size = self._sink.measure(batch)
         if isinstance(self._sink, Shelving):
             batch = self._sink.shelve(batch, self._store)
             if batch.scratch is not None and not batch.scratch.is_memory:
                 held, shelved = _bytes_of(batch), max(0, held - _bytes_of(batch))
-        self._hands.put_down(STAGES)
+        self._in_flight.clear(STAGES)
         return batch, (size, held, shelved)
 
     def tick(self) -> None:
@@ -221,7 +221,7 @@ class TaskSink:
         watch = Watch()
         self._writes_since = time.perf_counter()
         ranges = [Range(item.fragment, item.first, item.count, item.offset, item.length) for item in batches]
-        self._hands.take(WRITER, self.name, ranges)
+        self._in_flight.take(WRITER, self.name, ranges)
         try:
             prefix = f"shards/{self._epoch}/"
             shard = self._sink.write(batches, self._store, prefix)
@@ -230,7 +230,7 @@ class TaskSink:
             return shard
         finally:
             give_back()
-            self._hands.put_down(WRITER)
+            self._in_flight.clear(WRITER)
             self._writes_since = 0.0
             watch.stop(self.writer)
 

@@ -22,7 +22,7 @@ from headrace.stages.runtime import (
 )
 from headrace.store.ledger import UNKNOWN, Fragment
 from headrace.worker.task.chain import Chain
-from headrace.worker.task.core.source import Reading
+from headrace.worker.task.core.source import ReadQueue
 
 #: Bytes of a draft up to which it may share a batch, and bytes and drafts with which a batch is full, if it is not
 #: before by what the source was told.
@@ -44,7 +44,7 @@ _NOTHING = FragmentEnd(UNKNOWN)
 class TaskSource:
     """The source of one task."""
 
-    def __init__(self, chain: Chain, reading: Reading) -> None:
+    def __init__(self, chain: Chain, reading: ReadQueue) -> None:
         self.core = reading
         self._chain = chain
         self._open: tuple[Fragment, Iterator[Batch | Draft | FragmentEnd | Compared | None]] | None = None

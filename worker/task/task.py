@@ -1,6 +1,6 @@
 """A task: one process that runs one attempt of a fused chain of stages, and dies with its worker.
 
-The nursery (worker/task/forkserver_main.py) forks it. It talks to its worker over the control channel alone. One loop
+The forkserver (worker/task/forkserver_main.py) forks it. It talks to its worker over the control channel alone. A loop
 on one thread takes commands, reads or receives a batch, runs the stages, hands the result to a sink or a link, and
 sleeps when there is nothing to do; only a sink's writes run beside it.
 """
@@ -29,18 +29,20 @@ from headrace.store.ledger import Fragment
 from headrace.transport import LinkEnd, Receiver, Sender, TransportError
 from headrace.transport.core import Frame, FrameKind
 from headrace.worker.links import DESCRIPTORS, Attached, Inbox, Outbox, attach
-from headrace.worker.processes import Channel, ChannelClosed, Hands
+from headrace.worker.processes import Channel, ChannelClosed, InFlightPage
 from headrace.worker.task.chain import Chain, StageStatistics, Watch
-from headrace.worker.task.codec import (
-    batch_to_frame,
-    frame_to_batch,
-    sweep_frame,
-)
+from headrace.worker.task.codec import batch_to_frame, frame_to_batch, sweep_frame
 from headrace.worker.task.core import messages
 from headrace.worker.task.core.task import Dedup, TaskCore, TaskState
 from headrace.worker.task.coverage import ConservationError
-from headrace.worker.task.dedup_client import decide, match_of, question_of
-from headrace.worker.task.dependencies import DuplicateDependencies, begin_dedup, names_from
+from headrace.worker.task.dependencies import (
+    DuplicateDependencies,
+    begin_dedup,
+    decide,
+    match_of,
+    names_from,
+    question_of,
+)
 from headrace.worker.task.merge import ranges_of
 from headrace.worker.task.sink import TaskSink, log_proposal, policy_of
 from headrace.worker.task.source import TaskSource
@@ -67,7 +69,7 @@ ORPHANED = 75
 class Task:
     """The shell of one attempt."""
 
-    def __init__(self, channel: Channel, start: pb.TaskCommand, hands: Hands) -> None:
+    def __init__(self, channel: Channel, start: pb.TaskCommand, in_flight: InFlightPage) -> None:
         order = start.start
         self._channel = channel
         self._task, self._attempt = start.task, start.attempt
@@ -75,8 +77,8 @@ class Task:
         pipeline = Pipeline.from_dict(json.loads(order.pipeline_json))
         #: The cause of the last command of each kind.
         self._causes = {"start": start.cause}
-        self._hands = hands
-        self._chain = Chain(pipeline, list(order.stages), hands, alone=order.alone)
+        self._in_flight = in_flight
+        self._chain = Chain(pipeline, list(order.stages), in_flight, alone=order.alone)
         if unlike_here := unlike(pipeline.environment):
             self._chain.facts[f"{ENVIRONMENT_OF}{self._task}"] = "; ".join(unlike_here)
         self._remote = _remote(order)
@@ -100,7 +102,7 @@ class Task:
                 version=order.version,
                 epoch=order.epoch,
                 policy=policy_of(order, self._chain.sink),
-                hands=hands,
+                in_flight=in_flight,
                 dependencies=DuplicateDependencies.of(pipeline, self._chain.sink_name),
             )
         if self._chain.dedup is not None:
@@ -167,7 +169,7 @@ class Task:
                 self._say(asked=question_of(self._chain, command.number, command.batch))
                 return False
             case messages.Decide():
-                if (decided := decide(self._chain, self._hands, command.question)) is not None:
+                if (decided := decide(self._chain, self._in_flight, command.question)) is not None:
                     self._say(decided=decided)
             case _:
                 self._process(command)
@@ -246,7 +248,7 @@ class Task:
 
     def _hold(self, batch: Batch) -> None:
         assert self._sink is not None
-        batch = self._chain.taste(batch)
+        batch = self._chain.probe(batch)
         watch = Watch()
         self._sink.add(batch)
         self._chain.gathered(batch, watch)
@@ -321,8 +323,8 @@ class Task:
                 self._do(messages.ListAsked(message.list.listing))
             case "reads":
                 for item in message.reads.reads:
-                    if self._chain.sentences is not None:
-                        self._chain.sentences.learn(item)
+                    if self._chain.isolation is not None:
+                        self._chain.isolation.learn(item)
                     self._do(messages.ReadAsked(codec.fragment_from(item.fragment), codec.gaps_from(item.gaps)))
             case "sweep":
                 self._do(messages.SweepAsked(message.sweep.sweep, message.sweep.halt))
@@ -454,7 +456,7 @@ def _drain(descriptor: int) -> None:
 
 
 def _first_command(channel: Channel) -> pb.TaskCommand:
-    """Wait for the order that this attempt is born with. The worker is alive or the channel closes."""
+    """Wait for the order that this attempt starts with. The worker is alive or the channel closes."""
     poll = select.poll()
     poll.register(channel.fileno(), select.POLLIN)
     while not (messages := channel.receive()):
@@ -463,7 +465,7 @@ def _first_command(channel: Channel) -> pb.TaskCommand:
     return pb.TaskCommand.FromString(messages[0])
 
 
-def live(control: int, hands: int) -> int:
+def live(control: int, in_flight: int) -> int:
     """Run the task that the worker asks for over the control channel; the exit code. Both are descriptors."""
     channel = Channel(socket.socket(fileno=control))
     task = attempt = None
@@ -472,7 +474,7 @@ def live(control: int, hands: int) -> int:
         task, attempt = start.task, start.attempt
         keep_logbook(task, memory=False)
         setproctitle.setproctitle(f"headrace task {task} attempt {attempt}")
-        code = Task(channel, start, Hands(hands)).run()
+        code = Task(channel, start, InFlightPage(in_flight)).run()
         channel.write_out(LAST_WORDS_S)
         return code
     except ChannelClosed:

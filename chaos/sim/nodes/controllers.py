@@ -83,7 +83,7 @@ class SimulatedController:
                 self._handle(event, worker)
             self._handle(core.TimePassed())
 
-    def attends(self, worker: str, life: int) -> bool:
+    def admits(self, worker: str, life: int) -> bool:
         """Whether a worker's session would be taken now."""
         older = self.sessions.get(worker)
         if not self.alive or self.frozen or (older is not None and older.life != life):

@@ -1,14 +1,22 @@
-"""A simulated sink: the core that tasks run, and shards that are written to the simulated store."""
+"""A simulated sink: the core that tasks run, and shards that are written to the simulated store.
+
+A ghost is a sink that was given up as lost. It wakes and proposes parts of what another sink has by now: a rare
+coincidence, since the range was read again and both are about to propose it. The ghost may even have another verdict,
+where a record kills at some times only, and it may name a record that is not in the log yet.
+
+It speaks in the name of the sink that it comes before, since an attempt is believed by the session of its worker alone
+and not every sink has had an attempt before this one. Answers to it are nobody's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import assert_never
 
 from headrace.chaos.sim.network import Frame
-from headrace.chaos.sim.nodes import ghosts
 from headrace.chaos.sim.nodes.parts import Member, core_of
-from headrace.chaos.sim.world import GHOST_PROPOSALS, HELD_BYTES, Part, keys_of
+from headrace.chaos.sim.storage import CALM
+from headrace.chaos.sim.world import GHOST_PROPOSALS, HELD_BYTES, Name, Part, keys_of
 from headrace.controller.core.messages import (
     AnswerNeeds,
     AnswerProposal,
@@ -28,9 +36,11 @@ POLICY = SealPolicy(target_bytes=120, held_bytes_max=200, age_s=2.0)
 TARGET_BYTES = 8
 #: Behind dedup a sink has room for so many verdicts that wait for the records that they name.
 WAITING = 16
-LEANING_POLICY = SealPolicy(target_bytes=120, held_bytes_max=200 + WAITING * NEED_BYTES, age_s=2.0)
+DEPENDENT_POLICY = SealPolicy(target_bytes=120, held_bytes_max=200 + WAITING * NEED_BYTES, age_s=2.0)
 
 
+#: Share of ghosts whose record killed them, and of those that meet a log that does not answer; for seconds.
+KILLED_SHARE, SILENT_SHARE, SILENT_S = 0.5, 0.5, (0.3, 2.0)
 #: What was written, and the objects that hold it.
 Written = tuple[tuple[Part, ...], tuple[StoredObject, ...]]
 
@@ -40,7 +50,7 @@ class SimulatedSink:
 
     def __init__(self, task: Member, name: str) -> None:
         self.name = name
-        self.policy = LEANING_POLICY if task.cluster.corpus.texts is not None else POLICY
+        self.policy = DEPENDENT_POLICY if task.cluster.corpus.texts is not None else POLICY
         self._dependent = task.cluster.corpus.texts is not None
         self.core = HeldBatches[Part, Written](self.policy, dependent=self._dependent)
         #: Make the next shard claim one record twice and another not at all: a broken stage got past the sink.
@@ -161,7 +171,7 @@ class SimulatedSink:
     def _propose(self, command: core.ProposeBatches[Part, Written]) -> None:
         # A ghost has what the shard was to be, also where a broken stage has got into it.
         meant = tuple(join(command.batches))
-        if (self.haunted or self._haunts()) and ghosts.wake(self._task, meant, self._ghost):
+        if (self.haunted or self._haunts()) and _wake_ghost(self._task, meant, self._ghost):
             self.haunted = False
         self._task.say(self._proposal(command))
 
@@ -228,3 +238,49 @@ def join(parts: Sequence[Part]) -> list[Part]:
 
 def _bytes(bits: int, item: Range) -> bytes:
     return bits.to_bytes((item.count + 7) // 8, "little")
+
+
+def _dependent_within(content: Sequence[Part]) -> tuple[Name, Name] | None:
+    """A duplicate of a shard, and the record of the same shard that it names; None if there is none."""
+    for part in content:
+        for row, target in part.duplicates:
+            if _holder(content, target) is not None:
+                return (part.item.fragment, row), target
+    return None
+
+
+def _wake_ghost(task: Member, content: Sequence[Part], make: Callable[[int, tuple[Part, ...]], ShardProposed]) -> bool:
+    """Propose a record that a duplicate of this shard names, and then the duplicate. False if there is none."""
+    pair = _dependent_within(content)
+    if pair is None:
+        return False
+    world, cluster = task.cluster.world, task.cluster
+    duplicate, target = pair
+    kept = _one(content, target)
+    if world.chance(KILLED_SHARE):
+        cluster.corpus.spook(target)
+        kept = kept._replace(kept=0, other=1, quarantined=1)
+    if world.chance(SILENT_SHARE):
+        cluster.log.error_share = 1.0
+        world.after(world.between(*SILENT_S), _answer_again, task)
+    world.note(task.name, "is haunted: a ghost proposes", (kept, duplicate))
+    task.say(make(GHOST_PROPOSALS, (kept,)))
+    task.say(make(GHOST_PROPOSALS + 1, (_one(content, duplicate),)))
+    return True
+
+
+def _answer_again(task: Member) -> None:
+    task.cluster.log.error_share = 0.0 if task.cluster.quiet else CALM
+
+
+def _holder(content: Sequence[Part], name: Name) -> Part | None:
+    fragment, row = name
+    for part in content:
+        if part.item.fragment == fragment and part.item.first <= row < part.item.end:
+            return part if part.kept >> (row - part.item.first) & 1 else None
+    return None
+
+
+def _one(content: Sequence[Part], name: Name) -> Part:
+    item = Range(name[0], name[1], 1)
+    return next(part for part in content if part.holds(item)).cut(item)

@@ -10,7 +10,7 @@ from headrace.chaos.sim.network import Order, Session, SimulatedLink
 from headrace.chaos.sim.nodes.parts import Cluster, Member
 from headrace.chaos.sim.nodes.tasks import SimulatedTask
 from headrace.controller.core.messages import dedup, messages as core
-from headrace.worker.core import Obedience, Roll, supervisor
+from headrace.worker.core import Fencing, LiveTasks, supervisor
 
 #: Seconds that a worker stays with a controller that leads nothing, and of silence that it bears.
 PATIENCE_S = 4.0
@@ -35,7 +35,7 @@ class SimulatedWorker:
         self._links: dict[str, SimulatedLink] = {}
         #: What the tasks say while no controller listens is kept and sent later, as the daemon does.
         self._outbox: deque[core.Event] = deque()
-        self._obedience, self._roll = Obedience(), Roll()
+        self._fencing, self._live = Fencing(), LiveTasks()
         self._next = 0
         self._seeking = False
         #: What dead tasks had in hand, and what their worker killed them for.
@@ -61,7 +61,7 @@ class SimulatedWorker:
         self._supervisor = supervisor.Supervisor()
         self._outbox.clear()
         self._links.clear()
-        self._obedience, self._roll = Obedience(), Roll()
+        self._fencing, self._live = Fencing(), LiveTasks()
         self._timer_at, self._seeking = None, False
         self._waiting.clear()
         self.frozen_until = 0.0
@@ -138,7 +138,7 @@ class SimulatedWorker:
             return
         self._seeking = False
         controller = self.cluster.controllers[self._next % len(self.cluster.controllers)]
-        if not controller.attends(self.name, self._life):
+        if not controller.admits(self.name, self._life):
             self._next += 1
             self._seek()
             return
@@ -154,11 +154,11 @@ class SimulatedWorker:
                 fenced=entry.fenced,
                 linked=entry.linked,
             )
-            for task, entry in self._roll.tasks.items()
+            for task, entry in self._live.tasks.items()
         )
         links = tuple(
             core.RunningLink(link, joint.sender[1], joint.receiver[1], joint.generation)
-            for link, joint in self._roll.links.items()
+            for link, joint in self._live.links.items()
         )
         self.cluster.world.note(self.name, f"registers with {controller.name}, running", running)
         event = core.WorkerRegistered(
@@ -177,7 +177,7 @@ class SimulatedWorker:
         self.cluster.world.after(PATIENCE_S, self._look, session)
 
     def _look(self, session: Session) -> None:
-        """Is the controller that this worker attends worth attending?"""
+        """Is the controller worth staying with?"""
         if self.session is not session or not session.open or self._postponed(self._look, session):
             return
         if session.controller.frozen:
@@ -213,7 +213,7 @@ class SimulatedWorker:
         if not self.alive or self._postponed(self.take, order):
             return
         command, given, ticket = order
-        if not self._obedience.obeys(given.term, given.log, given.log_term):
+        if not self._fencing.admits(given.term, given.log, given.log_term):
             return
         self.cluster.checker.obeyed(self.name, self._life, given)
         self.cluster.world.note(self.name, "is told", command)
@@ -244,13 +244,13 @@ class SimulatedWorker:
         """An end of a link between workers found it cut."""
         if self._postponed(self.link_cut, task, attempt, link, generation, reason):
             return
-        self._roll.cut(link, generation)
+        self._live.cut(link, generation)
         self.said(core.LinkLost(task, attempt, link, generation, reason))
 
     def _make_link(self, command: core.MakeLink, ticket: bytes) -> None:
         if command.sender_worker != command.receiver_worker:
             ends = (command.sender, command.sender_attempt), (command.receiver, command.receiver_attempt)
-            self._roll.linked(command.link, *ends, command.generation)
+            self._live.linked(command.link, *ends, command.generation)
             self.cluster.wires.told(self, command, ticket)
             return
         sender = self.tasks.get((command.sender, command.sender_attempt))
@@ -258,7 +258,7 @@ class SimulatedWorker:
         if sender is None or receiver is None:
             return
         ends = (command.sender, command.sender_attempt), (command.receiver, command.receiver_attempt)
-        self._roll.linked(command.link, *ends, command.generation)
+        self._live.linked(command.link, *ends, command.generation)
         window = self.cluster.window_bytes
         link = SimulatedLink(self.cluster.world, command.link, sender, receiver, command.receiver_stage, window)
         self._links[command.link] = link
@@ -276,7 +276,7 @@ class SimulatedWorker:
         if self._postponed(self._pass_up, event):
             return
         if isinstance(event, core.TaskReady):
-            self._roll.ready(event.task, event.attempt, event.facts)
+            self._live.ready(event.task, event.attempt, event.facts)
         if self.session is not None and self.session.open:
             self.session.report(event)
         else:
@@ -290,7 +290,7 @@ class SimulatedWorker:
     def _exited(self, task: Member, code: int, life: int) -> None:
         if life == self._life and self.alive and not self._postponed(self._exited, task, code, life):
             self.tasks.pop((task.name, task.attempt), None)
-            self._roll.exited(task.name, task.attempt)
+            self._live.exited(task.name, task.attempt)
             self._stories[task.name, task.attempt] = task
             self._supervise(supervisor.ProcessExited(task.name, task.attempt, code))
             self._stories.pop((task.name, task.attempt), None)
@@ -318,7 +318,7 @@ class SimulatedWorker:
     def _spawn(self, order: core.StartTask) -> None:
         task = SimulatedTask(self, order)
         self.tasks[order.task, order.attempt] = task
-        self._roll.started(order.task, order.attempt, order.version, order.epoch, fenced=order.fenced)
+        self._live.started(order.task, order.attempt, order.version, order.epoch, fenced=order.fenced)
         self.cluster.world.after(self.cluster.world.between(0.05, 0.6), task.begin)
 
     def _cut(self, command: supervisor.CutLinks) -> None:

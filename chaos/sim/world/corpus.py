@@ -23,7 +23,7 @@ from headrace.store.ledger import Fragment, Range
 #: Records that a source puts into a batch, and what each counts as at a sink.
 BATCH_RECORDS_MAX = 8
 HELD_BYTES = 10
-#: The first number of the proposals of a ghost (`nodes/ghosts.py`).
+#: The first number of the proposals of a ghost (`nodes/sinks.py`).
 GHOST_PROPOSALS = 1 << 30
 #: The bytes of a record in a simulated fragment; offsets follow from it.
 RECORD_BYTES = 10

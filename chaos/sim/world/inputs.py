@@ -32,6 +32,8 @@ GET_BYTES = 16 * RECORD_BYTES
 class InputObjects:
     """The objects as they stand; as much of an `ObjectStore` as a reader needs."""
 
+    capabilities = Capabilities()
+
     def __init__(self, world: World, corpus: Corpus) -> None:
         self._world, self._corpus = world, corpus
         self.uri = "sim://input"

@@ -57,7 +57,7 @@ class Remembered:
 class Sink:
     """The core of a sink, and the fates of the records that it holds: kept, or what each is a duplicate of."""
 
-    core: sinks.Gathering = field(default_factory=lambda: sinks.Gathering(sinks.SealPolicy(age_s=1e9), leans=True))
+    core: sinks.Gathering = field(default_factory=lambda: sinks.Gathering(sinks.SealPolicy(age_s=1e9), dependent=True))
     link: list[Range] = field(default_factory=list[Range])
     asked: dict[int, tuple[Range, ...]] = field(default_factory=dict[int, tuple[Range, ...]])
     proposed: dict[int, tuple[Range, ...]] = field(default_factory=dict[int, tuple[Range, ...]])

@@ -1,4 +1,4 @@
-"""When a task gives back what is free. That it does is in tests/worker/processes/test_cradle.py."""
+"""When a task gives back what is free. That it does is in tests/worker/processes/test_forkserver_start.py."""
 
 import pytest
 

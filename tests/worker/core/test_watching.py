@@ -8,18 +8,20 @@ import pytest
 
 from headrace.store.ledger.core.entries import Range
 from headrace.worker.core.watchdog import Held, InHand, Limits, Memory, fault
-from headrace.worker.processes.in_flight import RANGES_MAX, STAGES, WRITER, Hands
+from headrace.worker.processes.in_flight import RANGES_MAX, STAGES, WRITER, InFlightPage
 from headrace.worker.processes.processes import _spent_s
 
 FILE = b"f" * 16
 NOTHING = Memory(0)
 
+Pages = tuple[InFlightPage, InFlightPage]
+
 
 @pytest.fixture
-def pages() -> tuple[Hands, Hands]:
+def pages() -> tuple[InFlightPage, InFlightPage]:
     """The task's view of a page, and the worker's."""
-    descriptor = Hands.create()
-    views = Hands(descriptor), Hands(descriptor)
+    descriptor = InFlightPage.create()
+    views = InFlightPage(descriptor), InFlightPage(descriptor)
     os.close(descriptor)
     return views
 
@@ -52,7 +54,7 @@ def test_a_computing_source_or_sink_has_as_many_processor_seconds(count: int, al
     assert fault(found, NOTHING, limits, 1e6, {7: 100.1 + allowed_s}.__getitem__) == story
 
 
-def test_a_page_says_which_thread_has_it_and_its_time(pages: tuple[Hands, Hands]) -> None:
+def test_a_page_says_which_thread_has_it_and_its_time(pages: Pages) -> None:
     task, worker = pages
     before = time.thread_time()
     task.take(STAGES, "read", (Range(FILE, 0, 0),))
@@ -71,7 +73,7 @@ def test_memory_above_the_cap_is_told_in_mebibytes() -> None:
     assert fault([], Memory(1 << 50), Limits(), 0.0, idle) == ""
 
 
-def test_the_worker_reads_what_the_task_has_in_hand(pages: tuple[Hands, Hands]) -> None:
+def test_the_worker_reads_what_the_task_has_in_hand(pages: Pages) -> None:
     task, worker = pages
     assert worker.read() == []
     task.take(STAGES, "keep", (Range(FILE, 3, 4, 30, 40),), timed=True)
@@ -79,11 +81,11 @@ def test_the_worker_reads_what_the_task_has_in_hand(pages: tuple[Hands, Hands]) 
     stages, writer = worker.read()
     assert (stages.timed, stages.items) == (True, (InHand("keep", Range(FILE, 3, 4, 30, 40)),))
     assert (writer.timed, [item.range.count for item in writer.items]) == (False, [2, 1])
-    task.put_down(STAGES)
+    task.clear(STAGES)
     assert [item.items[0].stage for item in worker.read()] == ["write"]
 
 
-def test_a_shard_of_too_many_ranges_harms_no_other_slot(pages: tuple[Hands, Hands]) -> None:
+def test_a_shard_of_too_many_ranges_harms_no_other_slot(pages: Pages) -> None:
     task, worker = pages
     far = 1 << 40
     task.take(STAGES, "keep", [Range(FILE, far + at, 1, far, far) for at in range(2 * RANGES_MAX)])

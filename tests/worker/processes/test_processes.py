@@ -61,7 +61,7 @@ class Ward:
         self.exited[item.attempt] = code
 
 
-def attended(scene: Callable[[Ward], Any]) -> None:
+def run_in_loop(scene: Callable[[Ward], Any]) -> None:
     async def act() -> None:
         ward = Ward()
         ward.processes.open()
@@ -88,7 +88,7 @@ def test_a_dead_attempt_is_its_ends_to_tell_and_no_orphan() -> None:
         await ward.until(lambda: 1 in ward.exited)
         assert ward.exited == {1: -signal.SIGKILL}
 
-    attended(scene)
+    run_in_loop(scene)
 
 
 def test_a_dead_tasks_story_ends_though_stderr_stays_open() -> None:
@@ -104,4 +104,4 @@ def test_a_dead_tasks_story_ends_though_stderr_stays_open() -> None:
         os.close(errors)
         assert ward.stories[1] == "it is about to break"
 
-    attended(scene)
+    run_in_loop(scene)

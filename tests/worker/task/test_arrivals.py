@@ -13,7 +13,7 @@ from headrace.stages.library.stages import read_jsonl, write_jsonl
 from headrace.transport.core.frame import Frame, FrameKind
 from headrace.transport.errors import TransportError
 from headrace.worker.processes.channel import Channel
-from headrace.worker.processes.in_flight import Hands
+from headrace.worker.processes.in_flight import InFlightPage
 from headrace.worker.task.codec import sweep_frame
 from headrace.worker.task.core import messages
 from headrace.worker.task.core.task import TaskState
@@ -31,7 +31,7 @@ def task(tmp_path: Path) -> Iterator[Task]:
     )
     mine, theirs = socket.socketpair()
     with mine, theirs:
-        yield Task(Channel(mine), pb.TaskCommand(task="p/lines.0", attempt=1, start=order), Hands.private())
+        yield Task(Channel(mine), pb.TaskCommand(task="p/lines.0", attempt=1, start=order), InFlightPage.private())
 
 
 @pytest.mark.parametrize("kind", FrameKind)

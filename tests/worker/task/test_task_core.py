@@ -10,10 +10,9 @@ import pytest
 from headrace.store.ledger.core.entries import Fragment, Range
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 from headrace.worker.task.core import messages
-from headrace.worker.task.core.dedup_client import ASK_AGAIN_S
 from headrace.worker.task.core.held import HeldBatches
 from headrace.worker.task.core.sink import SealPolicy
-from headrace.worker.task.core.task import LISTING_AGAIN_S, ORDER, Dedup, TaskCore, TaskState
+from headrace.worker.task.core.task import ASK_AGAIN_S, LISTING_AGAIN_S, ORDER, Dedup, TaskCore, TaskState
 
 FILE = Fragment.named("read", "a", "1", start=0, end=-1, reader="lines", size=1)
 FIRST = Range(FILE.id, 0, 3, 0, 30)

@@ -146,7 +146,7 @@ class HeldBatches(Generic[B, R]):
     def __init__(self, policy: SealPolicy, *, dependent: bool = False) -> None:
         self.policy = policy
         self._dependent = dependent
-        self._gathering = Gathering(policy, leans=dependent)
+        self._gathering = Gathering(policy, dependent=dependent)
         self._gathered: dict[tuple[bytes, int], B] = {}
         self._shards: dict[int, list[B]] = {}
         self._results: dict[int, R] = {}

@@ -1,7 +1,7 @@
 """What a sink holds, when it seals, and what becomes of each proposal: the pure half of a sink.
 
 A batch is gathered, then part of a shard that is being written, then of a proposal that waits for its answer, then
-closed. Until it is closed it is held: its records are in this task's hands and a sweep says so. A shard is sealed when
+closed. Until it is closed it is held: this task has its records and a sweep says so. A shard is sealed when
 the kept rows reach the target size, or the held bytes their limit, or the oldest batch its age, or when the controller
 asks. So nothing stays open for want of kept rows. Where most of the very first records are quarantined it is sealed at
 once: the ledger hears of it while little is read, and the run may be ended (controller/core/run/publishing.py).
@@ -30,7 +30,7 @@ PROPOSE_AGAIN_S = 2.0
 #: Seconds before a shard that stalled is written again, doubled for each time in a row up to WRITE_AGAIN_S_MAX.
 WRITE_AGAIN_S = 0.5
 WRITE_AGAIN_S_MAX = 5.0
-#: Seconds before verdicts that lean on what is not closed yet are asked for again, where all is to be committed; and
+#: Seconds before verdicts that name a record which is still open are asked for again, where all is to be committed; and
 #: what one of them counts as held, in bytes.
 NEEDS_AGAIN_S = 0.2
 NEED_BYTES = 256
@@ -246,10 +246,10 @@ class _Shard:
 class Gathering:
     """The state machine of one sink in one task."""
 
-    def __init__(self, policy: SealPolicy, *, leans: bool = False) -> None:
+    def __init__(self, policy: SealPolicy, *, dependent: bool = False) -> None:
         self.policy = policy
-        #: Whether batches may hold verdicts that lean on other records.
-        self._leans = leans
+        #: Whether batches may hold verdicts that name other records.
+        self._dependent = dependent
         #: Not before this is a seal that was asked for taken up again.
         self._again_at = 0.0
         self._ranges: list[Range] = []
@@ -283,7 +283,7 @@ class Gathering:
         return next((shard.trouble for shard in self._shards.values() if shard.trouble), "")
 
     def held(self, fragment: bytes | None = None) -> list[Range]:
-        """Every range in this sink's hands, for a sweep; or those of one fragment."""
+        """Every range that this sink holds, for a sweep; or those of one fragment."""
         if fragment is not None:
             places = (self._of, *(shard.of for shard in self._shards.values()))
             return [item for place in places for item in place.get(fragment, ())]
@@ -293,7 +293,7 @@ class Gathering:
         return everything
 
     def asks(self, shard: int) -> bool:
-        """Whether a shard waits to be told what its duplicates may lean on."""
+        """Whether a shard waits for the records that its duplicates name."""
         return shard in self._shards and self._shards[shard].state is ShardState.ASKING
 
     def wake_at(self) -> float | None:
@@ -372,10 +372,10 @@ class Gathering:
         return self._begin(shard, reason, now)
 
     def _begin(self, shard: _Shard, why: str, now: float) -> list[Command]:
-        """A shard of a number that no other has had: ask what it leans on, or write it."""
+        """A shard of a number that no other has had: ask what its duplicates name, or write it."""
         self._count += 1
         self._shards[shard.number] = shard
-        if not self._leans:
+        if not self._dependent:
             return [WriteShard(shard.number, shard.ranges, why)]
         shard.state, shard.proposed_at = ShardState.ASKING, now
         return [AskNeeds(shard.number, shard.ranges)]

@@ -11,7 +11,7 @@ from headrace.store.ledger import UNKNOWN, Fragment, Gap
 _Order = tuple[bytes, str | None]
 
 
-class Reading:
+class ReadQueue:
     """Fragments in the order given, each with the gaps that are still to be sent.
 
     One that is given without a gap is to be compared under the version that it is given with. To read it and to compare

@@ -13,8 +13,6 @@ from enum import Enum
 from typing import Any, Generic, TypeVar, assert_never
 
 from headrace.store.ledger import Range
-from headrace.worker.core import arrivals
-from headrace.worker.task.core.dedup_client import Asking
 from headrace.worker.task.core.held import HeldBatches
 from headrace.worker.task.core.messages import (
     AnswerSweep,
@@ -52,12 +50,14 @@ from headrace.worker.task.core.messages import (
     SweepAsked,
     Turned,
 )
-from headrace.worker.task.core.source import Reading
-from headrace.worker.task.core.sweep import Sweeping
+from headrace.worker.task.core.source import ReadQueue
 
 #: Seconds after which a source that had nothing more to list is asked again.
 LISTING_AGAIN_S = 0.5
 
+
+#: Seconds without an answer after which a question is asked again; the same question has the same answer.
+ASK_AGAIN_S = 1.0
 
 B = TypeVar("B")
 D = TypeVar("D")
@@ -89,6 +89,113 @@ class TaskState(Enum):
     IDLE = "idle"
 
 
+class SweepMarkers:
+    """Markers on their way through the task: which has come in on which input (`controller/core/run/input/intake.py`).
+
+    A sweep is due when the controller has asked for it and every input has brought its marker. A source has no inputs
+    and is asked alone. A marker of an abandoned sweep is lower than the one asked for and moves nothing.
+    """
+
+    def __init__(self) -> None:
+        self._asked = 0
+        self._halt = False
+        self._done = 0
+        self._inputs: dict[str, int] = {}
+
+    def asked(self, sweep: int, *, halt: bool = False) -> None:
+        """The controller asks for a sweep; `halt`: let go of what has not been sent."""
+        if sweep > self._asked:
+            self._asked, self._halt = sweep, halt
+
+    def opened(self, link: str) -> None:
+        """An input link stands."""
+        self._inputs.setdefault(link, 0)
+
+    def closed(self, link: str) -> None:
+        """An input link is gone; nothing more comes on it."""
+        self._inputs.pop(link, None)
+
+    def arrived(self, link: str, sweep: int) -> None:
+        """A marker came in, behind all that was sent before it on this link."""
+        if link in self._inputs:
+            self._inputs[link] = max(self._inputs[link], sweep)
+
+    @property
+    def halting(self) -> bool:
+        """Whether the sweep that is due wants sources to let go of what they have not sent."""
+        return self._halt
+
+    def due(self) -> int | None:
+        """The sweep to pass on and answer now."""
+        if self._asked > self._done and all(seen >= self._asked for seen in self._inputs.values()):
+            return self._asked
+        return None
+
+    def passed(self, sweep: int) -> None:
+        """The marker was passed on and the answer given."""
+        self._done = max(self._done, sweep)
+
+
+class PendingQuestion:
+    """The one question that a solitary task may have on its way to the decider.
+
+    Only the source has its record meanwhile, and has not sent it: a sweep says so, and one that halts lets go of it. An
+    answer to any question but the last is of no use.
+    """
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._due_at: float | None = None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a question has no answer yet."""
+        return self._due_at is not None
+
+    @property
+    def number(self) -> int:
+        """The number of the last question."""
+        return self._number
+
+    def ask(self, now: float) -> int:
+        """There is a question, to be put at once; its number."""
+        self._number += 1
+        self._due_at = now
+        return self._number
+
+    def wake_at(self) -> float | None:
+        """When it is to be put, for the first time or again."""
+        return self._due_at
+
+    def due(self, now: float) -> bool:
+        """Whether it is to be put now; not again before a while has passed."""
+        if self._due_at is None or now < self._due_at:
+            return False
+        self._due_at = now + ASK_AGAIN_S
+        return True
+
+    def answered(self, number: int) -> bool:
+        """An answer came; whether it is to the question that waits."""
+        if self._due_at is None or number != self._number:
+            return False
+        self._due_at = None
+        return True
+
+    def let_go(self) -> None:
+        """The record is to be read again by whoever is told to: its answer is of no use."""
+        self._due_at = None
+
+
+def epoch_fault(link: str, frame_epoch: int, epoch: int) -> str:
+    """Why a task of `epoch` refuses a frame; empty where it takes it.
+
+    A frame of another epoch holds what was read for a task that is fenced off by now: its records are read again.
+    """
+    if frame_epoch == epoch:
+        return ""
+    return f"link {link}: a frame of epoch {frame_epoch}, this task is of {epoch}"
+
+
 class TaskCore(Generic[B, D]):
     """The state machine of one attempt. `outputs`: stages follow that are not of this task."""
 
@@ -102,9 +209,9 @@ class TaskCore(Generic[B, D]):
         dedup: Dedup = Dedup.NONE,
     ) -> None:
         self.epoch = epoch
-        self.reading, self.sink = Reading(), sink
+        self.reading, self.sink = ReadQueue(), sink
         self._reads, self._outputs, self._dedup = reads, outputs, dedup
-        self._sweeping, self._asking = Sweeping(), Asking()
+        self._markers, self._question = SweepMarkers(), PendingQuestion()
         #: The range of the batch at hand, until it is passed on.
         self._item: Range | None = None
         #: The record that waits for a decision, and the decision.
@@ -122,7 +229,7 @@ class TaskCore(Generic[B, D]):
         """When it may be at something else without an event from outside."""
         times = [self.sink.wake_at() if self.sink is not None else None]
         if self.sink is None or self.sink.accepts:
-            times.append(self._asking.wake_at())
+            times.append(self._question.wake_at())
         if self._listing is not None and self._listing_at > now:
             times.append(self._listing_at)
         return min((time for time in times if time is not None), default=None)
@@ -170,16 +277,16 @@ class TaskCore(Generic[B, D]):
             case ReadAsked():
                 self.reading.give(event.fragment, event.gaps)
             case SweepAsked():
-                self._sweeping.asked(event.sweep, halt=event.halt)
+                self._markers.asked(event.sweep, halt=event.halt)
             case DecisionArrived():
-                if self._asking.answered(event.number):
+                if self._question.answered(event.number):
                     self._decision = event.decision
             case StopAsked():
                 self._stopped = True
             case LinkOpened():
-                self._sweeping.opened(event.link)
+                self._markers.opened(event.link)
             case LinkClosed():
-                self._sweeping.closed(event.link)
+                self._markers.closed(event.link)
             case PageListed():
                 self._listing = None if event.last else self._listing
             case ListingPaused():
@@ -210,24 +317,24 @@ class TaskCore(Generic[B, D]):
                 assert_never(state)
 
     def _sweep(self) -> list[Command]:
-        sweep, commands = self._sweeping.due(), list[Command]()
+        sweep, commands = self._markers.due(), list[Command]()
         assert sweep is not None
-        if self._sweeping.halting and (self.reading.fragments or self._undecided is not None):
+        if self._markers.halting and (self.reading.fragments or self._undecided is not None):
             self.reading.halt()
-            self._asking.let_go()
+            self._question.let_go()
             self._undecided = self._decision = self._item = None
             commands.append(DropInput())
         return [*commands, *([SendMarkers(sweep)] if self._outputs else self._swept(sweep))]
 
     def _swept(self, sweep: int) -> list[Command]:
-        self._sweeping.passed(sweep)
+        self._markers.passed(sweep)
         held = tuple(self.sink.ranges()) if self.sink is not None else ()
         return [AnswerSweep(sweep, tuple(self.reading.pending()), held)]
 
     def _ask(self, now: float) -> list[Command]:
         assert self._undecided is not None
-        if self._asking.due(now):
-            return [PutQuestion(self._asking.number, self._undecided)]
+        if self._question.due(now):
+            return [PutQuestion(self._question.number, self._undecided)]
         if self._decision is None:
             return []
         batch, decision = self._undecided, self._decision
@@ -237,11 +344,11 @@ class TaskCore(Generic[B, D]):
     # -- the way of a batch --
 
     def _arrived(self, event: FrameArrived) -> list[Command]:
-        if fault := arrivals.epoch_fault(event.link, event.epoch, self.epoch):
+        if fault := epoch_fault(event.link, event.epoch, self.epoch):
             return [RefuseFrame(fault)]
         if event.sweep is None:
             return [ReceiveBatch()]
-        self._sweeping.arrived(event.link, event.sweep)
+        self._markers.arrived(event.link, event.sweep)
         return []
 
     def _begin(self, batch: B, item: Range | None) -> list[Command]:
@@ -256,7 +363,7 @@ class TaskCore(Generic[B, D]):
         if self._dedup is Dedup.ASKS and event.kept:
             # It is pending until it is decided: a sweep says so.
             self._undecided = event.batch
-            self._asking.ask(now)
+            self._question.ask(now)
             return []
         return self._pass_on(event.batch)
 
@@ -276,7 +383,7 @@ class TaskCore(Generic[B, D]):
 ORDER: tuple[tuple[TaskState, Callable[[TaskCore[Any, Any], float, bool], bool]], ...] = (
     (TaskState.STOPPED, lambda core, _now, _unsent: core._stopped),
     (TaskState.SENDING, lambda _core, _now, unsent: unsent),
-    (TaskState.SWEEPING, lambda core, _now, _unsent: core._sweeping.due() is not None),
+    (TaskState.SWEEPING, lambda core, _now, _unsent: core._markers.due() is not None),
     (TaskState.FULL, lambda core, _now, _unsent: core.sink is not None and not core.sink.accepts),
     (TaskState.ASKING, lambda core, _now, _unsent: core._undecided is not None),
     (TaskState.LISTING, lambda core, now, _unsent: core._listing is not None and now >= core._listing_at),

@@ -1,4 +1,4 @@
-"""The nursery and the worker's side of it, with real processes."""
+"""The forkserver and the worker's side of it, with real processes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from headrace.stages.shipping.preload import TERSE, inherited_by
 from headrace.stages.tokenizer.engine_choice import engine_names
 from headrace.stages.tokenizer.minified import share, terse
 from headrace.worker.processes.channel import Channel
-from headrace.worker.processes.forkserver import Births
-from headrace.worker.processes.in_flight import Hands
+from headrace.worker.processes.forkserver import ForkserverClient
+from headrace.worker.processes.in_flight import InFlightPage
 from headrace.worker.task.forkserver_main import _preload
 
 DEADLINE_S = 60.0
@@ -41,14 +41,14 @@ class Ward:
     """Asks for tasks, and notes what becomes of the orders."""
 
     def __init__(self) -> None:
-        self.births = Births(self._born, self._failed)
+        self.client = ForkserverClient(self._begun, self._failed)
         self.pids: dict[int, int] = {}
         self.failed: dict[int, str] = {}
         self._news = asyncio.Event()
         self._ends: list[tuple[Channel, int]] = []
 
     def close(self) -> None:
-        self.births.close()
+        self.client.close()
         for channel, errors in self._ends:
             channel.close()
             os.close(errors)
@@ -56,9 +56,9 @@ class Ward:
     def ask(self) -> tuple[int, Channel, int]:
         """The number of the order, the task's channel, and where its standard error is read."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        page = Hands.create()
+        page = InFlightPage.create()
         errors, write_end = os.pipe()
-        number = self.births.ask((theirs.fileno(), page, write_end))
+        number = self.client.ask((theirs.fileno(), page, write_end))
         theirs.close()
         os.close(page)
         os.close(write_end)
@@ -71,7 +71,7 @@ class Ward:
                 self._news.clear()
                 await self._news.wait()
 
-    def _born(self, number: int, pid: int) -> None:
+    def _begun(self, number: int, pid: int) -> None:
         self.pids[number] = pid
         self._news.set()
 
@@ -80,7 +80,7 @@ class Ward:
         self._news.set()
 
 
-def attended(scene: Callable[[Ward], Any]) -> None:
+def run_in_loop(scene: Callable[[Ward], Any]) -> None:
     async def act() -> None:
         ward = Ward()
         try:
@@ -133,17 +133,17 @@ def test_a_task_is_its_workers_child_and_tells_it_how_it_ended() -> None:
         assert await gone(pids[2]) == 1, "an order that makes no task"
         assert b"Traceback" in os.read(orders[2][2], 1 << 16)
 
-    attended(scene)
+    run_in_loop(scene)
 
 
-def test_a_nursery_that_dies_is_replaced_and_takes_no_task_with_it() -> None:
+def test_a_forkserver_that_dies_is_replaced_and_takes_no_task_with_it() -> None:
     async def scene(ward: Ward) -> None:
         first, channel, _ = ward.ask()
         await ward.until(lambda: first in ward.pids)
-        [nursery] = [pid for pid in children() if title(pid) == "headrace nursery" and pid != ward.pids[first]]
-        os.kill(nursery, signal.SIGSTOP)
+        [forkserver] = [pid for pid in children() if title(pid) == "headrace forkserver" and pid != ward.pids[first]]
+        os.kill(forkserver, signal.SIGSTOP)
         lost, _, _ = ward.ask()
-        os.kill(nursery, signal.SIGKILL)
+        os.kill(forkserver, signal.SIGKILL)
         await ward.until(lambda: lost in ward.failed)
         assert "ended with -9 before it had started this task" in ward.failed[lost]
         second, other, _ = ward.ask()
@@ -153,7 +153,7 @@ def test_a_nursery_that_dies_is_replaced_and_takes_no_task_with_it() -> None:
             end.close()
             assert await gone(ward.pids[number]) == 75
 
-    attended(scene)
+    run_in_loop(scene)
 
 
 async def private_mib(ward: Ward, pipeline: Pipeline) -> float:
@@ -169,42 +169,42 @@ async def private_mib(ward: Ward, pipeline: Pipeline) -> float:
     return private_bytes(ward.pids[number]) / (1 << 20)
 
 
-def test_a_task_inherits_the_tokenizer_that_its_nursery_was_told_to_load() -> None:
+def test_a_task_inherits_the_tokenizer_that_its_forkserver_was_told_to_load() -> None:
     pipeline = Pipeline.chain("plain", "file:///nowhere", read("*.jsonl"), tokens := tokenize("deepseek"))
 
     async def scene(ward: Ward) -> None:
-        ward.births.open()
+        ward.client.open()
         loaded = await private_mib(ward, pipeline)
-        ward.births.preload(inherited_by([tokens.to_dict()], "s3://bucket/out"))
+        ward.client.preload(inherited_by([tokens.to_dict()], "s3://bucket/out"))
         inherited = await private_mib(ward, pipeline)
         assert loaded > 40 > 20 > inherited, f"{loaded:.0f} MiB if it loads it, {inherited:.0f} if it inherits it"
-        [nursery] = [pid for pid in children() if title(pid) == "headrace nursery"]
-        assert len(os.listdir(f"/proc/{nursery}/task")) == 1, "a thread does not live through a fork"
+        [forkserver] = [pid for pid in children() if title(pid) == "headrace forkserver"]
+        assert len(os.listdir(f"/proc/{forkserver}/task")) == 1, "a thread does not live through a fork"
 
-    attended(scene)
+    run_in_loop(scene)
 
 
-def test_a_nursery_loads_a_tokenizers_terse_form() -> None:
+def test_a_forkserver_loads_a_tokenizers_terse_form() -> None:
     pipeline = Pipeline.chain("plain", "file:///nowhere", read("*.jsonl"), tokens := tokenize("deepseek"))
     facts = tokens.to_dict()["parameters"]
     written = terse(json.loads(Path(facts["tokenizer"]).read_bytes()))
 
     async def scene(ward: Ward) -> None:
-        ward.births.open()
+        ward.client.open()
         descriptor, path = share(written)
-        ward.births.preload([(TERSE, {"path": path, "sha256": facts["sha256"]})])
-        ward.births.preload([("headrace.stages.tokenizer.tokenize", {**facts, "tokenizer": "/nowhere.json"})])
+        ward.client.preload([(TERSE, {"path": path, "sha256": facts["sha256"]})])
+        ward.client.preload([("headrace.stages.tokenizer.tokenize", {**facts, "tokenizer": "/nowhere.json"})])
         inherited = await private_mib(ward, pipeline)
         os.close(descriptor)
         assert inherited < 20, f"{inherited:.0f} MiB: the task has loaded it"
 
-    attended(scene)
+    run_in_loop(scene)
 
 
-def test_a_nursery_that_cannot_load_what_it_is_told_bears_as_ever() -> None:
+def test_a_forkserver_that_cannot_load_what_it_is_told_bears_as_ever() -> None:
     async def scene(ward: Ward) -> None:
-        ward.births.open()
-        ward.births.preload(
+        ward.client.open()
+        ward.client.preload(
             [("headrace.stages.tokenizer.tokenize", {"tokenizer": "/nowhere.json", "sha256": "0"}), ("os", {})]
         )
         number, channel, _ = ward.ask()
@@ -212,7 +212,7 @@ def test_a_nursery_that_cannot_load_what_it_is_told_bears_as_ever() -> None:
         channel.close()
         assert await gone(ward.pids[number]) == 75
 
-    attended(scene)
+    run_in_loop(scene)
 
 
 def test_orphans_that_are_no_tasks_are_let_go() -> None:
@@ -231,13 +231,13 @@ def test_orphans_that_are_no_tasks_are_let_go() -> None:
             await ended.wait()
         asyncio.get_running_loop().remove_reader(pidfd)
         os.close(pidfd)
-        ward.births.reap_strangers({ward.pids[number]})
+        ward.client.reap_strangers({ward.pids[number]})
         assert orphan not in children()
         assert ward.pids[number] in children()
         channel.close()
         assert await gone(ward.pids[number]) == 75
 
-    attended(scene)
+    run_in_loop(scene)
 
 
 def orphaned(until: int) -> int:
@@ -263,7 +263,7 @@ def title(pid: int) -> str:
         return file.read().replace(b"\0", b" ").decode().strip()
 
 
-def test_a_nursery_gives_back_what_loading_has_left_free(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forkserver_gives_back_what_loading_has_left_free(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
     monkeypatch.setattr("headrace.stages.shipping.preload.preload", lambda module, _: done.append(module))
     monkeypatch.setattr("headrace.stages.runtime.malloc.give_back", lambda: done.append("given back"))

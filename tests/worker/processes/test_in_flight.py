@@ -13,7 +13,7 @@ import pytest
 from headrace.store.ledger.core.entries import Range
 from headrace.store.ledger.core.intervals import UNBOUNDED
 from headrace.worker.core.watchdog import InHand
-from headrace.worker.processes.in_flight import RANGES_MAX, STAGES, Hands
+from headrace.worker.processes.in_flight import RANGES_MAX, STAGES, InFlightPage
 
 HELD = Range(b"f" * 16, 3, 4, 10, 20)
 GOOD = [1.0, 7, 0.5, True, "keep", [[b"f" * 16, 3, 4, 10, 20]]]
@@ -21,18 +21,18 @@ GOOD = [1.0, 7, 0.5, True, "keep", [[b"f" * 16, 3, 4, 10, 20]]]
 
 @pytest.fixture
 def page() -> Iterator[int]:
-    descriptor = Hands.create()
+    descriptor = InFlightPage.create()
     yield descriptor
     os.close(descriptor)
 
 
 def test_what_was_taken_is_read(page: int) -> None:
-    hands = Hands(page)
-    hands.take(STAGES, "keep", (HELD, replace(HELD, first=9)), timed=True)
-    (held,) = hands.read()
+    in_flight = InFlightPage(page)
+    in_flight.take(STAGES, "keep", (HELD, replace(HELD, first=9)), timed=True)
+    (held,) = in_flight.read()
     assert held.items == (InHand("keep", HELD), InHand("keep", replace(HELD, first=9)))
-    hands.put_down(STAGES)
-    assert hands.read() == []
+    in_flight.clear(STAGES)
+    assert in_flight.read() == []
 
 
 @pytest.mark.parametrize(
@@ -65,10 +65,10 @@ def test_what_was_taken_is_read(page: int) -> None:
 )
 def test_a_page_that_is_spoilt_holds_nothing(page: int, spoilt: bytes) -> None:
     os.pwrite(page, struct.pack("<QQ", 2, len(spoilt)) + spoilt, 0)
-    assert Hands(page).read() == []
+    assert InFlightPage(page).read() == []
 
 
 @pytest.mark.parametrize("length", [1 << 16, 1 << 62, (1 << 64) - 1])
 def test_a_length_that_reaches_behind_the_page_holds_nothing(page: int, length: int) -> None:
     os.pwrite(page, struct.pack("<QQ", 2, length) + msgpack.packb(GOOD), 0)
-    assert Hands(page).read() == []
+    assert InFlightPage(page).read() == []

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Entry:
-    """One attempt that lives here: what it was born with, and what it said when it was ready."""
+class LiveTask:
+    """One attempt that lives here: what it was started with, and what it said when it was ready."""
 
     attempt: int
     version: str
@@ -30,16 +30,16 @@ class Joint:
     generation: int
 
 
-class Roll:
+class LiveTasks:
     """The tasks and links of one worker."""
 
     def __init__(self) -> None:
-        self.tasks: dict[str, Entry] = {}
+        self.tasks: dict[str, LiveTask] = {}
         self.links: dict[str, Joint] = {}
 
     def started(self, task: str, attempt: int, version: str, epoch: int, *, fenced: bool = False) -> None:
         """An attempt was started here."""
-        self.tasks[task] = Entry(attempt, version, epoch, fenced)
+        self.tasks[task] = LiveTask(attempt, version, epoch, fenced)
 
     def ready(self, task: str, attempt: int, facts: Mapping[str, str], addresses: tuple[str, ...] = ()) -> None:
         """An attempt has built its stages."""

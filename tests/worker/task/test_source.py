@@ -14,14 +14,14 @@ from headrace.store.ledger.core.entries import Fragment
 from headrace.store.ledger.core.intervals import UNBOUNDED, UNKNOWN, Gap
 from headrace.worker.task import source as sourcing
 from headrace.worker.task.chain import Chain
-from headrace.worker.task.core.source import Reading
+from headrace.worker.task.core.source import ReadQueue
 from headrace.worker.task.source import JOINT_BYTES, JOINT_DRAFTS, SMALL_BYTES, TOLD_BYTES, TOLD_FRAGMENTS, TaskSource
 
 
 class Files:
     """In the place of a chain: files by number, each with the bytes of its one record, -1 for one that changed."""
 
-    sentences = None
+    isolation = None
     batch_bytes, batch_records = 1 << 20, 4096
 
     def __init__(self, *sizes: int) -> None:
@@ -52,7 +52,7 @@ def number_of(fragment: bytes) -> int:
 
 def given(files: Files, size: int = 1) -> TaskSource:
     """A source that was told to read all of these files, of which each has `size` bytes for the controller."""
-    source = TaskSource(cast("Chain", files), Reading())
+    source = TaskSource(cast("Chain", files), ReadQueue())
     for number in range(len(files.sizes)):
         name = number.to_bytes(16, "big")
         fragment = Fragment(name, "read", f"file:///{number}", "1", 0, -1, "jsonl/1", size)

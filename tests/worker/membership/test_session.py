@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 
 from headrace.protos import control_pb2 as pb, control_pb2_grpc as rpc
-from headrace.worker.membership.session import Attendance
+from headrace.worker.membership.session import ControllerSession
 
 DEADLINE_S = 60.0
 
@@ -50,21 +50,21 @@ class Scripted(rpc.ControlServicer):
 
 @contextlib.asynccontextmanager
 async def attended(*script: str) -> AsyncIterator[tuple[Scripted, "asyncio.Queue[pb.FromWorker]"]]:
-    """A worker that attends a scripted controller, and its outbox."""
+    """A worker with a session at a scripted controller, and its outbox."""
     controller = Scripted(*script)
     server = grpc.aio.server()
     rpc.add_ControlServicer_to_server(controller, server)  # type: ignore[no-untyped-call]
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     outbox: asyncio.Queue[pb.FromWorker] = asyncio.Queue()
-    attendance = Attendance([f"insecure-tcp:127.0.0.1:{port}"], pb.Register, lambda _message: None, outbox)
-    attending = asyncio.create_task(attendance.attend())
+    session = ControllerSession([f"insecure-tcp:127.0.0.1:{port}"], pb.Register, lambda _message: None, outbox)
+    running = asyncio.create_task(session.run())
     try:
         yield controller, outbox
     finally:
-        attending.cancel()
+        running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await attending
+            await running
         await server.stop(0)
 
 
@@ -93,8 +93,8 @@ async def turns(count: int) -> None:
 def test_the_end_is_not_missed_beside_a_message() -> None:
     async def cancelled_after(count: int) -> bool:
         call, outbox = Coming(), asyncio.Queue[pb.FromWorker]()
-        attendance = Attendance(["nowhere:1"], pb.Register, lambda _message: None, outbox)
-        listening = asyncio.create_task(attendance._listen(call, "nowhere:1"))
+        session = ControllerSession(["nowhere:1"], pb.Register, lambda _message: None, outbox)
+        listening = asyncio.create_task(session._listen(call, "nowhere:1"))
         await turns(5)
         call.messages.put_nowait(pb.ToWorker(heartbeat=pb.Heartbeat()))
         await turns(count)

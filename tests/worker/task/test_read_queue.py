@@ -7,13 +7,13 @@ from hypothesis import given, strategies as st
 
 from headrace.store.ledger.core.entries import Fragment
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
-from headrace.worker.task.core.source import Reading
+from headrace.worker.task.core.source import ReadQueue
 
 A, B = (Fragment.named("read", uri, "1", start=0, end=-1, reader="lines", size=1) for uri in "ab")
 
 
 def test_fragments_are_read_in_the_order_given() -> None:
-    reading = Reading()
+    reading = ReadQueue()
     assert reading.next() is None
     reading.give(A, [Gap(0, UNBOUNDED, 0)])
     reading.give(B, [Gap(3, 5, 30)])
@@ -27,7 +27,7 @@ def test_fragments_are_read_in_the_order_given() -> None:
 
 
 def test_what_was_sent_is_not_pending_and_the_next_byte_known() -> None:
-    reading = Reading()
+    reading = ReadQueue()
     reading.give(A, [Gap(0, 4, 0), Gap(8, UNBOUNDED, -1)])
     reading.sent(A.id, 0, 3, 30)
     assert reading.pending() == [(A.id, (Gap(3, 4, 30), Gap(8, UNBOUNDED, -1)))]
@@ -37,14 +37,14 @@ def test_what_was_sent_is_not_pending_and_the_next_byte_known() -> None:
 
 
 def test_gaps_that_are_asked_for_later_are_added_behind() -> None:
-    reading = Reading()
+    reading = ReadQueue()
     reading.give(A, [Gap(0, 2)])
     reading.give(A, [Gap(5, 6)])
     assert reading.pending() == [(A.id, (Gap(0, 2), Gap(5, 6)))]
 
 
 def test_to_read_a_fragment_and_to_compare_it_are_two_orders() -> None:
-    reading, there = Reading(), replace(A, version="2")
+    reading, there = ReadQueue(), replace(A, version="2")
     reading.give(A, [Gap(0, 2)])
     reading.give(there, ())
     assert (reading.next(), reading.compares) == ((A, (Gap(0, 2),)), False)
@@ -58,14 +58,14 @@ def test_to_read_a_fragment_and_to_compare_it_are_two_orders() -> None:
 
 @pytest.mark.parametrize(("first", "end"), [(1, 2), (0, 5), (2, 3)])
 def test_a_reader_that_leaves_the_order_is_an_error(first: int, end: int) -> None:
-    reading = Reading()
+    reading = ReadQueue()
     reading.give(A, [Gap(0, 4)])
     with pytest.raises(ValueError, match=f"a: read {first}..{end}, asked for 0..4"):
         reading.sent(A.id, first, end)
 
 
 def test_a_reader_that_goes_on_after_its_gaps_is_an_error() -> None:
-    reading = Reading()
+    reading = ReadQueue()
     reading.give(A, [Gap(0, 4)])
     reading.sent(A.id, 0, 4)
     assert reading.pending() == []
@@ -74,7 +74,7 @@ def test_a_reader_that_goes_on_after_its_gaps_is_an_error() -> None:
 
 
 def test_halting_lets_go_of_everything() -> None:
-    reading = Reading()
+    reading = ReadQueue()
     reading.give(A, [Gap(0, 4)])
     reading.halt()
     assert reading.pending() == []
@@ -87,7 +87,7 @@ def test_pending_is_what_was_given_less_what_was_sent(shape: list[tuple[int, int
     for skipped, count in shape:
         gaps.append(Gap(position + skipped, position + skipped + count))
         position += skipped + count
-    reading = Reading()
+    reading = ReadQueue()
     reading.give(A, gaps)
     open_ = {ordinal for gap in gaps for ordinal in range(gap.first, gap.end)}
     while open_ and data.draw(st.booleans()):

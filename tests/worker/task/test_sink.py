@@ -19,9 +19,9 @@ from headrace.stages.runtime.records import Columns, Draft, batch_of
 from headrace.stages.sinks.texts import DocumentSink, JsonlSink
 from headrace.store.ledger.core.entries import Fragment
 from headrace.store.open import open_store
-from headrace.worker.processes.in_flight import Hands
+from headrace.worker.processes.in_flight import InFlightPage
 from headrace.worker.task.core.sink import SealAsked, SealPolicy
-from headrace.worker.task.isolation import Sentences, try_writing
+from headrace.worker.task.isolation import Isolation, try_writing
 from headrace.worker.task.sink import TaskSink
 
 PATIENCE_S = 60.0
@@ -37,7 +37,8 @@ def writing_to(folder: Path) -> TaskSink:
     sink = JsonlSink("write")
     sink.begin("dataset", "version")
     store = open_store(folder.as_uri())
-    return TaskSink("write", sink, store, version="version", epoch=1, policy=SealPolicy(), hands=Hands.private())
+    page = InFlightPage.private()
+    return TaskSink("write", sink, store, version="version", epoch=1, policy=SealPolicy(), in_flight=page)
 
 
 def test_a_proposal_holds_what_stages_counted(tmp_path: Path) -> None:
@@ -62,14 +63,14 @@ def test_a_sink_may_be_tried_on_one_record_without_a_store(kind: type[DocumentSi
 
 def test_a_killer_of_two_stages_is_quarantined_at_the_first() -> None:
     condemned = [pb.Condemned(ordinal=0, stage=stage, story=f"died in {stage}") for stage in ("write", "clean")]
-    sentences = Sentences()
-    sentences.learn(pb.ReadFragment(fragment=pb.Fragment(id=bytes(16)), condemned=condemned))
-    assert sentences.at("tokenize", batch(1)).rows.num_rows == 1
+    isolation = Isolation()
+    isolation.learn(pb.ReadFragment(fragment=pb.Fragment(id=bytes(16)), condemned=condemned))
+    assert isolation.at("tokenize", batch(1)).rows.num_rows == 1
     for stage in ("clean", "write"):
-        cut = sentences.at(stage, batch(1))
+        cut = isolation.at(stage, batch(1))
         assert cut.rows.num_rows == 0
         assert cut.verdicts.column("reason").to_pylist() == [f"killed its process: died in {stage}"]
-    once = sentences.at("write", sentences.at("clean", batch(1)))
+    once = isolation.at("write", isolation.at("clean", batch(1)))
     assert once.verdicts.column("stage").to_pylist() == ["clean"]
 
 
@@ -101,7 +102,7 @@ def test_a_joint_batch_is_held_as_ranges_of_its_members(tmp_path: Path) -> None:
     sink.begin("dataset", "version")
     store = open_store(tmp_path.as_uri())
     sinks = TaskSink(
-        "write", sink, store, version="version", epoch=1, policy=SealPolicy(), hands=Hands.private(), dependencies=None
+        "write", sink, store, version="version", epoch=1, policy=SealPolicy(), in_flight=InFlightPage.private()
     )
     sinks.add(joint(0, 1))
     assert [item.fragment for item in sinks.core.ranges()] == [bytes([0]) * 16, bytes([1]) * 16]

@@ -1,4 +1,4 @@
-"""What tasks are born with: allocators that keep little of what is freed."""
+"""What tasks start with: allocators that keep little of what is freed."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import msgpack
 import pytest
 
 from headrace.worker.processes.channel import Channel
-from headrace.worker.processes.forkserver_start import Nursery, environment, hear
+from headrace.worker.processes.forkserver_start import Forkserver, environment, hear
 
 _FORKED = """
 import os
@@ -56,7 +56,7 @@ def test_the_end_of_the_pipe_ends_the_wait_for_the_word(begun: bytes) -> None:
     read, write = os.pipe()
     os.write(write, begun)
     os.close(write)
-    assert not hear(read, Nursery(cast("Any", None), Channel(ours)))
+    assert not hear(read, Forkserver(cast("Any", None), Channel(ours)))
     os.close(read)
     ours.close()
     theirs.close()
@@ -67,30 +67,30 @@ def test_the_end_of_the_pipe_ends_the_wait_behind_a_large_word() -> None:
     read, write = os.pipe()
     os.write(write, b'[["headrace.stages.tokenizer.tokenize", {"sha256": "a"}]]\n')
     os.close(write)
-    nursery = Nursery(cast("Any", None), Channel(ours))
-    assert hear(read, nursery)
-    assert not hear(read, nursery), "what is asked for next is not there either"
+    forkserver = Forkserver(cast("Any", None), Channel(ours))
+    assert hear(read, forkserver)
+    assert not hear(read, forkserver), "what is asked for next is not there either"
     os.close(read)
     ours.close()
     theirs.close()
 
 
-def test_a_nursery_is_told_once_and_the_rest_left() -> None:
+def test_a_forkserver_is_told_once_and_the_rest_left() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    nursery = Nursery(cast("Any", None), Channel(ours))
+    forkserver = Forkserver(cast("Any", None), Channel(ours))
     read, write = os.pipe()
     words = [("headrace.stages.sources.jsonl", {}), ("headrace.stages.tokenizer.tokenize", {"sha256": "a"})]
     os.write(write, f"{json.dumps(words)}\n127.0.0.1:1\n".encode())
-    assert hear(read, nursery)  # something large: it returns since there is more to read
-    nursery.tell(words)
-    nursery.tell([("headrace.stages.tokenizer.tokenize", {"sha256": "b"})])
+    assert hear(read, forkserver)  # something large: it returns since there is more to read
+    forkserver.tell(words)
+    forkserver.tell([("headrace.stages.tokenizer.tokenize", {"sha256": "b"})])
     told = [msgpack.unpackb(data) for data in Channel(theirs).receive()]
     assert told == [*map(list, words), ["headrace.stages.tokenizer.tokenize", {"sha256": "b"}]]
     assert os.read(read, 100) == b"127.0.0.1:1\n"
     os.write(write, b'[["headrace.stages.sinks.texts", {}]]\n')
-    assert hear(read, nursery)  # nothing large: it does not wait
+    assert hear(read, forkserver)  # nothing large: it does not wait
     os.close(write)
-    assert not hear(read, nursery)
+    assert not hear(read, forkserver)
     os.close(read)
     ours.close()
     theirs.close()

@@ -12,8 +12,8 @@ from headrace.protos import control_pb2 as pb
 from headrace.store.ledger.core.entries import Range
 from headrace.transport.core.relay_table import RelayFullError, RelayTable, knock
 from headrace.worker.core.watchdog import Held, InHand
+from headrace.worker.counters import PROPOSALS_MAX, Counters, StageSums
 from headrace.worker.metrics import families
-from headrace.worker.tally import PROPOSALS_MAX, StageSums, Tally
 
 TASK = "books/read.0"
 
@@ -36,15 +36,15 @@ def answer(number: int, outcome: "pb.Answer.Outcome") -> pb.Answer:
 
 
 def test_what_a_dead_attempt_did_is_counted_once() -> None:
-    tally = Tally()
+    counters = Counters()
     for attempt in (1, 2):
-        tally.began(TASK, attempt)
-        tally.said(progress(50, attempt))
-        tally.said(progress(100, attempt))
-        tally.ended(TASK, attempt, -9, "")
-    assert tally.stages() == {("books", "read"): StageSums(200, 2, 2000, 1.0)}
-    assert tally.stages() == tally.stages(), "a reading changes nothing"
-    assert tally.ends == {("books", "signal"): 2}
+        counters.began(TASK, attempt)
+        counters.said(progress(50, attempt))
+        counters.said(progress(100, attempt))
+        counters.ended(TASK, attempt, -9, "")
+    assert counters.stages() == {("books", "read"): StageSums(200, 2, 2000, 1.0)}
+    assert counters.stages() == counters.stages(), "a reading changes nothing"
+    assert counters.ends == {("books", "signal"): 2}
 
 
 def held(since: float, stage: str = "read") -> Held:
@@ -53,38 +53,38 @@ def held(since: float, stage: str = "read") -> Held:
 
 
 def test_what_a_task_is_at_adds_to_what_it_said() -> None:
-    tally = Tally()
-    assert tally.at_work(TASK, 1, held(0.0), 9.0) is None, "it has said nothing yet"
-    tally.said(progress(50))
-    told = tally.at_work(TASK, 1, held(4.0), 9.0)
+    counters = Counters()
+    assert counters.at_work(TASK, 1, held(0.0), 9.0) is None, "it has said nothing yet"
+    counters.said(progress(50))
+    told = counters.at_work(TASK, 1, held(4.0), 9.0)
     assert told is not None
     (row,) = told.stages
     assert (row.busy_s, row.at_batch_s, row.batch_records, row.records) == (5.5, 5.0, 512, 50)
-    assert tally.stages()["books", "read"].busy_s == 0.5, "the sums are of what it has ended with"
-    assert tally.at_work(TASK, 1, None, 9.0) is None
-    assert tally.at_work(TASK, 1, held(8.9), 9.0) is None, "a task that is at its batches for moments speaks for itself"
+    assert counters.stages()["books", "read"].busy_s == 0.5, "the sums are of what it has ended with"
+    assert counters.at_work(TASK, 1, None, 9.0) is None
+    assert counters.at_work(TASK, 1, held(8.9), 9.0) is None, "a task that is quick speaks for itself"
 
 
 def test_verdicts_are_counted_when_they_are_closed_and_once() -> None:
-    tally = Tally()
+    counters = Counters()
     for number in (1, 2, 3):
-        tally.said(proposal(number))
-    tally.answered(TASK, 1, answer(1, pb.Answer.ACCEPTED))
-    tally.answered(TASK, 1, answer(1, pb.Answer.ACCEPTED))
-    tally.answered(TASK, 1, answer(2, pb.Answer.OVERLAPS))
-    tally.ended(TASK, 1, 0, "")
-    tally.answered(TASK, 1, answer(3, pb.Answer.ACCEPTED))
-    assert tally.closed["books", "write", "kept"] == 10
-    assert tally.closed["books", "write", "quarantined"] == 2
-    assert tally.shards == {("books", "write"): 1}
+        counters.said(proposal(number))
+    counters.answered(TASK, 1, answer(1, pb.Answer.ACCEPTED))
+    counters.answered(TASK, 1, answer(1, pb.Answer.ACCEPTED))
+    counters.answered(TASK, 1, answer(2, pb.Answer.OVERLAPS))
+    counters.ended(TASK, 1, 0, "")
+    counters.answered(TASK, 1, answer(3, pb.Answer.ACCEPTED))
+    assert counters.closed["books", "write", "kept"] == 10
+    assert counters.closed["books", "write", "quarantined"] == 2
+    assert counters.shards == {("books", "write"): 1}
 
 
 def test_proposals_without_an_answer_are_bounded() -> None:
-    tally = Tally()
+    counters = Counters()
     for number in range(PROPOSALS_MAX + 10):
-        tally.said(proposal(number))
-    tally.answered(TASK, 1, answer(1, pb.Answer.ACCEPTED))
-    assert not tally.shards
+        counters.said(proposal(number))
+    counters.answered(TASK, 1, answer(1, pb.Answer.ACCEPTED))
+    assert not counters.shards
 
 
 def samples_of(found: Iterable[Metric]) -> dict[str, float]:
@@ -110,7 +110,7 @@ def test_prometheus_can_read_what_a_relay_passed_on_and_what_it_refused() -> Non
     with pytest.raises(RelayFullError):
         table.open("another", (b"c", b"d"), 0.0)
     table.take([(knock(b"a"), near), (knock(b"b"), far), (b"x" * 900, near), (b"y" * 200, near), (b"z", ("?", 3))], 0.0)
-    samples = samples_of(families(Tally(), lambda task: 0, attends=True, relay=table.statistics()))
+    samples = samples_of(families(Counters(), lambda task: 0, connected=True, relay=table.statistics()))
     assert {name: value for name, value in samples.items() if "relay" in name and "created" not in name} == {
         "headrace_worker_relay_paths": 1,
         "headrace_worker_relay_paths_max": 1,
@@ -124,18 +124,18 @@ def test_prometheus_can_read_what_a_relay_passed_on_and_what_it_refused() -> Non
 
 
 def test_prometheus_can_read_all_of_it() -> None:
-    tally = Tally()
-    tally.began(TASK, 1)
-    tally.said(pb.TaskEvent(task=TASK, attempt=1, ready=pb.TaskReady()))
-    tally.said(progress(100))
-    tally.said(pb.TaskEvent(task=TASK, attempt=1, lost=pb.LinkLost(link="l")))
-    tally.said(proposal(1))
-    tally.answered(TASK, 1, answer(1, pb.Answer.ACCEPTED))
-    tally.ended("books/write.0", 1, -9, "it was at one record for 60 s")
+    counters = Counters()
+    counters.began(TASK, 1)
+    counters.said(pb.TaskEvent(task=TASK, attempt=1, ready=pb.TaskReady()))
+    counters.said(progress(100))
+    counters.said(pb.TaskEvent(task=TASK, attempt=1, lost=pb.LinkLost(link="l")))
+    counters.said(proposal(1))
+    counters.answered(TASK, 1, answer(1, pb.Answer.ACCEPTED))
+    counters.ended("books/write.0", 1, -9, "it was at one record for 60 s")
 
-    samples = samples_of(families(tally, lambda task: 4096, attends=True))
+    samples = samples_of(families(counters, lambda task: 4096, connected=True))
     assert not [name for name in samples if "relay" in name], "it relays for nobody"
-    assert samples["headrace_worker_attends"] == 1
+    assert samples["headrace_worker_connected"] == 1
     assert samples["headrace_worker_stage_bytes_total books read"] == 1000
     assert samples["headrace_worker_tasks books ready"] == 1
     assert samples["headrace_worker_task_ends_total limit books"] == 1

@@ -38,7 +38,7 @@ class StageSums:
 
 
 @dataclass(slots=True)
-class Tally:
+class Counters:
     """The sums of one worker since it began."""
 
     #: The newest report of each attempt that lives.

@@ -43,7 +43,7 @@ POLICY = SealPolicy(target_bytes=100, held_bytes_max=4 * NEED_BYTES, age_s=30.0)
 
 def gathered(*, reason: str = "end") -> Gathering:
     """A sink that holds four records and was asked to seal them."""
-    gathering = Gathering(POLICY, leans=True)
+    gathering = Gathering(POLICY, dependent=True)
     gathering.handle(BatchGathered(Range(A, 0, 4), 10, 10), 0.0)
     assert gathering.handle(SealAsked(reason), 0.0) == [AskNeeds(0, (Range(A, 0, 4),))]
     return gathering
@@ -65,7 +65,7 @@ def test_waiting_verdicts_go_later_and_the_rest_at_once() -> None:
 
 
 def test_waiting_verdicts_are_no_reason_to_seal_early() -> None:
-    gathering = Gathering(POLICY, leans=True)
+    gathering = Gathering(POLICY, dependent=True)
     (question,) = gathering.handle(BatchGathered(Range(A, 0, 4), 100, 10), 0.0)
     assert isinstance(question, AskNeeds)
     gathering.handle(NeedsAnswered(0, waiting=(Range(A, 2, 1),)), 0.0)
@@ -76,7 +76,7 @@ def test_waiting_verdicts_are_no_reason_to_seal_early() -> None:
 
 def full(*, asked: bool = False) -> Gathering:
     """A sink that is full, and asks about it, before or behind somebody who wants all to be committed."""
-    gathering = Gathering(POLICY, leans=True)
+    gathering = Gathering(POLICY, dependent=True)
     assert gathering.handle(BatchGathered(Range(A, 0, 4), 100, 10), 0.0) == [AskNeeds(0, (Range(A, 0, 4),))]
     if asked:
         gathering.handle(SealAsked("end"), 0.0)
@@ -138,7 +138,7 @@ def test_an_answer_that_comes_twice_moves_nothing() -> None:
 
 
 def test_a_seal_asked_for_while_asking_is_not_forgotten() -> None:
-    gathering = Gathering(POLICY, leans=True)
+    gathering = Gathering(POLICY, dependent=True)
     gathering.handle(BatchGathered(Range(A, 0, 4), 100, 10), 0.0)
     gathering.handle(SealAsked("pause"), 0.0)
     gathering.handle(NeedsAnswered(0, waiting=(Range(A, 1, 1),)), 0.0)
@@ -158,7 +158,7 @@ def test_what_an_overlap_leaves_asks_anew_what_it_leans_on() -> None:
 
 
 def test_what_waits_behind_an_overlap_is_asked_for_again_soon() -> None:
-    gathering = Gathering(POLICY, leans=True)
+    gathering = Gathering(POLICY, dependent=True)
     gathering.handle(BatchGathered(Range(A, 0, 4), 100, 10), 0.0)
     gathering.handle(NeedsAnswered(0), 0.0)
     gathering.handle(ShardWritten(0), 0.0)
