@@ -24,8 +24,7 @@ from headrace.controller.core.messages import (
     WriteEntry,
     WriteSnapshot,
 )
-from headrace.controller.logging import Logs
-from headrace.controller.process import identity
+from headrace.controller.logging import Logs, identity
 from headrace.daemon import OneThread
 from headrace.store import DatasetBusy, StoreError, StoreRefused, StoreUnavailable
 from headrace.store.ledger import Change, EntryError, LedgerState
@@ -40,7 +39,7 @@ _LOOK_S = 0.02
 T = TypeVar("T")
 
 
-class Pen:
+class OfflineWriter:
     """The log of a dataset while this process leads it."""
 
     def __init__(self, dataset: str) -> None:
@@ -141,11 +140,11 @@ class Pen:
                 raise TypeError(f"a pen does no {type(command).__name__}")
 
 
-def with_pen(dataset: str, work: Callable[[Pen], Awaitable[T]]) -> T:
+def with_offline_writer(dataset: str, work: Callable[[OfflineWriter], Awaitable[T]]) -> T:
     """Lead the dataset's log, do the work, and resign. Raises DatasetBusy where a run writes it, StoreError."""
 
     async def led() -> T:
-        pen = Pen(dataset)
+        pen = OfflineWriter(dataset)
         try:
             await pen.lead()
             return await work(pen)

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import os
+import resource
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,8 +28,7 @@ import uvloop
 from headrace.cluster import KEY_BYTES_MIN
 from headrace.controller.core.cluster import Controller
 from headrace.controller.core.log import SNAPSHOT_ENTRIES, LogLimits
-from headrace.controller.grpc_limits import GrpcLimits, usual_limits
-from headrace.controller.process import identity, look_for_cycles_seldom
+from headrace.controller.logging import identity
 from headrace.controller.servicer import Servicer
 from headrace.controller.shell import Shell
 from headrace.controller.status import reply
@@ -58,6 +59,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("headrace.controller")
 
+#: CPython looks for cycles after every 700 new objects, and through all objects when they have grown by a quarter. A
+#: plan of 100,000 tasks and a ledger of a million ranges are large trees without a cycle, and were searched again and
+#: again while they grew: 0.83 s instead of 0.51 s for the plan (benchmarks/scale.py).
+#: New objects between two looks for cycles; looks at the youngest between two at the older, and at all.
+GARBAGE_OBJECTS, GARBAGE_OLDER, GARBAGE_ALL = 100_000, 20, 20
 #: Seconds in which a controller that was told to end does, whatever store it waits for: RESIGN_S and SETTLE_S of the
 #: shell, and what is left to be closed. Else the kernel ends it.
 ENDING_S = 15.0
@@ -205,7 +211,7 @@ def _serve_metrics(address: str, shell: Shell) -> WSGIServer | None:
     """Let Prometheus read this controller, if it is asked for."""
     if not address:
         return None
-    from headrace.controller.status import families
+    from headrace.controller.metrics import families
     from headrace.daemon import serve_metrics
 
     server = serve_metrics(address, lambda: families(reply(shell, release()), shell.commits))
@@ -292,3 +298,70 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
         )
     )
+
+
+#: Bytes of one message; a page of a listing and a proposal of many ranges must fit.
+MESSAGE_BYTES_MAX = 64 << 20
+#: Connections, and how much of the process's descriptors they may take.
+CONNECTIONS_MAX, CONNECTIONS_SHARE = 4096, 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcLimits:
+    """The limits of one server, in seconds, bytes and numbers."""
+
+    #: Connections at once; a further one is closed before a byte of it is read.
+    connections_max: int
+    #: What TLS and the first frames of HTTP/2 may take.
+    handshake_s: float = 10.0
+    #: A connection without a call is ended after so long.
+    idle_s: float = 120.0
+    #: A peer is asked for a sign of life when it was silent for so long, and given up when it has not answered after.
+    silent_s: float = 60.0
+    answer_s: float = 20.0
+    #: Pings of a peer may be so far apart; one that sends this many too soon is sent away.
+    ping_apart_s: float = 60.0
+    ping_strikes_max: int = 2
+    #: Calls at once on one connection, and of all.
+    streams_max: int = 128
+    calls_max: int = 4096
+    #: Calls at once of one member of a cluster, on all of its connections; the guard counts them.
+    calls_a_member_max: int = 128
+    #: All headers of a call.
+    headers_bytes_max: int = 16 << 10
+    message_bytes_max: int = MESSAGE_BYTES_MAX
+
+    def options(self) -> list[tuple[str, int]]:
+        """As gRPC's channel arguments; `calls_max` is an argument of the server itself."""
+        return [
+            ("grpc.max_allowed_incoming_connections", self.connections_max),
+            ("grpc.server_handshake_timeout_ms", _ms(self.handshake_s)),
+            ("grpc.max_connection_idle_ms", _ms(self.idle_s)),
+            ("grpc.keepalive_time_ms", _ms(self.silent_s)),
+            ("grpc.keepalive_timeout_ms", _ms(self.answer_s)),
+            ("grpc.http2.min_ping_interval_without_data_ms", _ms(self.ping_apart_s)),
+            ("grpc.http2.max_ping_strikes", self.ping_strikes_max),
+            ("grpc.max_concurrent_streams", self.streams_max),
+            # Without both, some of what is too large is refused at random.
+            ("grpc.max_metadata_size", self.headers_bytes_max),
+            ("grpc.absolute_max_metadata_size", self.headers_bytes_max),
+            ("grpc.max_receive_message_length", self.message_bytes_max),
+            ("grpc.max_send_message_length", self.message_bytes_max),
+            ("grpc.so_reuseport", 0),
+        ]
+
+
+def usual_limits() -> GrpcLimits:
+    """Those of a controller: its connections leave descriptors for all else."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    share = CONNECTIONS_MAX if soft == resource.RLIM_INFINITY else int(soft * CONNECTIONS_SHARE)
+    return GrpcLimits(max(1, min(CONNECTIONS_MAX, share)))
+
+
+def _ms(seconds: float) -> int:
+    return int(seconds * 1000)
+
+
+def look_for_cycles_seldom() -> None:
+    """Have the process look for cyclic garbage after so many new objects; all other garbage goes at once, as ever."""
+    gc.set_threshold(GARBAGE_OBJECTS, GARBAGE_OLDER, GARBAGE_ALL)

@@ -13,9 +13,9 @@ from typing import Any
 import grpc
 
 from headrace.controller.convert import task_event
-from headrace.controller.core.cluster import registration_fault
-from headrace.controller.core.messages import Allowance, ChangedInput, messages as core
-from headrace.controller.planning import dry_run
+from headrace.controller.core.cluster import Controller, registration_fault
+from headrace.controller.core.messages import Allowance, ChangedInput, PipelineRequested, messages as core
+from headrace.controller.core.plan import Plan
 from headrace.controller.shell import Session, Shell
 from headrace.controller.status import RunProgress, reply
 from headrace.daemon import Effects
@@ -95,7 +95,7 @@ class Servicer(rpc.ControlServicer):
                 reader.cancel()
             if self._shell.sessions.get(register.worker) is session:
                 del self._shell.sessions[register.worker]
-                self._shell.doubts.forget(register.worker)
+                self._shell.refused.forget(register.worker)
                 self._shell.post(core.WorkerLost(register.worker, "its session ended"))
 
     async def Apply(self, request: pb.ApplyRequest, context: Any) -> pb.ApplyReply:  # noqa: N802
@@ -335,3 +335,31 @@ def _registered(register: pb.Register) -> core.WorkerRegistered:
         door=register.door,
         relay_addresses=tuple(register.relay_addresses),
     )
+
+
+def dry_run(core: Controller, request: PipelineRequested) -> pb.ApplyReply:
+    """What an apply of this request would start, or why it would not."""
+    try:
+        made = core.planned(request)
+    except PipelineError as error:
+        return pb.ApplyReply(accepted=False, reason=str(error))
+    return pb.ApplyReply(accepted=True, plan=_reply(made, len(core.workers)))
+
+
+def _reply(made: Plan, workers: int) -> pb.PlanReply:
+    tasks = [
+        pb.PlannedTask(
+            task=task.name,
+            stages=task.stages,
+            worker=task.worker,
+            cores=task.need.cores,
+            memory_bytes=task.need.memory_bytes,
+        )
+        for task in made.tasks
+    ]
+    links = [
+        pb.LinkStatus(link=link.name, sender=link.sender, receiver=link.receiver, transport=link.transport)
+        for link in made.links
+    ]
+    chains = [pb.PlannedChain(chain=chain, reason=reason) for chain, reason in made.reasons.items()]
+    return pb.PlanReply(tasks=tasks, links=links, chains=chains, workers=workers)

@@ -13,21 +13,20 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from headrace.controller.commits import CommitTimes
 from headrace.controller.convert import add_reads, said_together, to_worker
 from headrace.controller.core.cluster import Controller, why_not_expelled
 from headrace.controller.core.log import LeaderState, fence_of
 from headrace.controller.core.messages import ExpelRequested, TaskEvent, TokenOffered, messages as core
-from headrace.controller.doubts import Doubts
 from headrace.controller.faults import FaultDesk, OwnFaults
 from headrace.controller.logging import Causes, Logs, LogSearches, tell_command, tell_entry, tell_event
 from headrace.controller.membership import introduce
 from headrace.controller.outcomes import in_words, outcome
 from headrace.controller.status import RunProgress
-from headrace.daemon import Effects, Logbook, caused_by, current_cause
+from headrace.daemon import Effects, Logbook, about, caused_by, current_cause
 from headrace.protos import codec, control_pb2 as pb
 from headrace.store import StoreError
 from headrace.store.datasets import Dataset, bring_forward
@@ -78,7 +77,7 @@ class Shell:
         self.changed = asyncio.Event()
         self._logs = Logs(cluster=controller.log.log if controller.log else "")
         self.commits = CommitTimes()
-        self.doubts = Doubts()
+        self.refused = RefusedEvents()
         #: Events that wait, each with its cause, and the worker by whose session it came, if by one.
         self._events: deque[tuple[core.Event, str, str]] = deque()
         self._draining = False
@@ -146,7 +145,7 @@ class Shell:
         else:
             event, why = self.core.witness.hear(worker, event)
         if why:
-            self.doubts.tell(worker, why)
+            self.refused.tell(worker, why)
         else:
             progress = self._progress_of(message.task)
             if progress is not None:
@@ -291,7 +290,7 @@ class Shell:
                 reason = f"worker {name!r} was expelled from the cluster"
                 session.outbox.put_nowait(pb.ToWorker(refusal=pb.Refusal(reason=reason)))
                 session.outbox.put_nowait(None)
-            self.doubts.forget(name)
+            self.refused.forget(name)
             self.post(core.WorkerLost(name, "it was expelled from the cluster"))
         for worker in self.sessions:
             self.tell_worker(worker, pb.ToWorker(expelled=codec.expulsions_to(self.core.expelled)))
@@ -389,3 +388,60 @@ def _policy(seal: Mapping[str, float]) -> pb.SealPolicy | None:
 
 def _limits(limits: Mapping[str, float]) -> pb.Limits:
     return pb.Limits(record_s=limits.get("record_s", 0.0), task_bytes=int(limits.get("task_bytes", 0)))
+
+
+#: Lines for one worker within WINDOW_S seconds; what is more is counted, and told with the next line.
+LINES_MAX = 10
+WINDOW_S = 10.0
+
+
+class RefusedEvents:
+    """One controller's; those of a worker are forgotten with its session."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        #: By worker: when the window began, the lines told in it, and the words since that were not told.
+        self._told: dict[str, tuple[float, int, int]] = {}
+
+    def tell(self, worker: str, why: str) -> None:
+        """Something was not believed."""
+        now = self._clock()
+        since, lines, left_out = self._told.get(worker, (now, 0, 0))
+        if now >= since + WINDOW_S:
+            since, lines = now, 0
+        if lines >= LINES_MAX:
+            self._told[worker] = since, lines, left_out + 1
+            return
+        more = f"; {left_out} more were not told" if left_out else ""
+        logger.warning("not believed: %s%s", why, more, extra=about(worker=worker))
+        self._told[worker] = since, lines + 1, 0
+
+    def forget(self, worker: str) -> None:
+        """Its session is over."""
+        self._told.pop(worker, None)
+
+
+#: Upper bounds in seconds; what is slower is counted behind the last.
+BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+@dataclass(slots=True)
+class CommitTimes:
+    """Entries written by this controller, by the time that their writing took."""
+
+    total_s: float = 0.0
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_S) + 1))
+
+    def take(self, seconds: float) -> None:
+        """An entry was answered for after so long."""
+        self.total_s += seconds
+        self.counts[sum(seconds > bound for bound in BOUNDS_S)] += 1
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Cumulative counts by upper bound, as Prometheus has them."""
+        found: list[tuple[str, float]] = []
+        running = 0
+        for bound, count in zip([*map(str, BOUNDS_S), "+Inf"], self.counts, strict=True):
+            running += count
+            found.append((bound, float(running)))
+        return found

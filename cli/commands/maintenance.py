@@ -11,7 +11,8 @@ from functools import partial
 
 from headrace.cli.ui import console, megabytes, number, title
 from headrace.client import CliError, UsageError
-from headrace.controller import Pen, is_alive, with_pen
+from headrace.controller import OfflineWriter, with_offline_writer
+from headrace.controller.logging import is_alive
 from headrace.pipeline import Pipeline
 from headrace.stages.runtime import InputError
 from headrace.stages.sinks import groups, left_to_do, merge, retracted_rows, write_retracted
@@ -90,11 +91,11 @@ def _is_led(state: LedgerState) -> bool:
 def _raise_floor(dataset: str) -> str:
     """Fence off every writer that was born before now; why that cannot be done, or nothing."""
 
-    async def raised(pen: Pen) -> None:
+    async def raised(pen: OfflineWriter) -> None:
         await pen.commit(EpochRaised("collection"))
 
     try:
-        with_pen(dataset, raised)
+        with_offline_writer(dataset, raised)
     except DatasetBusy:
         return "a run writes it"
     return ""
@@ -107,7 +108,7 @@ def retract_records(uri: str, ids: list[str], sources: list[str], *, as_json: bo
     dataset = Dataset.open(uri)
     store = dataset.store
 
-    async def retracted(pen: Pen) -> Found:
+    async def retracted(pen: OfflineWriter) -> Found:
         found = await pen.beside(lambda: find_records(store, pen.ledger, ids, sources))
         missing = [name for name in ids if name not in found.ids and not any(_part(name, one) for one in found.ids)]
         if missing or not found.ids:
@@ -126,7 +127,7 @@ def retract_records(uri: str, ids: list[str], sources: list[str], *, as_json: bo
             await pen.beside(lambda: bring_forward(store, manifest))
         return found
 
-    found = with_pen(dataset.uri, retracted)
+    found = with_offline_writer(dataset.uri, retracted)
     after = Dataset.open(uri)
     collect(store, after.state, dry_run=False)
     documents = sum(len(rows) for _, rows in found.documents)
@@ -170,13 +171,13 @@ def remove_dataset(uri: str, *, agreed: bool, as_json: bool) -> int:
         size = megabytes(sum(item.size for item in objects))
         raise UsageError(f"{dataset.uri} holds {what}, {size}: add --yes to delete them; this cannot be undone")
 
-    async def removed(pen: Pen) -> None:
+    async def removed(pen: OfflineWriter) -> None:
         if not pen.ledger.removed:
             await pen.commit(EpochRaised("removal"), Removed("removal"))
         # Before the shards, so that new readers are not sent to deleted objects.
         await pen.beside(lambda: bring_forward(store, removal(pen.ledger.number)))
 
-    with_pen(dataset.uri, removed)
+    with_offline_writer(dataset.uri, removed)
     found = collect(store, Dataset.open(uri, removed=True).state, dry_run=False)
     if as_json:
         print(json.dumps({"dataset": dataset.uri, "objects": len(found.keys), "bytes": found.size}))
@@ -217,11 +218,11 @@ def compact_dataset(uri: str, into: str, *, shard_bytes: int, as_json: bool) -> 
     if target.uri == old.uri:
         raise UsageError("compact into another place: readers of the old dataset need it as it is")
 
-    async def compacted(pen: Pen) -> bool:
+    async def compacted(pen: OfflineWriter) -> bool:
         return await _compact(pen, old, target.uri, shard_bytes)
 
     try:
-        fresh = with_pen(target.uri, compacted)
+        fresh = with_offline_writer(target.uri, compacted)
     except InputError as error:
         raise CliError(f"{target.uri}: {error}") from error
     except ObjectMissing as error:
@@ -250,7 +251,7 @@ def compact_dataset(uri: str, into: str, *, shard_bytes: int, as_json: bool) -> 
     return 0
 
 
-async def _compact(pen: Pen, old: Dataset, target: str, shard_bytes: int) -> bool:
+async def _compact(pen: OfflineWriter, old: Dataset, target: str, shard_bytes: int) -> bool:
     """Close group after group, then publish. False if it was done already."""
     # Refuse another's dataset before anything is written to it.
     todo = left_to_do(old.state, pen.ledger)
@@ -271,7 +272,7 @@ async def _compact(pen: Pen, old: Dataset, target: str, shard_bytes: int) -> boo
     return has_published
 
 
-async def _publish(pen: Pen, old: Dataset, store: ObjectStore, *, is_fresh: bool) -> bool:
+async def _publish(pen: OfflineWriter, old: Dataset, store: ObjectStore, *, is_fresh: bool) -> bool:
     """Publish what was merged, without what the old dataset has lost meanwhile; whether there was anything to publish.
 
     A retraction may come between a look at the old ledger and our entry, so that it is looked at again behind it; and

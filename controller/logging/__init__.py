@@ -11,7 +11,7 @@ if TYPE_CHECKING:
         tell_entry as tell_entry,
         tell_event as tell_event,
     )
-    from headrace.controller.logging.logs import Logs as Logs
+    from headrace.controller.logging.logs import Logs as Logs, identity as identity, is_alive as is_alive
     from headrace.controller.logging.search import LogSearches as LogSearches
 else:
     __getattr__ = door(__name__)

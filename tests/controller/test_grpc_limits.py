@@ -24,8 +24,8 @@ import pytest
 from headrace.client.new_cluster import make_cluster
 from headrace.cluster.certificates import Credentials, Role, create_node, role_host
 from headrace.cluster.credential_files import write_credentials
-from headrace.controller.grpc_limits import CONNECTIONS_MAX, usual_limits
 from headrace.controller.membership.cluster_files import ClusterFiles
+from headrace.controller.server import CONNECTIONS_MAX, usual_limits
 from headrace.protos import control_pb2 as pb, control_pb2_grpc as rpc
 
 PATIENCE_S = 60.0
@@ -39,7 +39,7 @@ import asyncio, json, sys
 from pathlib import Path
 from headrace.controller.membership.cluster_files import ClusterFiles
 from headrace.controller.core.cluster.controller import Controller
-from headrace.controller.grpc_limits import GrpcLimits
+from headrace.controller.server import GrpcLimits
 from headrace.controller.membership.guard import server_credentials
 from headrace.controller.server import make_server
 from headrace.controller.servicer import Servicer

@@ -14,10 +14,9 @@ from headrace.controller.core.cluster.controller import Controller
 from headrace.controller.core.log.leader import LeaderState
 from headrace.controller.core.messages import messages as core
 from headrace.controller.core.messages.log import LOG_EVENTS
-from headrace.controller.logging.logs import Logs
-from headrace.controller.offline_writer import Pen
+from headrace.controller.logging.logs import Logs, identity
+from headrace.controller.offline_writer import OfflineWriter
 from headrace.controller.outcomes import in_words, outcome
-from headrace.controller.process import identity
 from headrace.controller.shell import Shell
 from headrace.store.contract.errors import StoreRefused, StoreStalled
 from headrace.store.ledger.core.entries import ENTRY_FORMAT, Beat, Entry, EntryError, PipelineApplied
@@ -182,7 +181,7 @@ def test_who_asks_what_the_core_cannot_take_is_refused(tmp_path: Path, monkeypat
 
 def test_a_pen_that_cannot_write_an_entry_says_why_at_once(tmp_path: Path) -> None:
     async def act() -> None:
-        pen = Pen(str(tmp_path))
+        pen = OfflineWriter(str(tmp_path))
         await pen.lead()
         with pytest.raises(StoreRefused, match="is not UTF-8"):
             await pen.commit(PipelineApplied("v", {"input": "\udce9"}))

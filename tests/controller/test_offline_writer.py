@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.controller.offline_writer import Pen
+from headrace.controller.offline_writer import OfflineWriter
 from headrace.store.contract.errors import DatasetBusy
 from headrace.store.ledger.core.entries import Beat, Entry, Led, VersionPublished, encode_entry
 from headrace.store.ledger.log import Log
@@ -16,7 +16,7 @@ from headrace.store.open import open_store
 
 def test_finding_anothers_entry_tells_nobody_that_its_own_stands(tmp_path: Path) -> None:
     async def act() -> None:
-        pen = Pen(str(tmp_path))
+        pen = OfflineWriter(str(tmp_path))
         await pen.lead()
         Log(open_store(str(tmp_path))).append(1, encode_entry(Entry(2, (Led(2, {"pid": 1}), Beat(2)))))
         with pytest.raises(DatasetBusy, match="taken over"):

@@ -2,12 +2,12 @@
 
 import pytest
 
-from headrace.controller.doubts import LINES_MAX, WINDOW_S, Doubts
+from headrace.controller.shell import LINES_MAX, WINDOW_S, RefusedEvents
 
 
 def test_a_worker_that_lies_endlessly_gets_lines_and_a_number(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
-    doubts = Doubts(lambda: now[0])
+    doubts = RefusedEvents(lambda: now[0])
     for _ in range(1000):
         doubts.tell("liar", "a lie")
     doubts.tell("other", "a mistake")

@@ -1,16 +1,18 @@
-"""A fault that an operator asks of this controller itself, where it was started with --allow-chaos.
+"""Faults that an operator asks for: of a worker, which they are passed on to, or of this controller itself.
 
-It is done by a process of its own (`headrace.chaos.process_faults`), which lets a stopped controller go on again; the
-controller knows no fault. Who may ask is judged by the guard. Known weakness: a controller that was killed before its
-answer had left is asked again, and killed again, since it has forgotten the fault's name.
+The controller's own are allowed with --allow-chaos, and done by a process of its own (`headrace.chaos.process_faults`),
+which lets a stopped controller go on again. The guard judges who may ask. Known weakness: a controller that was killed
+before its answer had left is asked and killed again, since it has forgotten the fault's name.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Container
 
 from headrace.protos import control_pb2 as pb
 
@@ -64,3 +66,40 @@ class OwnFaults:
     @staticmethod
     def _refused(fault: pb.FaultAsked, why: str) -> pb.FaultTold:
         return pb.FaultTold(fault=fault.fault, reason=f"controller {fault.controller}: {why}")
+
+
+#: Seconds that a worker has to answer.
+ANSWER_S = 5.0
+
+
+class FaultDesk:
+    """What was asked and not answered. Called on the event loop's thread; `ask` sends a message to a worker by name."""
+
+    def __init__(self, ask: Callable[[str, pb.ToWorker], None]) -> None:
+        self._ask = ask
+        #: By worker and fault, one for each who asked: one that waits no more ends no other's wait.
+        self._waiting: dict[tuple[str, str], set[asyncio.Future[pb.FaultTold]]] = {}
+
+    async def request(self, fault: pb.FaultAsked, registered: Container[str]) -> pb.FaultTold:
+        """Ask the worker that the fault names; its answer, or why there is none."""
+        if fault.worker not in registered:
+            return pb.FaultTold(fault=fault.fault, reason=f"no worker {fault.worker!r} is registered", again=True)
+        key = fault.worker, fault.fault
+        waiting: asyncio.Future[pb.FaultTold] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(key, set()).add(waiting)
+        self._ask(fault.worker, pb.ToWorker(fault=fault))
+        try:
+            return await asyncio.wait_for(waiting, ANSWER_S)
+        except TimeoutError:
+            why = f"worker {fault.worker} did not answer within {ANSWER_S:.0f} s; it may be done yet"
+            return pb.FaultTold(fault=fault.fault, reason=why, again=True)
+        finally:
+            self._waiting[key].discard(waiting)
+            if not self._waiting[key]:
+                del self._waiting[key]
+
+    def told(self, worker: str, answer: pb.FaultTold) -> None:
+        """A worker's answer; one that nobody waits for any more is dropped."""
+        for waiting in self._waiting.get((worker, answer.fault), ()):
+            if not waiting.done():
+                waiting.set_result(answer)

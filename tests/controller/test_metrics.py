@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from headrace.controller.commits import CommitTimes
-from headrace.controller.status.metrics import families
+from headrace.controller.metrics import families
+from headrace.controller.shell import CommitTimes
 from headrace.daemon.metrics_server import serve_metrics
 from headrace.protos import control_pb2 as pb
 

@@ -6,11 +6,14 @@ Served on the address of `--metrics`; they name pipelines, stages and workers, a
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from headrace.controller import CommitTimes
 from headrace.protos import control_pb2 as pb
+
+if TYPE_CHECKING:
+    from headrace.controller.shell import CommitTimes
 
 
 def families(status: pb.StatusReply, commits: CommitTimes) -> Iterable[Metric]:

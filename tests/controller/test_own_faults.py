@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.chaos import process_faults
-from headrace.controller.faults.own import OwnFaults
+from headrace.controller.faults import OwnFaults
 from headrace.protos import control_pb2 as pb
 
 PATIENCE_S = 60.0

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from headrace.controller.faults import workers
-from headrace.controller.faults.workers import FaultDesk
+from headrace.controller import faults
+from headrace.controller.faults import FaultDesk
 from headrace.protos import control_pb2 as pb
 
 
@@ -18,7 +18,7 @@ def test_who_waits_no_more_for_a_fault_ends_nobody_elses_wait(monkeypatch: pytes
         patient = asyncio.ensure_future(desk.request(fault, ["w"]))
         while not asked:
             await asyncio.wait([patient], timeout=0.001)
-        monkeypatch.setattr(workers, "ANSWER_S", 0.01)
+        monkeypatch.setattr(faults, "ANSWER_S", 0.01)
         assert "did not answer" in (await desk.request(fault, ["w"])).reason
         desk.told("w", pb.FaultTold(fault="freeze-1", accepted=True))
         assert (await asyncio.wait_for(patient, 60)).accepted
