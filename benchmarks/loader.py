@@ -310,7 +310,7 @@ class Rows:
 
 def sparse_dataset(root: Path) -> None:
     """10^9 samples in sparse shards: one piece a row, tokens that are a hole; files are links to sixteen."""
-    from headrace.loader.dataset import file_checksum
+    from headrace.loader.cache import file_checksum
 
     pieces = np.arange(RESUME_SHARD, dtype=np.int32)
     fields = [

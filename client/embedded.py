@@ -29,7 +29,7 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 from headrace.client.errors import CliError, ControllerDied, ProcessDied
 from headrace.daemon import SOCKET, SOCKET_NAME, Nook, Process, fork, may_fork
-from headrace.stages.shipping import TERSE
+from headrace.stages.shipping import MINIFIED
 
 if TYPE_CHECKING:
     from headrace.stages.shipping import Inherited
@@ -142,7 +142,7 @@ class Embedded:
         """
         if self._address:
             return
-        from headrace.stages.tokenizer import is_for_gigatoken, share, terse
+        from headrace.stages.tokenizer import is_for_gigatoken, minify, share
 
         sooner: list[Inherited] = []
         for _, parameters in wanted:
@@ -150,9 +150,9 @@ class Embedded:
             if not parsed or sha256 not in parsed or not is_for_gigatoken(parameters):
                 continue
             with contextlib.suppress(OSError):  # without memory for it the forkserver loads the file
-                descriptor, path = share(terse(parsed[sha256]))
+                descriptor, path = share(minify(parsed[sha256]))
                 self._shared.append(descriptor)
-                sooner.append((TERSE, {"path": path, "sha256": sha256}))
+                sooner.append((MINIFIED, {"path": path, "sha256": sha256}))
         with contextlib.suppress(BrokenPipeError):
             os.write(self._told, f"{json.dumps([*sooner, *wanted])}\n".encode())
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from headrace.client.errors import CliError, UsageError
 from headrace.pipeline import Pipeline, PipelineError, mask, validate
-from headrace.stages.runtime import InputError, environment, forget_modules, told_to
+from headrace.stages.runtime import InputError, environment, forget_modules, progress_to
 from headrace.stages.shipping import has_user_code, modules_of
 from headrace.stages.sources.objects import with_followed_links
 
@@ -35,7 +35,7 @@ def load(path: Path, given: Sequence[str], *, follow_links: bool = False) -> Pip
     build = load_build(path)
     arguments = convert(build, parse_parameters(given), path.name)
     try:
-        with told_to(_say):
+        with progress_to(_say):
             pipeline = build(**arguments)
     except Exception as error:
         raise _from_user_code(error, path) from error

@@ -5,15 +5,13 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
-    from headrace.loader.errors import (
+    from headrace.loader.loader import Loader as Loader
+    from headrace.loader.order import (
         DatasetGrew as DatasetGrew,
-        Difference as Difference,
         LoaderClosed as LoaderClosed,
         LoaderError as LoaderError,
-        SourceGrew as SourceGrew,
         StateMismatch as StateMismatch,
     )
-    from headrace.loader.loader import Loader as Loader
     from headrace.loader.torch import TorchLoader as TorchLoader
     from headrace.loader.trace import trace_document as trace_document, trace_step as trace_step
 else:

@@ -2,7 +2,7 @@
 
 from typing import Any, Final, Protocol
 
-from headrace.loader.errors import LoaderError
+from headrace.loader.order import LoaderError
 
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments  # pyright: ignore[reportMissingImports]

@@ -20,10 +20,8 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from headrace.loader.arguments import chosen, listed_sources, no_step, whole
-from headrace.loader.batch import Batch, Buffers, Made, Share, Task, chosen_fields, prefetch_of
+from headrace.loader.batch import Batch, BatchTask, Buffers, Iteration, Made, Share, chosen_fields, prefetch_of
 from headrace.loader.dataset import WAIT_S_MAX, Source, Sources, TokenDataset
-from headrace.loader.errors import LoaderClosed, LoaderError
-from headrace.loader.local import host_ranks
 from headrace.loader.order import (
     BLOCK_ROWS_DEFAULT,
     WINDOW_BLOCKS_DEFAULT,
@@ -31,6 +29,8 @@ from headrace.loader.order import (
     Event,
     Hosted,
     LastBatch,
+    LoaderClosed,
+    LoaderError,
     Mixture,
     Offered,
     Order,
@@ -45,10 +45,9 @@ from headrace.loader.order import (
     period_counts,
     recut,
 )
-from headrace.loader.running import Running
-from headrace.loader.state import STATE_FORMAT, Grown, Reading, binding_of, journal_to_json, mixture_of, resume
-from headrace.loader.statistics import LoaderStatistics, Received, shares_of, statistics_of
-from headrace.loader.world import Place, World, given_world
+from headrace.loader.state import STATE_FORMAT, Grown, Resumption, binding_of, journal_to_json, mixture_of, resume
+from headrace.loader.statistics import LoaderStatistics, ReceivedCounts, shares_of, statistics_of
+from headrace.loader.world import RankPlace, World, given_world, host_ranks
 
 T = TypeVar("T")
 
@@ -100,7 +99,7 @@ class Loader:
         alone: bool = False,
     ) -> None:
         batch_size = whole("batch_size", batch_size, 1)
-        self._place = Place(given_world(rank, world_size, alone=alone), alone=alone)
+        self._place = RankPlace(given_world(rank, world_size, alone=alone), alone=alone)
         mode = chosen(OrderMode, "order", order)
         window_blocks, block_rows = whole("window_blocks", window_blocks, 1), whole("block_rows", block_rows, 1)
         self._shuffle = Shuffle(whole("seed", seed), mode, window_blocks, block_rows)
@@ -147,9 +146,9 @@ class Loader:
         #: positions were skipped, behind which the pass may end: the loop that was in it has still to end too
         self._ended = self._is_moved = False
         self._iterations = 0
-        self._running: Running[Any] | None = None
+        self._running: Iteration[Any] | None = None
         #: what the caller received, also by way of other processes
-        self.counts = Received()
+        self.counts = ReceivedCounts()
 
     def _require_step(self, cut: Cut, samples: int) -> None:
         if cut.steps(samples) == 0:
@@ -287,15 +286,15 @@ class Loader:
             self._position, self._step = int(behind[0]) - self._pass * self._samples, self._step + steps
         self._ended = True
 
-    def _begin(self, transform: Callable[[Batch], T]) -> Running[T]:
+    def _begin(self, transform: Callable[[Batch], T]) -> Iteration[T]:
         # the first batch comes sooner if nothing else reads meanwhile
         self.sources.pause_checks()
         depth, stop = self._depth(), threading.Event()
-        task = Task(
+        task = BatchTask(
             self.sources.until(stop.is_set), self._mixture, self._cut, self.rank, self._offered(), self._step,
             self._pass, self._share, max(1, depth), self._buffers,
         )  # fmt: skip
-        self._running = running = Running(task, self.sources, self._hosted(), depth, transform, stop)
+        self._running = running = Iteration(task, self.sources, self._hosted(), depth, transform, stop)
         return running
 
     def _depth(self) -> int:
@@ -347,7 +346,7 @@ class Loader:
         passes of its own. Raises StateMismatch with a diff where dataset, tokenizer, seq_len, seed or order differ,
         else LoaderError; a loader that refused a state stands where it stood.
         """
-        ours = Reading(self.sources, self._grown, self._shuffle, self._cut, self._pass_samples)
+        ours = Resumption(self.sources, self._grown, self._shuffle, self._cut, self._pass_samples)
         found = resume(state, ours, grown)
         if len(found.sources.datasets) > 1:
             self._require_step(self._cut, found.mixture.samples)

@@ -76,7 +76,7 @@ def shares_of(sources: Sources, mixture: Mixture, events: Sequence[Event], absol
     )
 
 
-def statistics_of(counts: "Received", sources: Sources, shares: tuple[SourceShare, ...]) -> LoaderStatistics:
+def statistics_of(counts: "ReceivedCounts", sources: Sources, shares: tuple[SourceShare, ...]) -> LoaderStatistics:
     """What was counted, with what the datasets and their caches counted."""
     datasets = sources.datasets
     # datasets may share one cache
@@ -98,7 +98,7 @@ def statistics_of(counts: "Received", sources: Sources, shares: tuple[SourceShar
     )
 
 
-class Received:
+class ReceivedCounts:
     """Counts what a loop receives. Moments are those of `time.perf_counter`."""
 
     __slots__ = ("_first_s", "_last_s", "assemble_s", "batches", "samples", "wait_s")
@@ -124,7 +124,7 @@ class Received:
         return self._last_s - self._first_s
 
 
-class Counted(Protocol):
+class HasStatistics(Protocol):
     """A loader, as far as metrics are concerned."""
 
     def statistics(self) -> LoaderStatistics:
@@ -149,7 +149,7 @@ _COUNTERS = {
 class LoaderCollector:
     """A collector for `prometheus_client`: `REGISTRY.register(LoaderCollector(loader, rank="0"))`."""
 
-    def __init__(self, loader: Counted, **labels: str) -> None:
+    def __init__(self, loader: HasStatistics, **labels: str) -> None:
         self._loader = loader
         self._labels = labels
 

@@ -9,15 +9,18 @@ not. `StatefulDataLoader` keeps a state a worker; `loader_state` finds the one p
 """
 
 import json
+import os
+import threading
 import time
 from collections.abc import Iterator, Mapping
+from multiprocessing import parent_process
 from multiprocessing.context import get_spawning_popen
 from typing import Any, Final, Literal, cast
 
 from headrace.loader.batch import Batch
 from headrace.loader.dataset import WAIT_S_MAX
-from headrace.loader.errors import LoaderError
 from headrace.loader.loader import Loader
+from headrace.loader.order import LoaderError
 from headrace.loader.state import find_state, packed
 from headrace.loader.statistics import LoaderStatistics
 
@@ -28,7 +31,7 @@ except ImportError as error:
     raise ImportError("headrace.loader.torch needs PyTorch: pip install 'headrace[loader]'") from error
 
 from headrace.loader.state import Arrived, Sent, listen, new_token
-from headrace.loader.trainers import Counted, check_loop, check_wrapper
+from headrace.loader.trainers import CountedDataLoader, check_loop, check_wrapper
 
 #: PyTorch takes indices and labels as int64; what the attention kernels take stays int32
 _INT64: Final = ("tokens", "labels", "position_ids")
@@ -268,6 +271,7 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
         if self._owner != number:
             self._owner = number
             self.loader = self.loader.replica()
+            _end_with_parent()
 
     def _on_device(self) -> Iterator[dict[str, Any]]:
         # "cuda" is the device that this thread has set; another thread, such as the one that copies, has its own
@@ -296,7 +300,7 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
     def _over_workers(self, num_workers: int, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         if self.loader.steps_left == 0:
             self.loader.next_pass()
-        batches = iter(Counted(self, batch_size=None, num_workers=num_workers, **options))
+        batches = iter(CountedDataLoader(self, batch_size=None, num_workers=num_workers, **options))
         # it counts, whenever its workers begin
         self._told += 1
         asked_s = time.perf_counter()
@@ -445,6 +449,23 @@ def loader_state(state: Mapping[str, Any]) -> dict[str, Any]:
     if found is None:
         raise LoaderError("this state holds none of a Headrace loader; pass what StatefulDataLoader.state_dict() gave")
     return found
+
+
+def _end_with_parent() -> None:
+    """Have this worker process end when the process that began it has ended.
+
+    PyTorch compares the parent's process id with that at the worker's begin. A worker that begins after its parent's
+    death sees no change, and lives on.
+    """
+    parent = parent_process()
+    if parent is not None:
+
+        def wait() -> None:
+            # without a deadline on purpose: the training loop may take any time
+            parent.join()
+            os._exit(1)
+
+        threading.Thread(target=wait, name="headrace parent", daemon=True).start()
 
 
 def _tensors(batch: Batch) -> dict[str, Any]:

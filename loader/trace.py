@@ -14,8 +14,17 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.loader.dataset import Source, Sources, TokenDataset, known_part, open_dataset
-from headrace.loader.errors import Difference, LoaderError, StateMismatch
-from headrace.loader.order import CONSTRUCTION, SCHEDULE, OrderMode, Shuffle, Timeline, versions_at
+from headrace.loader.order import (
+    CONSTRUCTION,
+    SCHEDULE,
+    Difference,
+    LoaderError,
+    OrderMode,
+    Shuffle,
+    StateMismatch,
+    Timeline,
+    versions_at,
+)
 from headrace.loader.state import mixture_of, place_of, require_format, unpacked
 from headrace.store.shards import read_table, rows_named
 

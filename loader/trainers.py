@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from torch.utils.data import DataLoader
 
-from headrace.loader.errors import LoaderError
+from headrace.loader.order import LoaderError
 
 #: `bare`: writes the state of a loader that has one; `told`: writes it where a callback does; `reads`: does not resume
 Loop: TypeAlias = Literal["bare", "told", "reads"]
@@ -37,7 +37,7 @@ _LOOPS: Final[dict[tuple[str, str], Loop]] = {
 }
 
 
-class Counted(DataLoader[Any]):
+class CountedDataLoader(DataLoader[Any]):
     """A `DataLoader` whose loop keeps count of what it received."""
 
 
@@ -61,7 +61,7 @@ def check_loop(*, is_kept: bool) -> None:
 
 
 def _check(loop: Loop, through: "DataLoader[Any] | None", *, is_kept: bool) -> None:
-    plain = through is not None and not isinstance(through, Counted)
+    plain = through is not None and not isinstance(through, CountedDataLoader)
     if loop == "bare" and plain and not hasattr(through, "state_dict"):
         workers = through.num_workers if through is not None else 0
         instead = f"loader.over_workers({workers})" if workers else "the loader itself"

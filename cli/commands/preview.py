@@ -14,7 +14,7 @@ from rich.text import Text
 from headrace.cli.ui import ACCENT, FAINT, GOOD, console, number, percent, safe, title
 from headrace.client import UsageError, load
 from headrace.pipeline import Pipeline
-from headrace.stages.shipping import SAMPLE_CHARACTERS_MAX, Preview, Removed, Sample, preview
+from headrace.stages.shipping import SAMPLE_CHARACTERS_MAX, Preview, RemovedRecords, Sample, preview
 from headrace.store import counted
 
 #: Records of a preview; more is a run.
@@ -67,7 +67,7 @@ def _show(out: Console, pipeline: Pipeline, result: Preview) -> None:
         out.print(Text(f"  counted {safe(name)}  {number(count)}"))
 
 
-def _show_reason(out: Console, key: str, item: Removed, read: int) -> None:
+def _show_reason(out: Console, key: str, item: RemovedRecords, read: int) -> None:
     out.print()
     share = percent(item.count, read)
     share += f", {counted(item.parts, 'part')} of split records" if item.parts else ""

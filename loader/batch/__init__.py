@@ -8,13 +8,13 @@ if TYPE_CHECKING:
     from headrace.loader.batch.assemble import IGNORED_LABEL as IGNORED_LABEL
     from headrace.loader.batch.buffers import Buffers as Buffers
     from headrace.loader.batch.compiled import KERNELS as KERNELS
-    from headrace.loader.batch.fields import NOTHING as NOTHING, Batch as Batch, chosen_fields as chosen_fields
+    from headrace.loader.batch.fields import Batch as Batch, chosen_fields as chosen_fields
     from headrace.loader.batch.producer import (
+        BatchTask as BatchTask,
+        Iteration as Iteration,
         Made as Made,
         Share as Share,
-        Task as Task,
         prefetch_of as prefetch_of,
-        produce as produce,
     )
 else:
     __getattr__ = door(__name__)

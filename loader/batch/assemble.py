@@ -1,7 +1,7 @@
 """Batches from rows of the dataset: tokens, and everything that follows from where their pieces lie.
 
 A numpy call costs as much as a thousand tokens, so what is small (where segments lie) is computed for many batches at
-once (`headrace.loader.dataset.segments`), and what is wide (a value a token) for as many as fit a processor's cache.
+once (`headrace.loader.batch.segments`), and what is wide (a value a token) for as many as fit a processor's cache.
 Wide fields are made by copying and filling runs, never by an index a token; runs go through memoryviews, whose slices
 cost half of numpy's.
 """
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from headrace.loader.batch.buffers import Buffers, Wide
 from headrace.loader.batch.fields import ALL_FIELDS, NOTHING, Batch, Bounds, Fields, Placed, small_fields
-from headrace.loader.dataset import Runs, Segments, Shards, find_segments
+from headrace.loader.batch.segments import Runs, Segments, Shards, find_segments
 from headrace.loader.order import I64, distinct
 
 #: what PyTorch's cross entropy ignores by default
@@ -53,7 +53,7 @@ def cut(wide: Wide, small: list[dict[str, Any]]) -> list[Batch]:
 class Assembly:
     """The batches that `placed` names, of which the small fields are known and the wide ones not yet made.
 
-    `shards` and `rows` [k] are those of the samples; rows from k on are padding. Where room is `tight`, one shard at a
+    `shards` and `rows` [k] are those of the samples; rows from k on are padding. Where space is `tight`, one shard at a
     time is open and mapped: what is mapped takes its bytes of a disk, also when a cache has evicted it.
     """
 
@@ -139,7 +139,7 @@ class Assembly:
             shard = self._dataset.shard(number)
             shard.wait(rows[chosen], self._dataset.stopped)
             wide.tokens[chosen] = shard.view[rows[chosen]]
-            # a cache with room for one shard could not open the next
+            # a cache with space for one shard could not open the next
             del shard
 
     def _fill_padding(self, first: int, end: int, origin: int, wide: Wide) -> None:

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from headrace.loader.batch.assemble import cut
 from headrace.loader.batch.buffers import Buffers
 from headrace.loader.batch.fields import Batch, Bounds, Placed, small_fields
-from headrace.loader.dataset import PieceTable, Shard, Shards
+from headrace.loader.batch.segments import Shards
+from headrace.loader.dataset import PieceTable, Shard
 from headrace.loader.order import I64, U64, Loops, Windowed, distinct
 
 #: how long the end of the process, and a fork, wait for loops that are being loaded: LLVM must not run while it is

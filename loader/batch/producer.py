@@ -1,5 +1,6 @@
 """Making the batches of one rank, or one worker's part of them, from a place in the sequence to the end of its pass."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -8,14 +9,13 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from headrace.loader import LoaderError
 from headrace.loader.batch.assemble import Assembly
 from headrace.loader.batch.buffers import Buffers
 from headrace.loader.batch.compiled import KERNELS, CompiledAssembly
 from headrace.loader.batch.fields import NOTHING, Batch, Placed
 from headrace.loader.dataset import Sources
-from headrace.loader.order import I64, Cut, Mixture, Offered, distinct
-from headrace.loader.prefetch import Job
+from headrace.loader.order import I64, Cut, Hosted, LoaderError, Mixture, Offered, distinct
+from headrace.loader.prefetch import BatchPrefetcher, Job, Readahead, ShardPrefetcher
 from headrace.store import StoreError
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ class Made(NamedTuple, Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class BatchTask:
     """All that a producing thread knows; it must not keep an abandoned loader alive."""
 
     sources: Sources
@@ -82,7 +82,7 @@ def prefetch_of(batch_bytes: int, *, by_worker: bool) -> int:
 
 
 def produce(
-    task: Task, transform: Callable[[Batch], T], moved: Callable[[int], None] = lambda _: None
+    task: BatchTask, transform: Callable[[Batch], T], moved: Callable[[int], None] = lambda _: None
 ) -> Iterator[list[Job[list[Made[T]]]]]:
     """Jobs that make the batches to the end of the pass, planned some at a time; the first alone, so it comes soon.
 
@@ -115,7 +115,7 @@ def produce(
 class _Maker(Generic[T]):
     """What all jobs of a task share."""
 
-    task: Task
+    task: BatchTask
     transform: Callable[[Batch], T]
     moved: Callable[[int], None]
     #: the highest position that `moved` was told
@@ -170,7 +170,7 @@ class _Maker(Generic[T]):
 class _Planned:
     """Some steps' batches, of which all is computed but the fields with a value a token."""
 
-    def __init__(self, task: Task, steps: I64, positions: I64) -> None:
+    def __init__(self, task: BatchTask, steps: I64, positions: I64) -> None:
         began = time.perf_counter()
         size = task.cut.batch_size
         kernels = KERNELS.get()
@@ -214,3 +214,41 @@ class _Planned:
             Made(item, self._real[number], self._after[number], self._steps[number], each_s)
             for number, item in enumerate(items, first)
         ]
+
+
+class Iteration(Generic[T]):
+    """The threads of one iteration: batches of `task`, `depth` ahead, or with 0 as they are taken; `stop` ends waits.
+
+    Any thread may close it, more than once. It does not keep the loader alive.
+    """
+
+    def __init__(
+        self, task: BatchTask, sources: Sources, hosted: Hosted, depth: int, transform: Callable[[Batch], T],
+        stop: threading.Event,
+    ) -> None:  # fmt: skip
+        self._stop = stop
+        followers: list[ShardPrefetcher | Readahead] = [Readahead(sources, task.mixture, hosted)]
+        if depth and any(dataset.cache is not None for dataset in sources.datasets):
+            followers.insert(0, ShardPrefetcher(sources, task.mixture, hosted))
+        self._followers = followers
+
+        def moved(position: int) -> None:
+            for follower in followers:
+                follower.moved(position)
+
+        jobs = produce(task, transform, moved)
+        #: None where batches are made as they are taken
+        self.prefetcher = BatchPrefetcher(jobs, depth, len, on_close=stop.set) if depth else None
+        self._made: Iterator[list[Made[T]]] = (made for some in jobs for job in some for made in job.run())
+
+    def take(self) -> list[Made[T]]:
+        """The next batches, at least one. Raises StopIteration at the end, and what making them raised."""
+        return self.prefetcher.take() if self.prefetcher else next(self._made)
+
+    def close(self) -> None:
+        """End the threads and drop what they made."""
+        self._stop.set()
+        if self.prefetcher:
+            self.prefetcher.close()
+        for follower in self._followers:
+            follower.close()

@@ -13,7 +13,7 @@ must be. The rules, all held by the kernel's `flock`, which a killed process let
 
 What is needed latest goes first: a `Plan` of each loop that reads through the cache tells when a shard is needed next.
 Files that are in no plan go before all others, oldest first. A disk that is full before the cache has `bytes_max` bytes
-is as a smaller bound (`headrace.loader.cache.room` says when room is waited for).
+is as a smaller bound (`headrace.loader.cache.space` says when a thread waits for space).
 """
 
 import fcntl
@@ -28,14 +28,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
 
-from headrace.loader import LoaderError
-from headrace.loader.cache.cached_files import allocate, evict_file, hold_file, lock_file, write_at
-from headrace.loader.cache.fetch import Fetch, FetchCounts, Pool, not_wanted
+from headrace.loader.cache.cached_files import allocate, evict_file, file_checksum, hold_file, lock_file, write_at
+from headrace.loader.cache.fetch import FetchCounts, Pool, fetch_object, not_wanted
 from headrace.loader.cache.head import parse_blocks
-from headrace.loader.cache.room import CacheFull, Said, users_of
+from headrace.loader.cache.partial_shard import PARTIAL, Opened, PartialShard, file_bytes
+from headrace.loader.cache.space import CacheFull, Said, users_of
 from headrace.loader.cache.spans import Spans
-from headrace.loader.cache.sparse import SPARSE, Opened, Sparse, file_bytes
-from headrace.loader.dataset import file_checksum
+from headrace.loader.order import LoaderError
 from headrace.store import ChecksumMismatch, FormatError, ObjectMissing, ObjectStore
 from headrace.store.shards import HEADER_BYTES_MAX, data_end, is_checksum
 
@@ -44,7 +43,7 @@ logger = logging.getLogger("headrace.loader")
 CACHE_BYTES_DEFAULT: Final = 64 << 30
 #: overrides where the cache lies; the user's own directory is made below it
 DIRECTORY_VARIABLE: Final = "HEADRACE_CACHE"
-#: how long to wait for another process that fetches the shard, or for room
+#: how long to wait for another process that fetches the shard, or for space
 WAIT_S_MAX: Final = 600.0
 #: a mode that gives group and others nothing
 _PRIVATE: Final = 0o700
@@ -52,7 +51,7 @@ _PRIVATE: Final = 0o700
 Plan: TypeAlias = Callable[[list[str]], Mapping[str, int]]
 
 
-class Held:
+class HeldShard:
     """A whole shard's file that is not evicted until this object is gone."""
 
     __slots__ = ("opened", "size")
@@ -85,7 +84,7 @@ class ShardCache:
         self.directory = os.fspath(directory)
         self.bytes_max = bytes_max
         self._disk_bytes = bytes_max
-        #: of waits for room
+        #: of waits for space
         self.said = Said()
         #: whether it was said to hold less than a window reads
         self.is_crowded = False
@@ -135,7 +134,7 @@ class ShardCache:
         return found
 
     @property
-    def room_bytes(self) -> int:
+    def space_bytes(self) -> int:
         """What the cache can hold, in bytes: `bytes_max`, or less where the disk was found to have less for it."""
         return min(self.bytes_max, self._disk_bytes)
 
@@ -169,13 +168,13 @@ class ShardCache:
         whole: bool = False,
         needed: int = 0,
         stopped: Callable[[], bool] = lambda: False,
-    ) -> Held | Sparse:
+    ) -> HeldShard | PartialShard:
         """The local copy of the object: whole and checked, or with its header's blocks as they come by `spans`.
 
         With `whole` the request that brings the head goes on with what follows it, where the shard is not there.
-        `needed` is what CacheFull has told: the store is not asked again until there is room for so many bytes.
+        `needed` is what CacheFull has told: the store is not asked again until there is space for so many bytes.
 
-        Raises CacheFull where all that is cached is in use or the disk has no room, LoaderError after `wait_s`, the
+        Raises CacheFull where all that is cached is in use or the disk has no space, LoaderError after `wait_s`, the
         store's errors, and LoaderClosed once `stopped`.
         """
         self._make()
@@ -200,16 +199,16 @@ class ShardCache:
                     continue
                 if needed:
                     self._require_room(part, needed, name)
-                sparse = self._begin(part, name, store, key, whole, stopped)
-                if sparse is None:
+                partial = self._begin(part, name, store, key, whole, stopped)
+                if partial is None:
                     self._fill(part, name, store, key, checksum, stopped)
                 self._counts["misses"] += 1
-                if sparse is not None:
-                    return sparse
+                if partial is not None:
+                    return partial
                 # the exclusive lock becomes a shared one, so that nobody evicts what was just fetched
                 fcntl.flock(part, fcntl.LOCK_SH)
                 if os.fstat(part).st_nlink:
-                    return Held(Opened(os.dup(part), store.uri))
+                    return HeldShard(Opened(os.dup(part), store.uri))
             finally:
                 os.close(part)
         raise LoaderError(
@@ -220,7 +219,7 @@ class ShardCache:
     def cached(self) -> dict[str, int]:
         """Bytes of each whole shard in the cache, by the hash in its checksum."""
         return {
-            name.partition(".")[0]: size for name, size, _ in self._entries() if not name.endswith((".part", SPARSE))
+            name.partition(".")[0]: size for name, size, _ in self._entries() if not name.endswith((".part", PARTIAL))
         }
 
     def _final(self, name: str) -> str:
@@ -240,14 +239,14 @@ class ShardCache:
                 self._is_made = True
 
     def _is_there(self, name: str) -> bool:
-        return any((self._root / (self._final(name) + end)).exists() for end in ("", SPARSE))
+        return any((self._root / (self._final(name) + end)).exists() for end in ("", PARTIAL))
 
-    def _find(self, name: str, checksum: str, store: ObjectStore, key: str) -> Held | Sparse | None:
+    def _find(self, name: str, checksum: str, store: ObjectStore, key: str) -> HeldShard | PartialShard | None:
         """The shard's file under a shared lock, whole or not, or None where there is none."""
         path = self._root / self._final(name)
         if not path.exists():
             self._adopt(name, checksum)
-        for one in (path, self._root / (self._final(name) + SPARSE)):
+        for one in (path, self._root / (self._final(name) + PARTIAL)):
             descriptor = hold_file(one)
             if descriptor is not None:
                 os.utime(descriptor)
@@ -256,22 +255,22 @@ class ShardCache:
                     return found
         return None
 
-    def _found(self, path: Path, opened: Opened, store: ObjectStore, key: str) -> Held | Sparse | None:
+    def _found(self, path: Path, opened: Opened, store: ObjectStore, key: str) -> HeldShard | PartialShard | None:
         """What a file holds; None for one that is not as it was written, which is removed."""
         identity = (path.name.partition(".")[0], os.fstat(opened.descriptor).st_ino)
         size = opened.head(key).size
         try:
             table = parse_blocks(opened.get(key, 0, min(size, 8 + int.from_bytes(opened.get(key, 0, 8), "little"))))
-            if table is None and path.suffix != SPARSE and size == data_end(cast("ObjectStore", opened), key):
-                return Held(opened)
+            if table is None and path.suffix != PARTIAL and size == data_end(cast("ObjectStore", opened), key):
+                return HeldShard(opened)
             if table is not None and size >= file_bytes(table):
-                sparse = Sparse(opened, table, store, key)
-                if identity not in self._trusted and sparse.present.any():
-                    sparse.unchecked = sparse.present.copy()
-                    sparse.checked = lambda: self._trusted.add(identity)
-                return sparse
-            if table is not None and size == table.size and path.suffix != SPARSE:
-                return Held(opened)
+                partial = PartialShard(opened, table, store, key)
+                if identity not in self._trusted and partial.present.any():
+                    partial.unchecked = partial.present.copy()
+                    partial.checked = lambda: self._trusted.add(identity)
+                return partial
+            if table is not None and size == table.size and path.suffix != PARTIAL:
+                return HeldShard(opened)
             problem = f"it has {size} bytes"
         except FormatError as error:
             problem = str(error)
@@ -285,14 +284,14 @@ class ShardCache:
         for old in self._old.get(name, ()):
             with suppress(FileNotFoundError):
                 # after a crash a block may be lost that the map has
-                if old.suffix != SPARSE and _whole_checksum(old) == checksum:
+                if old.suffix != PARTIAL and _whole_checksum(old) == checksum:
                     old.rename(self._root / self._final(name))
                 else:
                     old.unlink()
 
     def _begin(
         self, part: int, name: str, store: ObjectStore, key: str, whole: bool, stopped: Callable[[], bool]
-    ) -> Sparse | None:
+    ) -> PartialShard | None:
         """Make the file of a shard that has checksums of its blocks; None for one of before. `part` is the lock."""
         head = self.spans.begin(store, key, whole=whole, stopped=stopped)
         if head is None:
@@ -300,28 +299,28 @@ class ShardCache:
         self._fetched.came(head.size)
         try:
             self._reserve(part, file_bytes(head.table), name)
-            sparse = Sparse(Opened(os.dup(part), store.uri), head.table, store, key)
+            partial = PartialShard(Opened(os.dup(part), store.uri), head.table, store, key)
             self._trusted.add((name, os.fstat(part).st_ino))
-            sparse.put(head.parts, 0, 0, head.blocks)
-            self.spans.read_on(sparse, head)
+            partial.put(head.parts, 0, 0, head.blocks)
+            self.spans.read_on(partial, head)
         except BaseException:
             self.spans.give_up(head)
             (self._root / f"{name}.part").unlink(missing_ok=True)
             raise
         # it has this name once its header stands in it
         with self._names_still():
-            (self._root / f"{name}.part").rename(self._root / (self._final(name) + SPARSE))
+            (self._root / f"{name}.part").rename(self._root / (self._final(name) + PARTIAL))
         fcntl.flock(part, fcntl.LOCK_SH)
-        if sparse.has_all(0, head.table.count):
-            self._finished(sparse)
-        return sparse
+        if partial.has_all(0, head.table.count):
+            self._finished(partial)
+        return partial
 
-    def _finished(self, sparse: Sparse) -> None:
+    def _finished(self, partial: PartialShard) -> None:
         """A shard of which every block is there gets the name of whole ones."""
-        name = Path(os.readlink(f"/proc/self/fd/{sparse.opened.descriptor}")).name
-        if name.endswith(SPARSE):
+        name = Path(os.readlink(f"/proc/self/fd/{partial.opened.descriptor}")).name
+        if name.endswith(PARTIAL):
             with self._names_still(), suppress(FileNotFoundError):
-                (self._root / name).rename(self._root / name.removesuffix(SPARSE))
+                (self._root / name).rename(self._root / name.removesuffix(PARTIAL))
 
     def _fill(
         self, part: int, name: str, store: ObjectStore, key: str, checksum: str, stopped: Callable[[], bool]
@@ -336,7 +335,7 @@ class ShardCache:
             def write(offset: int, data: bytes) -> None:
                 write_at(part, [memoryview(data)], offset)
 
-            Fetch(store, key, info.size, write, self._pool, self._fetched).run(stopped=stopped)
+            fetch_object(store, key, info.size, write, self._pool, self._fetched, stopped=stopped)
             found, _ = file_checksum(str(path))
             if found != checksum:
                 raise ChecksumMismatch(key, store.uri, checksum, found)
@@ -347,7 +346,7 @@ class ShardCache:
             path.rename(self._root / self._final(name))
 
     def _reserve(self, part: int, size: int, name: str) -> None:
-        """Give the part its size once that fits; one process and thread at a time, so that two cannot take one room."""
+        """Give the part its size once that fits; one thread of all processes at a time, so no two take one space."""
         if size > self.bytes_max:
             raise LoaderError(
                 f"a shard of {size} bytes does not fit the cache {self._root} of {self.bytes_max} bytes; raise its "
@@ -357,7 +356,7 @@ class ShardCache:
             self._evict_for(size, f"{name}.part", part)
 
     def _require_room(self, part: int, size: int, name: str) -> None:
-        """Raise CacheFull before the store is asked for anything, where there is no room."""
+        """Raise CacheFull before the store is asked for anything, where there is no space."""
         try:
             self._reserve(part, size, name)
         except CacheFull:
@@ -366,7 +365,7 @@ class ShardCache:
 
     @contextmanager
     def _names_still(self) -> Iterator[None]:
-        """No process makes room or renames meanwhile: a listing could miss a file that is renamed."""
+        """No process frees space or renames meanwhile: a listing could miss a file that is renamed."""
         lock = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)  # held for one listing and some unlinks

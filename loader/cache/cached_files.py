@@ -9,10 +9,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import xxhash
+
 #: between two looks at a lock that somebody else holds
 POLL_S: Final = 0.01
 #: a mode that gives group and others nothing
 _PRIVATE: Final = 0o700
+#: how much of a file is held at once while its checksum is taken
+CHUNK_BYTES: Final = 1 << 20
+CHECKSUM_KIND: Final = "xxh3-128:"
 
 
 def lock_file(path: Path, deadline: float, stopped: Callable[[], bool] = lambda: False) -> int | None:
@@ -105,3 +110,19 @@ def write_at(descriptor: int, parts: Sequence[memoryview], offset: int) -> None:
             written -= left.pop(0).nbytes
         if written:
             left[0] = left[0][written:]
+
+
+def file_checksum(
+    path: str, stopped: Callable[[], bool] = lambda: False, size_max: int | None = None
+) -> tuple[str, int]:
+    """(`xxh3-128:<hex>`, bytes) of a file or of its beginning, through one buffer that stays in a processor's cache."""
+    state = xxhash.xxh3_128()
+    buffer = bytearray(CHUNK_BYTES)
+    size = 0
+    with open(path, "rb", buffering=0) as file:
+        while not stopped() and (count := file.readinto(buffer)):
+            if size_max is not None:
+                count = min(count, size_max - size)
+            state.update(memoryview(buffer)[:count])
+            size += count
+    return CHECKSUM_KIND + state.hexdigest(), size

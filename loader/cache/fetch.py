@@ -1,4 +1,4 @@
-"""One object from a store by parallel ranged reads, where the slowest range is asked for a second time.
+"""One object from a store by parallel ranged reads, of which the slowest are hedged.
 
 A large object over one connection moves at that connection's rate, and now and then one request out of many takes
 ten times as long as the rest. So an object is cut into parts, several are read at once, and a part that takes much
@@ -13,9 +13,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Generic, TypeVar
 
-from headrace.loader import LoaderClosed, LoaderError
+from headrace.loader.order import LoaderClosed, LoaderError
 from headrace.store import ObjectStore, StoreError, StoreStalled, StoreUnavailable
 
 PART_BYTES: Final = 8 << 20
@@ -23,12 +24,12 @@ PART_BYTES: Final = 8 << 20
 THREADS_DEFAULT: Final = 16
 #: how long a thread waits for another job before it ends
 IDLE_S_MAX: Final = 10.0
-#: a part is hedged when it takes this many times the median part, and no sooner than this
+#: a request is hedged when it takes this many times the median one, and no sooner than this
 HEDGE_FACTOR: Final = 3.0
 HEDGE_S_MIN: Final = 0.25
-#: of the parts of one object, at most one in so many is hedged (and at least one)
+#: of the requests of a cache, at most one in so many is hedged (and at least one)
 HEDGE_EVERY: Final = 8
-#: attempts a part whose store does not answer
+#: attempts at a request that fails or is late
 ATTEMPTS_MAX: Final = 3
 FETCH_S_MAX: Final = 600.0
 #: between two looks at whether anybody still wants what is asked for
@@ -38,7 +39,7 @@ T = TypeVar("T")
 
 
 def never() -> bool:
-    """What says whether to stop, where nobody does."""
+    """Never stop."""
     return False
 
 
@@ -92,16 +93,18 @@ class FetchCounts:
     """What fetching did since it began; shared by all fetches of one cache."""
 
     bytes: int = 0
+    #: requests, and how many of them were made a second time
+    requests: int = 0
     hedges: int = 0
     retries: int = 0
-    #: seconds of the parts, newest last; the median decides when to hedge
-    part_s: deque[float] = field(default_factory=lambda: deque(maxlen=256))
-    #: the same of what `Asked` asked for
-    asked_s: deque[float] = field(default_factory=lambda: deque(maxlen=256))
-    #: requests that may be hedged
-    asked: int = 0
+    #: when a part of an object is late, and when the head of a shard is
+    parts: "Hedge" = field(init=False)
+    heads: "Hedge" = field(init=False)
     #: notified when blocks arrived that somebody waits for
     changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def __post_init__(self) -> None:
+        self.parts, self.heads = Hedge(self), Hedge(self)
 
     def came(self, size: int) -> None:
         """Count bytes that were read from a store; any thread may."""
@@ -109,212 +112,207 @@ class FetchCounts:
             self.bytes += size
 
 
+class Hedge:
+    """When a request of one kind is late, and made a second time: after a multiple of what such requests take.
+
+    Of all requests of a cache at most one in `HEDGE_EVERY` is made twice, and at least one.
+    """
+
+    __slots__ = ("_counts", "_took_s")
+
+    def __init__(self, counts: FetchCounts) -> None:
+        self._counts = counts
+        #: newest last
+        self._took_s: deque[float] = deque(maxlen=256)
+
+    def took(self, seconds: float) -> None:
+        """Learn how long a request took, or a piece of its answer."""
+        self._took_s.append(seconds)
+
+    def limit_s(self) -> float:
+        """Seconds after which a request is late."""
+        if not self._took_s:
+            return HEDGE_S_MIN * 4
+        return max(HEDGE_S_MIN, HEDGE_FACTOR * statistics.median(list(self._took_s)))
+
+    def begin(self) -> bool:
+        """Whether a late request may be made again now; it counts as made."""
+        if self._counts.hedges > self._counts.requests // HEDGE_EVERY:
+            return False
+        self._counts.hedges += 1
+        return True
+
+
 def not_wanted(key: str) -> LoaderClosed:
     """What a wait for something of an object raises once the loop that needs it has ended."""
     return LoaderClosed(f"{key!r}: the iteration that needs it was ended; iterate the loader anew")
 
 
-class Asked(Generic[T]):
-    """One answer of a store, asked for again where it is late or breaks off; `first` returns what comes first.
-
-    `ask` runs on threads of `pool`, so that who waits can stop waiting, and `drop` is given an answer that comes when
-    there is one already, or when nobody waits any more.
-    """
-
-    def __init__(self, pool: Pool, counts: FetchCounts, ask: Callable[[], T], drop: Callable[[T], None]) -> None:
-        self._pool, self._counts, self._ask, self._drop = pool, counts, ask, drop
-        self._changed = threading.Condition()
-        self._answers: list[T] = []
-        self._errors: list[Exception] = []
-        self._is_over = False
-        self._began: list[float] = []
-
-    def first(self, key: str, stopped: Callable[[], bool] = never) -> T:
-        """The answer. Raises what the last attempt met, and LoaderClosed once `stopped`."""
-        self._counts.asked += 1
-        with self._changed:
-            try:
-                self._submit()
-                while not self._answers:
-                    self._look(key, stopped)
-                return self._answers[0]
-            finally:
-                self._is_over = True
-
-    def _look(self, key: str, stopped: Callable[[], bool]) -> None:
-        if stopped():
-            raise not_wanted(key)
-        failed, asked = len(self._errors), len(self._began)
-        if failed == asked:
-            error = self._errors[-1]
-            # a store that has stalled was asked many times, for as long as it is given to start again
-            is_final = not isinstance(error, StoreUnavailable) or isinstance(error, StoreStalled)
-            if is_final or failed >= ATTEMPTS_MAX:
-                raise error
-            self._counts.retries += 1
-            self._submit()
-        elif asked - failed == 1 and asked < ATTEMPTS_MAX and self._is_late():
-            self._counts.hedges += 1
-            self._submit()
-        self._changed.wait(LOOK_S)
-
-    def _is_late(self) -> bool:
-        times = list(self._counts.asked_s)
-        limit = max(HEDGE_S_MIN, HEDGE_FACTOR * statistics.median(times)) if times else HEDGE_S_MIN * 4
-        may = self._counts.hedges <= self._counts.asked // HEDGE_EVERY
-        return may and time.monotonic() - self._began[-1] > limit
-
-    def _submit(self) -> None:
-        self._began.append(time.monotonic())
-        self._pool.submit(self._run, first=True)
-
-    def _run(self) -> None:
-        if self._is_over:
-            return
-        began = time.monotonic()
-        try:
-            answer = self._ask()
-        except Exception as error:  # noqa: BLE001 - it belongs to the thread that waits in first
-            with self._changed:
-                self._errors.append(error)
-                self._changed.notify_all()
-            return
-        with self._changed:
-            is_late = self._is_over or bool(self._answers)
-            if not is_late:
-                self._answers.append(answer)
-                self._counts.asked_s.append(time.monotonic() - began)
-                self._changed.notify_all()
-        if is_late:
-            self._drop(answer)
-
-
-@dataclass(slots=True)
-class _Part:
-    offset: int
-    length: int
-    done: bool = False
-    hedged: bool = False
+@dataclass(slots=True, eq=False)
+class _Request(Generic[T]):
+    ask: Callable[[], T]
+    #: is given the first answer
+    take: Callable[[T], None]
+    attempts: int = 0
     running: int = 0
     failures: int = 0
+    is_done: bool = False
+    #: when a thread began the newest attempt
     began: float | None = None
 
 
-class Fetch:
-    """One object on its way: `run` returns when all of its parts were written."""
+class HedgedRequests(Generic[T]):
+    """Requests for one object: each is made again where it is late or fails, and its first answer is taken.
+
+    They run on threads of `pool`, so that the caller can stop waiting. `drop` is given each answer that is not taken.
+    """
 
     def __init__(
-        self,
-        store: ObjectStore,
-        key: str,
-        size: int,
-        write: Callable[[int, bytes], None],
-        pool: Pool,
-        counts: FetchCounts,
-        part_bytes: int = PART_BYTES,
+        self, key: str, pool: Pool, counts: FetchCounts, hedge: Hedge, drop: Callable[[T], None] | None = None
     ) -> None:
-        self._store, self._key, self._size, self._write = store, key, size, write
-        self._pool, self._counts = pool, counts
-        self._parts = [_Part(at, min(part_bytes, size - at)) for at in range(0, size, part_bytes)]
-        self._hedges_left = max(1, len(self._parts) // HEDGE_EVERY)
-        self._open = len(self._parts)
-        self._error: Exception | None = None
+        self._key, self._pool, self._counts, self._hedge, self._drop = key, pool, counts, hedge, drop
+        self._requests: list[_Request[T]] = []
         self._changed = threading.Condition()
+        self._error: Exception | None = None
 
-    def run(self, timeout_s: float = FETCH_S_MAX, stopped: Callable[[], bool] = never) -> None:
-        """Read all parts; each is passed to `write(offset, data)` once.
+    def add(self, ask: Callable[[], T], take: Callable[[T], None], *, first: bool = False) -> None:
+        """Make a request; `first`, before those that wait for a thread. `take` may raise OSError."""
+        self._counts.requests += 1
+        request = _Request(ask, take)
+        self._requests.append(request)
+        self._submit(request, first=first)
 
-        Raises the store's errors, LoaderError, and LoaderClosed once `stopped`.
+    def wait(self, timeout_s: float = FETCH_S_MAX, stopped: Callable[[], bool] = never) -> None:
+        """Return when all answers were taken.
+
+        Raises the store's errors, LoaderError, and LoaderClosed once `stopped`; no answer is taken after that.
         """
-        try:
-            for part in self._parts:
-                self._submit(part)
-            self._await(timeout_s, stopped)
-        except BaseException:
-            # what `write` writes to is its caller's, and will be closed
-            with self._changed:
-                self._error = self._error or LoaderError(f"{self._key!r}: nobody waits for it any more")
-            raise
-        self._counts.came(self._size)
-
-    def _await(self, timeout_s: float, stopped: Callable[[], bool]) -> None:
         deadline = time.monotonic() + timeout_s
         with self._changed:
-            while self._open and self._error is None:
-                now = time.monotonic()
-                if stopped():
-                    self._error = not_wanted(self._key)
-                    break
-                if now > deadline:
-                    self._error = LoaderError(
-                        f"{self._store.uri}: {self._key!r} ({self._size} bytes) did not arrive within {timeout_s:.0f} s"
-                    )
-                    break
-                self._changed.wait(min(self._hedge(now), deadline - now, LOOK_S))
+            try:
+                while self._error is None and not all(one.is_done for one in self._requests):
+                    now = time.monotonic()
+                    if stopped():
+                        raise not_wanted(self._key)
+                    if now > deadline:
+                        raise LoaderError(f"{self._key!r} did not arrive within {timeout_s:.0f} s")
+                    self._changed.wait(min(self._hedge_late(now), deadline - now, LOOK_S))
+            except BaseException as error:
+                # what `take` writes to belongs to the caller, who will close it
+                self._error = error if isinstance(error, Exception) else not_wanted(self._key)
+                raise
         if self._error is not None:
             raise self._error
 
-    def _hedge(self, now: float) -> float:
-        """Ask again for parts that take too long; how long until the next may."""
-        times = self._counts.part_s
-        limit = max(HEDGE_S_MIN, HEDGE_FACTOR * statistics.median(times)) if times else HEDGE_S_MIN * 4
-        wait_s = limit
-        for part in self._parts:
-            if part.done or part.hedged or part.began is None:
+    def _hedge_late(self, now: float) -> float:
+        """Make late requests a second time; seconds until the next may be late."""
+        wait_s = limit_s = self._hedge.limit_s()
+        for one in self._requests:
+            if one.is_done or one.began is None or one.running != 1 or one.attempts >= ATTEMPTS_MAX:
                 continue
-            left = part.began + limit - now
-            if left <= 0 and self._hedges_left:
-                part.hedged = True
-                self._hedges_left -= 1
-                self._counts.hedges += 1
-                self._submit(part, first=True)
-            elif left > 0:
-                wait_s = min(wait_s, left)
+            left_s = one.began + limit_s - now
+            if left_s > 0:
+                wait_s = min(wait_s, left_s)
+            elif self._hedge.begin():
+                self._submit(one, first=True)
         return wait_s
 
-    def _submit(self, part: _Part, *, first: bool = False) -> None:
-        part.running += 1
-        self._pool.submit(lambda: self._read(part), first=first)
+    def _submit(self, request: _Request[T], *, first: bool) -> None:
+        request.attempts += 1
+        request.running += 1
+        self._pool.submit(lambda: self._run(request), first=first)
 
-    def _read(self, part: _Part) -> None:
-        if part.done or self._error is not None:
+    def _run(self, request: _Request[T]) -> None:
+        if request.is_done or self._error is not None:
             return
-        began = time.monotonic()
-        part.began = part.began or began
-        data, error = b"", None
+        began = request.began = time.monotonic()
         try:
-            data = self._store.get(self._key, part.offset, part.length)
-            if len(data) != part.length:
-                raise StoreUnavailable(
-                    f"{self._store.uri}: {self._key!r} gave {len(data)} of {part.length} bytes at {part.offset}; "
-                    "the object was cut short, restore it"
-                )
-        except Exception as caught:  # noqa: BLE001 - it belongs to the thread that waits in run
-            error = caught
+            answer = request.ask()
+        except Exception as error:  # noqa: BLE001 - it belongs to the thread that waits
+            with self._changed:
+                self._failed(request, error)
+                self._changed.notify_all()
+            return
         with self._changed:
-            part.running -= 1
-            if error is not None:
-                self._failed(part, error)
-            elif not part.done and self._error is None:
-                self._arrived(part, data, time.monotonic() - began)
+            request.running -= 1
+            is_taken = not request.is_done and self._error is None
+            if is_taken:
+                self._take(request, answer, time.monotonic() - began)
             self._changed.notify_all()
+        if not is_taken and self._drop is not None:
+            self._drop(answer)
 
-    def _arrived(self, part: _Part, data: bytes, took_s: float) -> None:
+    def _take(self, request: _Request[T], answer: T, took_s: float) -> None:
         try:
-            self._write(part.offset, data)
+            request.take(answer)
         except OSError as error:
             self._error = error
             return
-        part.done = True
-        self._open -= 1
-        self._counts.part_s.append(took_s)
+        request.is_done = True
+        self._hedge.took(took_s)
 
-    def _failed(self, part: _Part, error: Exception) -> None:
-        part.failures += 1
-        if part.done or part.running:
+    def _failed(self, request: _Request[T], error: Exception) -> None:
+        request.running -= 1
+        request.failures += 1
+        if request.is_done or request.running:
             return
-        if isinstance(error, StoreUnavailable) and part.failures < ATTEMPTS_MAX:
-            self._counts.retries += 1
-            self._submit(part, first=True)
-        else:
+        # a store that has stalled was asked many times, for as long as it is given to start again
+        is_final = not isinstance(error, StoreUnavailable) or isinstance(error, StoreStalled)
+        if is_final or request.failures >= ATTEMPTS_MAX:
             self._error = error if isinstance(error, StoreError) else LoaderError(f"{self._key!r}: {error!r}")
+            return
+        self._counts.retries += 1
+        request.began = None
+        self._submit(request, first=True)
+
+
+def fetch_object(
+    store: ObjectStore,
+    key: str,
+    size: int,
+    write: Callable[[int, bytes], None],
+    pool: Pool,
+    counts: FetchCounts,
+    *,
+    stopped: Callable[[], bool] = never,
+    timeout_s: float = FETCH_S_MAX,
+) -> None:
+    """Read an object of `size` bytes in parts of PART_BYTES; each is passed to `write(offset, data)` once.
+
+    Raises the store's errors, LoaderError, and LoaderClosed once `stopped`.
+    """
+
+    def read(offset: int, length: int) -> bytes:
+        data = store.get(key, offset, length)
+        if len(data) != length:
+            raise StoreUnavailable(
+                f"{store.uri}: {key!r} gave {len(data)} of {length} bytes at {offset}; the object was cut short, "
+                "restore it"
+            )
+        return data
+
+    requests: HedgedRequests[bytes] = HedgedRequests(key, pool, counts, counts.parts)
+    for at in range(0, size, PART_BYTES):
+        requests.add(partial(read, at, min(PART_BYTES, size - at)), partial(write, at))
+    requests.wait(timeout_s, stopped)
+    counts.came(size)
+
+
+def first_answer(
+    ask: Callable[[], T],
+    key: str,
+    pool: Pool,
+    counts: FetchCounts,
+    *,
+    drop: Callable[[T], None],
+    stopped: Callable[[], bool] = never,
+) -> T:
+    """The first answer to one request, of those that come for the head of a shard; `drop` is given any other.
+
+    Raises the store's errors, and LoaderClosed once `stopped`.
+    """
+    answers: list[T] = []
+    requests = HedgedRequests(key, pool, counts, counts.heads, drop)
+    requests.add(ask, answers.append, first=True)
+    requests.wait(stopped=stopped)
+    return answers[0]

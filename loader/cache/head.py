@@ -17,7 +17,7 @@ HEADER_BYTES: Final = 16 << 10
 
 
 @dataclass(slots=True)
-class Head:
+class ShardHead:
     """The first bytes of a shard: `blocks` of them are whole and right."""
 
     #: from the shard's first byte on; the stream of a rest writes over the last of them when it goes on
@@ -33,7 +33,7 @@ class Head:
         return sum(part.nbytes for part in self.parts)
 
 
-def read_head(store: ObjectStore, key: str) -> Head | None:
+def read_head(store: ObjectStore, key: str) -> ShardHead | None:
     """The head of a shard, or None where it has no checksums of its blocks that can be trusted.
 
     Such a shard is read whole, and its checksum decides. Raises the store's errors.
@@ -54,11 +54,11 @@ def read_head(store: ObjectStore, key: str) -> Head | None:
         data = data[: table.size]
         blocks = _whole_blocks(table, len(data))
         if _are_right(table, 0, blocks, memoryview(data)[table.body :]):
-            return Head([memoryview(data)], table, blocks)
+            return ShardHead([memoryview(data)], table, blocks)
     return None
 
 
-def head_and_rest(store: ObjectStore, key: str, length: int, piece_bytes: int) -> Head | None:
+def head_and_rest(store: ObjectStore, key: str, length: int, piece_bytes: int) -> ShardHead | None:
     """The head of a shard of which up to `length` bytes are on their way by the same request, in pieces.
 
     None where the beginning is no head of right blocks: `read_head` says what it is. Raises the store's errors.
@@ -86,7 +86,7 @@ def _more(pieces: Stream, size: int, piece_bytes: int) -> bytes:
     return found
 
 
-def _with_blocks(data: bytes, table: BlockTable, pieces: Stream, end: int, piece_bytes: int) -> Head | None:
+def _with_blocks(data: bytes, table: BlockTable, pieces: Stream, end: int, piece_bytes: int) -> ShardHead | None:
     """The head that begins with `data`, with whole blocks up to some piece behind it, of which `end` is the last byte.
 
     None where a block is not right. What comes last of it is not copied.
@@ -103,7 +103,7 @@ def _with_blocks(data: bytes, table: BlockTable, pieces: Stream, end: int, piece
         parts.append(pieces.send(min(room, left)))
         is_right = _are_right(table, first, _whole_blocks(table, len(data) + parts[1].nbytes), parts[1])
     blocks = _whole_blocks(table, sum(part.nbytes for part in parts))
-    return Head(parts, table, blocks, pieces) if is_right else None
+    return ShardHead(parts, table, blocks, pieces) if is_right else None
 
 
 def _whole_blocks(table: BlockTable, size: int) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.loader.cache.reach import Reach, joined
+from headrace.loader.cache.coalescing import Coalescing, joined
 from headrace.loader.order import I64
 from headrace.store import ChecksumMismatch
 from headrace.store.shards import BlockTable
@@ -60,7 +60,7 @@ class Checking:
         """Whether every block was checked."""
         return not self._open.any()
 
-    def want(self, rows: I64, stopped: Callable[[], bool], reach: Reach) -> None:
+    def want(self, rows: I64, stopped: Callable[[], bool], coalescing: Coalescing) -> None:
         """Everything is there."""
 
     def wait(self, rows: I64, stopped: Callable[[], bool] = lambda: False) -> None:  # noqa: ARG002

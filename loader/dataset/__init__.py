@@ -1,4 +1,4 @@
-"""Datasets as the loader reads them: manifest, shards, rows and segments."""
+"""Datasets as the loader reads them: manifest, shards and rows."""
 
 from typing import TYPE_CHECKING
 
@@ -10,25 +10,24 @@ if TYPE_CHECKING:
         dataset_in as dataset_in,
         open_dataset as open_dataset,
     )
-    from headrace.loader.dataset.growth import (
-        known_part as known_part,
-        known_parts as known_parts,
-        refuse_growth as refuse_growth,
+    from headrace.loader.dataset.shard import (
+        DOCUMENT as DOCUMENT,
+        LENGTH as LENGTH,
+        REPEATED as REPEATED,
+        START as START,
+        PieceTable as PieceTable,
+        Shard as Shard,
     )
-    from headrace.loader.dataset.segments import (
-        Runs as Runs,
-        Segments as Segments,
-        Shards as Shards,
-        find_segments as find_segments,
-    )
-    from headrace.loader.dataset.shard import PieceTable as PieceTable, Shard as Shard
     from headrace.loader.dataset.sources import (
         HELD_SHARE as HELD_SHARE,
         SHARD_BYTES_MIN as SHARD_BYTES_MIN,
         TOKEN_BYTES_MAX as TOKEN_BYTES_MAX,
         Source as Source,
         Sources as Sources,
+        known_part as known_part,
+        known_parts as known_parts,
+        refuse_growth as refuse_growth,
     )
-    from headrace.loader.dataset.verify import WAIT_S_MAX as WAIT_S_MAX, file_checksum as file_checksum
+    from headrace.loader.dataset.verify import WAIT_S_MAX as WAIT_S_MAX
 else:
     __getattr__ = door(__name__)

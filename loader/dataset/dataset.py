@@ -10,17 +10,16 @@ from typing import Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.loader import LoaderError
 from headrace.loader.cache import (
     LOOK_S,
     Arriving,
     CacheFull,
     Checking,
-    Held,
-    RoomWait,
+    HeldShard,
+    PartialShard,
     RowBlocks,
     ShardCache,
-    Sparse,
+    SpaceWait,
     never,
     not_wanted,
     parse_blocks,
@@ -29,7 +28,7 @@ from headrace.loader.dataset.manifest import Manifest, ShardEntry, parse_manifes
 from headrace.loader.dataset.mapped import mapped_rows, mapping_of
 from headrace.loader.dataset.shard import Pieces, Shard
 from headrace.loader.dataset.verify import FIRST_BYTES_MAX, WAIT_S_MAX, Verifier
-from headrace.loader.order import I64, Layout
+from headrace.loader.order import I64, LoaderError, SampleLayout
 from headrace.store import FormatError, ObjectMissing, ObjectStore, counted, open_store
 from headrace.store.datasets import MANIFEST_KEY, doubt as doubt_of
 from headrace.store.files import store as _files  # noqa: F401 - imported when the loader is, not when a resume is timed
@@ -68,7 +67,7 @@ class TokenDataset:
         self.cache = cache
         identity = "\n".join(manifest.shards.checksums).encode()
         sequences = np.array(manifest.shards.sequences, dtype=np.int64)
-        self.layout = Layout(sequences, identity)
+        self.layout = SampleLayout(sequences, identity)
         #: what was retracted up to this version is not shown; the manifest's own by default
         self.version = manifest.version if version is None else version
         self._retracted = manifest.retracted_at(self.version)
@@ -222,9 +221,9 @@ class TokenDataset:
                 self._whole.discard(number)
             arriving, local = None, cast("ObjectStore", held.opened)
             header = read_header(local, entry.tokens)
-            if isinstance(held, Sparse) and not self.verify:
+            if isinstance(held, PartialShard) and not self.verify:
                 held.unchecked = None
-            if isinstance(held, Sparse) and not held.is_whole:
+            if isinstance(held, PartialShard) and not held.is_whole:
                 arriving = self._arriving(self.cache, held, entry, header, stopped)
             shard = self._made(entry, read_shard(local, entry.tokens, header))
             shard.held, shard.arriving = held, arriving
@@ -271,7 +270,7 @@ class TokenDataset:
     def _arriving(
         self,
         cache: ShardCache,
-        sparse: Sparse,
+        partial: PartialShard,
         entry: ShardEntry,
         header: ShardHeader,
         stopped: Callable[[], bool],
@@ -280,16 +279,18 @@ class TokenDataset:
         tokens = header.tensors.get("tokens")
         if tokens is None:
             raise FormatError(f"{entry.tokens}: the shard has no tokens; it is no token shard of Headrace")
-        cache.spans.wait(sparse, _beside_tokens(header, sparse.table), stopped=stopped)
-        return Arriving(sparse, cache.spans, tokens.offset, tokens.size // max(entry.sequences, 1))
+        cache.spans.wait(partial, _beside_tokens(header, partial.table), stopped=stopped)
+        return Arriving(partial, cache.spans, tokens.offset, tokens.size // max(entry.sequences, 1))
 
     def _made(self, entry: ShardEntry, arrays: dict[str, NDArray[Any]]) -> Shard:
         hidden = self._retracted.get(entry.tokens, frozenset())
         return Shard(entry.tokens, arrays, entry.sequences, self.seq_len, hidden)
 
-    def _hold(self, cache: ShardCache, entry: ShardEntry, whole: bool, stopped: Callable[[], bool]) -> Held | Sparse:
+    def _hold(
+        self, cache: ShardCache, entry: ShardEntry, whole: bool, stopped: Callable[[], bool]
+    ) -> HeldShard | PartialShard:
         """The cached shard; where all of the cache is in use, the shards that were opened first are given up."""
-        wait, needed = RoomWait(cache.said, stopped), 0
+        wait, needed = SpaceWait(cache.said, stopped), 0
         while True:
             try:
                 return cache.hold(self.store, entry.tokens, entry.checksum, whole=whole, needed=needed, stopped=stopped)

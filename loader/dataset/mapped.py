@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.loader.cache import Reach, joined
+from headrace.loader.cache import Coalescing, joined
 from headrace.loader.order import I64
 
 
@@ -49,13 +49,13 @@ class MappedRows:
             with suppress(OSError):  # who reads it meets the same
                 self._advise([(0, self._begin), (self._end, len(self._mapping))])
 
-    def read_ahead(self, rows: I64, reach: Reach) -> None:
+    def read_ahead(self, rows: I64, coalescing: Coalescing) -> None:
         """Have rows [k], sorted, read from the disk where the page cache lacks them, and between them what is in
-        `reach`. Raises OSError.
+        `coalescing`. Raises OSError.
         """
         self.scatter()
         begin = self._begin + rows * self._row_bytes
-        self._advise(joined(begin, begin + self._row_bytes, reach.gap_bytes))
+        self._advise(joined(begin, begin + self._row_bytes, coalescing.gap_bytes))
 
     def _advise(self, spans: Sequence[tuple[int, int]]) -> None:
         """Have the kernel read these (begin, end), in bytes of the file."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.loader.cache import Arriving, Checking, Reach
+from headrace.loader.cache import Arriving, Checking, Coalescing
 from headrace.loader.dataset.mapped import MappedRows, mapping_of
 from headrace.loader.order import I64
 from headrace.store import FormatError
@@ -100,12 +100,12 @@ class Shard:
         self._indexing = threading.Lock()
         self._scans = 0
 
-    def want(self, rows: I64, stopped: Callable[[], bool], reach: Reach) -> None:
-        """Have the tokens of `rows` [k] fetched where they are not there, and beside them what is in `reach`, unless
+    def want(self, rows: I64, stopped: Callable[[], bool], coalescing: Coalescing) -> None:
+        """Have the tokens of `rows` [k] fetched where they are not there, with what `coalescing` adds, unless
         `stopped` before that.
         """
         if self.arriving is not None and not self.arriving.is_whole:
-            self.arriving.want(rows, stopped, reach)
+            self.arriving.want(rows, stopped, coalescing)
 
     def wait(self, rows: I64, stopped: Callable[[], bool] = lambda: False) -> None:
         """Return when the tokens of `rows` [k] may be read.

@@ -2,18 +2,18 @@
 
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from headrace.loader import LoaderError
+import numpy as np
+
 from headrace.loader.dataset.dataset import SHARDS_OPEN_MAX, TokenDataset, open_dataset
-from headrace.loader.dataset.growth import known_part
 from headrace.loader.dataset.manifest import ShardEntry
 from headrace.loader.dataset.shard import Shard
 from headrace.loader.dataset.verify import WAIT_S_MAX
-from headrace.loader.order import Layout
+from headrace.loader.order import DatasetGrew, LoaderError, SampleLayout, SourceGrew
 
 #: of the cache, what may be held at once: what is in use and what comes must fit together
 HELD_SHARE: Final = 0.5
@@ -64,7 +64,7 @@ class Sources:
         self._starts = [0]
         for dataset in self.datasets:
             self._starts.append(self._starts[-1] + dataset.layout.shards)
-        self._before: dict[tuple[int, int, str], Layout | None] = {}
+        self._before: dict[tuple[int, int, str], SampleLayout | None] = {}
         self._verifiers = [dataset.verifier for dataset in self.datasets]
         if len(self.datasets) == 1:
             self.shard = self.datasets[0].shard  # type: ignore[method-assign]
@@ -94,7 +94,7 @@ class Sources:
         """The version that each dataset is read at."""
         return tuple(dataset.version for dataset in self.datasets)
 
-    def layout_before(self, source: int, samples: int, root: str) -> Layout | None:
+    def layout_before(self, source: int, samples: int, root: str) -> SampleLayout | None:
         """The layout of a source's first shards, of so many samples and that root; None where it begins otherwise."""
         key = (source, samples, root)
         if key not in self._before:
@@ -132,7 +132,7 @@ class Sources:
             rows = self.datasets[source].manifest.shards.sequences[number - self._starts[source]]
             held[source] += rows * self.seq_len * TOKEN_BYTES_MAX + SHARD_BYTES_MIN
         caches = {source: self.datasets[source].cache for source in held}
-        roomy = all(cache is None or held[at] <= cache.room_bytes * HELD_SHARE for at, cache in caches.items())
+        roomy = all(cache is None or held[at] <= cache.space_bytes * HELD_SHARE for at, cache in caches.items())
         return roomy and len(numbers) <= SHARDS_OPEN_MAX
 
     def release(self, needed: set[int]) -> None:
@@ -160,3 +160,40 @@ class Sources:
         """Return when every shard that was read from has been checked."""
         for dataset in self.datasets:
             dataset.wait_verified(timeout_s)
+
+
+def known_part(dataset: TokenDataset, bound: Mapping[str, Any]) -> TokenDataset | None:
+    """The first shards of a dataset that has more by now, where a state (or one of its sources) is bound to these."""
+    samples, root = bound.get("samples"), bound.get("layout_root")
+    ends = dataset.layout.ends
+    if type(samples) is not int or not 0 < samples <= dataset.layout.samples:
+        return None
+    # empty shards behind the last sample may belong to either
+    first = int(np.searchsorted(ends, samples, side="left")) + 1
+    last = int(np.searchsorted(ends, samples, side="right"))
+    for count in range(first, last + 1):
+        part = dataset.first_shards(count)
+        if part.layout.root == root:
+            return part
+    return None
+
+
+def known_parts(datasets: Sequence[TokenDataset], state: Mapping[str, Any]) -> list[TokenDataset]:
+    """What a state knows of each dataset: its first shards, or all of it where the state knows that, or another."""
+    bounds = state.get("sources") or [state]
+    parts = list(datasets)
+    for number, (dataset, bound) in enumerate(zip(datasets, bounds, strict=False)):
+        if isinstance(bound, Mapping) and bound.get("layout_root") != dataset.layout.root:
+            parts[number] = known_part(dataset, bound) or dataset
+    return parts
+
+
+def refuse_growth(parts: Sequence[TokenDataset], datasets: Sequence[TokenDataset]) -> None:
+    """Raise DatasetGrew where a dataset has more than the part of it that a state knows."""
+    grown = [
+        SourceGrew(number, dataset.store.uri, *((one.layout.shards, one.layout.samples) for one in (part, dataset)))
+        for number, (part, dataset) in enumerate(zip(parts, datasets, strict=True))
+        if part is not dataset
+    ]
+    if grown:
+        raise DatasetGrew(grown, len(datasets))

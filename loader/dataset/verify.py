@@ -18,48 +18,28 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-import xxhash
-
-from headrace.loader import LoaderError
+from headrace.loader.cache import CHECKSUM_KIND, file_checksum
+from headrace.loader.order import LoaderError
 from headrace.store import ChecksumMismatch, ObjectMissing, ObjectStore, StoreUnavailable
 from headrace.store.shards import verify_object
 
 #: about a millisecond of reading: a shard up to this size is checked before its first row is given
 FIRST_BYTES_MAX: Final = 8 << 20
-#: how much of a shard is held at once while it is checked
-CHUNK_BYTES: Final = 1 << 20
 #: how long `wait` waits by default
 WAIT_S_MAX: Final = 600.0
 #: how long `close` waits for the chunk being read
 CLOSE_S_MAX: Final = 5.0
-_KIND: Final = "xxh3-128:"
 
 
 def check_shard(store: ObjectStore, key: str, expected: str, stopped: Callable[[], bool] = lambda: False) -> int:
     """Read a shard and compare; the bytes read. `stopped` ends it early. Raises ChecksumMismatch, ObjectMissing."""
-    path = store.open_local(key) if expected.startswith(_KIND) else None
+    path = store.open_local(key) if expected.startswith(CHECKSUM_KIND) else None
     if path is None:
         return verify_object(store, key, expected)
     found, size = file_checksum(str(path), stopped)
     if found != expected and not stopped():
         raise ChecksumMismatch(key, store.uri, expected, found)
     return size
-
-
-def file_checksum(
-    path: str, stopped: Callable[[], bool] = lambda: False, size_max: int | None = None
-) -> tuple[str, int]:
-    """(`xxh3-128:<hex>`, bytes) of a file or of its beginning, through one buffer that stays in a processor's cache."""
-    state = xxhash.xxh3_128()
-    buffer = bytearray(CHUNK_BYTES)
-    size = 0
-    with open(path, "rb", buffering=0) as file:
-        while not stopped() and (count := file.readinto(buffer)):
-            if size_max is not None:
-                count = min(count, size_max - size)
-            state.update(memoryview(buffer)[:count])
-            size += count
-    return _KIND + state.hexdigest(), size
 
 
 class Verifier:

@@ -5,6 +5,14 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
+    from headrace.loader.order.errors import (
+        DatasetGrew as DatasetGrew,
+        Difference as Difference,
+        LoaderClosed as LoaderClosed,
+        LoaderError as LoaderError,
+        SourceGrew as SourceGrew,
+        StateMismatch as StateMismatch,
+    )
     from headrace.loader.order.mixture import (
         SCHEDULE as SCHEDULE,
         Growth as Growth,
@@ -18,10 +26,10 @@ if TYPE_CHECKING:
         I64 as I64,
         U64 as U64,
         WINDOW_BLOCKS_DEFAULT as WINDOW_BLOCKS_DEFAULT,
-        Layout as Layout,
         Loops as Loops,
         Order as Order,
         OrderMode as OrderMode,
+        SampleLayout as SampleLayout,
         Windowed as Windowed,
         distinct as distinct,
     )

@@ -13,7 +13,7 @@ but the sources' counts, and a table where the period is short.
 The n-th sample of a source of N samples is position n mod N of its pass n div N: a source that is read more often than
 it has samples is shuffled anew for each time, and how often that happened is counted. Weights may change at any
 position; what a source has given up to there stays given. A source may grow at any position, and goes over to its new
-shards at the end of the pass that it is in (`headrace.loader.order.passes`). Sources share nothing else, so neither
+shards at the end of the pass that it is in (`Passes`). Sources share nothing else, so neither
 changes another source's order.
 
 A source's share among any run of positions differs from its weight's by a handful of samples at most (a test holds
@@ -29,8 +29,7 @@ from typing import Final
 
 import numpy as np
 
-from headrace.loader.order.order import I64, Layout, Loops, Order, OrderMode, derive_key, distinct
-from headrace.loader.order.passes import Passes
+from headrace.loader.order.order import I64, Loops, Order, OrderMode, SampleLayout, derive_key, distinct
 from headrace.loader.order.plan import Reweighted
 
 #: changes whenever the same weights give another sequence of sources; states of mixtures carry it
@@ -48,6 +47,73 @@ KEPT_MAX: Final = 4
 _LEVEL_SOURCE: Final = 4
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Era:
+    """From sample `start` and pass `pass_` on, passes go over `layout`."""
+
+    start: int
+    pass_: int
+    layout: SampleLayout
+
+    def end_of_pass(self, given: int) -> tuple[int, int]:
+        """(sample, pass) at which the next pass begins once `given` samples were given, or now where none has begun."""
+        passes = -(-(given - self.start) // self.layout.samples)
+        return self.start + passes * self.layout.samples, self.pass_ + passes
+
+
+class Passes:
+    """The passes of one source: which pass each of its samples belongs to, and which shards that pass reads.
+
+    Passes over the same shards are an *era*. A source that grows finishes the pass that it is in, and the next pass is
+    the first over all of it; one that has not begun takes in everything. Each layout has at least one sample, and is
+    that of the first shards of the next.
+    """
+
+    __slots__ = ("_eras", "_starts")
+
+    def __init__(self, layout: SampleLayout) -> None:
+        self._eras = [Era(0, 0, layout)]
+        self._starts: I64 = np.zeros(1, dtype=np.int64)
+
+    def grow(self, given: int, layout: SampleLayout) -> None:
+        """From the end of the pass that the source is in after `given` samples, passes go over `layout`."""
+        begun = [era for era in self._eras if era.start < given]
+        self._eras = [*begun, Era(*(begun[-1].end_of_pass(given) if begun else (0, 0)), layout)]
+        self._starts = np.array([era.start for era in self._eras], dtype=np.int64)
+
+    def split(self, index: I64) -> tuple[I64, I64]:
+        """(pass [k], position in it [k]) of the source's samples `index` [k]."""
+        if len(self._eras) == 1:
+            found = np.divmod(index, self._eras[0].layout.samples)
+            return found[0], found[1]
+        which = np.searchsorted(self._starts, index, side="right") - 1
+        lengths = np.array([era.layout.samples for era in self._eras], dtype=np.int64)[which]
+        passes, place = np.divmod(index - self._starts[which], lengths)
+        return passes + np.array([era.pass_ for era in self._eras], dtype=np.int64)[which], place
+
+    def at(self, given: int) -> tuple[int, int]:
+        """(pass, position in it) of the sample that comes after `given` ones."""
+        passes, place = self.split(np.array([given], dtype=np.int64))
+        return int(passes[0]), int(place[0])
+
+    def layout(self, pass_: int) -> SampleLayout:
+        """What a pass reads."""
+        return self._era(pass_).layout
+
+    def begin(self, pass_: int) -> int:
+        """The first sample of a pass."""
+        era = self._era(pass_)
+        return era.start + (pass_ - era.pass_) * era.layout.samples
+
+    def read(self, given: int) -> float:
+        """How often the source was read by its first `given` samples."""
+        pass_, place = self.at(given)
+        return pass_ + place / self.layout(pass_).samples
+
+    def _era(self, pass_: int) -> Era:
+        return [era for era in self._eras if era.pass_ <= pass_][-1]
+
+
 @dataclass(frozen=True, slots=True)
 class Shuffle:
     """How each source is ordered; the arguments of `headrace.loader.order.order.Order`."""
@@ -57,7 +123,7 @@ class Shuffle:
     window_blocks: int
     block_rows: int
 
-    def order(self, layout: Layout, source: int, pass_: int, loops: Loops | None = None) -> Order:
+    def order(self, layout: SampleLayout, source: int, pass_: int, loops: Loops | None = None) -> Order:
         """The order of one pass of a source; the first source's is that of its dataset read alone."""
         seed = self.seed if source == 0 else derive_key(self.seed, source, _LEVEL_SOURCE)
         return Order(layout, seed, pass_, self.mode, self.window_blocks, self.block_rows, loops)
@@ -162,7 +228,7 @@ class Growth:
 
     position: int
     source: int
-    before: Layout
+    before: SampleLayout
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -193,7 +259,7 @@ class Mixture:
 
     def __init__(
         self,
-        layouts: Sequence[Layout],
+        layouts: Sequence[SampleLayout],
         shuffle: Shuffle,
         weights: Sequence[float],
         samples: int,

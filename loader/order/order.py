@@ -239,7 +239,7 @@ class Permutation:
                 return value
 
 
-class Layout:
+class SampleLayout:
     """Where samples lie: prefix sums over the sequences per shard (8 bytes a shard) and a root hash over them.
 
     `identity` is whatever else the root shall bind, such as the shards' checksums. Shards may be empty.
@@ -330,7 +330,7 @@ class Order:
 
     def __init__(
         self,
-        layout: Layout,
+        layout: SampleLayout,
         seed: int = 0,
         pass_: int = 0,
         mode: OrderMode = OrderMode.WINDOWED,

@@ -222,7 +222,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadAt:
     """When a position was read: by which rank of which step, in which row of its batch."""
 
     step: int
@@ -278,7 +278,7 @@ class Timeline:
                 begin, step = begin + passes * self._samples, step + passes * cut.steps(self._samples)
         return step
 
-    def reading(self, position: int) -> Reading | None:
+    def reading(self, position: int) -> ReadAt | None:
         """When an absolute position is read, or None where it was skipped, or dropped at the end of its pass."""
         # by number, since a loader that went from one world size to another and back has two that are equal
         which = sum(recut.position <= position for recut in self._recuts) - 1
@@ -298,7 +298,7 @@ class Timeline:
         if which + 1 < len(self._recuts) and step + at >= self._recuts[which + 1].step:
             return None
         rank, row = divmod(within, recut.cut.batch_size)
-        return Reading(step + at, pass_, rank, row)
+        return ReadAt(step + at, pass_, rank, row)
 
     def _rest(self, position: int) -> tuple[Offered, int]:
         pass_ = position // self._samples

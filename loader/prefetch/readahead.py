@@ -19,7 +19,7 @@ from typing import Final
 from headrace.loader.cache import ON_DISK, Arriving
 from headrace.loader.dataset import Sources
 from headrace.loader.order import BLOCK_ROWS_DEFAULT, WINDOW_BLOCKS_DEFAULT, Hosted, Mixture
-from headrace.loader.prefetch.ahead import needed_by
+from headrace.loader.prefetch.shard_prefetcher import needed_by
 
 #: asked for together: a window of the default order, within which every row of a block is read
 WINDOW_POSITIONS: Final = BLOCK_ROWS_DEFAULT * WINDOW_BLOCKS_DEFAULT
@@ -113,10 +113,10 @@ class Readahead:
                 self._changed.notify_all()
 
     def _ask(self, first: int, end: int) -> None:
-        reaches = [ON_DISK] * len(self._sources.datasets)
-        for needed in needed_by(self._mixture, self._hosted.positions(first, end), reaches):
+        coalescings = [ON_DISK] * len(self._sources.datasets)
+        for needed in needed_by(self._mixture, self._hosted.positions(first, end), coalescings):
             if self._closed:
                 return
             shard = self._sources.at_hand(needed.shard)
             if shard is not None and shard.mapped is not None and not isinstance(shard.arriving, Arriving):
-                shard.mapped.read_ahead(needed.rows, needed.reach)
+                shard.mapped.read_ahead(needed.rows, needed.coalescing)

@@ -11,8 +11,13 @@ if TYPE_CHECKING:
         listen as listen,
         new_token as new_token,
     )
-    from headrace.loader.state.resumption import Grown as Grown, Reading as Reading, resume as resume
-    from headrace.loader.state.sequence import binding_of as binding_of, mixture_of as mixture_of
+    from headrace.loader.state.resumption import (
+        Grown as Grown,
+        Resumption as Resumption,
+        binding_of as binding_of,
+        mixture_of as mixture_of,
+        resume as resume,
+    )
     from headrace.loader.state.state import (
         STATE_FORMAT as STATE_FORMAT,
         find_state as find_state,

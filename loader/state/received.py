@@ -17,14 +17,14 @@ import torch
 Label: TypeAlias = tuple[str, int, Mapping[str, Any]]
 
 
-class Receiver(Protocol):
+class StateListener(Protocol):
     """Who is to know what the loop received."""
 
     def came(self, loads: int, state: Mapping[str, Any], batch: Mapping[str, Any]) -> None:
         """Take note of `batch`, behind which `state` stands; `loads` is of its label."""
 
 
-_RECEIVERS: "weakref.WeakValueDictionary[str, Receiver]" = weakref.WeakValueDictionary()
+_RECEIVERS: "weakref.WeakValueDictionary[str, StateListener]" = weakref.WeakValueDictionary()
 
 
 def new_token() -> str:
@@ -32,7 +32,7 @@ def new_token() -> str:
     return uuid.uuid4().hex
 
 
-def listen(token: str, receiver: Receiver) -> None:
+def listen(token: str, receiver: StateListener) -> None:
     """Tell `receiver`, as long as it lives, of the batches with this token that arrive in this process."""
     _RECEIVERS[token] = receiver
 

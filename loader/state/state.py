@@ -13,19 +13,21 @@ from typing import Any, Final
 
 import numpy as np
 
-from headrace.loader import Difference, LoaderError, StateMismatch
 from headrace.loader.order import (
     POSITION_MAX,
     POSITIONS_MAX,
     Cut,
+    Difference,
     Event,
     Grew,
     LastBatch,
+    LoaderError,
     Offered,
     Recut,
     Revised,
     Reweighted,
     Skipped,
+    StateMismatch,
     pass_max,
 )
 
@@ -50,7 +52,7 @@ _LOADER: Final = ("uri", "seed", "order", "weights")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StatePlace:
     """Where a state stands: `position` in samples of pass `pass_`, before step `step`, after these events."""
 
     pass_: int
@@ -59,7 +61,7 @@ class Place:
     events: tuple[Event, ...]
 
 
-def check_state(state: Mapping[str, Any], ours: Mapping[str, Any]) -> Place:
+def check_state(state: Mapping[str, Any], ours: Mapping[str, Any]) -> StatePlace:
     """Where a saved state of this format stands, or StateMismatch with each field that differs from `ours`.
 
     Raises LoaderError where it is malformed, or one that only a newer version can follow.
@@ -141,10 +143,10 @@ def unpacked(state: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def place_of(state: Mapping[str, Any]) -> Place:
+def place_of(state: Mapping[str, Any]) -> StatePlace:
     """Where a state stands; raises LoaderError where it is malformed."""
     samples = _whole(state, "samples")
-    return Place(
+    return StatePlace(
         _whole(state, "pass", pass_max(samples)),
         _whole(state, "position", samples),
         _whole(state, "step"),

@@ -31,13 +31,14 @@ from headrace.pipeline import PipelineError
 from headrace.stages.commands.arrow import ArrowExchange
 from headrace.stages.commands.arrow_stream import ArrowStream
 from headrace.stages.commands.lines import Exchange, LineExchange
-from headrace.stages.commands.process import CommandFailedError, CommandProcess, Keeper
+from headrace.stages.commands.process import CommandFailedError, CommandProcess, KeeperProcess
 from headrace.stages.functions import pack_metadata, settle, with_column
 from headrace.stages.runtime import (
     QUARANTINED,
     ROW,
     Batch,
     StageContractError,
+    Transform,
     as_json,
     cut_raw,
     join_verdicts,
@@ -68,7 +69,7 @@ class _Span:
     halve: bool = False
 
 
-class Command:
+class Command(Transform):
     """Gives the records of each batch to an executable."""
 
     def __init__(
@@ -81,7 +82,7 @@ class Command:
         self._arrow = arrow
         self._process: CommandProcess | None = None
         #: Who starts it, and ends all that it has started.
-        self._keeper: Keeper | None = None
+        self._keeper: KeeperProcess | None = None
         #: What this process and this stage have told each other, if that is Arrow.
         self._stream = ArrowStream()
         #: A record that the command has given back, and the number of the next fence made of it.
@@ -96,8 +97,8 @@ class Command:
             )
         self._try()
 
-    def elsewhere_s(self) -> float:
-        """Seconds of processor time of the command, and of those before it of this process: they go on and on."""
+    def delegated_cpu_s(self) -> float:
+        """Seconds of processor time of the command, and of those that ran before it."""
         living = self._process.cpu_s if self._process is not None else 0.0
         return (self._keeper.cpu_s if self._keeper is not None else 0.0) + living
 
@@ -244,7 +245,7 @@ class Command:
     def _start(self) -> CommandProcess:
         self._stream = ArrowStream()
         if self._keeper is None or not self._keeper.lives:
-            self._keeper = Keeper(self._arguments)
+            self._keeper = KeeperProcess(self._arguments)
         return CommandProcess(self._keeper, self._succeeds)
 
     def _drop(self) -> None:

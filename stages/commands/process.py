@@ -43,7 +43,7 @@ class CommandFailedError(Exception):
         self.code = code
 
 
-class Keeper:
+class KeeperProcess:
     """The process that starts the commands of one stage, and ends all that they have started (`command_keeper`).
 
     Raises OSError where the system has no room for it; CommandFailedError where it died.
@@ -132,7 +132,7 @@ class Keeper:
 class CommandProcess:
     """One running command. Raises CommandFailedError when it cannot be started."""
 
-    def __init__(self, keeper: Keeper, succeeds: Sequence[int]) -> None:
+    def __init__(self, keeper: KeeperProcess, succeeds: Sequence[int]) -> None:
         self._keeper, self._succeeds = keeper, succeeds
         #: The end of what it said on standard error, and how many bytes that were in all.
         self.errors = b""

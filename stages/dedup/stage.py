@@ -23,6 +23,8 @@ from headrace.stages.runtime import (
     ROW,
     Batch,
     StageContractError,
+    StatefulTransform,
+    Transform,
     join_verdicts,
     make_verdicts,
     ordinals_of,
@@ -41,7 +43,7 @@ KEYS = "__keys"
 EQUAL, SIMILAR = "equal text", "similar text"
 
 
-class KeyMaker:
+class KeyMaker(Transform):
     """Gives each record its keys. It has no memory, and there may be many."""
 
     def __init__(self, name: str, ngram: int, bands: int, rows: int) -> None:
@@ -58,7 +60,7 @@ class KeyMaker:
         return batch.with_rows(with_column(batch.rows, KEYS, column))
 
 
-class Dedup:
+class Dedup(StatefulTransform):
     """Keeps the first of several duplicates. There is one, and it remembers the keys of all that was kept."""
 
     def __init__(self, name: str, ngram: int, bands: int, rows: int) -> None:
@@ -121,7 +123,7 @@ class Dedup:
         if not rows.num_rows:
             return batch
         if PART in rows.schema.names:
-            raise StageContractError(f'stage "{self.name}" got records that were split: split them behind it')
+            raise StageContractError(f'stage "{self.name}" got records that were split: split them after it')
         stamped = core.BatchStamped(batch.fragment, ordinals_of(rows.column(ROW)), self._keys(rows))
         return self._without(batch, self._decided(stamped))
 

@@ -35,7 +35,7 @@ class Exported:
 
 
 @dataclass(frozen=True, slots=True)
-class Documents:
+class ExportedDocuments:
     """The documents of one shard: their table, and their tokens end to end with the number of each."""
 
     table: pa.Table
@@ -73,7 +73,7 @@ def read_sequences(dataset: Dataset, shard: ShardRecord) -> npt.NDArray[Any]:
     return packed
 
 
-def read_documents(dataset: Dataset, shard: ShardRecord) -> Documents:
+def read_documents(dataset: Dataset, shard: ShardRecord) -> ExportedDocuments:
     """The documents of one shard in the order of its table; padding, repeated tokens and retracted rows left out."""
     tokens, rows = shard.object("tokens"), shard.object("documents")
     assert tokens is not None
@@ -96,7 +96,7 @@ def read_documents(dataset: Dataset, shard: ShardRecord) -> Documents:
     shown = ~np.isin(np.arange(table.num_rows), list(dataset.retracted(tokens.key)))
     if not shown.all():
         table, found, lengths = table.filter(pa.array(shown)), found[np.repeat(shown, lengths)], lengths[shown]
-    return Documents(table, found, lengths)
+    return ExportedDocuments(table, found, lengths)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from headrace.stages.runtime import (
     ROW,
     Batch,
     StageContractError,
+    Transform,
     UnsoundArrow,
     join_verdicts,
     load_target,
@@ -38,7 +39,7 @@ REASON_CHARACTERS_MAX = 100
 REASONS_MAX = 100
 
 
-class MapRecords:
+class MapRecords(Transform):
     """Calls `function(record) -> record | str | None`: a string filters the record and says why, None without a reason.
 
     A record is a dict of `id`, `text` and `metadata` (a dict, empty where there is none). A text that the function
@@ -108,7 +109,7 @@ class MapRecords:
             raise StageContractError(f"{who} {kind} as metadata for record {identity!r}: record['metadata'] is a dict")
 
 
-class MapBatches:
+class MapBatches(Transform):
     """Calls `function(rows) -> rows` on Arrow record batches.
 
     The rows have the columns `__row` (the record's ordinal) and `id`, which come back untouched, `text` and `metadata`

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,7 @@ class SplitRecords(MapRecords):
     The record is as for MapRecords. A part without `metadata` has none.
     """
 
-    splits: ClassVar[bool] = True
+    splits = True
 
     def process(self, batch: Batch) -> Batch:
         """The batch with a row a part."""
@@ -72,7 +72,7 @@ class SplitBatches(MapBatches):
     `__row` says which record a row is a part of; the parts are numbered in the order in which they come back.
     """
 
-    splits: ClassVar[bool] = True
+    splits = True
 
     def process(self, batch: Batch) -> Batch:
         """The batch with a row a part."""

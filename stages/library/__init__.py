@@ -6,9 +6,9 @@ from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
     from headrace.stages.library import stages as stages
-    from headrace.stages.library.deduplication import dedup as dedup
     from headrace.stages.library.filters import (
         c4_quality as c4_quality,
+        dedup as dedup,
         duplicate_lines as duplicate_lines,
         fineweb_quality as fineweb_quality,
         gopher_quality as gopher_quality,

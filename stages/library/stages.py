@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from headrace.pipeline import PipelineError, Stage, StageKind, fingerprint
-from headrace.stages.library.deduplication import dedup as dedup
 from headrace.stages.library.filters import (
     c4_quality as c4_quality,
+    dedup as dedup,
     duplicate_lines as duplicate_lines,
     fineweb_quality as fineweb_quality,
     gopher_quality as gopher_quality,
@@ -35,19 +35,13 @@ from headrace.stages.library.scores import (
     perplexity as perplexity,
 )
 from headrace.stages.runtime import check_integer, check_number, check_text
+from headrace.stages.sources import ReadOptions
 from headrace.stages.sources.objects import WINDOW_BYTES, split_patterns, with_followed_links
 from headrace.stages.tokenizer import TokenizerFacts, choose_engine, resolve_tokenizer
 
 MIB = 1 << 20
 #: The fact of a `tokenize` stage that says what encodes, with versions. The sink behind it does not ask.
 _ENGINE = "tokenizer_engine"
-_SOURCE_LIMITS = {
-    "fragment_bytes": (1 << 10, 1 << 40),
-    "batch_bytes": (1, 64 * MIB),
-    "batch_records": (1, MIB),
-    "max_record_bytes": (1, 256 * MIB),
-    "window_bytes_max": (WINDOW_BYTES, 2048 * MIB),
-}
 
 
 def read_jsonl(
@@ -75,17 +69,12 @@ def read_jsonl(
     record. Links below a folder lead out of it only with `follow_links`. `window_bytes_max` is the memory that a .zst
     file written with `zstd --long` may ask for, up to 2 << 30 (`--long=31`).
     """
-    parameters: dict[str, Any] = {"text_key": text_key, "id_key": id_key, "fragment_bytes": fragment_bytes}
-    parameters |= {
-        "batch_bytes": batch_bytes,
-        "batch_records": batch_records,
-        "max_record_bytes": max_record_bytes,
-        "window_bytes_max": window_bytes_max,
-        "metadata_key": metadata_key,
-    }
     return _source(
-        "headrace.stages.sources.jsonl:JsonlSource", name, input, {**parameters, "damaged": damaged}, follow_links
-    )
+        "headrace.stages.sources.jsonl:JsonlSource", name, input, follow_links=follow_links, text_key=text_key,
+        id_key=id_key, metadata_key=metadata_key, fragment_bytes=fragment_bytes, batch_bytes=batch_bytes,
+        batch_records=batch_records, max_record_bytes=max_record_bytes, window_bytes_max=window_bytes_max,
+        damaged=damaged,
+    )  # fmt: skip
 
 
 def read_spool(
@@ -104,12 +93,14 @@ def read_spool(
     The folder is that of `headrace.worker.spool.server`, on the worker that runs this stage: in a cluster place it
     there (`.placed(on=...)`). The rest is as in `read_jsonl`. What a full spool shed is filtered for `shed`.
     """
-    parameters: dict[str, Any] = {"folder": folder, "text_key": text_key, "id_key": id_key}
-    parameters["metadata_key"] = metadata_key
-    parameters |= {"batch_bytes": batch_bytes, "batch_records": batch_records, "max_record_bytes": max_record_bytes}
     check_text(name, "folder", folder)
-    _check_source(name, parameters)
-    return Stage(name, StageKind.SOURCE, "headrace.stages.sources.spool:SpoolSource", parameters, volatile=_BATCHES)
+    parameters: dict[str, Any] = {
+        "text_key": text_key, "id_key": id_key, "metadata_key": metadata_key, "batch_bytes": batch_bytes,
+        "batch_records": batch_records, "max_record_bytes": max_record_bytes,
+    }  # fmt: skip
+    ReadOptions(**parameters).check(name)
+    target = "headrace.stages.sources.spool:SpoolSource"
+    return Stage(name, StageKind.SOURCE, target, {"folder": folder, **parameters}, volatile=_BATCHES)
 
 
 def read_parquet(
@@ -130,11 +121,11 @@ def read_parquet(
     A directory stands for its *.parquet at any depth, as Hugging Face datasets lay them out. `text_key` may name a
     field within a column: "doc.text".
     """
-    parameters: dict[str, Any] = {"text_key": text_key, "id_key": id_key, "fragment_bytes": fragment_bytes}
-    parameters |= {"batch_bytes": batch_bytes, "batch_records": batch_records, "max_record_bytes": max_record_bytes}
     return _source(
-        "headrace.stages.sources.parquet:ParquetSource", name, input, {**parameters, "damaged": damaged}, follow_links
-    )
+        "headrace.stages.sources.parquet:ParquetSource", name, input, follow_links=follow_links, text_key=text_key,
+        id_key=id_key, fragment_bytes=fragment_bytes, batch_bytes=batch_bytes, batch_records=batch_records,
+        max_record_bytes=max_record_bytes, damaged=damaged,
+    )  # fmt: skip
 
 
 def read_warc(
@@ -154,14 +145,11 @@ def read_warc(
     `main_content` leaves menus, headers and footers out. Answers that are no text are filtered, as are records whose
     type is missing or unknown.
     """
-    parameters: dict[str, Any] = {
-        "main_content": main_content,
-        "untyped": True,
-        "batch_bytes": batch_bytes,
-        "batch_records": batch_records,
-    }
-    parameters |= {"max_record_bytes": max_record_bytes, "window_bytes_max": window_bytes_max, "damaged": damaged}
-    return _source("headrace.stages.sources.warc:WarcSource", name, input, parameters, follow_links)
+    return _source(
+        "headrace.stages.sources.warc:WarcSource", name, input, follow_links=follow_links, main_content=main_content,
+        untyped=True, batch_bytes=batch_bytes, batch_records=batch_records, max_record_bytes=max_record_bytes,
+        window_bytes_max=window_bytes_max, damaged=damaged,
+    )  # fmt: skip
 
 
 def read(
@@ -184,11 +172,12 @@ def read(
 
     The parameters are those of the formats' own functions.
     """
-    parameters: dict[str, Any] = {"text_key": text_key, "id_key": id_key, "main_content": main_content}
-    parameters |= {"metadata_key": metadata_key, "untyped": True}
-    parameters |= {"fragment_bytes": fragment_bytes, "batch_bytes": batch_bytes, "batch_records": batch_records}
-    parameters |= {"max_record_bytes": max_record_bytes, "window_bytes_max": window_bytes_max, "damaged": damaged}
-    return _source("headrace.stages.sources.mixed:MixedSource", name, input, parameters, follow_links)
+    return _source(
+        "headrace.stages.sources.mixed:MixedSource", name, input, follow_links=follow_links, text_key=text_key,
+        id_key=id_key, metadata_key=metadata_key, main_content=main_content, untyped=True,
+        fragment_bytes=fragment_bytes, batch_bytes=batch_bytes, batch_records=batch_records,
+        max_record_bytes=max_record_bytes, window_bytes_max=window_bytes_max, damaged=damaged,
+    )  # fmt: skip
 
 
 def read_files(
@@ -202,11 +191,8 @@ def read_files(
 
     A directory stands for its *.txt, *.md and *.rst, at any depth.
     """
-    check_integer(name, "max_record_bytes", max_record_bytes, 1, 256 * MIB)
-    parameters = {"input": _patterns(name, input), "max_record_bytes": max_record_bytes}
-    return _followed(
-        Stage(name, StageKind.SOURCE, "headrace.stages.sources.documents:FilesSource", parameters), follow_links
-    )
+    target = "headrace.stages.sources.documents:FilesSource"
+    return _source(target, name, input, (), follow_links=follow_links, max_record_bytes=max_record_bytes)
 
 
 def tokenize(tokenizer: str, *, eos: str | None = "auto", name: str = "tokenize") -> Stage:
@@ -350,37 +336,24 @@ def _files_identity(arguments: Sequence[str]) -> dict[str, str]:
     return {"command_sha256": state.hexdigest()[:16]} if any(found) else {}
 
 
-def _source(target: str, name: str, given: str, parameters: dict[str, Any], follow_links: bool) -> Stage:
-    """A source of files; checks the parameters that it has."""
-    _check_source(name, parameters)
-    if parameters["damaged"] not in ("stop", "quarantine"):
-        damaged = parameters["damaged"]
-        raise PipelineError(f'stage "{name}": damaged is {damaged!r}; it must be "stop" or "quarantine"')
-    parameters = {"input": _patterns(name, given), **parameters}
-    return _followed(Stage(name, StageKind.SOURCE, target, parameters, volatile=_BATCHES), follow_links)
-
-
-def _followed(source: Stage, follow_links: bool) -> Stage:
-    return with_followed_links(source) if follow_links else source
-
-
-#: What may be otherwise from run to run: it changes no record's fate.
+#: What may differ from run to run: it changes no record's fate.
 _BATCHES = ("batch_bytes", "batch_records", "window_bytes_max")
 
 
-def _check_source(name: str, parameters: dict[str, Any]) -> None:
-    for key in ("text_key", "id_key"):
-        if key in parameters:
-            check_text(name, key, parameters[key])
-    if "text_key" in parameters and parameters["text_key"] == parameters["id_key"]:
-        key = parameters["text_key"]
-        raise PipelineError(f'stage "{name}": text_key and id_key are both {key!r}: they name two fields')
-    found = parameters.get("metadata_key", "")
-    if not isinstance(found, str) or (found and found in (parameters["text_key"], parameters["id_key"])):
-        raise PipelineError(f'stage "{name}": metadata_key is {found!r}; name a field of its own, or "" for none')
-    for key, (least, most) in _SOURCE_LIMITS.items():
-        if key in parameters:
-            check_integer(name, key, parameters[key], least, most)
+def _source(
+    target: str,
+    name: str,
+    given: str,
+    volatile: tuple[str, ...] = _BATCHES,
+    *,
+    follow_links: bool,
+    **options: Any,
+) -> Stage:
+    """A source of files, with the options that its format takes. Raises PipelineError."""
+    ReadOptions(**options).check(name)
+    parameters = {"input": _patterns(name, given), **options}
+    source = Stage(name, StageKind.SOURCE, target, parameters, volatile=volatile)
+    return with_followed_links(source) if follow_links else source
 
 
 def _patterns(stage: str, given: str) -> list[str]:

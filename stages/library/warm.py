@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from headrace.stages.library.deduplication import dedup
-from headrace.stages.library.filters import c4_quality, fineweb_quality, gopher_quality, gopher_repetition
+from headrace.stages.library.filters import c4_quality, dedup, fineweb_quality, gopher_quality, gopher_repetition
 from headrace.stages.runtime import build_stage
 
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from headrace.stages.quality.gopher import behind_break, line_end
 from headrace.stages.quality.repetition import stripped
-from headrace.stages.runtime import Batch, text_of
+from headrace.stages.runtime import Batch, Transform, text_of
 from headrace.stages.text import (
     ENDS_SENTENCE,
     IS_PUNCTUATION,
@@ -59,10 +59,10 @@ _FINE, _HAS_LOREM, _HAS_CURLY = 0, 1, 2
 _LINE_FEED, _CURLY, _BRACKET, _CLOSING = 0x0A, 0x7B, 0x5B, 0x5D
 
 
-class C4Quality:
+class C4Quality(Transform):
     """Drops lines that are no text, and filters pages that are placeholders, code or fragments."""
 
-    joins = True
+    merges = True
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.pipeline import PipelineError
-from headrace.stages.runtime import Batch, text_of
+from headrace.stages.runtime import Batch, Transform, text_of
 from headrace.stages.text import Rule, drop, tag, with_texts
 
 EMAIL, ADDRESS, PHONE = "<email>", "<ip-address>", "<phone-number>"
@@ -38,10 +38,10 @@ _TAGS = r"</?[A-Za-z][A-Za-z0-9]*(?:\s[^<>]{0,500})?/?>|&(?:[a-z]{2,8}|#\d{1,6})
 _NO_SPACES = r"[A-Za-z0-9+/_-]{%d,}={0,2}"
 
 
-class PersonalData:
+class PersonalData(Transform):
     """Puts typed placeholders for e-mail addresses, public IP addresses and phone numbers."""
 
-    joins = True
+    merges = True
 
     def __init__(self, name: str, email: bool, ip: bool, phone: bool) -> None:
         self.name = name
@@ -75,10 +75,10 @@ def _placeholder(found: str, placeholder: str) -> str:
     return placeholder
 
 
-class Junk:
+class Junk(Transform):
     """Takes out control characters and blobs of base64, and filters texts that are mostly markup."""
 
-    joins = True
+    merges = True
 
     def __init__(self, name: str, blob_characters_min: int, markup_max: float, tag: bool = False) -> None:
         self.name = name
@@ -120,10 +120,10 @@ def markup_share(column: Any) -> Any:
     return np.divide(before - after, before, out=np.zeros(len(before)), where=before > 0)
 
 
-class Normalize:
+class Normalize(Transform):
     """Brings texts into one Unicode form, and repairs those that were decoded by the wrong character set (ftfy)."""
 
-    joins = True
+    merges = True
 
     def __init__(self, name: str, form: str, mojibake: bool) -> None:
         self.name = name

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from headrace.stages.quality.repetition import add_key, count_characters, slots_for
-from headrace.stages.runtime import Batch, text_of
+from headrace.stages.runtime import Batch, Transform, text_of
 from headrace.stages.text import (
     LINE_END,
     ONE_WORD,
@@ -40,10 +40,10 @@ _COLUMNS = 7
 _LINE_FEED = 0x0A
 
 
-class FinewebQuality:
+class FinewebQuality(Transform):
     """Filters lists, menus and texts whose lines repeat."""
 
-    joins = True
+    merges = True
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.stages.quality.repetition import stripped
-from headrace.stages.runtime import Batch, text_of
+from headrace.stages.runtime import Batch, Transform, text_of
 from headrace.stages.text import (
     HAS_LETTER,
     HAS_NO_SYMBOL,
@@ -61,10 +61,10 @@ def _may_break() -> npt.NDArray[np.bool_]:
 _MAY_BREAK = _may_break()
 
 
-class GopherQuality:
+class GopherQuality(Transform):
     """Filters texts that do not read like prose."""
 
-    joins = True
+    merges = True
 
     def __init__(
         self,

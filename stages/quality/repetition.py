@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.stages.runtime import Batch, text_of
+from headrace.stages.runtime import Batch, Transform, text_of
 from headrace.stages.text import (
     FOLD,
     LENGTH,
@@ -53,10 +53,10 @@ _LIMITS = _LIMITS_OF_PARTS + 9
 _LINE_FEED = 0x0A
 
 
-class GopherRepetition:
+class GopherRepetition(Transform):
     """Filters texts that repeat themselves; limits are shares, and a share above its limit is filtered."""
 
-    joins = True
+    merges = True
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 
 from headrace.pipeline import PipelineError
-from headrace.stages.runtime import WITHOUT, Batch
+from headrace.stages.runtime import WITHOUT, Batch, Transform
 from headrace.stages.text import Rule, drop, tag
 
 #: Why a URL is filtered.
@@ -21,14 +21,14 @@ WITHOUT_URL = f"{WITHOUT}a URL"
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
 
 
-class UrlFilter:
+class UrlFilter(Transform):
     """Filters records by the URL in their metadata; one without a URL is kept, and counted.
 
     A line of a list is a domain, which stands for its subdomains too, or a domain with the beginning of a path. Blank
     lines and those that begin with `#` are left out of account.
     """
 
-    joins = True
+    merges = True
 
     def __init__(self, name: str, lists: list[str], words: list[str], url_key: str, tag: bool = False) -> None:
         self.name = name

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         VERDICTS as VERDICTS,
         Batch as Batch,
         Member as Member,
+        as_column as as_column,
         join_verdicts as join_verdicts,
         make_schema as make_schema,
         make_verdicts as make_verdicts,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         parts_of as parts_of,
         reason_class as reason_class,
         row_keys as row_keys,
+        text_of as text_of,
         verdict_keys as verdict_keys,
     )
     from headrace.stages.runtime.build import (
@@ -38,26 +40,23 @@ if TYPE_CHECKING:
         load_target as load_target,
         process_safely as process_safely,
     )
-    from headrace.stages.runtime.columns import as_column as as_column
     from headrace.stages.runtime.contract import (
-        Compared as Compared,
-        Comparing as Comparing,
-        Drafting as Drafting,
-        Elsewhere as Elsewhere,
-        Expecting as Expecting,
+        ContentAnswer as ContentAnswer,
         FragmentEnd as FragmentEnd,
-        Passing as Passing,
-        Relayouting as Relayouting,
-        Shard as Shard,
-        Shelving as Shelving,
         Sink as Sink,
         Source as Source,
         StatefulTransform as StatefulTransform,
         Transform as Transform,
-        does_borrow as does_borrow,
-        does_join as does_join,
+        WrittenShard as WrittenShard,
     )
     from headrace.stages.runtime.counters import WITHOUT as WITHOUT
+    from headrace.stages.runtime.declaration import (
+        check_integer as check_integer,
+        check_number as check_number,
+        check_text as check_text,
+        progress_to as progress_to,
+        tell as tell,
+    )
     from headrace.stages.runtime.environment_lock import (
         ENVIRONMENT_OF as ENVIRONMENT_OF,
         environment as environment,
@@ -66,10 +65,10 @@ if TYPE_CHECKING:
     from headrace.stages.runtime.errors import (
         DamagedInput as DamagedInput,
         DeviceFailed as DeviceFailed,
-        ForeignInput as ForeignInput,
         FragmentChanged as FragmentChanged,
         InputError as InputError,
         StageContractError as StageContractError,
+        WrongFormat as WrongFormat,
         is_device_error as is_device_error,
         unreadable as unreadable,
     )
@@ -83,15 +82,10 @@ if TYPE_CHECKING:
         forget_modules as forget_modules,
         install_modules as install_modules,
     )
-    from headrace.stages.runtime.parameters import (
-        check_integer as check_integer,
-        check_number as check_number,
-        check_text as check_text,
-    )
     from headrace.stages.runtime.records import (
         SOURCE_ROWS as SOURCE_ROWS,
+        BatchDraft as BatchDraft,
         Columns as Columns,
-        Draft as Draft,
         batch_of as batch_of,
         cut_raw as cut_raw,
         uncut as uncut,
@@ -102,7 +96,5 @@ if TYPE_CHECKING:
         read_samples as read_samples,
         sampled_of as sampled_of,
     )
-    from headrace.stages.runtime.telling import tell as tell, told_to as told_to
-    from headrace.stages.runtime.text import text_of as text_of
 else:
     __getattr__ = door(__name__)

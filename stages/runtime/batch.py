@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.stages.runtime.errors import StageContractError
 from headrace.store.files import Scratch
 from headrace.store.shards import keys_of
 
@@ -49,7 +50,7 @@ QUARANTINED = "quarantined"
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Records of one fragment in a joint batch: what a batch of them alone would be named by."""
+    """Records of one fragment in a merged batch: what a batch of them alone would be named by."""
 
     fragment: bytes
     uri: str
@@ -72,8 +73,8 @@ class Batch:
     `stage/name`. A sink may keep of the rows what is large in a `scratch` file,
     and in the rows where it is there.
 
-    A joint batch holds records of several fragments, its `members`, end to end. Its `first` is 0, its ordinals are
-    places in it, and its `fragment` is that of the first member. Only stages that say so (`contract.Joining`) see one.
+    A merged batch holds records of several fragments, its `members`, end to end. Its `first` is 0, its ordinals are
+    places in it, and its `fragment` is that of the first member. Only stages with `merges` are given one.
     """
 
     fragment: bytes
@@ -186,3 +187,23 @@ def join_verdicts(*parts: pa.RecordBatch) -> pa.RecordBatch:
 
 
 _EMPTY = pa.record_batch([pa.array([], kind.type) for kind in VERDICTS], schema=VERDICTS)
+
+
+def as_column(values: npt.NDArray[Any]) -> Any:
+    """A column of whole numbers or floats without nulls, of the type that the array has; a copy only where it has gaps.
+
+    Raises ValueError for an array of more than one dimension, and pa.ArrowException for one of another kind.
+    """
+    if values.ndim != 1:
+        raise ValueError(f"an array of {values.ndim} dimensions is no column")
+    kind = pa.from_numpy_dtype(values.dtype)
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        raise pa.ArrowNotImplementedError(f"an array of {values.dtype} is no column of numbers")
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values).data)])
+
+
+def text_of(batch: Batch, stage: str) -> pa.Array[Any]:
+    """The column of texts; StageContractError where an earlier stage has taken it away."""
+    if "text" not in batch.rows.schema.names:
+        raise StageContractError(f'stage "{stage}" needs text and got none: put it before tokenize')
+    return batch.rows.column("text")

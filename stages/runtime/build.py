@@ -79,7 +79,7 @@ def process_safely(transform: Transform, batch: Batch, stage_name: str) -> Batch
                 "it must give an empty batch back"
             ) from error
         return _without_culprits(transform, batch, stage_name, error)
-    _check_answer(answer, batch, stage_name, splits=getattr(transform, "splits", False))
+    _check_answer(answer, batch, stage_name, splits=transform.splits)
     if answer.verdicts.num_rows == batch.verdicts.num_rows:
         return answer
     # Here, since Arrow's functions take longer to import than all else that a task needs.

@@ -1,4 +1,4 @@
-"""What a source, a transform and a sink must be.
+"""What a source, a transform and a sink must be, and what they may be besides.
 
 A task builds each stage once from its parameters and calls it from one thread. A stage holds no state that a record's
 fate depends on, so that reading a record again gives the same verdict. A sink's `write` may run on a second thread,
@@ -7,9 +7,10 @@ one call at a time, while `measure` is called on the first.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 from headrace.stages.runtime.batch import Batch
 from headrace.stages.runtime.errors import (
@@ -17,7 +18,7 @@ from headrace.stages.runtime.errors import (
     FragmentChanged as FragmentChanged,
     InputError as InputError,
 )
-from headrace.stages.runtime.records import Draft
+from headrace.stages.runtime.records import BatchDraft
 from headrace.store import ObjectStore
 from headrace.store.ledger import Counts, Fragment, Gap, StoredObject
 from headrace.store.shards import RecordName
@@ -27,7 +28,7 @@ from headrace.store.shards import RecordName
 class FragmentEnd:
     """A fragment was read to its end: it holds `count` records, and its stored bytes have this checksum, if any.
 
-    Who resumed in the middle says the same end without a checksum, so it is no part of what ends are compared by.
+    A reader that resumed in the middle gives no checksum, so ends are compared without it.
     """
 
     count: int
@@ -35,10 +36,10 @@ class FragmentEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """The answer to `Comparing.compare`: the checksum of the bytes that stand there in the place of a fragment.
+class ContentAnswer:
+    """The answer to `Source.compare`: the checksum of the bytes that stand in the place of a fragment.
 
-    `continues`: what lies behind them is a fragment of its own.
+    `continues`: the bytes that follow it are a fragment of their own.
     """
 
     checksum: bytes
@@ -46,209 +47,180 @@ class Compared:
 
 
 @dataclass(slots=True)
-class Shard:
+class WrittenShard:
     """What a sink wrote: objects by role, and what became of the records."""
 
     objects: tuple[StoredObject, ...]
     counts: Counts
 
 
-class Source(Protocol):
+class _Stage(ABC):  # noqa: B024 - each kind of stage has abstract methods of its own
+    """What all stages share. A subclass does not inherit `borrows` and `merges`: it knows what it keeps itself."""
+
+    #: True: it keeps none of the rows that it is given, except in the batch that it returns. The runtime then lends it
+    #: the link's memory; other stages get a copy. A sink that borrows spills.
+    borrows: ClassVar[bool] = False
+    #: True: it takes merged batches (`headrace.stages.runtime.batch.Batch`). A source that merges gives drafts, and a
+    #: sink that merges spills.
+    merges: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        """Reset the promises that the class does not make itself."""
+        super().__init_subclass__()
+        cls.borrows, cls.merges = cls.__dict__.get("borrows", False), cls.__dict__.get("merges", False)
+
+    def facts(self) -> Mapping[str, str]:
+        """What a run's status shows of this stage, by name."""
+        return {}
+
+
+class Source(_Stage):
     """Lists fragments and reads their gaps."""
 
-    #: Bytes of uncompressed input that were read into batches, and bytes that had to be passed over to reach a gap.
-    bytes_read: int
-    bytes_skipped: int
-    #: Bytes of the objects, as they are stored, behind `bytes_read`: what the sizes of fragments add up to.
-    stored_read: int
+    @property
+    @abstractmethod
+    def bytes_read(self) -> int:
+        """Bytes of uncompressed input that were read into batches."""
 
+    @property
+    @abstractmethod
+    def bytes_skipped(self) -> int:
+        """Bytes of it that were skipped to reach a gap."""
+
+    @property
+    @abstractmethod
+    def stored_read(self) -> int:
+        """Bytes of the stored objects that `bytes_read` came from: sizes of fragments add up to these."""
+
+    #: Of a source that merges: about how many bytes, and at most how many records, a batch holds.
+    batch_bytes: int = 0
+    batch_records: int = 0
+
+    @abstractmethod
     def list(self) -> Iterator[Fragment | None]:
         """Every fragment under the source, in a stable order. Raises InputError.
 
         None: there is no other yet; a task asks again after a while, and a run of such a source does not end before
         its listing does.
         """
-        ...
 
+    @abstractmethod
     def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
         """The records of the gaps in order, as batches that never cross a gap's edge.
 
         A gap whose `offset` is known is read by seeking. When the last gap is unbounded, the last item is a
         FragmentEnd. Raises InputError, FragmentChanged.
         """
-        ...
 
+    def drafts(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[BatchDraft | Batch | FragmentEnd]:
+        """As `read`, but small batches come as drafts, which the runtime may merge."""
+        return self.read(fragment, gaps)
 
-@runtime_checkable
-class Comparing(Protocol):
-    """A source that takes checksums of what it reads."""
-
-    def compare(self, fragment: Fragment) -> Iterator[Compared | None]:
+    def compare(self, fragment: Fragment) -> Iterator[ContentAnswer | None]:
         """Read the fragment's bytes for their checksum alone, under the version that it is given with.
 
-        With an `end` it is asked whether what lies behind that byte, and was appended, is a fragment of its own.
-        None as often as there is more to read. Raises InputError, FragmentChanged.
+        If the fragment has an `end`, the answer says whether the bytes that were appended after it are a fragment of
+        their own. Gives None while there is more to read. Raises InputError, FragmentChanged.
         """
-        ...
-
-
-@runtime_checkable
-class Expecting(Protocol):
-    """A source that may prepare for what it will be asked to read next."""
+        del fragment
+        yield ContentAnswer(b"")
 
     def expect(self, fragment: Fragment, gaps: Sequence[Gap]) -> None:
-        """`read` will be called with these behind the one that is being read, or not at all. Raises InputError."""
-        ...
+        """Prepare for these: `read` may be called with them next. Raises InputError."""
+
+    def skipped(self) -> str:
+        """What the newest listing skipped, in one line for people; "" for nothing."""
+        return ""
+
+    def read_singly(self) -> bool:
+        """From now on give batches of one record; False where it cannot."""
+        return False
 
 
-@runtime_checkable
-class Passing(Protocol):
-    """A source whose listing passes something over."""
+class Transform(_Stage):
+    """Returns each batch with what it keeps and a verdict for each row that it does not."""
 
-    def passed_over(self) -> str:
-        """What the newest listing passed over, in one line for people; nothing where there is nothing to tell."""
-        ...
+    #: True: it may return several parts of a record.
+    splits: ClassVar[bool] = False
 
-
-class Transform(Protocol):
-    """Gives each batch back with what it keeps and a verdict for each row that it does not."""
-
+    @abstractmethod
     def process(self, batch: Batch) -> Batch:
         """The batch after this stage. An exception quarantines: the runtime finds the record that raised."""
-        ...
+
+    def delegated_cpu_s(self) -> float:
+        """Seconds of processor time that other processes have spent for it so far, such as a command."""
+        return 0.0
 
 
-@runtime_checkable
-class Borrowing(Protocol):
-    """A stage that keeps nothing of the rows that it is given, but in the batch that it gives back.
-
-    It is given them in the memory of the link, where others get a copy. A sink that borrows is one that shelves, and
-    what it has shelved is a copy. Each class says so itself: of what it keeps, its base knows nothing.
-    """
-
-    borrows: bool
-
-
-@runtime_checkable
-class Elsewhere(Protocol):
-    """A stage that has others work for it, such as a command: what a core spends on it is not spent by who calls it."""
-
-    def elsewhere_s(self) -> float:
-        """Seconds of processor time that others have spent for it so far."""
-        ...
-
-
-def does_borrow(stage: object) -> bool:
-    """Whether the class of a stage says itself, and not only one that it is made from, that it borrows."""
-    return vars(type(stage)).get("borrows") is True
-
-
-@runtime_checkable
-class Joining(Protocol):
-    """A stage that takes joint batches (`headrace.stages.runtime.batch.Batch`): it asks of which fragment no record is.
-
-    A source that joins gives drafts. Each class says so itself, as with `Borrowing`.
-    """
-
-    joins: bool
-
-
-def does_join(stage: object) -> bool:
-    """Whether the class of a stage says itself that it joins."""
-    return vars(type(stage)).get("joins") is True
-
-
-@runtime_checkable
-class Drafting(Protocol):
-    """A source that joins."""
-
-    #: Bytes, and records, that a batch holds at most, or about: a joint one holds no more.
-    batch_bytes: int
-    batch_records: int
-
-    def drafts(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Draft | Batch | FragmentEnd]:
-        """As `Source.read`, but that what is not a batch yet may be one together with others."""
-        ...
-
-
-@runtime_checkable
-class Shelving(Protocol):
-    """A sink that does not hold in memory what it gathers."""
-
-    def shelve(self, batch: Batch, store: ObjectStore) -> Batch:
-        """The same batch, as `write` takes it too, but that what is large of its rows is in a scratch file."""
-        ...
-
-
-@runtime_checkable
-class Relayouting(Protocol):
-    """A sink that once wrote the same records as other bytes, and can do so again."""
-
-    def as_before(self) -> bool:
-        """From now on write in the layout before this one; False, and as now, where there is none."""
-        ...
-
-
-class StatefulTransform(Transform, Protocol):
+class StatefulTransform(Transform):
     """A transform that remembers what it let through, of which one replica runs: dedup."""
 
     name: str
 
     @property
+    @abstractmethod
     def fenced(self) -> bool:
         """Whether it lets nothing through until the epoch is raised."""
-        ...
 
+    @abstractmethod
     def begin(self, store: ObjectStore | None, epoch: int, sink: str) -> None:
         """Learn what a sink has kept up to an epoch's position, before the first batch; None: nothing.
 
         Raises PipelineError, StoreError.
         """
-        ...
 
+    @abstractmethod
     def forbid(self) -> None:
         """In place of `begin`: let nothing through."""
-        ...
 
+    @abstractmethod
     def recall(self, matches: Mapping[RecordName, Any]) -> None:
         """In place of `begin`: decide as these verdicts say, so that a shard can be made again."""
-        ...
 
     @property
+    @abstractmethod
     def question_bytes(self) -> int:
         """Bytes of every `question`."""
-        ...
 
+    @abstractmethod
     def question(self, batch: Batch) -> bytes:
         """What `decide` is to be asked for a batch of one record, in another process."""
-        ...
 
+    @abstractmethod
     def decide(self, name: RecordName, question: bytes) -> Any:
         """Decide on one record as if its batch had come: its match with what it is a duplicate of, or None."""
-        ...
 
+    @abstractmethod
     def release(self, names: Sequence[RecordName]) -> None:
         """Forget records that it let through: they are not kept after all."""
-        ...
 
 
-class Sink(Protocol):
+class Sink(_Stage):
     """Writes batches into objects."""
 
     #: The size at which a shard is sealed, in the bytes that `measure` counts; 0: the runtime's default.
-    shard_bytes: int
+    shard_bytes: int = 0
 
+    @abstractmethod
     def begin(self, dataset: str, version: str) -> None:
         """Called once, before the first batch: the dataset's name and the version of the pipeline that makes it."""
-        ...
 
+    @abstractmethod
     def measure(self, batch: Batch) -> int:
         """How many bytes of the shard's target size the batch's kept rows will take."""
-        ...
 
-    def write(self, batches: Sequence[Batch], store: ObjectStore, prefix: str) -> Shard:
+    def spill(self, batch: Batch, store: ObjectStore) -> Batch:
+        """The same batch, which `write` takes too, with its large columns in a spill file; as it is by default."""
+        del store
+        return batch
+
+    @abstractmethod
+    def write(self, batches: Sequence[Batch], store: ObjectStore, prefix: str) -> WrittenShard:
         """Write a shard of whole batches under `prefix`, create-if-absent, under names that follow from the bytes.
 
         The same batches in the same order give the same objects.
         """
-        ...
+
+    def use_older_layout(self) -> bool:
+        """From now on write the same records in the layout before this one; False where there is none."""
+        return False

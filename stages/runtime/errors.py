@@ -38,7 +38,7 @@ class DamagedInput(InputError):  # noqa: N818 (named after what is so)
         )
 
 
-class ForeignInput(DamagedInput):
+class WrongFormat(DamagedInput):
     """A file holds another format than its name promises."""
 
     def __init__(self, name: str, what: str, promised: str = "JSON Lines") -> None:

@@ -101,8 +101,8 @@ class Columns:
         """The batch of these records, which are here no longer."""
         return Batch(fragment.id, fragment.uri, first, count, offset, length, self._kept(), self._verdicts(stage))
 
-    def joint(self, members: tuple[Member, ...], stage: str) -> Batch:
-        """The joint batch of these records, whose ordinals are places in it."""
+    def merged(self, members: tuple[Member, ...], stage: str) -> Batch:
+        """The merged batch of these records, whose ordinals are places in it."""
         head, count = members[0], sum(member.count for member in members)
         uri = f"{head.uri} and {len(members) - 1} more"
         length = sum(max(0, member.length) for member in members)
@@ -128,7 +128,7 @@ class Columns:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class BatchDraft:
     """What a batch is made of, before there is anything of Arrow: those of small files may share one."""
 
     columns: Columns
@@ -144,9 +144,9 @@ class Draft:
         return self.columns.batch(self.fragment, self.stage, self.first, self.count, self.offset, self.length)
 
 
-def batch_of(drafts: Sequence[Draft]) -> Batch:
-    """One batch of these drafts of one stage: a joint one (`headrace.stages.runtime.batch.Batch`), be it of a single
-    draft.
+def batch_of(drafts: Sequence[BatchDraft]) -> Batch:
+    """One batch of these drafts of one stage: a merged one (`headrace.stages.runtime.batch.Batch`), even of a
+    single draft.
     """
     columns = Columns("")
     members: list[Member] = []
@@ -156,7 +156,7 @@ def batch_of(drafts: Sequence[Draft]) -> Batch:
         fragment = draft.fragment
         members.append(Member(fragment.id, fragment.uri, draft.first, draft.count, draft.offset, draft.length))
         at += draft.count
-    return columns.joint(tuple(members), drafts[0].stage)
+    return columns.merged(tuple(members), drafts[0].stage)
 
 
 def _strings(texts: Sequence[bytes]) -> pa.Array[Any]:

@@ -6,11 +6,15 @@ from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
     from headrace.stages.shipping import preload as preload
-    from headrace.stages.shipping.preload import TERSE as TERSE, Inherited as Inherited, inherited_by as inherited_by
+    from headrace.stages.shipping.preload import (
+        MINIFIED as MINIFIED,
+        Inherited as Inherited,
+        inherited_by as inherited_by,
+    )
     from headrace.stages.shipping.preview_run import (
         SAMPLE_CHARACTERS_MAX as SAMPLE_CHARACTERS_MAX,
         Preview as Preview,
-        Removed as Removed,
+        RemovedRecords as RemovedRecords,
         Sample as Sample,
         preview as preview,
     )

@@ -40,7 +40,7 @@ class Sample:
 
 
 @dataclass(slots=True)
-class Removed:
+class RemovedRecords:
     """Records that one stage removed for one reason: how many, and some of them.
 
     `count` is of records: one that was split counts once, by the fate that speaks for it, and not at all where a part
@@ -70,7 +70,7 @@ class Preview:
     duplicate: int = 0
     tokens: int = 0
     tokenizer_engine: str = ""
-    removed: dict[str, Removed] = field(default_factory=dict[str, Removed])
+    removed: dict[str, RemovedRecords] = field(default_factory=dict[str, RemovedRecords])
     edited: dict[str, int] = field(default_factory=dict[str, int])
     counters: dict[str, int] = field(default_factory=dict[str, int])
     samples: list[Sample] = field(default_factory=list[Sample])
@@ -89,7 +89,7 @@ def preview(pipeline: Pipeline, limit: int) -> Preview:
             transform.begin(None, 0, "")
     result = Preview()
     for _, transform in transforms:
-        result.tokenizer_engine = getattr(transform, "engine", "") or result.tokenizer_engine
+        result.tokenizer_engine = transform.facts().get("tokenizer_engine", result.tokenizer_engine)
     for batch in _first(source, limit):
         result.records_read += batch.count
         _note_removed(result, batch, None)
@@ -159,9 +159,9 @@ def _note_removed(result: Preview, batch: Batch, before: Batch | None) -> None:
             entry.samples = sorted(entry.samples, key=lambda sample: rank(sample.id))[:SAMPLES_MAX]
 
 
-def _removed(result: Preview, stage: str, verdict: str, reason: str | None) -> Removed:
+def _removed(result: Preview, stage: str, verdict: str, reason: str | None) -> RemovedRecords:
     words = reason_class(reason)
-    return result.removed.setdefault(f"{stage}/{words}", Removed(stage, verdict, words))
+    return result.removed.setdefault(f"{stage}/{words}", RemovedRecords(stage, verdict, words))
 
 
 def _texts(batch: Batch) -> dict[int, str]:

@@ -1,6 +1,6 @@
 """Columns of batches in scratch files while a sink gathers: what is large of the rows waits outside memory.
 
-Of a column that is shelved a batch has two others: where a row's bytes begin in its scratch file, and how many they
+Of a column that is spilled a batch has two others: where a row's bytes begin in its scratch file, and how many they
 are. So rows may be cut out of it as of any batch (`headrace.worker.task.coverage.part`).
 """
 
@@ -26,36 +26,36 @@ _Integer = TypeVar("_Integer", np.int32, np.int64)
 _NULL = -1
 
 
-class Shelf:
+class SpillFiles:
     """The scratch files of one sink, near its store, of which each holds about `scratch_bytes`."""
 
     def __init__(self, scratch_bytes: int) -> None:
         self._scratch_bytes = scratch_bytes
         self._scratch: Scratch | None = None
 
-    def put(self, store: ObjectStore, shelve: Callable[[Scratch], Batch]) -> Batch:
-        """What `shelve` makes of a batch and a scratch file; where the disk takes no more, of one in memory."""
+    def put(self, store: ObjectStore, spill: Callable[[Scratch], Batch]) -> Batch:
+        """What `spill` makes of a batch and a scratch file; where the disk takes no more, of one in memory."""
         if self._scratch is None or self._scratch.size >= self._scratch_bytes:
             self._scratch = near(store)
         try:
-            return shelve(self._scratch)
+            return spill(self._scratch)
         except OSError:
             self._scratch = Scratch.in_memory()
-            return shelve(self._scratch)
+            return spill(self._scratch)
 
-    def shelved(
-        self, batches: Sequence[Batch], store: ObjectStore, shelve: Callable[[Batch, Scratch], Batch]
+    def spilled(
+        self, batches: Sequence[Batch], store: ObjectStore, spill: Callable[[Batch, Scratch], Batch]
     ) -> list[Batch]:
-        """These batches, those shelved that are not yet."""
-        return [batch if batch.scratch is not None else self.put(store, partial(shelve, batch)) for batch in batches]
+        """These batches, those spilled that are not yet."""
+        return [batch if batch.scratch is not None else self.put(store, partial(spill, batch)) for batch in batches]
 
 
 def copied(rows: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
-    """These columns in memory of their own: as they are, they may lie in one piece with what is shelved."""
+    """These columns in memory of their own: as they are, they may lie in one piece with what is spilled."""
     return rows.select(names).take(as_column(np.arange(rows.num_rows)))
 
 
-def shelve_strings(batch: Batch, scratch: Scratch, columns: Sequence[str]) -> Batch:
+def spill_strings(batch: Batch, scratch: Scratch, columns: Sequence[str]) -> Batch:
     """The batch with these columns of strings in a scratch file, those of them that it has. Raises OSError."""
     found = [name for name in columns if name in batch.rows.schema.names]
     rows = copied(batch.rows, [name for name in batch.rows.schema.names if name not in found])
@@ -68,8 +68,8 @@ def shelve_strings(batch: Batch, scratch: Scratch, columns: Sequence[str]) -> Ba
     return replace(batch, rows=pa.RecordBatch.from_arrays(arrays, names=names), scratch=scratch)
 
 
-class ShelvedStrings:
-    """The columns that `shelve_strings` has shelved, by the rows of all batches in their order."""
+class SpilledStrings:
+    """The columns that `spill_strings` has spilled, by the rows of all batches in their order."""
 
     def __init__(self, batches: Sequence[Batch], columns: Sequence[str]) -> None:
         scratches = {id(batch.scratch): batch.scratch for batch in batches if batch.scratch is not None}
@@ -80,7 +80,7 @@ class ShelvedStrings:
         self._scratch = np.repeat(np.array([number.get(id(batch.scratch), 0) for batch in batches], np.int32), rows)
         self._begins = {name: _joined(batches, _begin(name), np.int64) for name in columns}
         self._counts = {name: _joined(batches, _count(name), np.int32) for name in columns}
-        #: `[rows]`: bytes of the shelved columns together
+        #: `[rows]`: bytes of the spilled columns together
         self.sizes: npt.NDArray[np.int64] = np.zeros(sum(rows), np.int64)
         for counts in self._counts.values():
             self.sizes += np.maximum(counts, 0)

@@ -12,11 +12,12 @@ from enum import Enum
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
+import orjson
 import pyarrow as pa
 import zstandard
 
-from headrace.stages.runtime import Batch, Shard, StageContractError, give_back
-from headrace.stages.sinks.json_lines import json_lines
+from headrace.stages.runtime import Batch, Sink, StageContractError, WrittenShard, give_back
 from headrace.stages.sinks.sidecars import (
     count_fates,
     gather,
@@ -28,7 +29,7 @@ from headrace.stages.sinks.sidecars import (
     write_lost,
     write_object,
 )
-from headrace.stages.sinks.spill import Shelf, ShelvedStrings, cut_by_size, shelve_strings, slice_rows
+from headrace.stages.sinks.spill import SpilledStrings, SpillFiles, cut_by_size, slice_rows, spill_strings
 from headrace.store import ObjectStore
 from headrace.store.files import DraftFile, Scratch
 from headrace.store.ledger import StoredObject
@@ -52,7 +53,7 @@ WINDOW_BYTES = 1 << 20
 TEXT, METADATA = "text", "metadata"
 
 
-class Layout(Enum):
+class TextLayout(Enum):
     """How shards are cut into row groups and frames, the newest first."""
 
     NOW = "row groups of ROW_GROUP_BYTES"
@@ -60,14 +61,14 @@ class Layout(Enum):
     WHOLE = "as all of a shard in memory gives them"
 
 
-class TextSink:
+class TextSink(Sink):
     """What both sinks share: shards are measured by their text, which waits in scratch files."""
 
     def __init__(self, name: str, shard_bytes: int = 256 << 20) -> None:
         self.name = name
         self.shard_bytes = shard_bytes
-        self.layout = Layout.NOW
-        self._shelf = Shelf(shard_bytes)
+        self.layout = TextLayout.NOW
+        self._spill_files = SpillFiles(shard_bytes)
 
     def begin(self, dataset: str, version: str) -> None:
         """Nothing to note: the tables name their fragments."""
@@ -77,13 +78,13 @@ class TextSink:
         self._check(batch)
         return int(batch.rows.column(TEXT).nbytes)
 
-    def shelve(self, batch: Batch, store: ObjectStore) -> Batch:
+    def spill(self, batch: Batch, store: ObjectStore) -> Batch:
         """The batch with its text and metadata in a scratch file."""
-        return self._shelf.put(store, lambda scratch: self._shelved(batch, scratch))
+        return self._spill_files.put(store, lambda scratch: self._spilled(batch, scratch))
 
-    def as_before(self) -> bool:
+    def use_older_layout(self) -> bool:
         """Write shards in the layout before this one; False where there is none."""
-        older = list(Layout)[list(Layout).index(self.layout) + 1 :]
+        older = list(TextLayout)[list(TextLayout).index(self.layout) + 1 :]
         self.layout = older[0] if older else self.layout
         return bool(older)
 
@@ -91,32 +92,32 @@ class TextSink:
         if TEXT not in batch.rows.schema.names:
             raise StageContractError(f'sink "{self.name}" got records without text: put it before tokenize(...)')
 
-    def _shelved(self, batch: Batch, scratch: Scratch) -> Batch:
+    def _spilled(self, batch: Batch, scratch: Scratch) -> Batch:
         self._check(batch)
-        return shelve_strings(batch, scratch, (TEXT, METADATA))
+        return spill_strings(batch, scratch, (TEXT, METADATA))
 
     def _in_order(self, batches: Sequence[Batch], store: ObjectStore) -> list[Batch]:
-        return in_order(Shelf(self.shard_bytes).shelved(batches, store, self._shelved))
+        return in_order(SpillFiles(self.shard_bytes).spilled(batches, store, self._spilled))
 
     def _write_documents(
         self, batches: Sequence[Batch], store: ObjectStore, prefix: str, columns: Sequence[str]
     ) -> StoredObject:
-        """Write the table of what is kept, with these of the shelved columns."""
-        strings = ShelvedStrings(batches, columns)
+        """Write the table of what is kept, with these of the spilled columns."""
+        strings = SpilledStrings(batches, columns)
         schema = schema_of_documents(batches)
         if TEXT in columns:
             schema = schema.append(pa.field(TEXT, pa.string()))
 
         def fill(file: DraftFile) -> None:
-            steps = STEP_ROWS if self.layout is Layout.WHOLE else TEXT_STEP_ROWS
+            steps = STEP_ROWS if self.layout is TextLayout.WHOLE else TEXT_STEP_ROWS
             write_parquet(file, schema, self._groups(batches, strings, schema), step_rows=steps)
 
         return write_object(store, "documents", prefix, ".documents.parquet", fill)
 
-    def _groups(self, batches: Sequence[Batch], strings: ShelvedStrings, schema: pa.Schema) -> Iterator[pa.Table]:
+    def _groups(self, batches: Sequence[Batch], strings: SpilledStrings, schema: pa.Schema) -> Iterator[pa.Table]:
         if not len(strings.sizes):
             yield schema.empty_table()
-        elif self.layout is not Layout.WHOLE:
+        elif self.layout is not TextLayout.WHOLE:
             for first, end in self._edges(strings):
                 yield _table(batches, strings, schema, first, end)
                 give_back()  # what one row group leaves would lie beside the next
@@ -126,9 +127,9 @@ class TextSink:
                 [_table(batches, strings, schema, first, end) for first, end in itertools.pairwise(edges)]
             )
 
-    def _edges(self, strings: ShelvedStrings) -> Iterator[tuple[int, int]]:
+    def _edges(self, strings: SpilledStrings) -> Iterator[tuple[int, int]]:
         """Where row groups begin and end."""
-        if self.layout is Layout.NOW:
+        if self.layout is TextLayout.NOW:
             return cut_by_size(strings.sizes, bytes_max=ROW_GROUP_BYTES, rows_max=TEXT_GROUP_ROWS)
         return cut_by_size(strings.sizes, bytes_max=LARGER_GROUP_BYTES, rows_max=ROW_GROUP_ROWS)
 
@@ -137,44 +138,44 @@ class DocumentSink(TextSink):
     """Writes `<hash>.documents.parquet` with the text as its last column, and the table of verdicts."""
 
     borrows = True
-    joins = True
+    merges = True
 
-    def write(self, batches: Sequence[Batch], store: ObjectStore, prefix: str) -> Shard:
+    def write(self, batches: Sequence[Batch], store: ObjectStore, prefix: str) -> WrittenShard:
         """Write the shard of these batches; the same records give the same objects, however they lie in batches."""
         ordered = self._in_order(batches, store)
         documents = self._write_documents(ordered, store, prefix, (METADATA, TEXT))
         counts = count_fates(ordered, tokens=0, sequences=0, padding=0)
-        return Shard((documents, *write_lost(ordered, store, prefix)), counts)
+        return WrittenShard((documents, *write_lost(ordered, store, prefix)), counts)
 
 
 class JsonlSink(TextSink):
     """Writes `<hash>.jsonl.zst`, a line {"id", "text", "metadata"} a kept record, and the tables of both fates."""
 
     borrows = True
-    joins = True
+    merges = True
 
-    def write(self, batches: Sequence[Batch], store: ObjectStore, prefix: str) -> Shard:
+    def write(self, batches: Sequence[Batch], store: ObjectStore, prefix: str) -> WrittenShard:
         """Write the shard of these batches; the same records give the same objects, however they lie in batches."""
         ordered = self._in_order(batches, store)
 
         def fill(file: DraftFile) -> None:
-            compress = _compress_as_before if self.layout is Layout.WHOLE else _compress
+            compress = _compress_whole if self.layout is TextLayout.WHOLE else _compress
             compress(file, self._lines(ordered))
 
         lines = write_object(store, "lines", prefix, ".jsonl.zst", fill)
         documents = self._write_documents(ordered, store, prefix, (METADATA,))
         counts = count_fates(ordered, tokens=0, sequences=0, padding=0)
-        return Shard((lines, documents, *write_lost(ordered, store, prefix)), counts)
+        return WrittenShard((lines, documents, *write_lost(ordered, store, prefix)), counts)
 
     def _lines(self, batches: Sequence[Batch]) -> Iterator[bytes]:
         """All lines, about WINDOW_BYTES of them at a time, cut where no batch has a say."""
-        strings = ShelvedStrings(batches, (TEXT, METADATA))
+        strings = SpilledStrings(batches, (TEXT, METADATA))
         for first, end in cut_by_size(strings.sizes, bytes_max=WINDOW_BYTES, rows_max=ROW_GROUP_ROWS):
             ids = [name for batch in slice_rows(batches, first, end) for name in batch.rows.column("id").to_pylist()]
             yield json_lines(ids, strings.column(TEXT, first, end), strings.column(METADATA, first, end))
 
 
-def _table(batches: Sequence[Batch], strings: ShelvedStrings, schema: pa.Schema, first: int, end: int) -> pa.Table:
+def _table(batches: Sequence[Batch], strings: SpilledStrings, schema: pa.Schema, first: int, end: int) -> pa.Table:
     """The rows `first` to `end` of the documents table."""
     table = in_one_piece(gather(slice_rows(batches, first, end), schema, kept_of))
     table = with_column(table, "tokens", pa.array(np.zeros(end - first, np.int64)))
@@ -199,7 +200,7 @@ def _compress(file: DraftFile, lines: Iterable[bytes]) -> None:
         frames.flush(zstandard.FLUSH_FRAME)
 
 
-def _compress_as_before(file: DraftFile, lines: Iterable[bytes]) -> None:
+def _compress_whole(file: DraftFile, lines: Iterable[bytes]) -> None:
     """The same as Headrace once wrote it: frames that Arrow compressed, each whole and ended by a line."""
     codec = pa.Codec("zstd", compression_level=COMPRESSION_LEVEL)
     held: list[bytes] = []
@@ -212,3 +213,54 @@ def _compress_as_before(file: DraftFile, lines: Iterable[bytes]) -> None:
             held, size = [], 0
     if held or not file.size:
         file.write(codec.compress(b"".join(held), asbytes=True))
+
+
+#: What JSON cannot hold as it is and text often has. The backslash comes first, since the others bring one.
+_ESCAPES = ((b"\\", b"\\\\"), (b'"', b'\\"'), (b"\n", b"\\n"), (b"\r", b"\\r"), (b"\t", b"\\t"))
+_FREQUENT = (b"\n", b"\r", b"\t")
+#: Bytes below this one are control characters.
+_SPACE = 0x20
+
+
+def json_lines(ids: Sequence[Any], texts: pa.Array[Any], metadata: pa.Array[Any]) -> bytes:
+    """A line for each row. `texts` and `metadata` are strings, the latter JSON objects, null or empty where none is."""
+    parts: list[bytes | memoryview] = []
+    plain = not _has_rare_controls(texts)
+    for name, text, extra in zip(ids, _values(texts), _values(metadata), strict=True):
+        parts += (b'{"id":', orjson.dumps(name), b',"text":', _quoted(text, plain=plain))
+        if extra:
+            parts += (b',"metadata":', extra)
+        parts.append(b"}\n")
+    return b"".join(parts)
+
+
+def _quoted(value: memoryview | None, *, plain: bool) -> bytes:
+    if value is None:
+        return b"null"
+    if not plain:
+        return orjson.dumps(str(value, "utf-8"))
+    text = bytes(value)
+    for character, escaped in _ESCAPES:
+        text = text.replace(character, escaped)
+    return b'"%b"' % text
+
+
+def _values(column: pa.Array[Any]) -> Iterator[memoryview | None]:
+    """The values where they lie: a copy would stay beside those that are made of it."""
+    buffers: Any = column.buffers()
+    bounds: npt.NDArray[np.int32] = np.frombuffer(buffers[1], np.int32) if len(column) else np.zeros(1, np.int32)
+    offsets: list[int] = bounds[column.offset : column.offset + len(column) + 1].tolist()
+    data = memoryview(buffers[2] if buffers[2] is not None else b"")
+    valid = np.asarray(column.is_valid()).tolist()
+    for is_value, (low, high) in zip(valid, itertools.pairwise(offsets), strict=True):
+        yield data[low:high] if is_value else None
+
+
+def _has_rare_controls(column: pa.Array[Any]) -> bool:
+    """Whether there may be control characters other than the frequent ones."""
+    data: Any = column.buffers()[2]
+    if data is None or not data.size:
+        return False
+    values = np.frombuffer(data, np.uint8)
+    controls = int(np.count_nonzero(values < _SPACE))
+    return controls != sum(int(np.count_nonzero(values == character[0])) for character in _FREQUENT)

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.stages.runtime import Batch, Shard, StageContractError, as_column
+from headrace.stages.runtime import Batch, Sink, StageContractError, WrittenShard, as_column
 from headrace.stages.sinks.sidecars import count_fates, documents_table, in_order, write_sidecars
-from headrace.stages.sinks.spill import Shelf, copied
+from headrace.stages.sinks.spill import SpillFiles, copied
 from headrace.store import ObjectStore, put_draft
 from headrace.store.files import Scratch, open_draft
 from headrace.store.ledger import StoredObject
@@ -21,13 +21,13 @@ from headrace.store.shards import Built, Documents, Layout, ScratchTokens, check
 FORMAT = "headrace-tokens/1"
 #: A vocabulary up to this size is stored in two bytes a token.
 UINT16_VOCABULARY_MAX = 1 << 16
-#: In the place of `tokens` in a batch that is shelved: where a row's tokens begin in the scratch file, in tokens, and
+#: In the place of `tokens` in a batch that is spilled: where a row's tokens begin in the scratch file, in tokens, and
 #: how many they are.
 _BEGIN = "__tokens_begin"
 _COUNT = "__tokens_count"
 
 
-class TokenSink:
+class TokenSink(Sink):
     """Writes `<hash>.safetensors`, `<hash>.documents.parquet` and `<hash>.verdicts.parquet`, each named by its bytes.
 
     The raw bytes of quarantined records, if there are any, go under `quarantine/`. `shard_bytes` is what the caller
@@ -36,7 +36,7 @@ class TokenSink:
     """
 
     borrows = True
-    joins = True
+    merges = True
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class TokenSink:
         self.shard_bytes = shard_bytes
         self.pad_id = pad_id
         self.dtype = np.dtype(np.uint16 if vocab_size <= UINT16_VOCABULARY_MAX else np.uint32)
-        self._shelf = Shelf(shard_bytes)
+        self._spill_files = SpillFiles(shard_bytes)
         self._facts = {
             "format": FORMAT,
             "tokenizer_sha256": tokenizer_sha256,
@@ -74,25 +74,25 @@ class TokenSink:
         tokens = self._tokens(batch)
         return (_end(tokens) - _begin(tokens)) * self.dtype.itemsize
 
-    def shelve(self, batch: Batch, store: ObjectStore) -> Batch:
+    def spill(self, batch: Batch, store: ObjectStore) -> Batch:
         """The batch with its tokens in a scratch file."""
-        return self._shelf.put(store, lambda scratch: self._shelved(batch, scratch))
+        return self._spill_files.put(store, lambda scratch: self._spilled(batch, scratch))
 
-    def as_before(self) -> bool:
+    def use_older_layout(self) -> bool:
         """Write shards as they were before they had checksums of their blocks; False where they are already."""
         had, self.blocks = self.blocks, False
         return had
 
-    def write(self, batches: Sequence[Batch], store: ObjectStore, prefix: str) -> Shard:
+    def write(self, batches: Sequence[Batch], store: ObjectStore, prefix: str) -> WrittenShard:
         """Write the shard of these batches; the same batches in any order give the same objects."""
-        shelf = Shelf(self.shard_bytes)
-        ordered = in_order(shelf.shelved(batches, store, self._shelved))
+        spill_files = SpillFiles(self.shard_bytes)
+        ordered = in_order(spill_files.spilled(batches, store, self._spilled))
         documents = self._documents(ordered)
         tokens, built = self._write_tokens(documents, store, prefix)
         sidecars = write_sidecars(ordered, store, prefix, documents_table(ordered, documents.lengths))
         packing = built.packing
         counts = count_fates(ordered, tokens=built.tokens, sequences=packing.sequences, padding=packing.padding)
-        return Shard((tokens, *sidecars), counts)
+        return WrittenShard((tokens, *sidecars), counts)
 
     def _write_tokens(self, documents: Documents, store: ObjectStore, prefix: str) -> tuple[StoredObject, Built]:
         layout = Layout(self.seq_len, self.dtype, self.pad_id, self._facts, self.overlap, self.blocks)
@@ -103,7 +103,7 @@ class TokenSink:
             put_draft(store, key, draft)
         return StoredObject("tokens", key, f"xxh3-128:{digest}", built.size), built
 
-    def _shelved(self, batch: Batch, scratch: Scratch) -> Batch:
+    def _spilled(self, batch: Batch, scratch: Scratch) -> Batch:
         tokens = self._tokens(batch)
         values = tokens.values.to_numpy()[_begin(tokens) : _end(tokens)]
         check_fit(values, self.dtype)
@@ -115,15 +115,15 @@ class TokenSink:
         rows = pa.RecordBatch.from_arrays(columns, names=[*names, _BEGIN, _COUNT])
         return replace(batch, rows=rows, scratch=scratch)
 
-    def _documents(self, shelved: Sequence[Batch]) -> Documents:
-        scratches = list({id(batch.scratch): batch.scratch for batch in shelved if batch.scratch is not None}.values())
+    def _documents(self, spilled: Sequence[Batch]) -> Documents:
+        scratches = list({id(batch.scratch): batch.scratch for batch in spilled if batch.scratch is not None}.values())
         number = {id(scratch): index for index, scratch in enumerate(scratches)}
         kind = self.dtype.newbyteorder("<")
         return Documents(
-            _joined(batch.rows.column(_COUNT).to_numpy() for batch in shelved),
+            _joined(batch.rows.column(_COUNT).to_numpy() for batch in spilled),
             [ScratchTokens(scratch, kind) for scratch in scratches],
-            _joined(np.full(batch.rows.num_rows, number[id(batch.scratch)]) for batch in shelved),
-            _joined(batch.rows.column(_BEGIN).to_numpy() for batch in shelved),
+            _joined(np.full(batch.rows.num_rows, number[id(batch.scratch)]) for batch in spilled),
+            _joined(batch.rows.column(_BEGIN).to_numpy() for batch in spilled),
         )
 
     def _tokens(self, batch: Batch) -> pa.ListArray[Any]:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
+    from headrace.stages.sources.options import ReadOptions as ReadOptions
     from headrace.stages.sources.spool import (
         CLOSED as CLOSED,
         PUSH_RECORDS_MAX as PUSH_RECORDS_MAX,

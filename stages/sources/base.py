@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
+from dataclasses import replace
+from typing import Any, ClassVar
 
-from headrace.pipeline import PipelineError
-from headrace.stages.runtime import Batch, Columns, Compared, Draft, FragmentEnd, InputError
+from headrace.stages.runtime import Batch, BatchDraft, Columns, ContentAnswer, FragmentEnd, InputError, Source
 from headrace.stages.sources.objects import (
-    WINDOW_BYTES,
     Content,
     EndingStream,
     InputObject,
@@ -19,14 +18,11 @@ from headrace.stages.sources.objects import (
     open_raw,
     to_path,
 )
+from headrace.stages.sources.options import QUARANTINE, ReadOptions
 from headrace.store.ledger import Fragment, Gap
 
-#: A damaged file ends the run, or is read as far as it goes and the rest quarantined as one record.
-STOP = "stop"
-QUARANTINE = "quarantine"
 
-
-class FileSource:
+class FileSource(Source):
     """The base of the sources that read one format."""
 
     #: The format, as `patterns.SUFFIXES` has it.
@@ -37,18 +33,17 @@ class FileSource:
     FROM_FRONT: ClassVar[bool] = True
     #: With what each record ends, where a file is a row of records that anybody may append to.
     ROW: ClassVar[bytes] = b""
-    #: What a stream of zstd may take of memory.
-    window_bytes_max: int = WINDOW_BYTES
+    bytes_read: int = 0
+    bytes_skipped: int = 0
+    stored_read: int = 0
+    #: The options, where none are given.
+    DEFAULTS: ClassVar[ReadOptions] = ReadOptions()
 
-    def __init__(self, name: str, patterns: Sequence[str], damaged: str = STOP, *, follow_links: bool = False) -> None:
-        if damaged not in (STOP, QUARANTINE):
-            raise PipelineError(f'stage "{name}": damaged is {damaged!r}; it must be "{STOP}" or "{QUARANTINE}"')
+    def __init__(self, name: str, input: Sequence[str], **options: Any) -> None:  # noqa: A002 (the command line's word)
         self.name = name
-        self.salvage = damaged == QUARANTINE
-        self.inputs = Inputs(patterns, globs_of(self.KIND), follow_links=follow_links)
-        self.bytes_read = 0
-        self.bytes_skipped = 0
-        self.stored_read = 0
+        self.options = replace(self.DEFAULTS, **options)
+        self.inputs = Inputs(input, globs_of(self.KIND), follow_links=self.options.follow_links)
+        self.batch_bytes, self.batch_records = self.options.batch_bytes, self.options.batch_records
 
     def list(self) -> Iterator[Fragment | None]:
         """Every fragment of every file, in the order of the files' names. Raises InputError, StoreError."""
@@ -56,55 +51,65 @@ class FileSource:
             check_format(to_path(found.uri), self.KIND)
             yield from self.fragments(found)
 
-    def passed_over(self) -> str:
-        """See `Passing.passed_over`."""
-        return self.inputs.passed_over.words()
+    def skipped(self) -> str:
+        """See `Source.skipped`."""
+        return self.inputs.skipped.line()
+
+    def read_singly(self) -> bool:
+        """See `Source.read_singly`."""
+        self.batch_records = 1
+        return True
 
     def fragments(self, found: InputObject) -> Iterator[Fragment]:
         """The fragments of one file: the whole of it."""
         yield found.fragment(self.name, self.READER)
 
     def expect(self, fragment: Fragment, gaps: Sequence[Gap]) -> None:
-        """See `Expecting.expect`."""
+        """See `Source.expect`."""
         if self.FROM_FRONT and fragment.start == 0 and gaps and gaps[0].first == 0:
             expect(self.inputs, fragment)
 
     def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
         """See `Source.read`."""
         for item in self.drafts(fragment, gaps):
-            yield item.batch() if isinstance(item, Draft) else item
+            yield item.batch() if isinstance(item, BatchDraft) else item
 
-    def drafts(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Draft | Batch | FragmentEnd]:
-        """See `Drafting.drafts`. A source has this, or `read`."""
+    def drafts(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[BatchDraft | Batch | FragmentEnd]:
+        """See `Source.drafts`. A source has this, or `read`."""
         yield from self.read(fragment, gaps)
 
-    def compare(self, fragment: Fragment) -> Iterator[Compared | None]:
-        """See `Comparing.compare`."""
+    def compare(self, fragment: Fragment) -> Iterator[ContentAnswer | None]:
+        """See `Source.compare`."""
         if fragment.end < 0 or not self.ROW:
             with open_raw(self.inputs, fragment, ahead=True) as raw:
                 content = Content(fragment)
                 for _ in content.rest(raw):
                     yield None
                 raw.check()
-            yield Compared(content.checksum())
+            yield ContentAnswer(content.checksum())
             return
-        with EndingStream(self.inputs, fragment, self.window_bytes_max) as file:
+        with EndingStream(self.inputs, fragment, self.options.window_bytes_max) as file:
             continues = True
             try:
-                for _ in self.pass_over(file, fragment):
+                for _ in self.skip_through(file, fragment):
                     yield None
             except InputError:
                 file.check()
                 continues = False
             checksum = file.checksum()
             file.check()
-        yield Compared(checksum, not fragment.size or (continues and file.tail.endswith(self.ROW)))
+        yield ContentAnswer(checksum, not fragment.size or (continues and file.tail.endswith(self.ROW)))
 
-    def pass_over(self, file: EndingStream, fragment: Fragment) -> Iterator[None]:
+    def skip_through(self, file: EndingStream, fragment: Fragment) -> Iterator[None]:
         """Read what ends with the fragment, some at a time. Raises DamagedInput where it is not whole."""
         del fragment
         while file.read():
             yield None
+
+    @property
+    def _salvages(self) -> bool:
+        """Whether what can be read of a damaged file is kept."""
+        return self.options.damaged == QUARANTINE
 
     def lost(self, fragment: Fragment, ordinal: int, why: str) -> Batch:
         """The batch of one record that stands for what cannot be read of a damaged file.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from headrace.stages.runtime import Batch, Columns, Draft, FragmentEnd
+from headrace.stages.runtime import Batch, BatchDraft, Columns, FragmentEnd
 from headrace.stages.sources.base import FileSource
 from headrace.stages.sources.lines import BOM
 from headrace.stages.sources.objects import Content, checksum_of, open_raw, to_path
@@ -19,20 +19,9 @@ class FilesSource(FileSource):
 
     KIND = "files"
     READER = "file/1"
-    joins = True
-    batch_bytes, batch_records = 1 << 20, 4096
+    merges = True
 
-    def __init__(
-        self,
-        name: str,
-        input: list[str],  # noqa: A002
-        max_record_bytes: int = 8 << 20,
-        follow_links: bool = False,
-    ) -> None:
-        super().__init__(name, input, follow_links=follow_links)
-        self.max_record_bytes = max_record_bytes
-
-    def drafts(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Draft | Batch | FragmentEnd]:
+    def drafts(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[BatchDraft | Batch | FragmentEnd]:
         """The file as record 0, if a gap holds it."""
         checksum = b""
         if any(gap.first == 0 < gap.end for gap in gaps):
@@ -41,25 +30,25 @@ class FilesSource(FileSource):
         if gaps and gaps[-1].end == UNBOUNDED:
             yield FragmentEnd(1, checksum)
 
-    def _draft(self, fragment: Fragment) -> tuple[Draft, bytes]:
+    def _draft(self, fragment: Fragment) -> tuple[BatchDraft, bytes]:
         """The one record, and the checksum of the file."""
-        data = b""
+        data, limit = b"", self.options.max_record_bytes
         with open_raw(self.inputs, fragment, ahead=True) as file:
             file.content = Content(fragment)
-            while len(data) <= self.max_record_bytes and (part := file.read(self.max_record_bytes + 1 - len(data))):
+            while len(data) <= limit and (part := file.read(limit + 1 - len(data))):
                 data += part
             checksum = checksum_of(file)
             file.check()
         columns = Columns(fragment.uri)
         size = fragment.size
-        if size > self.max_record_bytes:
-            reason = f"file too large: {size} bytes, the limit is {self.max_record_bytes}"
+        if size > limit:
+            reason = f"file too large: {size} bytes, the limit is {limit}"
             columns.reject(0, None, reason, data, size)
         else:
             self._decode(columns, fragment, data)
         self.bytes_read += size
         self.stored_read += size
-        return Draft(columns, fragment, self.name, 0, 1, 0, size), checksum
+        return BatchDraft(columns, fragment, self.name, 0, 1, 0, size), checksum
 
     def _decode(self, columns: Columns, fragment: Fragment, data: bytes) -> None:
         text = data.removeprefix(BOM)

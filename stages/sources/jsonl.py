@@ -1,7 +1,10 @@
-"""The source of JSON Lines files: a record a line, {"id": ..., "text": ..., anything else as metadata}."""
+"""The source of JSON LineBlock files: a record a line, {"id": ..., "text": ..., anything else as metadata}."""
 
 from __future__ import annotations
 
+import json
+import math
+import re
 import sys
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -12,24 +15,22 @@ import orjson
 
 from headrace.stages.runtime import (
     Batch,
+    BatchDraft,
     Columns,
     DamagedInput,
-    Draft,
-    ForeignInput,
     FragmentChanged,
     FragmentEnd,
+    WrongFormat,
     giving_back,
 )
-from headrace.stages.sources.base import STOP, FileSource
-from headrace.stages.sources.fallback_parser import digits_of, reread
-from headrace.stages.sources.lines import BOM, Lines, first_line_from, scan_lines
+from headrace.stages.sources.base import FileSource
+from headrace.stages.sources.lines import BOM, LineBlock, first_line_from, scan_lines
 from headrace.stages.sources.objects import (
     HEAD_BYTES,
-    WINDOW_BYTES,
     InputObject,
     InputStream,
     codec_of,
-    foreign,
+    data_format,
     to_path,
 )
 from headrace.store.ledger import UNBOUNDED, Fragment, Gap
@@ -57,7 +58,7 @@ class _Run:
 
 
 class JsonlSource(FileSource):
-    """Reads JSON Lines; blank lines are no records, and what is not a record of text is quarantined alone.
+    """Reads JSON LineBlock; blank lines are no records, and what is not a record of text is quarantined alone.
 
     `fragment_bytes` cuts large files into ranges; a range owns the lines that begin in it. A batch holds at most
     `batch_records` records and about `batch_bytes` bytes. A line above `max_record_bytes` is quarantined. A compressed
@@ -68,41 +69,20 @@ class JsonlSource(FileSource):
     KIND = "jsonl"
     READER = "jsonl/1"
     ROW = b"\n"
-    joins = True
-
-    def __init__(
-        self,
-        name: str,
-        input: list[str],  # noqa: A002 (the word of the command line)
-        text_key: str = "text",
-        id_key: str = "id",
-        fragment_bytes: int = 64 << 20,
-        batch_bytes: int = 1 << 20,
-        batch_records: int = 4096,
-        max_record_bytes: int = 8 << 20,
-        window_bytes_max: int = WINDOW_BYTES,
-        damaged: str = STOP,
-        metadata_key: str = "",
-        follow_links: bool = False,
-    ) -> None:
-        super().__init__(name, input, damaged, follow_links=follow_links)
-        self.text_key, self.id_key, self.metadata_key = text_key, id_key, metadata_key
-        self.fragment_bytes, self.batch_bytes = fragment_bytes, batch_bytes
-        self.batch_records, self.max_record_bytes = batch_records, max_record_bytes
-        self.window_bytes_max = window_bytes_max
+    merges = True
 
     def fragments(self, found: InputObject) -> Iterator[Fragment]:
         """The ranges of one file; the whole of a compressed one."""
-        size, step = found.size, self.fragment_bytes
+        size, step = found.size, self.options.fragment_bytes
         starts = range(1) if codec_of(found.uri) or size <= step else range(0, size, step)
         for start in starts:
             end = -1 if start == starts[-1] else start + step
             length = (size if end < 0 else end) - start
             yield found.fragment(self.name, self.READER, start, end, length)
 
-    def drafts(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Draft | Batch | FragmentEnd]:
+    def drafts(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[BatchDraft | Batch | FragmentEnd]:
         """The records of the gaps. A batch's bytes reach from the end of the record before it to its last newline."""
-        with InputStream(self.inputs, fragment, self.window_bytes_max) as file:
+        with InputStream(self.inputs, fragment, self.options.window_bytes_max) as file:
             begin = self._first_byte(file, fragment)
             ordinal, at = 0, begin
             for gap in gaps:
@@ -125,7 +105,7 @@ class JsonlSource(FileSource):
 
     def _read_gap(
         self, file: InputStream, fragment: Fragment, gap: Gap, ordinal: int, at: int
-    ) -> Generator[Draft | Batch, None, tuple[int, int]]:
+    ) -> Generator[BatchDraft | Batch, None, tuple[int, int]]:
         """Read on from record `ordinal` at byte `at`; returns both as they stand behind the gap."""
         for run in self._runs(file, fragment, at):
             low = min(max(gap.first - ordinal, 0), len(run.lines))
@@ -161,23 +141,23 @@ class JsonlSource(FileSource):
                     yield run
                 del run
         except DamagedInput as error:
-            if not self.salvage:
+            if not self._salvages:
                 raise
             yield _Run([b""], [at], 0, at, damage=error.why)
 
-    def _blocks(self, file: InputStream, fragment: Fragment, at: int) -> Iterator[Lines]:
+    def _blocks(self, file: InputStream, fragment: Fragment, at: int) -> Iterator[LineBlock]:
         start, end = at, _end(fragment)
         if at == 0:
             file.seek(0)
             head = file.read(HEAD_BYTES)
-            if what := foreign(head.removeprefix(BOM)):
-                raise ForeignInput(to_path(fragment.uri), what)
+            if what := data_format(head.removeprefix(BOM)):
+                raise WrongFormat(to_path(fragment.uri), what)
             if head.startswith(BOM):
                 # The first line belongs to the first range, be that shorter than the mark.
                 start, end = len(BOM), max(end, len(BOM) + 1)
-        return scan_lines(file, start, end, block_bytes=self.batch_bytes, line_bytes_max=self.max_record_bytes)
+        return scan_lines(file, start, end, block_bytes=self.batch_bytes, line_bytes_max=self.options.max_record_bytes)
 
-    def _batch(self, fragment: Fragment, first: int, run: _Run, part: slice, at: int) -> Draft | Batch:
+    def _batch(self, fragment: Fragment, first: int, run: _Run, part: slice, at: int) -> BatchDraft | Batch:
         if run.damage:
             return self.lost(fragment, first, run.damage)
         columns = Columns(f"{fragment.uri}@{fragment.start}" if fragment.start else fragment.uri)
@@ -188,10 +168,11 @@ class JsonlSource(FileSource):
         else:
             self._parse(columns, first, run.take(part), ends)
         self.bytes_read += ends[-1] - at
-        return Draft(columns, fragment, self.name, first, len(ends), at - fragment.start, ends[-1] - at)
+        return BatchDraft(columns, fragment, self.name, first, len(ends), at - fragment.start, ends[-1] - at)
 
     def _parse(self, columns: Columns, first: int, lines: list[bytes], ends: Sequence[int]) -> None:
-        loads, limit, text_key, id_key = orjson.loads, self.max_record_bytes, self.text_key, self.id_key
+        loads, options = orjson.loads, self.options
+        limit, text_key, id_key = options.max_record_bytes, options.text_key, options.id_key
         lines.reverse()
         for ordinal in range(first, first + len(lines)):
             line = lines.pop()
@@ -221,15 +202,17 @@ class JsonlSource(FileSource):
                 del record[id_key]
             # Gone before there is UTF-8 besides: of a large record each is some MiB.
             del line
-            columns.keep(ordinal, identity if known else None, text.encode(), _lifted(record, self.metadata_key))
+            columns.keep(ordinal, identity if known else None, text.encode(), _lifted(record, options.metadata_key))
 
     def _why_no_text(self, text: Any) -> str:
         if text is _ABSENT:
-            return f'no text: the record has no field "{self.text_key}"'
-        return f'text is not a string: field "{self.text_key}" holds {_kind(text)}'
+            return f'no text: the record has no field "{self.options.text_key}"'
+        return f'text is not a string: field "{self.options.text_key}" holds {_kind(text)}'
 
     def _reject_overlong(self, columns: Columns, ordinal: int, head: bytes, size: int, offset: int) -> None:
-        reason = f"line too long: {size} bytes at byte {offset} of the file, the limit is {self.max_record_bytes}"
+        reason = (
+            f"line too long: {size} bytes at byte {offset} of the file, the limit is {self.options.max_record_bytes}"
+        )
         columns.reject(ordinal, None, reason, head, size)
 
 
@@ -248,7 +231,7 @@ def _end(fragment: Fragment) -> int:
     return sys.maxsize if fragment.end < 0 else fragment.end
 
 
-def _records(block: Lines) -> _Run:
+def _records(block: LineBlock) -> _Run:
     """The lines of a block that are records; the block has them no longer."""
     if block.overlong_bytes:
         return _Run(block.lines, [block.stop], block.overlong_bytes, block.offset)
@@ -277,3 +260,48 @@ def _why_not_json(line: bytes, error: orjson.JSONDecodeError) -> str:
 def _kind(value: Any) -> str:
     names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
     return names.get(type(value), "a number")
+
+
+_WORDS = re.compile(rb"NaN|Infinity")
+#: What orjson says of a number that no double holds.
+_TOO_LARGE = "number is infinity"
+#: Characters of an integer that 64 bits may hold.
+_DIGITS_MAX = 20
+
+
+def reread(line: bytes, why: str) -> Any:
+    """The value of a line that orjson refused for the reason `why`; None where it is no JSON for anybody.
+
+    NaN and infinities become null, as in Parquet, and a number that no double holds becomes its text.
+    """
+    plain = line.removeprefix(BOM)
+    try:
+        return orjson.loads(plain)
+    except orjson.JSONDecodeError as error:
+        if not _WORDS.search(plain) and _TOO_LARGE not in f"{why} {error.msg}":
+            return None
+    try:
+        found = json.loads(plain.decode(), parse_constant=lambda _: None, parse_float=_float, parse_int=_int)
+        orjson.dumps(found)  # what this reader takes besides, such as lone surrogates, is no text
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return found
+
+
+def digits_of(line: bytes, key: str) -> str | None:
+    """The digits of an integer in a line that orjson read, of any length; None where it is none."""
+    try:
+        found = json.loads(line, parse_int=str, parse_float=float)[key]
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, str) else None
+
+
+def _float(text: str) -> float | str:
+    value = float(text)
+    return text if math.isinf(value) else value
+
+
+def _int(text: str) -> int | float | str:
+    value = int(text) if len(text) <= _DIGITS_MAX else None
+    return value if value is not None and -(1 << 63) <= value < 1 << 64 else _float(text)

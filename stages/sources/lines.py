@@ -24,7 +24,7 @@ class Bytes(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class LineBlock:
     """Whole lines that lie end to end, without their newlines; bytes `[offset, stop)` of the file.
 
     `overlong_bytes` is 0, or the size of the one line of which only a prefix is here.
@@ -51,7 +51,7 @@ def first_line_from(file: Bytes, start: int, end: int, block_bytes: int) -> int:
     return end
 
 
-def scan_lines(file: Bytes, start: int, end: int, *, block_bytes: int, line_bytes_max: int) -> Iterator[Lines]:
+def scan_lines(file: Bytes, start: int, end: int, *, block_bytes: int, line_bytes_max: int) -> Iterator[LineBlock]:
     """The lines that begin in `[start, end)`, in runs of about `block_bytes`; a line begins at `start`.
 
     A line above `block_bytes` comes alone. One above `line_bytes_max` may come as an overlong one: alone, and only its
@@ -67,7 +67,7 @@ def scan_lines(file: Bytes, start: int, end: int, *, block_bytes: int, line_byte
         block = blocks.read()
         if not block:
             if any(head):
-                yield Lines(position, position + _size(head), [_taken(head)])
+                yield LineBlock(position, position + _size(head), [_taken(head)])
             return
         if block.find(b"\n") < 0:
             head.append(block)
@@ -82,14 +82,14 @@ def scan_lines(file: Bytes, start: int, end: int, *, block_bytes: int, line_byte
             del carry
             if len(lines[0]) > block_bytes:
                 stop = position + len(lines[0]) + 1
-                yield Lines(position, stop, [lines.pop(0)])
+                yield LineBlock(position, stop, [lines.pop(0)])
                 position = stop
             if lines:
-                yield Lines(position, at, lines)
+                yield LineBlock(position, at, lines)
             position = at
             del lines
         if _size(head) > line_bytes_max and position < end:
-            overlong = _pass_over(blocks, head, position)
+            overlong = _skip(blocks, head, position)
             yield overlong
             position = overlong.stop
             file.seek(position)
@@ -149,7 +149,7 @@ def _split(block: bytes, last: int) -> tuple[list[bytes], bytes]:
     return block[: cut - 1].split(b"\n"), block[cut:]
 
 
-def _pass_over(blocks: _Blocks, head: list[bytes], offset: int) -> Lines:
+def _skip(blocks: _Blocks, head: list[bytes], offset: int) -> LineBlock:
     """The prefix of the line that begins with `head`, read to its end; no line at all if it is blank."""
     size, blank, found = _size(head), all(not part or part.isspace() for part in head), -1
     prefix = bytearray(_taken(head)[:RAW_BYTES_MAX])
@@ -163,4 +163,4 @@ def _pass_over(blocks: _Blocks, head: list[bytes], offset: int) -> Lines:
         prefix += part[: RAW_BYTES_MAX - len(prefix)]
         blank = blank and (not part or part.isspace())
     stop = offset + size + (found >= 0)
-    return Lines(offset, stop, [] if blank else [bytes(prefix)], 0 if blank else size)
+    return LineBlock(offset, stop, [] if blank else [bytes(prefix)], 0 if blank else size)

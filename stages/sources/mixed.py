@@ -3,51 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
-from headrace.stages.runtime import Batch, Compared, Draft, FragmentEnd, InputError
-from headrace.stages.sources.base import STOP, FileSource
-from headrace.stages.sources.objects import SUFFIXES, WINDOW_BYTES, Inputs, check_format, format_of, globs_of, to_path
+from headrace.stages.runtime import Batch, BatchDraft, ContentAnswer, FragmentEnd, InputError, Source
+from headrace.stages.sources.base import FileSource
+from headrace.stages.sources.objects import SUFFIXES, Inputs, check_format, format_of, globs_of, to_path
+from headrace.stages.sources.options import ReadOptions
 from headrace.store.ledger import Fragment, Gap
 
 
-class MixedSource:
+class MixedSource(Source):
     """Reads each file with the source of its format; a folder stands for the files of all formats below it."""
 
-    joins = True
+    merges = True
 
-    def __init__(
-        self,
-        name: str,
-        input: list[str],  # noqa: A002 (the word of the command line)
-        text_key: str = "text",
-        id_key: str = "id",
-        main_content: bool = True,
-        fragment_bytes: int = 64 << 20,
-        batch_bytes: int = 1 << 20,
-        batch_records: int = 4096,
-        max_record_bytes: int = 8 << 20,
-        window_bytes_max: int = WINDOW_BYTES,
-        damaged: str = STOP,
-        metadata_key: str = "",
-        untyped: bool = False,
-        follow_links: bool = False,
-    ) -> None:
+    def __init__(self, name: str, input: Sequence[str], **options: Any) -> None:  # noqa: A002 (as of FileSource)
         self.name = name
-        self.batch_bytes, self.batch_records = batch_bytes, batch_records
-        self.inputs = Inputs(
-            input, tuple(glob for kind in SUFFIXES for glob in globs_of(kind)), follow_links=follow_links
-        )
-        common = {"max_record_bytes": max_record_bytes, "damaged": damaged}
-        batches = {**common, "batch_bytes": batch_bytes, "batch_records": batch_records}
-        table = {**batches, "text_key": text_key, "id_key": id_key, "fragment_bytes": fragment_bytes}
-        window = {"window_bytes_max": window_bytes_max}
-        self._parameters: dict[str, dict[str, Any]] = {
-            "jsonl": {**table, **window, "metadata_key": metadata_key},
-            "parquet": table,
-            "warc": {**batches, **window, "main_content": main_content, "untyped": untyped},
-            "files": {"max_record_bytes": max_record_bytes},
-        }
+        self.options = ReadOptions(**options)
+        self.batch_bytes, self.batch_records = self.options.batch_bytes, self.options.batch_records
+        globs = tuple(glob for kind in SUFFIXES for glob in globs_of(kind))
+        self.inputs = Inputs(input, globs, follow_links=self.options.follow_links)
         self._sources: dict[str, FileSource] = {}
 
     @property
@@ -71,24 +47,30 @@ class MixedSource:
             check_format(to_path(found.uri), "")
             yield from self._source(found.uri).fragments(found)
 
-    def passed_over(self) -> str:
-        """See `Passing.passed_over`."""
-        return self.inputs.passed_over.words()
+    def skipped(self) -> str:
+        """See `Source.skipped`."""
+        return self.inputs.skipped.line()
+
+    def read_singly(self) -> bool:
+        """See `Source.read_singly`."""
+        self.options = replace(self.options, batch_records=1)
+        self.batch_records = 1
+        return True
 
     def expect(self, fragment: Fragment, gaps: Sequence[Gap]) -> None:
-        """See `Expecting.expect`."""
+        """See `Source.expect`."""
         self._source(fragment.uri).expect(fragment, gaps)
 
     def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
         """See `Source.read`."""
         return self._source(fragment.uri).read(fragment, gaps)
 
-    def drafts(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Draft | Batch | FragmentEnd]:
-        """See `Drafting.drafts`."""
+    def drafts(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[BatchDraft | Batch | FragmentEnd]:
+        """See `Source.drafts`."""
         return self._source(fragment.uri).drafts(fragment, gaps)
 
-    def compare(self, fragment: Fragment) -> Iterator[Compared | None]:
-        """See `Comparing.compare`."""
+    def compare(self, fragment: Fragment) -> Iterator[ContentAnswer | None]:
+        """See `Source.compare`."""
         return self._source(fragment.uri).compare(fragment)
 
     def _source(self, uri: str) -> FileSource:
@@ -96,7 +78,7 @@ class MixedSource:
         if kind is None:
             raise InputError(f"{uri!r} is of no format that can be read")
         if kind[0] not in self._sources:
-            source = _load(kind[0])(name=self.name, input=[], **self._parameters[kind[0]])
+            source = _load(kind[0])(self.name, [], **asdict(self.options))
             source.inputs = self.inputs
             self._sources[kind[0]] = source
         return self._sources[kind[0]]

@@ -21,15 +21,15 @@ from headrace.stages.runtime import (
     Batch,
     Columns,
     DamagedInput,
-    ForeignInput,
     FragmentChanged,
     FragmentEnd,
     InputError,
+    WrongFormat,
     cut_raw,
     make_verdicts,
     no_verdicts,
 )
-from headrace.stages.sources.base import STOP, FileSource
+from headrace.stages.sources.base import FileSource
 from headrace.stages.sources.objects import (
     BLOCK_BYTES,
     HEAD_BYTES,
@@ -42,6 +42,7 @@ from headrace.stages.sources.objects import (
     open_raw,
     to_path,
 )
+from headrace.stages.sources.options import ReadOptions
 from headrace.stages.sources.parquet_values import as_json, kind_within, lifted, to_records
 from headrace.store.ledger import UNBOUNDED, Fragment, Gap
 from headrace.store.parquet import Head, ParquetGate, UnsoundParquet, footer_of
@@ -68,25 +69,12 @@ class ParquetSource(FileSource):
     READER = "parquet/1"
     FROM_FRONT = False
 
-    def __init__(
-        self,
-        name: str,
-        input: list[str],  # noqa: A002 (the word of the command line)
-        text_key: str = "text",
-        id_key: str = "id",
-        fragment_bytes: int = 16 << 20,
-        batch_bytes: int = 1 << 20,
-        batch_records: int = 4096,
-        max_record_bytes: int = 8 << 20,
-        damaged: str = STOP,
-        follow_links: bool = False,
-    ) -> None:
-        super().__init__(name, input, damaged, follow_links=follow_links)
-        self.text_key, self.id_key = text_key, id_key
+    DEFAULTS = ReadOptions(fragment_bytes=16 << 20)
+
+    def __init__(self, name: str, input: Sequence[str], **options: Any) -> None:  # noqa: A002 (as of FileSource)
+        super().__init__(name, input, **options)
         #: Gates that no file is open at.
         self._gates: list[ParquetGate] = []
-        self.fragment_bytes, self.batch_bytes = fragment_bytes, batch_bytes
-        self.batch_records, self.max_record_bytes = batch_records, max_record_bytes
 
     def fragments(self, found: InputObject) -> Iterator[Fragment]:
         """The runs of row groups of one file, by its footer."""
@@ -95,14 +83,14 @@ class ParquetSource(FileSource):
             with open_raw(self.inputs, whole, ahead=False, size=found.size) as raw, self._gate() as gate:
                 starts, size = self._cuts(self._open(gate, raw, whole)), found.size
         except DamagedInput:
-            if not self.salvage:
+            if not self._salvages:
                 raise
             starts, size = [0], found.size
         for start, end in zip(starts, [*starts[1:], -1], strict=True):
             yield found.fragment(self.name, self.READER, start, end, (size if end < 0 else end) - start)
 
     def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
-        """The rows of the gaps. Row groups before a gap cost nothing; within one its first rows are passed over."""
+        """The rows of the gaps. Row groups before a gap cost nothing; within one its first rows are skipped."""
         count, checksum = 0, b""
         to_its_end = bool(gaps) and gaps[-1].end == UNBOUNDED
         with open_raw(self.inputs, fragment, ahead=False) as raw, self._gate() as gate:
@@ -111,7 +99,7 @@ class ParquetSource(FileSource):
             try:
                 head = self._open(gate, raw, fragment)
             except DamagedInput as error:
-                if not self.salvage:
+                if not self._salvages:
                     raise
                 head, count = None, 1
                 if any(gap.first == 0 for gap in gaps):
@@ -130,7 +118,7 @@ class ParquetSource(FileSource):
                 checksum = checksum_of(raw)
             raw.check()
         if any(gap.first > count or UNBOUNDED > gap.end > count for gap in gaps):
-            raise FragmentChanged(f"{fragment.uri} holds {count} records here, but some behind them were to be read")
+            raise FragmentChanged(f"{fragment.uri} holds {count} records here, but later ones were to be read")
         if to_its_end:
             yield FragmentEnd(count, checksum)
 
@@ -158,27 +146,28 @@ class ParquetSource(FileSource):
             raw.check()
             raw.seek(0)
             if what := misnamed(raw.read(HEAD_BYTES) or b"", "Parquet"):
-                raise ForeignInput(name, what, "Parquet") from error
+                raise WrongFormat(name, what, "Parquet") from error
             raise DamagedInput(name, f"its Parquet footer cannot be read ({error})") from error
         names = file.schema.names
         if twice := next((column for column in names if names.count(column) > 1), ""):
             raise InputError(f'{name!r} has {names.count(twice)} columns "{twice}"; rename or drop all but one of them')
-        kind = kind_within(file.schema, self.text_key)
+        key = self.options.text_key
+        kind = kind_within(file.schema, key)
         if kind is None:
             known = ", ".join(names[:20]) or "none"
             raise InputError(
-                f'{name!r} has no column "{self.text_key}"; it has: {known}; name it with text_key=, as "column.field" '
+                f'{name!r} has no column "{key}"; it has: {known}; name it with text_key=, as "column.field" '
                 "where it lies within another"
             )
         if not (_is_text(kind) or pa.types.is_null(kind)):
-            raise InputError(f'{name!r}: column "{self.text_key}" holds {kind}, no text; name another with text_key=')
+            raise InputError(f'{name!r}: column "{key}" holds {kind}, no text; name another with text_key=')
         return file
 
     def _cuts(self, head: Head) -> list[int]:
         """The byte at which each fragment begins; the first is 0."""
         starts, held = [0], 0
         for index in range(len(head)):
-            if held >= self.fragment_bytes:
+            if held >= self.options.fragment_bytes:
                 starts.append(head.first_byte(index))
                 held = 0
             held += head.stored_bytes(index)
@@ -224,7 +213,7 @@ class ParquetSource(FileSource):
                 to_path(fragment.uri), f"row group {index} holds {ordinal - first} rows, fewer than its footer says"
             )
         except DamagedInput as error:
-            if not self.salvage:
+            if not self._salvages:
                 raise
             yield from self._unreadable(fragment, max(ordinal, low), high, error.why)
 
@@ -243,7 +232,7 @@ class ParquetSource(FileSource):
         step = max(1, min(self.batch_records, self.batch_bytes // file.head.row_bytes(index)))
         try:
             for table in file.gate.rows(index, step):
-                yield lifted(table, self.text_key)
+                yield lifted(table, self.options.text_key)
         except UnsoundParquet as error:
             file.raw.check()
             raise DamagedInput(name, f"row group {index} cannot be read ({error})") from error
@@ -252,14 +241,14 @@ class ParquetSource(FileSource):
         """As many of the first rows as a batch takes, at least one: rows may differ much in size."""
         if table.nbytes <= 2 * self.batch_bytes or table.num_rows == 1:
             return table
-        sizes = _lengths(_plain(table.column(self.text_key)))
+        sizes = _lengths(_plain(table.column(self.options.text_key)))
         filled = np.searchsorted(np.cumsum(sizes), self.batch_bytes, side="right")
         return table.slice(0, max(1, int(filled)))
 
     # -- the rows --
 
     def _batch(self, fragment: Fragment, first: int, table: pa.RecordBatch) -> Batch:
-        texts = _plain(table.column(self.text_key))
+        texts = _plain(table.column(self.options.text_key))
         why = self._faults(texts)
         count = table.num_rows
         rows = pa.array(range(first, first + count), pa.int64())
@@ -289,10 +278,10 @@ class ParquetSource(FileSource):
         why: dict[int, tuple[str, bytes]] = {}
         if texts.null_count:
             for index in np.flatnonzero(np.asarray(texts.is_null())).tolist():
-                why[index] = f'text is not a string: column "{self.text_key}" is null', b""
+                why[index] = f'text is not a string: column "{self.options.text_key}" is null', b""
         sizes = _lengths(texts)
-        for index in np.flatnonzero(sizes > self.max_record_bytes).tolist():
-            reason = f"text too long: {int(sizes[index])} bytes, the limit is {self.max_record_bytes}"
+        for index in np.flatnonzero(sizes > self.options.max_record_bytes).tolist():
+            reason = f"text too long: {int(sizes[index])} bytes, the limit is {self.options.max_record_bytes}"
             why[index] = cut_raw(reason, _raw(texts, index), int(sizes[index]))
         try:
             texts.cast(pa.large_string()).validate(full=True)
@@ -304,7 +293,7 @@ class ParquetSource(FileSource):
 
     def _ids(self, fragment: Fragment, first: int, table: pa.RecordBatch) -> pa.Array[Any]:
         """The records' own ids, where there are such, and names that follow from their places."""
-        column = table.column(self.id_key) if self._has_ids(table) else None
+        column = table.column(self.options.id_key) if self._has_ids(table) else None
         known: list[str | None] = [None] * table.num_rows
         if column is not None:
             ids = _known_ids(column)
@@ -317,14 +306,14 @@ class ParquetSource(FileSource):
         )
 
     def _has_ids(self, table: pa.RecordBatch) -> bool:
-        if self.id_key not in table.schema.names:
+        if self.options.id_key not in table.schema.names:
             return False
-        kind = table.schema.field(self.id_key).type
+        kind = table.schema.field(self.options.id_key).type
         return _is_text(kind) or bool(pa.types.is_integer(kind))
 
     def _metadata(self, table: pa.RecordBatch, why: dict[int, tuple[str, bytes]]) -> pa.Array[Any]:
         """The other columns of each row as JSON; a row that cannot be written so is added to `why`."""
-        taken = (self.text_key, self.id_key) if self._has_ids(table) else (self.text_key,)
+        taken = (self.options.text_key, self.options.id_key) if self._has_ids(table) else (self.options.text_key,)
         names = [name for name in table.schema.names if name not in taken]
         if not names:
             return pa.nulls(table.num_rows, pa.string())

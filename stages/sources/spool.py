@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -33,28 +34,9 @@ class SpoolSource(JsonlSource):
     #: The name of the numbers of what was shed, beside that of the records of a segment.
     SHED_READER = "spool-shed/1"
 
-    def __init__(
-        self,
-        name: str,
-        folder: str,
-        text_key: str = "text",
-        id_key: str = "id",
-        batch_bytes: int = 1 << 20,
-        batch_records: int = 4096,
-        max_record_bytes: int = 8 << 20,
-        metadata_key: str = "",
-    ) -> None:
+    def __init__(self, name: str, folder: str, **options: Any) -> None:
         self.folder = Path(folder).absolute()
-        super().__init__(
-            name,
-            [str(self.folder)],
-            text_key,
-            id_key,
-            batch_bytes=batch_bytes,
-            batch_records=batch_records,
-            max_record_bytes=max_record_bytes,
-            metadata_key=metadata_key,
-        )
+        super().__init__(name, [str(self.folder)], **options)
 
     def list(self) -> Iterator[Fragment | None]:
         """Each sealed segment once, and None where there is no other yet; ends when the spool is closed."""

@@ -18,14 +18,15 @@ from headrace.stages.runtime import (
     Batch,
     Columns,
     DamagedInput,
-    ForeignInput,
     FragmentChanged,
     FragmentEnd,
     InputError,
+    WrongFormat,
 )
-from headrace.stages.sources.base import STOP, FileSource
+from headrace.stages.sources.base import FileSource
 from headrace.stages.sources.lines import BOM
-from headrace.stages.sources.objects import HEAD_BYTES, WINDOW_BYTES, EndingStream, InputStream, misnamed, to_path
+from headrace.stages.sources.objects import HEAD_BYTES, EndingStream, InputStream, misnamed, to_path
+from headrace.stages.sources.options import ReadOptions
 from headrace.stages.sources.warc_payloads import UndecodablePayload, decode_payload
 from headrace.store.ledger import UNBOUNDED, Fragment, Gap
 
@@ -95,30 +96,13 @@ class WarcSource(FileSource):
     KIND = "warc"
     READER = "warc/1"
     ROW = b"\r\n\r\n"
-
-    def __init__(
-        self,
-        name: str,
-        input: list[str],  # noqa: A002 (the word of the command line)
-        main_content: bool = True,
-        batch_bytes: int = 1 << 20,
-        batch_records: int = 1024,
-        max_record_bytes: int = 8 << 20,
-        window_bytes_max: int = WINDOW_BYTES,
-        damaged: str = STOP,
-        untyped: bool = False,
-        follow_links: bool = False,
-    ) -> None:
-        super().__init__(name, input, damaged, follow_links=follow_links)
-        self.main_content, self.untyped = main_content, untyped
-        self.batch_bytes, self.batch_records = batch_bytes, batch_records
-        self.max_record_bytes, self.window_bytes_max = max_record_bytes, window_bytes_max
+    DEFAULTS = ReadOptions(batch_records=1024)
 
     def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
         """The records of the gaps. Offsets are those of the uncompressed file."""
         ordinal, checksum = 0, b""
         for gap in gaps:
-            with InputStream(self.inputs, fragment, self.window_bytes_max) as file:
+            with InputStream(self.inputs, fragment, self.options.window_bytes_max) as file:
                 ordinal = yield from self._gap(file, fragment, gap)
                 checksum = file.checksum() if gap.end == UNBOUNDED else b""
                 file.check()
@@ -176,12 +160,12 @@ class WarcSource(FileSource):
                     # FastWARC asks the file where it stands, and counts on from there.
                     yield record.stream_pos, held
                     held = None
-                held = self._page(record, name) if ordinal >= gap.first else _pass_over(record, name)
+                held = self._page(record, name) if ordinal >= gap.first else _skip(record, name)
                 ordinal += 1
         except DamagedInput as error:
             if held is not None:
                 yield -1, held
-            if not self.salvage:
+            if not self._salvages:
                 raise
             yield -1, error
             return
@@ -192,7 +176,7 @@ class WarcSource(FileSource):
         """The records that FastWARC finds. Raises DamagedInput where it finds none in what follows."""
         try:
             stream: Any = file
-            wanted = WarcRecordType.any_type if self.untyped or every else KINDS
+            wanted = WarcRecordType.any_type if self.options.untyped or every else KINDS
             for record in ArchiveIterator(
                 stream, record_types=wanted, parse_http=True, max_header_len=HEADER_BYTES_MAX, stream_detect=False
             ):
@@ -205,14 +189,14 @@ class WarcSource(FileSource):
             place = file.tell()
             file.seek(begin)
             if what := misnamed(file.read(HEAD_BYTES), "WARC"):
-                raise ForeignInput(name, what, "WARC") from error
+                raise WrongFormat(name, what, "WARC") from error
             raise DamagedInput(name, f"no WARC record where one should be, before byte {place} ({error})") from error
 
-    def pass_over(self, file: EndingStream, fragment: Fragment) -> Iterator[None]:
-        """See `FileSource.pass_over`: the end of each record is where its headers say."""
+    def skip_through(self, file: EndingStream, fragment: Fragment) -> Iterator[None]:
+        """See `FileSource.skip_through`: the end of each record is where its headers say."""
         name = to_path(fragment.uri)
         for record in self._archive(file, name, fragment.start, every=True):
-            _pass_over(record, name)
+            _skip(record, name)
             yield None
 
     # -- a record --
@@ -222,8 +206,8 @@ class WarcSource(FileSource):
         body = self._body(record, name)
         if (untold := UNTOLD.get(int(record.record_type))) is not None:
             return _Page(identity, filtered=f"record type: {untold}", size=len(body))
-        if record.content_length > self.max_record_bytes:
-            why = f"record too long: {record.content_length} bytes, the limit is {self.max_record_bytes}"
+        if record.content_length > self.options.max_record_bytes:
+            why = f"record too long: {record.content_length} bytes, the limit is {self.options.max_record_bytes}"
             return _Page(identity, fault=why, raw=body, size=record.content_length)
         metadata = {short: record.headers.get(key) for key, short in KEPT_HEADERS.items() if record.headers.get(key)}
         kind = _content_type(record)
@@ -238,7 +222,9 @@ class WarcSource(FileSource):
                 return _Page(identity, filtered=f"http status: {status}", size=len(body))
             try:
                 is_truncated = "truncated" in metadata
-                body = decode_payload(record.http_headers, body, self.max_record_bytes, is_truncated=is_truncated)
+                body = decode_payload(
+                    record.http_headers, body, self.options.max_record_bytes, is_truncated=is_truncated
+                )
             except UndecodablePayload as error:
                 return _Page(identity, fault=str(error), raw=body, size=len(body))
         kind = kind or _told_by(record, body)
@@ -268,18 +254,18 @@ class WarcSource(FileSource):
         return _Page(identity, text, size=size, metadata=metadata)
 
     def _html(self, record: Any, body: bytes, metadata: dict[str, Any]) -> str:
-        if self.main_content and nesting(body) > NESTING_MAX:
+        if self.options.main_content and nesting(body) > NESTING_MAX:
             raise _TooDeepError
         encoding = _encoding(record, body, html=True)
         tree = HTMLTree.parse(bytes_to_str(body, encoding))
         if tree.title:
             metadata["title"] = tree.title.strip()
-        return str(extract_plain_text(tree, main_content=self.main_content, alt_texts=False))
+        return str(extract_plain_text(tree, main_content=self.options.main_content, alt_texts=False))
 
     def _body(self, record: Any, name: str) -> bytes:
         """The record's content, or the beginning of one that is too long. Raises DamagedInput where it is cut off."""
         expected = record.content_length
-        taken = expected if expected <= self.max_record_bytes else min(expected, RAW_BYTES_MAX)
+        taken = expected if expected <= self.options.max_record_bytes else min(expected, RAW_BYTES_MAX)
         data: bytes = record.reader.read(taken) if taken else b""
         _check_whole(record, name, len(data), taken)
         _drain(record, name, len(data), expected)
@@ -328,7 +314,7 @@ def _check_ends(file: InputStream, name: str, begin: int) -> None:
         raise DamagedInput(name, "its lines end in LF, where those of a WARC's headers end in CR LF")
 
 
-def _pass_over(record: Any, name: str) -> _Page:
+def _skip(record: Any, name: str) -> _Page:
     _drain(record, name, 0, record.content_length)
     return _Page()
 

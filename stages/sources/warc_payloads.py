@@ -47,7 +47,7 @@ def decode_payload(headers: Mapping[str, str], body: bytes, bytes_max: int, *, i
         if not is_whole and _is_plain(body):
             continue
         if not is_whole and not is_truncated:
-            raise UndecodablePayload(f"broken payload: its {coding.strip()} is not sound behind {len(found)} bytes")
+            raise UndecodablePayload(f"broken payload: its {coding.strip()} is not sound after {len(found)} bytes")
         body = found
     return body
 

@@ -6,7 +6,11 @@ from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
     from headrace.stages.tokenizer.engine_choice import choose_engine as choose_engine
-    from headrace.stages.tokenizer.minified import is_for_gigatoken as is_for_gigatoken, share as share, terse as terse
+    from headrace.stages.tokenizer.minified import (
+        is_for_gigatoken as is_for_gigatoken,
+        minify as minify,
+        share as share,
+    )
     from headrace.stages.tokenizer.training import train as train
     from headrace.stages.tokenizer.vocabulary import (
         TokenizerFacts as TokenizerFacts,

@@ -86,7 +86,7 @@ def sweep_disputed(
     for text in _differing(of_text, quick, judge):
         suspects += of_text[text]
         if len(suspects) > SUSPECTS_MAX:
-            raise DiffersError(f"gigatoken encodes {text[:_SHOWN]!r}, and much else, otherwise than tokenizers")
+            raise DiffersError(f"gigatoken encodes {text[:_SHOWN]!r}, and much else, differently from tokenizers")
     return tuple(ranges_of(suspects)) if size == 1 else sweep_disputed(quick, judge, suspects, 1) if suspects else ()
 
 
@@ -105,16 +105,16 @@ def _disputed_tokens(
         counts = {token: sum(token in text for text in left) for token in tokens}
         best = max(counts, key=lambda token: (counts[token], bool(tokens[token])), default="")
         if not best or not counts[best]:
-            raise DiffersError(f"gigatoken encodes {left[0][:_SHOWN]!r} otherwise than tokenizers")
+            raise DiffersError(f"gigatoken encodes {left[0][:_SHOWN]!r} differently from tokenizers")
         chosen.add(best)
         left = [text for text in left if best not in text]
     properties = {tokens[token] for token in chosen} - {frozenset()}
     chosen |= {token for token, its in tokens.items() if its in properties}
     if parsed.get("normalizer") and any("normalized" in tokens[token] for token in chosen):
         # It is found in text that was normalized, and not in that of the record.
-        raise DiffersError(f"gigatoken matches the added token {min(chosen)!r} otherwise than tokenizers")
+        raise DiffersError(f"gigatoken matches the added token {min(chosen)!r} differently from tokenizers")
     if len(chosen) > TOKENS_MAX:
-        raise DiffersError(f"gigatoken treats {len(chosen)} added tokens otherwise than tokenizers")
+        raise DiffersError(f"gigatoken treats {len(chosen)} added tokens differently from tokenizers")
     return tuple(sorted(chosen))
 
 

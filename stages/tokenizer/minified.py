@@ -20,11 +20,11 @@ from headrace.stages.tokenizer.engine_choice import Choice
 #: Between merges that are put together; a vocabulary of bytes has no word with it.
 _BETWEEN = "\x7f"
 
-#: Where the terse form of a tokenizer.json is, by the hash of the file; one at most.
-_terse: dict[str, str] = {}
+#: Where the minified form of a tokenizer.json is, by the hash of the file; one at most.
+_minified: dict[str, str] = {}
 
 
-def terse(parsed: dict[str, Any]) -> bytes:
+def minify(parsed: dict[str, Any]) -> bytes:
     """The same JSON, the merges of its model as pairs where they can be."""
     model = dict(parsed["model"])
     merges = _pairs(model.pop("merges", []))
@@ -50,14 +50,14 @@ def share(data: bytes) -> tuple[int, str]:
 
 
 def preload(path: str, sha256: str) -> None:
-    """Note where the terse form of the file with this hash is, for `terse_of`."""
-    _terse.clear()
-    _terse[sha256] = path
+    """Note where the minified form of the file with this hash is, for `minified_of`."""
+    _minified.clear()
+    _minified[sha256] = path
 
 
-def terse_of(sha256: str) -> bytes | None:
+def minified_of(sha256: str) -> bytes | None:
     """The terse form of the file with this hash, where there is one."""
-    path = _terse.get(sha256)
+    path = _minified.get(sha256)
     if path is None:
         return None
     try:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.pipeline import PipelineError
-from headrace.stages.runtime import Batch, as_column
+from headrace.stages.runtime import Batch, Transform, as_column
 from headrace.stages.tokenizer.disputed import Disputed, Places
 from headrace.stages.tokenizer.engine_choice import Choice, choose_engine, engine_names
 from headrace.stages.tokenizer.engines import (
@@ -22,7 +22,7 @@ from headrace.stages.tokenizer.engines import (
     string_buffers,
     tokenizers_encoder,
 )
-from headrace.stages.tokenizer.minified import terse_of
+from headrace.stages.tokenizer.minified import minified_of
 from headrace.stages.tokenizer.vocabulary import tokenizer_bytes
 from headrace.store import counted
 
@@ -35,7 +35,7 @@ BY_TOKENIZERS = "encoded by tokenizers"
 _preloaded: dict[str, Gigatoken] = {}
 
 
-class Tokenize:
+class Tokenize(Transform):
     """Replaces the column `text` by `tokens`, a list of uint32, with `eos_id` at the end of each if one is given.
 
     The tokens are those of `tokenizers.Tokenizer.from_file(tokenizer).encode(text, add_special_tokens=False)`.
@@ -44,7 +44,7 @@ class Tokenize:
     """
 
     borrows = True
-    joins = True
+    merges = True
 
     def __init__(
         self, name: str, tokenizer: str, sha256: str, eos_id: int | None, choice: Mapping[str, Any] | None = None
@@ -71,6 +71,10 @@ class Tokenize:
             inherited.wants_room = True
         else:
             self._encode = Gigatoken(tokenizer_bytes(self._path, self._sha256))
+
+    def facts(self) -> dict[str, str]:
+        """Which library encodes."""
+        return {"tokenizer_engine": self.engine}
 
     def process(self, batch: Batch) -> Batch:
         """The batch with tokens in the place of text."""
@@ -115,7 +119,7 @@ def preload(tokenizer: str, sha256: str, choice: Mapping[str, Any] | None = None
     _preloaded.clear()
     if not choice or not Choice.from_dict(choice).is_gigatoken:
         return
-    data = terse_of(sha256)
+    data = minified_of(sha256)
     if data is None:
         data = tokenizer_bytes(tokenizer, sha256)
     _preloaded[sha256] = Gigatoken(data)

@@ -18,7 +18,7 @@ import pyarrow as pa
 from headrace.stages.quality import urls
 from headrace.stages.runtime.batch import RAW_BYTES_MAX
 from headrace.stages.runtime.errors import InputError
-from headrace.stages.sources import fallback_parser, lines, warc_payloads
+from headrace.stages.sources import jsonl, lines, warc_payloads
 from headrace.stages.sources.jsonl import JsonlSource
 from headrace.stages.sources.objects import file_magic, patterns, unpack
 from headrace.stages.sources.spool import SHED, SHED_REASON, SpoolSource
@@ -74,12 +74,12 @@ def run_lenient(data: bytes) -> object | None:
         why = ""
     except orjson.JSONDecodeError as error:
         strict, why = None, error.msg
-    found = fallback_parser.reread(data, why)
+    found = jsonl.reread(data, why)
     if strict is not None:
         assert found == strict or found != found
     orjson.dumps(found)
     if isinstance(found, dict) and "id" in found:
-        digits = fallback_parser.digits_of(data, "id")
+        digits = jsonl.digits_of(data, "id")
         assert digits is None or re.fullmatch(r"-?[0-9]+", digits) or json.dumps(digits) in data.decode()
     return repr(found) if found is not None else None
 
@@ -251,7 +251,7 @@ def run_nesting(data: bytes) -> object | None:
 
 def run_foreign(data: bytes) -> object | None:
     """A file that begins with a record of JSON Lines is never taken for another thing."""
-    found = file_magic.foreign(data[: file_magic.HEAD_BYTES])
+    found = file_magic.data_format(data[: file_magic.HEAD_BYTES])
     for promised in ("gzip", "zstd", "Parquet", "WARC"):
         assert isinstance(file_magic.misnamed(data[: file_magic.HEAD_BYTES], promised), str)
     head, newline, _ = data[: file_magic.HEAD_BYTES].partition(b"\n")
@@ -359,7 +359,7 @@ TARGETS = [
     Target("jsonl", ("headrace.stages.sources.jsonl",), run_jsonl, lambda: numbered(LINES), words=JSON_WORDS),
     Target(
         "lenient",
-        ("headrace.stages.sources.fallback_parser",),
+        ("headrace.stages.sources.jsonl",),
         run_lenient,
         lambda: LINES[2].splitlines()[:1],
         words=JSON_WORDS,
@@ -370,7 +370,7 @@ TARGETS = [
     Target("warc", ("headrace.stages.sources.warc",), run_warc, warc_seeds, words=WARC_WORDS),
     Target("nesting", ("headrace.stages.sources.warc",), run_nesting, lambda: [b"(" * 300, b"[>" * 300 + b")"]),
     Target(
-        "foreign",
+        "data_format",
         ("headrace.stages.sources.objects.file_magic",),
         run_foreign,
         foreign_seeds,

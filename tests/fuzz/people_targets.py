@@ -23,13 +23,13 @@ from headrace.loader.cache.head import parse_blocks
 from headrace.loader.dataset.dataset import open_dataset
 from headrace.loader.dataset.manifest import parse_manifest
 from headrace.loader.dataset.sources import Source, Sources
-from headrace.loader.errors import LoaderError
 from headrace.loader.loader import Loader
+from headrace.loader.order.errors import LoaderError
 from headrace.loader.order.mixture import Shuffle
 from headrace.loader.order.order import OrderMode
 from headrace.loader.order.plan import Cut, LastBatch
 from headrace.loader.state import state as states
-from headrace.loader.state.resumption import Reading, resume
+from headrace.loader.state.resumption import Resumption, resume
 from headrace.loader.trace import Trace
 from headrace.loader.world import ALONE, RANKS_MAX, World, told_world
 from headrace.pipeline.code import fingerprint
@@ -110,7 +110,7 @@ def run_resume(data: bytes) -> object | None:
     if not isinstance(given, dict):
         return None
     dataset = open_dataset(DATASET)
-    ours = Reading(Sources([Source(dataset)]), None, SHUFFLE, Cut(2, 1, LastBatch.DROP), None)
+    ours = Resumption(Sources([Source(dataset)]), None, SHUFFLE, Cut(2, 1, LastBatch.DROP), None)
     try:
         found = resume(given, ours, "refuse")
         trace = Trace(given, [Source(dataset)])

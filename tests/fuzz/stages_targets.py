@@ -15,8 +15,7 @@ import orjson
 import pyarrow as pa
 
 from headrace.pipeline.errors import PipelineError
-from headrace.stages.commands.arrow import ArrowExchange
-from headrace.stages.commands.arrow_stream import END_OF_STREAM, ArrowStream
+from headrace.stages.commands.arrow_stream import END_OF_STREAM, ArrowExchange, ArrowStream
 from headrace.stages.commands.lines import Exchange, LineExchange
 from headrace.stages.commands.process import CommandFailedError
 from headrace.stages.functions import functions
@@ -196,8 +195,8 @@ def tokenizer_seeds() -> Iterable[bytes]:
     yield orjson.dumps(UNIGRAM) + b'\0{"eos_token": {"content": "a"}, "pad_token": "<eos>"}'
 
 
-def run_terse(data: bytes) -> object | None:
-    """A tokenizer's file, written tersely, says the same; a merge is a string of two words, or the pair of them."""
+def run_minify(data: bytes) -> object | None:
+    """A tokenizer's file, minified, says the same; a merge is a string of two words, or the pair of them."""
     try:
         parsed = orjson.loads(data)
     except orjson.JSONDecodeError:
@@ -205,7 +204,7 @@ def run_terse(data: bytes) -> object | None:
     model = parsed.get("model") if isinstance(parsed, dict) else None
     if not isinstance(model, dict) or not isinstance(model.get("merges", []), list):
         return None
-    said = orjson.loads(minified.terse(parsed))
+    said = orjson.loads(minified.minify(parsed))
     merges = said["model"].pop("merges")
     assert [_pair(merge) for merge in merges] == [_pair(merge) for merge in model.pop("merges", [])]
     assert said == parsed
@@ -285,7 +284,7 @@ TARGETS = [
     ),
     Target(
         "command_arrow",
-        ("headrace.stages.commands.arrow",),
+        ("headrace.stages.commands.arrow_stream",),
         run_command_arrow,
         command_arrow_seeds,
         mutate=mutate_arrow,
@@ -301,9 +300,9 @@ TARGETS = [
         "tokenizer", ("headrace.stages.tokenizer.vocabulary",), run_tokenizer, tokenizer_seeds, words=TOKENIZER_WORDS
     ),
     Target(
-        "terse",
+        "minify",
         ("headrace.stages.tokenizer.minified",),
-        run_terse,
+        run_minify,
         lambda: [orjson.dumps(VOCABULARY)],
         words=(b'"merges":["',),
     ),

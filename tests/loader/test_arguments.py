@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from headrace.loader.dataset.dataset import open_dataset
-from headrace.loader.errors import LoaderError, StateMismatch
 from headrace.loader.loader import Loader, Source
+from headrace.loader.order.errors import LoaderError, StateMismatch
 from headrace.store.contract.errors import FormatError
 from headrace.store.ledger.log import Log
 from headrace.store.open import open_store

@@ -12,8 +12,8 @@ import pytest
 from headrace.loader.batch import producer
 from headrace.loader.batch.compiled import KERNELS
 from headrace.loader.dataset.dataset import open_dataset
-from headrace.loader.errors import LoaderClosed, LoaderError, StateMismatch
 from headrace.loader.loader import Loader
+from headrace.loader.order.errors import LoaderClosed, LoaderError, StateMismatch
 from headrace.store.contract.errors import ChecksumMismatch
 
 

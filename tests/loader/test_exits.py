@@ -42,7 +42,6 @@ def test_a_script_ending_during_batches_ends_as_without_them(thousand_dataset: s
         try:
             script.wait(TIMEOUT_S)
         finally:
-            # torch takes whoever is the parent when a worker begins for its parent: one that begins late outlives it
             with suppress(ProcessLookupError):
                 os.killpg(script.pid, signal.SIGKILL)
     said, complained = (tmp_path / "out").read_text(), (tmp_path / "err").read_text()

@@ -11,7 +11,7 @@ from headrace.loader.batch.producer import produce
 from headrace.loader.cache.cache import ShardCache
 from headrace.loader.dataset.dataset import dataset_in
 from headrace.loader.loader import Loader
-from headrace.loader.local import local_ranks_of
+from headrace.loader.world import local_ranks_of
 from tests.kits.loader.shards import write_dataset
 from tests.kits.loader.store import RemoteStore
 
@@ -77,7 +77,7 @@ def read(uri: str, cache: Path, rank: int, **arguments: Any) -> tuple[list[np.nd
 def test_each_of_two_hosts_fetches_its_own_ranks_half(long_rows: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("headrace.loader.cache.head.HEAD_BYTES", 4096)
     # a second request for what is slow would count twice
-    monkeypatch.setattr("headrace.loader.cache.spans.HEDGE_S_MIN", 600.0)
+    monkeypatch.setattr("headrace.loader.cache.fetch.HEDGE_S_MIN", 600.0)
     everything = sum(path.stat().st_size for path in Path(long_rows).glob("shards/0/*.safetensors"))
     for host, ranks in enumerate(((0, 1), (2, 3))):
         fetched = 0
@@ -106,7 +106,7 @@ def test_who_fetches_ahead_is_told_of_every_batch_before_it_is_made(thousand_dat
 
 def task_of(loader: Loader) -> Any:
     """What the loader's thread would be given."""
-    import headrace.loader.running as running
+    import headrace.loader.batch.producer as running
 
     caught: list[Any] = []
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from headrace.loader.loader import Loader, Source
-from headrace.loader.statistics import LoaderCollector, LoaderStatistics, Received
+from headrace.loader.statistics import LoaderCollector, LoaderStatistics, ReceivedCounts
 
 
 def test_prometheus_sees_what_statistics_say(tiny_dataset: str):
@@ -18,7 +18,7 @@ def test_prometheus_sees_what_statistics_say(tiny_dataset: str):
 
 
 def test_the_pace_of_a_loop_is_tokens_over_its_time():
-    counts = Received()
+    counts = ReceivedCounts()
     counts.count(4, 10.0, 11.5)
     counts.count(2, 14.0, 14.5, 0.25)
     assert (counts.batches, counts.samples, counts.wait_s, counts.assemble_s) == (2, 6, 2.0, 0.25)

@@ -1,19 +1,22 @@
 """The state through processes of PyTorch: it is that of the last batch the training loop received."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace.loader.dataset import verify
-from headrace.loader.errors import LoaderError
 from headrace.loader.loader import Loader
+from headrace.loader.order.errors import LoaderError
 from headrace.loader.state.state import unpacked
 
 torch = pytest.importorskip("torch")
@@ -357,6 +360,53 @@ def test_after_a_kill_nothing_is_read_twice_or_left_out(thousand_dataset: str, t
     after = made(thousand_dataset, batch_size=9, last="pad")
     after.load_state_dict(lines[-1][1])
     assert seen + [p for batch in after for p in positions(batch)] == list(range(1003))
+
+
+ORPHANED = """
+import functools, os, sys, threading
+from torch.utils.data import DataLoader
+from headrace.loader.loader import Loader
+from headrace.loader.torch import TorchLoader
+
+def begin_late(pid_file, parent, _worker):
+    with open(pid_file + ".part", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(pid_file + ".part", pid_file)
+    while os.getppid() == parent:
+        threading.Event().wait(0.01)
+
+if __name__ == "__main__":
+    begin = functools.partial(begin_late, sys.argv[2], os.getpid())
+    loader = TorchLoader(Loader(sys.argv[1], batch_size=20))
+    next(iter(DataLoader(loader, batch_size=None, num_workers=1, worker_init_fn=begin,
+                         multiprocessing_context=sys.argv[3])))
+"""
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there, and is no zombie that waits for its parent."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_a_worker_that_begins_after_its_script_was_killed_ends(thousand_dataset: str, tmp_path: Path, context: str):
+    pid_file, script_file = tmp_path / "pid", tmp_path / "train.py"
+    script_file.write_text(ORPHANED)
+    script = subprocess.Popen([sys.executable, str(script_file), thousand_dataset, str(pid_file), context])
+    try:
+        until(pid_file.exists)
+    finally:
+        script.kill()
+        script.wait(TIMEOUT_S)
+    worker = int(pid_file.read_text())
+    try:
+        until(lambda: not is_running(worker))
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGKILL)
 
 
 def test_statistics_count_what_came_through_workers(thousand_dataset: str):

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.loader.errors import LoaderError, StateMismatch
 from headrace.loader.loader import Loader, Source
+from headrace.loader.order.errors import LoaderError, StateMismatch
 from headrace.loader.trace import Trace, trace_document, trace_step
 from headrace.store.shards.shard import table_to_parquet
 

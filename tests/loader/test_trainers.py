@@ -158,7 +158,7 @@ import sys, torch
 from torch.utils.data import DataLoader
 from headrace.loader.loader import Loader
 from headrace.loader.torch import TorchLoader
-from headrace.loader.errors import LoaderError
+from headrace.loader.order.errors import LoaderError
 from accelerate import Accelerator, DataLoaderConfiguration
 loader = TorchLoader(Loader(sys.argv[1], batch_size=4, fields=("labels",)))
 for dispatch in (None, False):

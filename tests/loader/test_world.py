@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from headrace.loader.errors import LoaderError
 from headrace.loader.loader import Loader
+from headrace.loader.order.errors import LoaderError
 from headrace.loader.trace import trace_step
 from headrace.loader.world import ALONE, World, told_world
 

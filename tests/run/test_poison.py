@@ -28,7 +28,7 @@ import time
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
 from headrace.stages.sources.jsonl import JsonlSource
 from headrace.stages.library.stages import map_batches, map_records, read_jsonl, write_jsonl
-from headrace.stages.sinks.spill import ShelvedStrings
+from headrace.stages.sinks.spill import SpilledStrings
 from headrace.stages.sinks.texts import JsonlSink
 
 
@@ -76,7 +76,7 @@ class Reading(JsonlSource):
 
 class Writing(JsonlSink):
     def write(self, batches, store, prefix):
-        texts = ShelvedStrings(self._in_order(batches, store), ("text",))
+        texts = SpilledStrings(self._in_order(batches, store), ("text",))
         found = texts.column("text", 0, len(texts.sizes)).to_pylist()
         for text in found:
             harm(text, "writer")

@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
 from headrace.stages.library.stages import dedup, map_batches, read_jsonl, write_jsonl
-from headrace.stages.sinks.spill import ShelvedStrings
+from headrace.stages.sinks.spill import SpilledStrings
 from headrace.stages.sinks.texts import JsonlSink
 
 
@@ -40,7 +40,7 @@ def behind(rows):
 
 class Writing(JsonlSink):
     def write(self, batches, store, prefix):
-        texts = ShelvedStrings(self._in_order(batches, store), ("text",))
+        texts = SpilledStrings(self._in_order(batches, store), ("text",))
         harm({"text": texts.column("text", 0, len(texts.sizes))}, "write")
         return super().write(batches, store, prefix)
 

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from headrace.pipeline import Pipeline, Stage
-from headrace.stages.runtime import Batch, FragmentEnd, Relayouting, Shelving, Sink
+from headrace.stages.runtime import Batch, FragmentEnd, Sink
 from headrace.stages.sinks import count_fates
 from headrace.store import FormatError, ObjectStore, counted, find, open_store, put
 from headrace.store.datasets import fold_ledger
@@ -121,7 +121,7 @@ def rebuild(work: Order, *, restore: bool = False) -> Rebuilt:
     with tempfile.TemporaryDirectory(prefix="headrace-rebuild-") as folder:
         scratch = open_store(folder)
         read = _read_again(store, pipeline, state, closed)
-        batches = [sink.shelve(batch, scratch) if isinstance(sink, Shelving) else batch for batch in read]
+        batches = [sink.spill(batch, scratch) for batch in read]
         objects = _written(sink, batches, scratch, closed, named)
         if dependencies is not None:
             keys = dependencies.write_keys(batches, scratch, f"shards/{closed.epoch}/")
@@ -154,7 +154,7 @@ def _written(
     objects = {item.role: item for item in sink.write(batches, scratch, prefix).objects}
     made = objects
     # Its object may be gone, so that nobody can look how it was written.
-    while isinstance(sink, Relayouting) and not Rebuilt(named, made).identical and sink.as_before():
+    while not Rebuilt(named, made).identical and sink.use_older_layout():
         made = {item.role: item for item in sink.write(batches, scratch, prefix).objects}
     return made if Rebuilt(named, made).identical else objects
 

@@ -12,34 +12,25 @@ from headrace.pipeline import Pipeline, StageKind
 from headrace.protos import control_pb2 as pb
 from headrace.stages.runtime import (
     Batch,
-    Compared,
-    Comparing,
-    Draft,
-    Drafting,
-    Elsewhere,
-    Expecting,
+    BatchDraft,
+    ContentAnswer,
     FragmentEnd,
     InputError,
-    Passing,
-    Shelving,
     Sink,
     Source,
     StatefulTransform,
     Transform,
     build_stage,
-    does_borrow,
-    does_join,
-    install_modules,
     process_safely,
 )
 from headrace.store.ledger import Fragment, Gap, Range
 from headrace.store.shards import RecordName
 from headrace.worker.processes import STAGES, InFlightPage
-from headrace.worker.task.isolation import ONE_BY_ONE, Isolation, reading_one_by_one, singly, try_writing
+from headrace.worker.task.isolation import Isolation, singly, try_writing
 from headrace.worker.task.merge import ranges_of
 
 #: What a source gives.
-Read = TypeVar("Read", bound=Batch | Draft | FragmentEnd)
+Read = TypeVar("Read", bound=Batch | BatchDraft | FragmentEnd)
 
 
 @dataclass(slots=True)
@@ -57,10 +48,10 @@ class StageStatistics:
 
 
 class Watch:
-    """Times the work of this thread, and what a stage has had others do (`Elsewhere`)."""
+    """Times the work of this thread, and what a stage has delegated to other processes."""
 
-    def __init__(self, stage: object = None) -> None:
-        self._elsewhere = stage if isinstance(stage, Elsewhere) else None
+    def __init__(self, stage: Transform | None = None) -> None:
+        self._stage = stage
         self._began_at, self._cpu_at = time.perf_counter(), self._cpu()
 
     def stop(self, statistics: StageStatistics) -> None:
@@ -69,7 +60,7 @@ class Watch:
         statistics.cpu_s += max(0.0, self._cpu() - self._cpu_at)
 
     def _cpu(self) -> float:
-        return time.thread_time() + (self._elsewhere.elsewhere_s() if self._elsewhere is not None else 0.0)
+        return time.thread_time() + (self._stage.delegated_cpu_s() if self._stage is not None else 0.0)
 
 
 class Chain:
@@ -92,9 +83,6 @@ class Chain:
         self.facts: dict[str, str] = {}
         for name in names:
             stage = pipeline.stage(name)
-            if alone and stage.kind is StageKind.SOURCE:
-                install_modules(pipeline.modules)
-                stage = reading_one_by_one(stage)
             built = build_stage(stage, pipeline.modules)
             if stage.kind is StageKind.SOURCE:
                 self.source, self.source_name = built, name
@@ -104,36 +92,35 @@ class Chain:
                 self.transforms.append((name, built))
             if stage.kind is StageKind.STATEFUL:
                 self.dedup = built
-            engine = getattr(built, "engine", None)
-            if engine:
-                self.facts["tokenizer_engine"] = str(engine)
+            self.facts.update(built.facts())
         self.downstream = pipeline.downstream(names[-1])
-        #: Whether batches may be given to it in memory that is only lent
-        #: (`headrace.stages.runtime.contract.Borrowing`).
-        self.borrows = all(does_borrow(transform) for _, transform in self.transforms) and (
-            self.sink is None or (isinstance(self.sink, Shelving) and does_borrow(self.sink))
+        takers: list[Transform | Sink] = [transform for _, transform in self.transforms]
+        takers += [self.sink] if self.sink is not None else []
+        #: Whether batches may lie in memory that is only lent to it (`headrace.stages.runtime.contract`).
+        self.borrows = all(stage.borrows for stage in takers)
+        #: Whether all of its stages take merged batches.
+        self._merges = (
+            self.source is not None
+            and self.sink is not None
+            and not alone
+            and all(stage.merges for stage in (self.source, *takers))
         )
-
-        #: The source, where what it reads may go through all the others in joint batches.
-        self._drafting: Drafting | None = None
-        if isinstance(self.source, Drafting) and self.sink is not None and not alone:
-            every: list[object] = [self.source, *(transform for _, transform in self.transforms), self.sink]
-            self._drafting = self.source if all(map(does_join, every)) and isinstance(self.sink, Shelving) else None
-        #: Of a joint batch, at most; 0 where there is none.
+        #: The most that a merged batch holds; 0 where there is none.
         self.batch_bytes, self.batch_records = 0, 0
-        if self._drafting is not None:
-            self.batch_bytes, self.batch_records = self._drafting.batch_bytes, self._drafting.batch_records
-        self._expecting: Expecting | None = self.source if isinstance(self.source, Expecting) else None
+        if self._merges and self.source is not None:
+            self.batch_bytes, self.batch_records = self.source.batch_bytes, self.source.batch_records
+        #: Whether the source gives batches of one record.
+        self._singly = alone and self.source is not None and self.source.read_singly()
 
-    def passed_over(self) -> str:
-        """What the source's newest listing passed over, for people; nothing where it has nothing to tell."""
-        return self.source.passed_over() if isinstance(self.source, Passing) else ""
+    def skipped(self) -> str:
+        """What the source's newest listing skipped, in one line for people; "" for nothing."""
+        return self.source.skipped() if self.source is not None else ""
 
     def expect(self, fragment: Fragment, gaps: Sequence[Gap]) -> None:
         """What `read` will be called with next. What is wrong with it is said then."""
-        if self._expecting is not None:
-            with contextlib.suppress(InputError):
-                self._expecting.expect(fragment, gaps)
+        assert self.source is not None
+        with contextlib.suppress(InputError):
+            self.source.expect(fragment, gaps)
 
     def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
         """The source's batches, timed."""
@@ -147,22 +134,21 @@ class Chain:
             else:
                 yield from singly(self._timed(fragment, (part,), self.source.read(fragment, (part,))))
 
-    def drafts(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | Draft | FragmentEnd]:
-        """As `read`, but with drafts where all stages of this task join."""
-        if self._drafting is None:
+    def drafts(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | BatchDraft | FragmentEnd]:
+        """As `read`, but with drafts where all stages of this task take merged batches."""
+        if not self._merges or self.source is None:
             return self.read(fragment, gaps)
-        return self._timed(fragment, gaps, self._drafting.drafts(fragment, gaps))
+        return self._timed(fragment, gaps, self.source.drafts(fragment, gaps))
 
-    def compare(self, fragment: Fragment) -> Iterator[Compared | None]:
-        """As `Comparing.compare`; a source that takes no checksums has none to tell."""
-        if not isinstance(self.source, Comparing):
-            return iter((Compared(b""),))
+    def compare(self, fragment: Fragment) -> Iterator[ContentAnswer | None]:
+        """As `Source.compare`."""
+        assert self.source is not None
         return self.source.compare(fragment)
 
     def _timed(self, fragment: Fragment, gaps: Sequence[Gap], items: Iterator[Read]) -> Iterator[Read]:
         statistics = self.statistics[self.source_name]
         edges = dict(zip((gap.end for gap in gaps), (gap.first for gap in gaps[1:]), strict=False))
-        at, count = gaps[0].first if gaps else 0, 1 if self._one_by_one else 0
+        at, count = gaps[0].first if gaps else 0, 1 if self._singly else 0
         while True:
             self._in_flight.take(STAGES, self.source_name, (Range(fragment.id, at, count),))
             watch = Watch()
@@ -173,7 +159,7 @@ class Chain:
                 return
             if not isinstance(item, FragmentEnd):
                 at = edges.get(item.first + item.count, item.first + item.count)
-                lost = item.columns.lost if isinstance(item, Draft) else item.verdicts.num_rows
+                lost = item.columns.lost if isinstance(item, BatchDraft) else item.verdicts.num_rows
                 self._count(statistics, item.length, item.count, lost)
             yield item
             del item  # before the next one is made
@@ -251,11 +237,6 @@ class Chain:
                 row.at_batch_s = writing_s
             rows.append(row)
         return rows
-
-    @property
-    def _one_by_one(self) -> bool:
-        """Whether the source has promised to read one record at a time."""
-        return self.isolation is not None and getattr(self.source, ONE_BY_ONE, 0) == 1
 
     @staticmethod
     def _count(statistics: StageStatistics, length: int, records: int, dropped: int) -> None:

@@ -5,14 +5,12 @@ A record that has killed its process is not given to that stage again: it is qua
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import cast
 
 import pyarrow as pa
 
-from headrace.pipeline import Stage
 from headrace.protos import control_pb2 as pb
 from headrace.stages.runtime import (
     QUARANTINED,
@@ -24,7 +22,6 @@ from headrace.stages.runtime import (
     as_json,
     cut_raw,
     join_verdicts,
-    load_target,
     make_verdicts,
     no_verdicts,
     parts_of,
@@ -33,16 +30,8 @@ from headrace.store import Buffer, Capabilities, ObjectStore
 from headrace.store.ledger import UNKNOWN, Fragment, Gap, Range
 from headrace.worker.task.coverage import part
 
-#: The parameter by which a source is told to read one record at a time.
-ONE_BY_ONE = "batch_records"
 #: Begins the reason of a verdict on a record that killed its process; the story follows.
 KILLED = "killed its process: "
-
-
-def reading_one_by_one(stage: Stage) -> Stage:
-    """The source's declaration, so that it cuts batches of one record if it can."""
-    accepted = inspect.signature(load_target(stage.target, stage.name)).parameters
-    return replace(stage, parameters={**stage.parameters, ONE_BY_ONE: 1}) if ONE_BY_ONE in accepted else stage
 
 
 class Isolation:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from headrace.daemon import OneThread, about
 from headrace.protos import codec, control_pb2 as pb
-from headrace.stages.runtime import QUARANTINED, ROW, Batch, Shard, Shelving, Sink, give_back, ordinals_of
+from headrace.stages.runtime import QUARANTINED, ROW, Batch, Sink, WrittenShard, give_back, ordinals_of
 from headrace.store import ObjectStore, StoreStalled
 from headrace.store.ledger import Range
 from headrace.worker.processes import STAGES, WRITER, InFlightPage
@@ -85,8 +85,8 @@ class TaskSink:
         self._version = version
         self._epoch = epoch
         self._dependencies = dependencies
-        self.core = held.HeldBatches[SinkBatch, Shard](policy, dependent=dependencies is not None)
-        self._writing: dict[int, Future[Shard]] = {}
+        self.core = held.HeldBatches[SinkBatch, WrittenShard](policy, dependent=dependencies is not None)
+        self._writing: dict[int, Future[WrittenShard]] = {}
         self._proposals: list[pb.Proposed] = []
         self._questions: list[pb.NeedsAsked] = []
         self._let_go = False
@@ -142,10 +142,9 @@ class TaskSink:
         held, shelved = _bytes_of(batch), 0
         self._in_flight.take(STAGES, self.name, ranges)
         size = self._sink.measure(batch)
-        if isinstance(self._sink, Shelving):
-            batch = self._sink.shelve(batch, self._store)
-            if batch.scratch is not None and not batch.scratch.is_memory:
-                held, shelved = _bytes_of(batch), max(0, held - _bytes_of(batch))
+        batch = self._sink.spill(batch, self._store)
+        if batch.scratch is not None and not batch.scratch.is_memory:
+            held, shelved = _bytes_of(batch), max(0, held - _bytes_of(batch))
         self._in_flight.clear(STAGES)
         return batch, (size, held, shelved)
 
@@ -217,7 +216,7 @@ class TaskSink:
                 case _:
                     assert_never(command)
 
-    def _write_now(self, batches: list[Batch]) -> Shard:
+    def _write_now(self, batches: list[Batch]) -> WrittenShard:
         watch = Watch()
         self._writes_since = time.perf_counter()
         ranges = [Range(item.fragment, item.first, item.count, item.offset, item.length) for item in batches]
@@ -234,7 +233,7 @@ class TaskSink:
             self._writes_since = 0.0
             watch.stop(self.writer)
 
-    def _proposal(self, command: held.ProposeBatches[SinkBatch, Shard]) -> pb.Proposed:
+    def _proposal(self, command: held.ProposeBatches[SinkBatch, WrittenShard]) -> pb.Proposed:
         shard = command.result
         message = pb.Proposed(
             proposal=command.shard,

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from headrace.protos import control_pb2 as pb
 from headrace.stages.runtime import (
     Batch,
-    Compared,
+    BatchDraft,
+    ContentAnswer,
     DeviceFailed,
-    Draft,
     FragmentChanged,
     FragmentEnd,
     InputError,
@@ -47,11 +47,11 @@ class TaskSource:
     def __init__(self, chain: Chain, reading: ReadQueue) -> None:
         self.core = reading
         self._chain = chain
-        self._open: tuple[Fragment, Iterator[Batch | Draft | FragmentEnd | Compared | None]] | None = None
+        self._open: tuple[Fragment, Iterator[Batch | BatchDraft | FragmentEnd | ContentAnswer | None]] | None = None
         #: The version under which what is open is compared; None: it is read.
         self._compared: str | None = None
         #: What was read behind a batch and has no place in it.
-        self._next: Batch | Draft | None = None
+        self._next: Batch | BatchDraft | None = None
         self._reads: list[pb.FragmentRead] = []
         self._read_bytes = 0
 
@@ -66,16 +66,16 @@ class TaskSource:
 
     def read(self) -> Batch | None:
         """The next batch; None where there is none yet, as behind a fragment's end."""
-        joint: list[Draft] = []
+        joint: list[BatchDraft] = []
         size, records, until = 0, 0, time.monotonic() + JOINT_S
         size_max, records_max = min(JOINT_BYTES, self._chain.batch_bytes), self._chain.batch_records
         while (item := self._item()) is not None:
             if isinstance(item, FragmentEnd):
                 if not joint:
                     break
-            elif not isinstance(item, Draft) or not 0 <= item.length <= SMALL_BYTES:
+            elif not isinstance(item, BatchDraft) or not 0 <= item.length <= SMALL_BYTES:
                 if not joint:
-                    return item.batch() if isinstance(item, Draft) else item
+                    return item.batch() if isinstance(item, BatchDraft) else item
                 self._next = item
                 break
             elif joint and (size + item.length > size_max or records + item.count > records_max):
@@ -101,7 +101,7 @@ class TaskSource:
         told, self._reads, self._read_bytes = pb.FragmentsRead(reads=self._reads), [], 0
         return told
 
-    def _item(self) -> Batch | Draft | FragmentEnd | None:
+    def _item(self) -> Batch | BatchDraft | FragmentEnd | None:
         """What is read next, or a fragment's end; None where there is nothing yet: after an error, or in comparing."""
         if self._next is not None:
             held, self._next = self._next, None
@@ -122,14 +122,14 @@ class TaskSource:
             return None
         if item is None:
             return None
-        if isinstance(item, (Batch, Draft)):
+        if isinstance(item, (Batch, BatchDraft)):
             if (behind := self.core.behind()) is not None:
                 self._chain.expect(*behind)
             return item
         self._ended(fragment, item)
         return item if isinstance(item, FragmentEnd) else _NOTHING
 
-    def _ended(self, fragment: Fragment, end: FragmentEnd | Compared, error: InputError | None = None) -> None:
+    def _ended(self, fragment: Fragment, end: FragmentEnd | ContentAnswer, error: InputError | None = None) -> None:
         self.core.ended(fragment.id, self._compared)
         self._open = None
         read = pb.FragmentRead(fragment=fragment.id, count=UNKNOWN, checksum=end.checksum, compared=self._compared)

@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 
 from headrace.pipeline import PipelineError
-from headrace.stages.runtime import Batch, text_of
+from headrace.stages.runtime import Batch, Transform, text_of
 from headrace.stages.text import Rule, drop, tag
 
 _LABEL = "__label__"
 _BREAKS = re.compile(r"[\n\r\x00]+")
 
 
-class Language:
+class Language(Transform):
     """Filters texts in other languages than the chosen ones, and those whose language is not sure enough."""
 
-    joins = True
+    merges = True
 
     def __init__(
         self, name: str, languages: list[str], score_min: float, characters_max: int, tag: bool = False

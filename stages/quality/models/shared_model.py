@@ -18,7 +18,7 @@ from headrace.daemon import NotPrivateError, check_socket, runtime_folder, short
 from headrace.pipeline import PipelineError
 from headrace.stages.quality.models.model_host import file_digest, is_ours, receive, send
 from headrace.stages.quality.models.models import PACKAGES
-from headrace.stages.runtime import Batch, text_of
+from headrace.stages.runtime import Batch, Transform, text_of
 from headrace.stages.text import Rule, drop, tag
 
 #: Seconds that a model may take to load, and a batch to be scored.
@@ -26,7 +26,7 @@ LOAD_S_MAX = 600.0
 SCORE_S_MAX = 300.0
 
 
-class ModelScore:
+class ModelScore(Transform):
     """Filters texts by a model's score, or writes it into a column."""
 
     def __init__(

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
+    from headrace.stages.sources.objects.confined import with_followed_links as with_followed_links
     from headrace.stages.sources.objects.content import Content as Content
     from headrace.stages.sources.objects.file_magic import (
         HEAD_BYTES as HEAD_BYTES,
-        foreign as foreign,
+        data_format as data_format,
         misnamed as misnamed,
     )
     from headrace.stages.sources.objects.inputs import (
@@ -37,6 +38,5 @@ if TYPE_CHECKING:
         expect as expect,
         open_raw as open_raw,
     )
-    from headrace.stages.sources.objects.within import with_followed_links as with_followed_links
 else:
     __getattr__ = door(__name__)

@@ -22,7 +22,7 @@ STEP_BYTES = 1 << 20
 ASIDE_BYTES_MAX = 1 << 30
 
 
-class Stored(Protocol):
+class StoredBytes(Protocol):
     """An object that is open."""
 
     def seek(self, position: int, /) -> int:
@@ -65,7 +65,7 @@ class Content:
         """How many bytes have not passed."""
         return self._end - self._at - (self._aside.size if self._aside is not None else 0)
 
-    def rest(self, raw: Stored) -> Iterator[None]:
+    def rest(self, raw: StoredBytes) -> Iterator[None]:
         """Read what has not passed, some at a time. What is there ends before it: it stays less than whole."""
         while not self.whole:
             at, end = self._at, self._end

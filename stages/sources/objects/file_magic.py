@@ -48,7 +48,7 @@ _OBJECT = re.compile(rb'\s*\{[^\S\n]*\n\s*"[^"\n]*"\s*:')
 _LINE = re.compile(rb'\s*\{\s*"[^"\n]*"\s*:')
 
 
-def foreign(head: bytes) -> str:
+def data_format(head: bytes) -> str:
     """What the file that begins so is, with what to do; empty where it may be JSON Lines."""
     if found := _packed(head):
         return found

@@ -12,28 +12,37 @@ import os
 import pathlib
 import stat
 import urllib.parse
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from headrace.stages.runtime import FragmentChanged, InputError, unreadable
+from headrace.stages.sources.objects.confined import LeadsOutError, open_below
 from headrace.stages.sources.objects.patterns import (
+    CODECS,
     Folder,
     Glob,
-    Place,
+    InputPlace,
     codec_of,
     decode_path,
+    is_beside,
     is_glob,
     order_of,
     place_of,
 )
-from headrace.stages.sources.objects.skipped import PassedOver
-from headrace.stages.sources.objects.within import LeadsOutError, open_below
 from headrace.store import ObjectInfo, ObjectStore, StoreError, open_store
 from headrace.store.ledger import Fragment
 
 #: Files that a folder holds instead of what was looked for, which are named.
 OTHERS_SHOWN = 3
+#: Kinds of skipped files that are told apart; others are counted together.
+KINDS_MAX = 1000
+#: Kinds that are named in the line.
+KINDS_SHOWN = 8
+OTHERS = "others"
+#: Suffixes that say nothing of what is packed: the one before them does.
+_PACKED = (*CODECS, ".bz2", ".xz", ".lz4", ".lzo", ".snappy", ".br")
 #: Folders below one another that a listing follows; deeper ones are a loop of links.
 DEPTH_MAX = 256
 
@@ -52,11 +61,51 @@ class InputObject:
         return Fragment.named(stage, self.uri, self.version, start=start, end=end, reader=reader, size=length)
 
 
+class SkippedFiles:
+    """What a listing skips: files beside the data by name, others by suffix, and what is no file. Bounded memory."""
+
+    def __init__(self) -> None:
+        #: by whether it stands beside data, and the kind
+        self._kinds: Counter[tuple[bool, str]] = Counter()
+        #: What is named and is no file: how many by what they are, and the first of each.
+        self._odd: dict[str, tuple[int, str]] = {}
+
+    def add(self, path: str) -> None:
+        """A file, or with a slash at its end a folder, relative to the folder that was named."""
+        kind = _kind(path)
+        self._kinds[kind if kind in self._kinds or len(self._kinds) < KINDS_MAX else (True, OTHERS)] += 1
+
+    def add_odd(self, what: str, path: str) -> None:
+        """Something that the input names, and that is no file: what it is instead, and its whole path."""
+        count, first = self._odd.get(what, (0, path))
+        self._odd[what] = count + 1, first
+
+    def line(self) -> str:
+        """The line, or nothing where nothing was skipped. What should be data is named first, then what may be."""
+        odd = [
+            f"not read: {path!r} {what}" + (f", like {count - 1:,} {OTHERS}" if count > 1 else "")
+            for what, (count, path) in sorted(self._odd.items())
+        ]
+        return "; ".join([*odd, *([self._kinds_line()] if self._kinds else [])])
+
+    def _kinds_line(self) -> str:
+        ranked = sorted(
+            self._kinds.items(), key=lambda item: (item[0] == (True, OTHERS), item[0][0], -item[1], item[0])
+        )
+        shown = [
+            kind if count == 1 or kind.endswith("/") else f"{count:,} {kind}"
+            for (_, kind), count in ranked[:KINDS_SHOWN]
+        ]
+        rest = sum(count for _, count in ranked[KINDS_SHOWN:])
+        listed = ", ".join(shown) + (f", and {rest:,} {OTHERS}" if rest else "")
+        return f"skipped in the input's folders: {listed}; a glob names what a folder does not stand for"
+
+
 class Inputs:
     """What a list of patterns names. `in_directory` are the globs that a folder stands for.
 
     Links below a folder that is given lead out of it only with `follow_links`
-    (`headrace.stages.sources.objects.within`).
+    (`headrace.stages.sources.objects.confined`).
     """
 
     def __init__(self, patterns: Sequence[str], in_directory: Sequence[str], *, follow_links: bool = False) -> None:
@@ -70,8 +119,8 @@ class Inputs:
         self._stores: dict[str, ObjectStore] = {}
         #: What `streams.expect` has begun to fetch: the fragment's name, and its file.
         self.coming: tuple[bytes, Any] | None = None
-        #: What the newest listing found in folders that it was given, and passed over.
-        self.passed_over = PassedOver()
+        #: What the newest listing found in folders that it was given, and skipped.
+        self.skipped = SkippedFiles()
         for place in self._places:
             known = self._roots.setdefault(place.prefix, place.root)
             if known != place.root:
@@ -80,7 +129,7 @@ class Inputs:
     def __iter__(self) -> Iterator[InputObject]:
         """Every object once, in order of the names. Raises InputError where a pattern names none."""
         last = ""
-        self.passed_over = PassedOver()
+        self.skipped = SkippedFiles()
         listings = [self._some(place) for place in self._places]
         for _, found in heapq.merge(*listings, key=lambda pair: pair[0]):
             if found.uri != last:
@@ -118,7 +167,7 @@ class Inputs:
             self._stores[prefix] = open_store(self._roots[prefix])
         return self._stores[prefix]
 
-    def _some(self, place: Place) -> Iterator[tuple[bytes, InputObject]]:
+    def _some(self, place: InputPlace) -> Iterator[tuple[bytes, InputObject]]:
         """The objects of one pattern with what they are sorted by; at least one."""
         count = 0
         for found in self._remote(place) if place.root else self._local(place):
@@ -127,7 +176,7 @@ class Inputs:
         if not count:
             raise InputError(self._nothing(place))
 
-    def _nothing(self, place: Place) -> str:
+    def _nothing(self, place: InputPlace) -> str:
         """What is wrong with a pattern that names no file, and what to do."""
         if place.root:
             others = itertools.islice(self._below(place), OTHERS_SHOWN + 1) if not is_glob(place.path) else ()
@@ -151,16 +200,16 @@ class Inputs:
         suffixes = [glob.rpartition("*")[2] for glob in self._in_directory]
         packed = [suffix for suffix in suffixes if codec_of(suffix)]
         plain = ", ".join(suffix for suffix in suffixes if suffix not in packed)
-        return plain + (", or .gz or .zst behind these" if packed else "")
+        return plain + (", or these with .gz or .zst" if packed else "")
 
-    def _below(self, place: Place) -> Iterator[str]:
+    def _below(self, place: InputPlace) -> Iterator[str]:
         """The keys of a bucket below a folder."""
         folder = place.path.rstrip("/") + "/" if place.path.rstrip("/") else ""
         return (info.key for info in self._store(place.prefix).list(folder))
 
     # -- files of this machine --
 
-    def _local(self, place: Place) -> Iterator[tuple[bytes, InputObject]]:
+    def _local(self, place: InputPlace) -> Iterator[tuple[bytes, InputObject]]:
         if os.path.isdir(place.path):
             glob: Glob = Folder(_folder_of(place.path), self._in_directory)
         elif os.path.exists(place.path) or not is_glob(place.path):
@@ -171,16 +220,16 @@ class Inputs:
         else:
             glob = Glob.of(place.path)
         root = "" if self._follows else glob.folder
-        for path in _walk(glob, root, "", (), self._pass(glob)):
+        for path in _walk(glob, root, "", (), self._skip(glob)):
             found = file_at(path, root)
             if found is not None:
                 yield order_of(path), found
             elif what := _no_file(path):
-                self.passed_over.add_odd(what, path)
+                self.skipped.add_odd(what, path)
 
     # -- objects of a store --
 
-    def _remote(self, place: Place) -> Iterator[tuple[bytes, InputObject]]:
+    def _remote(self, place: InputPlace) -> Iterator[tuple[bytes, InputObject]]:
         store = self._store(place.prefix)
         folder = place.path.rstrip("/")
         if not is_glob(place.path):
@@ -191,17 +240,17 @@ class Inputs:
             glob: Glob = Folder(folder + "/" if folder else "", self._in_directory)
         else:
             glob = Glob.of(place.path)
-        passed = self._pass(glob)
+        skip = self._skip(glob)
         for info in store.list(glob.folder):
             below = info.key.removeprefix(glob.folder)
             if glob.matches(below):
                 yield order_of(place.prefix + info.key), _object(place, info)
             else:
-                passed(below)
+                skip(below)
 
-    def _pass(self, glob: Glob) -> Callable[[str], None]:
-        """What is told of a path that is no input: of a glob, which names what is wanted, nothing is passed over."""
-        return self.passed_over.add if isinstance(glob, Folder) else lambda _: None
+    def _skip(self, glob: Glob) -> Callable[[str], None]:
+        """Counts a path that is no input. A glob names what is wanted, so nothing is counted for one."""
+        return self.skipped.add if isinstance(glob, Folder) else lambda _: None
 
 
 def first_named(pattern: str, in_directory: Sequence[str], folder: str, names: Sequence[str]) -> str:
@@ -222,7 +271,7 @@ def first_named(pattern: str, in_directory: Sequence[str], folder: str, names: S
     return ""
 
 
-def _query(place: Place) -> dict[str, list[str]]:
+def _query(place: InputPlace) -> dict[str, list[str]]:
     return urllib.parse.parse_qs(place.root.partition("?")[2])
 
 
@@ -254,7 +303,7 @@ def gone(fragment: Fragment) -> FragmentChanged:
     return FragmentChanged(f"{to_path(fragment.uri)!r} is gone since it was listed: put it back")
 
 
-def _object(place: Place, info: ObjectInfo) -> InputObject:
+def _object(place: InputPlace, info: ObjectInfo) -> InputObject:
     return InputObject(place.prefix + info.key, info.size, info.version)
 
 
@@ -296,12 +345,12 @@ def _folder_of(path: str) -> str:
 
 
 def _walk(
-    glob: Glob, root: str, below: str, above: tuple[tuple[int, int], ...], passed: Callable[[str], None]
+    glob: Glob, root: str, below: str, above: tuple[tuple[int, int], ...], skip: Callable[[str], None]
 ) -> Iterator[str]:
     """The paths that the glob names, in the order of their bytes. `above` are the folders that lead here.
 
-    No folder is entered that a link out of `root` leads to. `passed` is told of what the glob does not name, files and
-    whole folders.
+    No folder is entered that a link out of `root` leads to. `skip` is called with each file and folder that the
+    glob does not name.
     """
     folder = glob.folder + below
     try:
@@ -325,11 +374,11 @@ def _walk(
             if glob.matches(below + name):
                 yield folder + name
             else:
-                passed(below + name)
+                skip(below + name)
         elif glob.enters(below + name[:-1]):
-            yield from _walk(glob, root, below + name, (*above, here), passed)
+            yield from _walk(glob, root, below + name, (*above, here), skip)
         else:
-            passed(below + name)
+            skip(below + name)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -343,3 +392,17 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 def explain(error: StoreError, uri: str) -> InputError:
     """A store's error about one object as a fault of the input."""
     return InputError(f"cannot read {uri!r}: {error}")
+
+
+def _kind(path: str) -> tuple[bool, str]:
+    """What a file is counted as: the folder beside the data that it lies in, its name, or its suffix."""
+    *folders, name = path.rstrip("/").split("/")
+    if path.endswith("/"):
+        return True, f"{name}/"
+    if outer := next((folder for folder in folders if folder.startswith((".", "_"))), ""):
+        return True, f"{outer}/"
+    if is_beside(name):
+        return True, name
+    bare, dot, last = name.rpartition(".")
+    before = bare.rpartition(".")
+    return False, (before[1] + before[2] if f".{last}" in _PACKED and before[1] else "") + dot + last

@@ -40,7 +40,7 @@ _QUERY = re.compile(r"\?[a-z_]+=.*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class InputPlace:
     """Where a pattern points to: a store and what follows it. `root` is "" for a path of this machine.
 
     `root` is the URI that opens the store, its query included; `prefix` is what stands before a key in the URI of an
@@ -62,10 +62,10 @@ def split_patterns(text: str) -> list[str]:
     return [part if _is_remote(part) else _absolute(part) for part in parts]
 
 
-def place_of(pattern: str) -> Place:
+def place_of(pattern: str) -> InputPlace:
     """Where a pattern of `split_patterns` points to."""
     if not _is_remote(pattern):
-        return Place(pattern, "", "", _absolute(pattern))
+        return InputPlace(pattern, "", "", _absolute(pattern))
     found = _QUERY.search(pattern)
     query = found.group() if found else ""
     plain = pattern[: len(pattern) - len(query)]
@@ -74,7 +74,7 @@ def place_of(pattern: str) -> Place:
     if not bucket:
         raise InputError(f"input {plain!r} names no bucket: write {scheme}://bucket/folder/*.jsonl")
     prefix = f"{scheme}://{bucket}/"
-    return Place(plain, prefix.rstrip("/") + query, prefix, path)
+    return InputPlace(plain, prefix.rstrip("/") + query, prefix, path)
 
 
 def _is_remote(pattern: str) -> bool:

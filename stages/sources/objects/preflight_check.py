@@ -25,9 +25,9 @@ def preflight(pipeline: Pipeline) -> None:
 
 def _check_input(stage: Stage, pipeline: Pipeline) -> None:
     """Each pattern names files, the first of a kind that the source reads, and none that the run itself writes."""
+    from headrace.stages.sources.objects.confined import PARAMETER
     from headrace.stages.sources.objects.inputs import Inputs, first_named, to_path
     from headrace.stages.sources.objects.patterns import SUFFIXES, check_format, globs_of
-    from headrace.stages.sources.objects.within import PARAMETER
 
     kind, follow = _KINDS[stage.target], bool(stage.parameters.get(PARAMETER))
     for pattern in stage.parameters["input"]:

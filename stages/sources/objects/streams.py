@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self
 
-from headrace.stages.runtime import DamagedInput, DeviceFailed, ForeignInput, InputError, is_device_error, unreadable
-from headrace.stages.sources.objects.ahead import Span, spans_of
+from headrace.stages.runtime import DamagedInput, DeviceFailed, InputError, WrongFormat, is_device_error, unreadable
 from headrace.stages.sources.objects.content import Content
 from headrace.stages.sources.objects.file_magic import HEAD_BYTES, misnamed
 from headrace.stages.sources.objects.inputs import Inputs, changed, file_version, gone, to_path
 from headrace.stages.sources.objects.patterns import WINDOW_BYTES, codec_of
+from headrace.stages.sources.objects.prefetch import FetchedSpan, spans_of
 from headrace.stages.sources.objects.unpack import (
     STEP_BYTES,
     Gzip,
@@ -126,7 +126,7 @@ class RemoteFile(io.RawIOBase):
         #: where it begins, behind what it ends, and its bytes
         self._expected: list[tuple[int, int, Future[bytes]]] = []
         #: parts that are read in turn
-        self._spans: list[Span] = []
+        self._spans: list[FetchedSpan] = []
 
     def readable(self) -> bool:
         """Yes."""
@@ -429,18 +429,18 @@ class InputStream:
         if not known:
             self._raw.seek(self._begin)
             if what := misnamed(self._raw.read(HEAD_BYTES) or b"", codec):
-                return ForeignInput(name, what, f"{codec} stream")
+                return WrongFormat(name, what, f"{codec} stream")
         if isinstance(error, WindowTooLarge):
             what = (
                 f"one with a window above {self._window_bytes_max >> 20} MiB; declare the source with window_bytes_max="
                 "2 << 30, which lets it take as much memory, write it again with zstd --long=27 or less"
             )
-            return ForeignInput(name, what, "zstd stream that can be read")
+            return WrongFormat(name, what, "zstd stream that can be read")
         if isinstance(error, Truncated) and not self._fragment.size:
             return DamagedInput(name, f"it is empty, where a {codec} stream should be")
         if isinstance(error, Truncated):
             return DamagedInput(name, f"the {codec} stream is cut off after about {known} uncompressed bytes")
-        return DamagedInput(name, f"not a sound {codec} stream behind {known} uncompressed bytes ({error})")
+        return DamagedInput(name, f"not a sound {codec} stream after {known} uncompressed bytes ({error})")
 
 
 class EndingStream(InputStream):

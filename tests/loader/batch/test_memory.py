@@ -9,7 +9,7 @@ import pytest
 from headrace.loader.batch.fields import chosen_fields
 from headrace.loader.batch.producer import CHUNK_BYTES, PREFETCH_DEFAULT, PREFETCH_MIN, prefetch_of
 from headrace.loader.loader import Batch, Loader
-from headrace.loader.prefetch.prefetch import Job, Prefetcher
+from headrace.loader.prefetch.batch_prefetcher import BatchPrefetcher, Job
 
 PATIENCE_S = 60.0
 #: in which what must not come would
@@ -91,7 +91,7 @@ def test_items_that_come_several_at_once_count_singly():
         while True:
             yield [Job(several)]
 
-    prefetcher = Prefetcher(jobs(), 6, len)
+    prefetcher = BatchPrefetcher(jobs(), 6, len)
     for _ in range(2):
         assert made.acquire(timeout=PATIENCE_S)
     assert prefetcher.take() == [1] * 4

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from headrace.loader import loader as batches
+from headrace.loader.batch.producer import Iteration
 from headrace.loader.cache import fetch, spans
 from headrace.loader.cache.cache import ShardCache
-from headrace.loader.cache.fetch import Asked, FetchCounts, Pool
+from headrace.loader.cache.fetch import FetchCounts, Pool, first_answer
 from headrace.loader.dataset.dataset import TokenDataset, dataset_in, open_dataset
-from headrace.loader.errors import LoaderClosed
 from headrace.loader.loader import Loader
-from headrace.loader.running import Running
+from headrace.loader.order.errors import LoaderClosed
 from headrace.store.contract.errors import ChecksumMismatch, StoreStalled, StoreUnavailable
 from headrace.store.contract.objects import Capabilities, Stream
 from tests.kits.loader.store import RemoteStore
@@ -125,13 +125,13 @@ def test_a_loader_that_is_closed_while_its_threads_begin_reads_no_more(
     gate = Gate(0)
     loader = Loader(remote(RemoteStore(large_dataset, gate), tmp_path), batch_size=4, prefetch=8)
 
-    def closed_meanwhile(*arguments: Any) -> Running[Any]:
-        running: Running[Any] = Running(*arguments)
+    def closed_meanwhile(*arguments: Any) -> Iteration[Any]:
+        running: Iteration[Any] = Iteration(*arguments)
         assert gate.asked.wait(PATIENCE_S)
         loader.close()
         return running
 
-    monkeypatch.setattr(batches, "Running", closed_meanwhile)
+    monkeypatch.setattr(batches, "Iteration", closed_meanwhile)
     began = time.monotonic()
     with pytest.raises(LoaderClosed, match="while its threads began"):
         next(iter(loader))
@@ -207,9 +207,11 @@ def test_an_answer_that_comes_when_nobody_waits_any_more_is_dropped():
         assert answered.wait(PATIENCE_S)
         return "late"
 
-    asked = Asked(Pool(1), FetchCounts(), ask, lambda answer: dropped.set() if answer == "late" else None)
     with pytest.raises(LoaderClosed, match="iterate the loader anew"):
-        asked.first("key", begun.is_set)
+        first_answer(
+            ask, "key", Pool(1), FetchCounts(),
+            drop=lambda answer: dropped.set() if answer == "late" else None, stopped=begun.is_set,
+        )  # fmt: skip
     answered.set()
     assert dropped.wait(PATIENCE_S)
 

@@ -1,5 +1,6 @@
 """The cache of shards and the reads that fill it."""
 
+import contextlib
 import fcntl
 import os
 import signal
@@ -8,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +17,11 @@ import pytest
 from headrace.loader.cache import fetch
 from headrace.loader.cache.cache import CacheFull, ShardCache
 from headrace.loader.cache.cached_files import evict_file
-from headrace.loader.cache.fetch import Fetch, FetchCounts, Pool
+from headrace.loader.cache.fetch import FetchCounts, Pool, fetch_object
 from headrace.loader.dataset.dataset import TokenDataset, dataset_in, open_dataset
-from headrace.loader.errors import LoaderError
 from headrace.loader.loader import Loader
-from headrace.loader.prefetch.ahead import SAMPLED_ROWS, next_use
+from headrace.loader.order.errors import LoaderError
+from headrace.loader.prefetch.shard_prefetcher import SAMPLED_ROWS, next_use
 from headrace.store.contract.errors import ChecksumMismatch, StoreUnavailable
 from tests.kits.loader.store import RemoteStore
 
@@ -112,7 +114,7 @@ def test_a_part_written_anew_between_look_and_eviction_stays(tmp_path: Path, mon
     assert not part.exists()
 
 
-def test_a_fetch_that_is_interrupted_writes_nothing_afterwards():
+def test_a_fetch_that_is_interrupted_writes_nothing_afterwards(monkeypatch: pytest.MonkeyPatch):
     asked, answered, ended = threading.Event(), threading.Event(), threading.Event()
     written: list[int] = []
 
@@ -124,18 +126,20 @@ def test_a_fetch_that_is_interrupted_writes_nothing_afterwards():
             assert answered.wait(60)
             return bytes(length)
 
-    class Watched(Fetch):
-        def _hedge(self, now: float) -> float:
-            assert asked.wait(60)
-            raise KeyboardInterrupt
+    def interrupt(_requests: object, _now: float) -> float:
+        assert asked.wait(60)
+        raise KeyboardInterrupt
 
-        def _read(self, part: object) -> None:
-            super()._read(part)  # type: ignore[arg-type]
-            ended.set()
+    run = fetch.HedgedRequests._run
 
-    fetch = Watched(Slow(), "key", 100, lambda offset, _: written.append(offset), Pool(1), FetchCounts())  # type: ignore[arg-type]
+    def run_and_say(requests: Any, request: Any) -> None:
+        run(requests, request)
+        ended.set()
+
+    monkeypatch.setattr(fetch.HedgedRequests, "_hedge_late", interrupt)
+    monkeypatch.setattr(fetch.HedgedRequests, "_run", run_and_say)
     with pytest.raises(KeyboardInterrupt):
-        fetch.run()
+        fetch_object(Slow(), "key", 100, lambda offset, _: written.append(offset), Pool(1), FetchCounts())  # type: ignore[arg-type]
     # The file that it wrote to is closed by now, and its number another's.
     answered.set()
     assert ended.wait(60)
@@ -233,7 +237,8 @@ def test_a_slow_part_is_asked_for_again_and_the_first_answer_counts(tmp_path: Pa
     def write(offset: int, data: bytes) -> None:
         got[offset : offset + len(data)] = data
 
-    Fetch(store, "object", 1024, write, Pool(4), counts, part_bytes=256).run(30)  # type: ignore[arg-type]
+    monkeypatch.setattr(fetch, "PART_BYTES", 256)
+    fetch_object(store, "object", 1024, write, Pool(4), counts, timeout_s=30)  # type: ignore[arg-type]
     stuck.set()
     assert bytes(got) == bytes(range(256)) * 4
     assert counts.hedges == 1
@@ -248,12 +253,9 @@ def test_a_store_that_does_not_answer_is_asked_three_times(tmp_path: Path, failu
         if attempt <= failures:
             raise StoreUnavailable("busy")
 
-    run = Fetch(RemoteStore(tmp_path, fail), "object", 10, lambda *_: None, Pool(2), FetchCounts())  # type: ignore[arg-type]
-    if works:
-        run.run(30)
-    else:
-        with pytest.raises(StoreUnavailable, match="busy"):
-            run.run(30)
+    store = RemoteStore(tmp_path, fail)
+    with contextlib.nullcontext() if works else pytest.raises(StoreUnavailable, match="busy"):
+        fetch_object(store, "object", 10, lambda *_: None, Pool(2), FetchCounts(), timeout_s=30)  # type: ignore[arg-type]
 
 
 def test_a_directory_that_others_may_enter_is_refused(tiny_dataset: str, tmp_path: Path):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from headrace.loader.cache.cache import ShardCache
-from headrace.loader.cache.sparse import Sparse
+from headrace.loader.cache.partial_shard import PartialShard
 from headrace.loader.dataset.dataset import TokenDataset, dataset_in
 from headrace.loader.loader import Loader
 from headrace.store.contract.errors import ChecksumMismatch
@@ -68,7 +68,7 @@ def test_a_damaged_block_is_fetched_anew_and_nothing_else(
     assert not [key for key in again.bytes if key.startswith("shards")]
 
 
-@pytest.mark.parametrize("end", ["", ".sparse"])
+@pytest.mark.parametrize("end", ["", ".partial"])
 @pytest.mark.parametrize(
     "damage",
     [
@@ -106,8 +106,10 @@ def test_what_was_fetched_or_checked_here_is_not_checked_again(
     large_dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     checked: list[int] = []
-    is_right = Sparse.is_right
-    monkeypatch.setattr(Sparse, "is_right", lambda sparse, block: checked.append(block) or is_right(sparse, block))
+    is_right = PartialShard.is_right
+    monkeypatch.setattr(
+        PartialShard, "is_right", lambda partial, block: checked.append(block) or is_right(partial, block)
+    )
     dataset = cached(RemoteStore(large_dataset), tmp_path)
     batches(dataset)
     dataset.close()
@@ -125,22 +127,22 @@ def test_what_was_fetched_or_checked_here_is_not_checked_again(
 def test_a_block_counts_as_checked_once_it_was_and_not_before(
     large_dataset: str, filled: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    is_right = Sparse.is_right
+    is_right = PartialShard.is_right
     during: list[bool] = []
 
-    def watched(sparse: Sparse, block: int) -> bool:
+    def watched(partial: PartialShard, block: int) -> bool:
         # another thread that needs the block meanwhile must not take it as it is
-        during.append(sparse.unchecked is not None and bool(sparse.unchecked[block]) and not sparse.is_whole)
-        return is_right(sparse, block)
+        during.append(partial.unchecked is not None and bool(partial.unchecked[block]) and not partial.is_whole)
+        return is_right(partial, block)
 
-    monkeypatch.setattr(Sparse, "is_right", watched)
+    monkeypatch.setattr(PartialShard, "is_right", watched)
     batches(cached(RemoteStore(large_dataset), filled))
     assert during
     assert all(during)
 
 
 def test_who_trusts_the_bytes_has_none_checked(large_dataset: str, filled: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Sparse, "is_right", lambda *_: pytest.fail("a block was checked"))
+    monkeypatch.setattr(PartialShard, "is_right", lambda *_: pytest.fail("a block was checked"))
     store = RemoteStore(large_dataset)
     batches(dataset_in(store, cache=ShardCache(filled), verify=False))  # type: ignore[arg-type]
 

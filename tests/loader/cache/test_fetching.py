@@ -14,11 +14,11 @@ import pytest
 from headrace.loader.cache import fetch
 from headrace.loader.cache.cache import ShardCache
 from headrace.loader.cache.fetch import HEDGE_EVERY, Pool
+from headrace.loader.cache.partial_shard import PartialShard
 from headrace.loader.cache.spans import Spans, _Span
-from headrace.loader.cache.sparse import Sparse
 from headrace.loader.dataset.dataset import TokenDataset, dataset_in, open_dataset
 from headrace.loader.loader import Loader
-from headrace.loader.prefetch import ahead
+from headrace.loader.prefetch import shard_prefetcher
 from headrace.store.contract.errors import StoreUnavailable
 from tests.kits.loader.store import RemoteStore
 
@@ -65,14 +65,13 @@ def test_a_short_part_of_a_shard_without_blocks_is_asked_again(
 ):
     uri = make_dataset(sequences=(40,), seq_len=64, blocks=False)
     monkeypatch.setattr("headrace.loader.cache.fetch.PART_BYTES", 1024)
-    monkeypatch.setattr("headrace.loader.cache.fetch.Fetch.__init__.__defaults__", (1024,))
     dataset = opened(ShortStore(uri, 10, times), tmp_path)
     assert np.array_equal(dataset.rows(0, np.arange(40)), open_dataset(uri).rows(0, np.arange(40)))
     assert dataset.cache is not None
     assert dataset.cache.statistics().retries == times
 
 
-def late_spans(sparse: Sparse, spans: Spans, count: int) -> list[Any]:
+def late_spans(partial: PartialShard, spans: Spans, count: int) -> list[Any]:
     """Spans on their way that have not moved for a long time, and what is asked for from now on."""
     asked: list[Any] = []
     # who opened the shard was woken by the last block that it waited for, and not by the end of that request
@@ -84,8 +83,8 @@ def late_spans(sparse: Sparse, spans: Spans, count: int) -> list[Any]:
     # threads that read blocks may all be stalled, so others ask again
     spans._spare.submit = lambda job, first=False: asked.append(job)  # type: ignore[method-assign, misc]
     long_ago = time.monotonic() - 1000
-    spans._running = [_Span(sparse, at, at + 1, at, moved_at=long_ago) for at in range(count)]
-    spans.counts.asked = count
+    spans._running = [_Span(partial, at, at + 1, at, moved_at=long_ago) for at in range(count)]
+    spans.counts.requests = count
     return asked
 
 
@@ -94,7 +93,7 @@ def test_of_many_stalled_requests_an_eighth_is_asked_again_once(large_dataset: s
     arriving, cache = dataset.shard(1).arriving, dataset.cache
     assert arriving is not None
     assert cache is not None
-    asked = late_spans(arriving.sparse, cache.spans, count := 3 * HEDGE_EVERY)
+    asked = late_spans(arriving.partial, cache.spans, count := 3 * HEDGE_EVERY)
     for _ in range(5):
         cache.spans._hedge(time.monotonic())
     assert len(asked) == cache.statistics().hedges == count // HEDGE_EVERY + 1
@@ -102,8 +101,8 @@ def test_of_many_stalled_requests_an_eighth_is_asked_again_once(large_dataset: s
     assert len(hedged) == len(asked)
     # few requests stall: each of them once, however often one looks
     cache.spans._running = []
-    asked = late_spans(arriving.sparse, cache.spans, 1)
-    cache.spans.counts.asked = 1000
+    asked = late_spans(arriving.partial, cache.spans, 1)
+    cache.spans.counts.requests = 1000
     for _ in range(5):
         cache.spans._hedge(time.monotonic())
     assert len(asked) == 1
@@ -117,31 +116,31 @@ def test_a_block_is_said_to_be_there_once_its_bytes_are(
     dataset = opened(RemoteStore(large_dataset), tmp_path)
     arriving = dataset.shard(1).arriving
     assert arriving is not None
-    sparse, write = arriving.sparse, os.pwritev
-    before = sparse.present.copy()
+    partial, write = arriving.partial, os.pwritev
+    before = partial.present.copy()
     said: list[bool] = []
 
     def watched(descriptor: int, parts: list[memoryview], offset: int) -> int:
-        said.append(bool((sparse.present != before).any()))
+        said.append(bool((partial.present != before).any()))
         # as a disk may, half of it at a time
         data = b"".join(parts)
         return write(descriptor, [data[: max(1, len(data) // 2)]], offset)
 
-    monkeypatch.setattr("headrace.loader.cache.sparse.os.pwritev", watched)
-    offset, length = sparse.table.span(5, 7)
-    sparse.write(5, sparse.remote.get(sparse.key, offset, length))
+    monkeypatch.setattr("headrace.loader.cache.partial_shard.os.pwritev", watched)
+    offset, length = partial.table.span(5, 7)
+    partial.write(5, partial.remote.get(partial.key, offset, length))
     assert len(said) > 2
     assert not any(said)
-    assert sparse.has_all(5, 7)
-    assert sparse.opened.get("", offset, length) == sparse.remote.get(sparse.key, offset, length)
+    assert partial.has_all(5, 7)
+    assert partial.opened.get("", offset, length) == partial.remote.get(partial.key, offset, length)
 
 
 def test_shards_that_the_reader_has_left_behind_are_let_go_of(
     make_dataset: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(ahead, "FIRST_POSITIONS", 8)
-    monkeypatch.setattr(ahead, "STAGE_POSITIONS", 8)
-    monkeypatch.setattr(ahead, "AHEAD_POSITIONS_MIN", 4)
+    monkeypatch.setattr(shard_prefetcher, "FIRST_POSITIONS", 8)
+    monkeypatch.setattr(shard_prefetcher, "STAGE_POSITIONS", 8)
+    monkeypatch.setattr(shard_prefetcher, "AHEAD_POSITIONS_MIN", 4)
     dataset = opened(RemoteStore(make_dataset(sequences=(8,) * 12, seq_len=8)), tmp_path)
     loader = Loader(dataset, batch_size=2, order="sequential", prefetch=1)
     deadline = time.monotonic() + 30

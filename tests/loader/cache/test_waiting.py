@@ -10,9 +10,9 @@ import pytest
 
 from headrace.loader.cache import spans
 from headrace.loader.cache.cache import ShardCache
-from headrace.loader.cache.reach import Reach
+from headrace.loader.cache.coalescing import Coalescing
+from headrace.loader.cache.partial_shard import runs
 from headrace.loader.cache.spans import Arriving, Spans
-from headrace.loader.cache.sparse import runs
 from headrace.loader.dataset.dataset import TokenDataset, dataset_in, open_dataset
 from headrace.store.contract.errors import StoreUnavailable
 from tests.kits.loader.store import RemoteStore
@@ -40,22 +40,22 @@ def short_heads(monkeypatch: pytest.MonkeyPatch):
 
 def test_a_claim_is_of_its_own_blocks_alone(large_dataset: str, tmp_path: Path):
     (other, _), (mine, _) = (on_its_way(remote(large_dataset, tmp_path)) for _ in range(2))
-    assert other.sparse.claim(3, 5)
-    assert [mine.sparse.claim(at, at + 1) for at in range(2, 6)] == [True, False, False, True]
-    other.sparse.let_go(3, 4)
-    assert [mine.sparse.claim(at, at + 1) for at in range(3, 5)] == [True, False]
+    assert other.partial.claim(3, 5)
+    assert [mine.partial.claim(at, at + 1) for at in range(2, 6)] == [True, False, False, True]
+    other.partial.let_go(3, 4)
+    assert [mine.partial.claim(at, at + 1) for at in range(3, 5)] == [True, False]
 
 
 def test_blocks_that_another_process_brought_meanwhile_are_not_asked_for_again(large_dataset: str, tmp_path: Path):
     asked: list[int] = []
     mine, ours = on_its_way(remote(large_dataset, tmp_path, lambda _key, offset, _attempt: asked.append(offset)))
     other, theirs = on_its_way(remote(large_dataset, tmp_path))
-    theirs.wait(other.sparse, [(9, 10)])
+    theirs.wait(other.partial, [(9, 10)])
     asked.clear()
     for end in (10, 12):
-        ours._run(spans._Span(mine.sparse, 9, end, 9, is_forced=True))
-    assert asked == [mine.sparse.table.span(10, 12)[0]]
-    assert mine.sparse.has_all(9, 12)
+        ours._run(spans._Span(mine.partial, 9, end, 9, is_forced=True))
+    assert asked == [mine.partial.table.span(10, 12)[0]]
+    assert mine.partial.has_all(9, 12)
 
 
 def test_a_waiter_wakes_at_the_last_block_or_an_error(
@@ -86,13 +86,13 @@ def test_a_waiter_wakes_at_the_last_block_or_an_error(
 def test_what_is_wanted_comes_though_nobody_waits_for_it(large_dataset: str, tmp_path: Path):
     arriving, _ = on_its_way(remote(large_dataset, tmp_path))
     first, end = (int(side[0]) for side in arriving._rows.bounds(np.array([300])))
-    for share, blocks in ((2.0, (first, end)), (0.0, (0, arriving.sparse.table.count))):
-        arriving.want(np.array([300]), lambda: False, Reach(0, share))
+    for share, blocks in ((2.0, (first, end)), (0.0, (0, arriving.partial.table.count))):
+        arriving.want(np.array([300]), lambda: False, Coalescing(0, share))
         deadline = time.monotonic() + PATIENCE_S
-        while not arriving.sparse.has_all(*blocks):
+        while not arriving.partial.has_all(*blocks):
             assert time.monotonic() < deadline
             threading.Event().wait(0.001)
-        assert arriving.sparse.has_all(0, arriving.sparse.table.count) == (share == 0.0)
+        assert arriving.partial.has_all(0, arriving.partial.table.count) == (share == 0.0)
 
 
 def test_a_row_longer_than_a_block_waits_for_all_between(make_dataset: Callable[..., str], tmp_path: Path):
@@ -102,8 +102,8 @@ def test_a_row_longer_than_a_block_waits_for_all_between(make_dataset: Callable[
     firsts, ends = arriving._rows.bounds(np.arange(8))
     row = int(np.flatnonzero(ends - firsts == 3)[-1])
     first, end = int(firsts[row]), int(ends[row])
-    fetching.wait(arriving.sparse, [(first, first + 1), (end - 1, end)])
-    assert not arriving.sparse.present[first + 1]
+    fetching.wait(arriving.partial, [(first, first + 1), (end - 1, end)])
+    assert not arriving.partial.present[first + 1]
     assert np.array_equal(dataset.rows(1, np.array([row])), open_dataset(uri).rows(1, np.array([row])))
 
 
@@ -138,7 +138,7 @@ def test_a_waiter_for_good_blocks_hears_nothing_of_bad_ones(
     waiting = threading.Thread(target=wait)
     waiting.start()
     assert asked.wait(PATIENCE_S)
-    arriving.sparse.fail(3, 5, StoreUnavailable("of other blocks"))
+    arriving.partial.fail(3, 5, StoreUnavailable("of other blocks"))
     for _ in range(5):
         assert looked.acquire(timeout=PATIENCE_S)
     answered.set()
@@ -150,7 +150,7 @@ def test_a_waiter_for_good_blocks_hears_nothing_of_bad_ones(
 def test_a_stores_failure_towards_another_is_asked_for_again(large_dataset: str, tmp_path: Path):
     dataset = remote(large_dataset, tmp_path)
     arriving, _ = on_its_way(dataset)
-    arriving.sparse.fail(0, arriving.sparse.table.count, StoreUnavailable("some time ago"))
+    arriving.partial.fail(0, arriving.partial.table.count, StoreUnavailable("some time ago"))
     assert np.array_equal(dataset.rows(1, np.array([489])), open_dataset(large_dataset).rows(1, np.array([489])))
 
 
@@ -167,6 +167,6 @@ def test_a_whole_shard_without_such_a_name_is_read(large_dataset: str, tmp_path:
     assert np.array_equal(dataset.rows(1, np.arange(490)), open_dataset(large_dataset).rows(1, np.arange(490)))
     assert refused.wait(PATIENCE_S)
     deadline = time.monotonic() + PATIENCE_S
-    while arriving.sparse.flying.any() or fetching._running:
+    while arriving.partial.flying.any() or fetching._running:
         assert time.monotonic() < deadline
         threading.Event().wait(0.001)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from headrace.loader.dataset.dataset import open_dataset
-from headrace.loader.dataset.growth import known_part
-from headrace.loader.errors import DatasetGrew, StateMismatch
+from headrace.loader.dataset.sources import known_part
 from headrace.loader.loader import Loader
+from headrace.loader.order.errors import DatasetGrew, StateMismatch
 from headrace.loader.trace import trace_document, trace_step
 
 SHAPE: dict[str, Any] = {"batch_size": 4, "block_rows": 8, "window_blocks": 2, "seed": 3}

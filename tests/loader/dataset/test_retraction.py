@@ -10,8 +10,8 @@ import pytest
 
 from headrace.loader.batch.compiled import KERNELS
 from headrace.loader.dataset.dataset import open_dataset
-from headrace.loader.errors import StateMismatch
 from headrace.loader.loader import Batch, Loader, Source
+from headrace.loader.order.errors import StateMismatch
 from headrace.loader.trace import trace_document, trace_step
 
 PAD_ID = 1

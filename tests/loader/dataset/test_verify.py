@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from headrace.loader.cache import cached_files
+from headrace.loader.cache.cached_files import file_checksum
 from headrace.loader.dataset import verify
-from headrace.loader.dataset.verify import Verifier, file_checksum
+from headrace.loader.dataset.verify import Verifier
 from headrace.store.contract.errors import ChecksumMismatch, StoreRefused
 from headrace.store.open import open_store
 
@@ -18,7 +20,7 @@ class Shards:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(verify, "FIRST_BYTES_MAX", 0)
-        monkeypatch.setattr(verify, "CHUNK_BYTES", 10)
+        monkeypatch.setattr(cached_files, "CHUNK_BYTES", 10)
         (folder / "shard").write_bytes(bytes(100))
         self.checksum, _ = file_checksum(str(folder / "shard"))
         (folder / "shard").write_bytes(bytes(99) + b"\1")

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from headrace.loader.errors import DatasetGrew, LoaderError, StateMismatch
 from headrace.loader.loader import Loader, Source
+from headrace.loader.order.errors import DatasetGrew, LoaderError, StateMismatch
 from headrace.loader.order.mixture import Growth, Mixture, Shuffle
-from headrace.loader.order.order import Layout, OrderMode
+from headrace.loader.order.order import OrderMode, SampleLayout
 from headrace.loader.order.plan import Reweighted
-from headrace.loader.prefetch.ahead import next_use
+from headrace.loader.prefetch.shard_prefetcher import next_use
 from headrace.loader.trace import Trace, trace_document, trace_step
 
 SHUFFLE = Shuffle(3, OrderMode.WINDOWED, 2, 4)
@@ -44,8 +44,8 @@ def grown_mixtures(draw: st.DrawFn) -> tuple[list[list[int]], list[tuple[int, in
     return shards, growths[::-1], changes
 
 
-def layout(shards: list[int]) -> Layout:
-    return Layout(np.array(shards))
+def layout(shards: list[int]) -> SampleLayout:
+    return SampleLayout(np.array(shards))
 
 
 def made(

@@ -5,15 +5,15 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from headrace.loader.order.mixture import KEPT_MAX, PERIOD_MAX, TABLE_MAX, Mixture, Schedule, Shuffle, period_counts
-from headrace.loader.order.order import Layout, Order, OrderMode
+from headrace.loader.order.order import Order, OrderMode, SampleLayout
 from headrace.loader.order.plan import Reweighted
 
 SHUFFLE = Shuffle(3, OrderMode.WINDOWED, 4, 8)
 weights_lists = st.lists(st.integers(1, 60).map(lambda n: n / 10), min_size=1, max_size=8)
 
 
-def layout(*sequences: int) -> Layout:
-    return Layout(np.array(sequences))
+def layout(*sequences: int) -> SampleLayout:
+    return SampleLayout(np.array(sequences))
 
 
 def test_decimal_weights_have_the_period_of_their_common_denominator():

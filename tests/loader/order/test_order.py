@@ -3,14 +3,14 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from headrace.loader.batch.compiled import KERNELS
-from headrace.loader.order.order import SAMPLES_MAX, Layout, Order, OrderMode, Permutation, derive_key, walk_forth
+from headrace.loader.order.order import SAMPLES_MAX, Order, OrderMode, Permutation, SampleLayout, derive_key, walk_forth
 
 ANY_SIZE = st.one_of(st.integers(1, 3000), st.integers(1, 1_000_000))
 
 
-def layout_of(samples: int, shards: int = 3) -> Layout:
+def layout_of(samples: int, shards: int = 3) -> SampleLayout:
     cuts = np.sort(np.random.default_rng(samples).integers(0, samples + 1, shards - 1))
-    return Layout(np.diff(np.concatenate(([0], cuts, [samples]))))
+    return SampleLayout(np.diff(np.concatenate(([0], cuts, [samples]))))
 
 
 def rows_of(order: Order, positions: np.ndarray) -> np.ndarray:
@@ -158,7 +158,7 @@ def test_an_order_is_a_bijection_with_any_blocks_and_windows(
 
 @pytest.mark.parametrize("mode", OrderMode)
 def test_an_order_of_a_million_million_has_distinct_findable_rows(mode: OrderMode):
-    order = Order(Layout(np.full(1000, 10**9) + (np.arange(1000) == 999)), 1, 2, mode)
+    order = Order(SampleLayout(np.full(1000, 10**9) + (np.arange(1000) == 999)), 1, 2, mode)
     ends = np.array([0, 10**12], dtype=np.uint64)
     run = np.arange(5 * 10**11, 5 * 10**11 + 50_000, dtype=np.uint64)
     scattered = np.random.default_rng(0).integers(0, 10**12, 50_000, dtype=np.uint64)
@@ -196,21 +196,21 @@ def test_seed_and_pass_each_give_an_unrelated_order():
 
 
 def test_the_full_order_looks_uniform_to_chi_square():
-    order = Order(Layout(np.array([100_000])), 11, 0, OrderMode.FULL)
+    order = Order(SampleLayout(np.array([100_000])), 11, 0, OrderMode.FULL)
     cells = np.histogram2d(np.arange(100_000), rows_of(order, np.arange(100_000)), bins=20)[0]
     chi = float(((cells - 250) ** 2 / 250).sum())
     assert 361 - 5 * np.sqrt(2 * 361) < chi < 361 + 5 * np.sqrt(2 * 361)
 
 
 def test_neighbours_in_the_full_order_come_from_unrelated_places():
-    rows = rows_of(Order(Layout(np.array([100_000])), 4, 0, OrderMode.FULL), np.arange(100_000))
+    rows = rows_of(Order(SampleLayout(np.array([100_000])), 4, 0, OrderMode.FULL), np.arange(100_000))
     assert abs(np.corrcoef(rows[1:], rows[:-1])[0, 1]) < 0.02
     assert (np.abs(np.diff(rows)) < 10).mean() < 0.0005
 
 
 @pytest.mark.parametrize("mode", OrderMode)
 def test_the_order_of_a_construction_never_changes(mode: OrderMode):
-    order = Order(Layout(np.array([70, 0, 33])), 42, 7, mode, 4, 8)
+    order = Order(SampleLayout(np.array([70, 0, 33])), 42, 7, mode, 4, 8)
     expected = {
         OrderMode.SEQUENTIAL: [0, 1, 2, 3, 4, 5, 6, 7],
         OrderMode.WINDOWED: [36, 13, 38, 43, 35, 32, 73, 45],
@@ -225,7 +225,7 @@ def test_a_position_past_the_end_is_refused():
 
 
 def test_a_row_outside_of_its_shard_has_no_position():
-    order = Order(Layout(np.array([4, 6])))
+    order = Order(SampleLayout(np.array([4, 6])))
     with pytest.raises(IndexError, match="outside of its shard"):
         order.inverse(np.array([0]), np.array([4]))
     with pytest.raises(IndexError, match="shards 0 to 1"):
@@ -240,7 +240,7 @@ def test_a_negative_argument_of_an_order_is_refused(field: str):
 
 def test_the_root_depends_on_the_shards_and_on_their_identity():
     roots = {
-        Layout(np.array(counts), identity).root
+        SampleLayout(np.array(counts), identity).root
         for counts, identity in (
             ([3, 4], b""),
             ([4, 3], b""),
@@ -253,7 +253,7 @@ def test_the_root_depends_on_the_shards_and_on_their_identity():
 
 
 def test_a_layout_keeps_eight_bytes_a_shard():
-    assert Layout(np.full(1000, 10**9)).ends.nbytes == 8000
+    assert SampleLayout(np.full(1000, 10**9)).ends.nbytes == 8000
 
 
 def spread_of_batch_means(order: Order, batch: int) -> float:
@@ -265,12 +265,12 @@ def spread_of_batch_means(order: Order, batch: int) -> float:
 
 @pytest.mark.parametrize("window_blocks", [64, 256, 1024])
 def test_a_window_spreads_batches_as_the_documentation_says(window_blocks: int):
-    order = Order(Layout(np.full(100, 3000)), 1, 0, OrderMode.WINDOWED, window_blocks, 16)
+    order = Order(SampleLayout(np.full(100, 3000)), 1, 0, OrderMode.WINDOWED, window_blocks, 16)
     assert spread_of_batch_means(order, 128) == pytest.approx(np.sqrt(1 + 128 / window_blocks), rel=0.1)
 
 
 def test_the_full_order_spreads_batches_as_independent_draws_do():
-    order = Order(Layout(np.full(100, 3000)), 1, 0, OrderMode.FULL)
+    order = Order(SampleLayout(np.full(100, 3000)), 1, 0, OrderMode.FULL)
     assert spread_of_batch_means(order, 128) == pytest.approx(1, abs=0.05)
 
 
@@ -305,7 +305,7 @@ def test_compiled_and_plain_location_of_windowed_orders_agree(
     counts: list[int], window_blocks: int, block_rows: int, seed: int, data: st.DataObject
 ):
     assert KERNELS.wait(300), KERNELS.error
-    layout = Layout(np.array(counts, dtype=np.int64))
+    layout = SampleLayout(np.array(counts, dtype=np.int64))
     first = data.draw(st.integers(0, layout.samples - 1))
     neighbours = np.arange(first, min(first + 200, layout.samples))
     scattered = data.draw(st.lists(st.integers(0, layout.samples - 1), max_size=50))

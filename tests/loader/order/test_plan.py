@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from headrace.loader.order.plan import Cut, Hosted, LastBatch, Offered, Reading, Recut, Skipped, Timeline
+from headrace.loader.order.plan import Cut, Hosted, LastBatch, Offered, ReadAt, Recut, Skipped, Timeline
 
 skips = st.lists(st.builds(Skipped, st.integers(0, 120), st.integers(0, 40)), max_size=4)
 
@@ -37,7 +37,7 @@ def test_steps_and_readings_are_what_dealing_out_by_hand_gives(
 ):
     position = step = 0
     events: list[Recut | Skipped] = list(skipped)
-    read: dict[int, Reading] = {}
+    read: dict[int, ReadAt] = {}
     steps: dict[int, list[int]] = {}
     for batch_size, world_size, last, count in [*cuts, (2, 2, LastBatch.DROP, 12)]:
         cut = Cut(batch_size, world_size, last)
@@ -52,7 +52,7 @@ def test_steps_and_readings_are_what_dealing_out_by_hand_gives(
             empty = 0
             taken = left[: cut.stride]
             for at, p in enumerate(taken):
-                read[p] = Reading(step, pass_, at // batch_size, at % batch_size)
+                read[p] = ReadAt(step, pass_, at // batch_size, at % batch_size)
             steps[step] = taken
             position = taken[-1] + 1 if len(taken) < len(left) else (pass_ + 1) * samples
             step, count = step + 1, count - 1
@@ -71,7 +71,7 @@ def test_a_step_before_the_journal_or_of_no_samples_does_not_exist():
 def test_a_returning_world_size_before_a_step_cuts_nothing():
     there, elsewhere = Cut(2, 1, LastBatch.DROP), Cut(3, 1, LastBatch.DROP)
     timeline = Timeline(10, [Recut(0, 0, there), Recut(0, 0, elsewhere), Recut(0, 0, there)])
-    assert timeline.reading(5) == Reading(2, 0, 0, 1)
+    assert timeline.reading(5) == ReadAt(2, 0, 0, 1)
 
 
 def test_far_steps_are_found_at_once_and_none_past_the_end():

@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
-from headrace.loader.errors import LoaderClosed, LoaderError
-from headrace.loader.prefetch.prefetch import Job, Prefetcher
+from headrace.loader.order.errors import LoaderClosed, LoaderError
+from headrace.loader.prefetch.batch_prefetcher import BatchPrefetcher, Job
 
 PATIENCE_S = 60.0
 DEPTH = 4
@@ -23,7 +23,7 @@ def ready() -> bool:
     return True
 
 
-def beside(second: Callable[[], Iterable[int]]) -> Prefetcher[int]:
+def beside(second: Callable[[], Iterable[int]]) -> BatchPrefetcher[int]:
     """Of two jobs the first ends once the second was begun; it gives 1."""
     begun = threading.Event()
 
@@ -35,7 +35,7 @@ def beside(second: Callable[[], Iterable[int]]) -> Prefetcher[int]:
         begun.set()
         yield from second()
 
-    return Prefetcher(iter([[Job(first), Job(then, ready)]]), 4)
+    return BatchPrefetcher(iter([[Job(first), Job(then, ready)]]), 4)
 
 
 class Gate:
@@ -58,7 +58,7 @@ class Gate:
 
 
 def test_items_come_in_order_and_then_the_end():
-    prefetcher = Prefetcher(each(range(100)), 3)
+    prefetcher = BatchPrefetcher(each(range(100)), 3)
     assert [prefetcher.take() for _ in range(100)] == list(range(100))
     with pytest.raises(StopIteration):
         prefetcher.take()
@@ -67,7 +67,7 @@ def test_items_come_in_order_and_then_the_end():
 
 def test_no_more_is_made_ahead_than_depth_and_one():
     gate = Gate()
-    prefetcher = Prefetcher(each(gate.items()), 2)
+    prefetcher = BatchPrefetcher(each(gate.items()), 2)
     for _ in range(3):
         assert gate.reached.acquire(timeout=PATIENCE_S)
     assert gate.made == 3
@@ -78,14 +78,14 @@ def test_no_more_is_made_ahead_than_depth_and_one():
 
 
 def test_an_item_heavier_than_the_depth_comes_alone():
-    prefetcher = Prefetcher(each([7, 8]), 4, lambda item: item)
+    prefetcher = BatchPrefetcher(each([7, 8]), 4, lambda item: item)
     assert [prefetcher.take(PATIENCE_S), prefetcher.take(PATIENCE_S)] == [7, 8]
     prefetcher.close()
 
 
 def test_a_depth_of_nothing_is_refused():
     with pytest.raises(ValueError, match="at least 1 item, got 0"):
-        Prefetcher(each([]), 0)
+        BatchPrefetcher(each([]), 0)
 
 
 def test_a_job_not_said_ready_runs_in_the_thread():
@@ -97,7 +97,7 @@ def test_an_error_of_the_source_comes_after_the_items_before_it():
         yield 1
         raise OSError("the disk is gone")
 
-    prefetcher = Prefetcher(each(source()), 4)
+    prefetcher = BatchPrefetcher(each(source()), 4)
     assert prefetcher.take() == 1
     with pytest.raises(OSError, match="the disk is gone"):
         prefetcher.take()
@@ -105,7 +105,7 @@ def test_an_error_of_the_source_comes_after_the_items_before_it():
 
 
 def test_closing_ends_a_thread_that_waits_for_room():
-    prefetcher = Prefetcher(each(range(100)), 1)
+    prefetcher = BatchPrefetcher(each(range(100)), 1)
     prefetcher.take()
     prefetcher.close()
     assert not prefetcher.alive
@@ -115,7 +115,7 @@ def test_closing_ends_a_thread_that_waits_for_room():
 
 def test_a_source_that_gives_nothing_is_reported_after_the_deadline():
     gate = Gate()
-    prefetcher = Prefetcher(each(gate.blocked()), 1)
+    prefetcher = BatchPrefetcher(each(gate.blocked()), 1)
     with pytest.raises(LoaderError, match="no batch came"):
         prefetcher.take(stall_s=0.01)
     gate.open.set()
@@ -170,7 +170,7 @@ def test_behind_a_failed_job_no_other_is_run():
         assert failed.wait(PATIENCE_S)
         yield [Job(lambda: ran.append(2) or [2])]
 
-    prefetcher = Prefetcher(source(), 4)
+    prefetcher = BatchPrefetcher(source(), 4)
     assert prefetcher.take() == 1
     with pytest.raises(OSError, match="the disk is gone"):
         prefetcher.take()
@@ -191,7 +191,7 @@ def test_a_closed_iteration_lets_go_of_all_items():
     seen, given = (weakref.ref(one) for one in (made, waits))
     jobs = deque([[Job(partial(list[Item], [made])), Job(partial(list[Item], [waits]))]])
     del made, waits
-    prefetcher = Prefetcher(iter(jobs.popleft, None), 1)  # type: ignore[arg-type]
+    prefetcher = BatchPrefetcher(iter(jobs.popleft, None), 1)  # type: ignore[arg-type]
     with prefetcher._changed:
         assert prefetcher._changed.wait_for(lambda: prefetcher._held == 1, PATIENCE_S)
     prefetcher.close()
@@ -215,7 +215,7 @@ def test_the_taker_does_not_run_ahead_without_end():
         return [number]
 
     jobs = [Job(first), *(Job(lambda number=number: later(number), ready) for number in range(1, 50))]  # type: ignore[misc]
-    prefetcher = Prefetcher(iter([jobs]), DEPTH)
+    prefetcher = BatchPrefetcher(iter([jobs]), DEPTH)
     assert began.wait(PATIENCE_S)
     taken: list[int] = []
     taker = threading.Thread(target=lambda: taken.append(prefetcher.take()))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from headrace.loader.cache.cache import ShardCache
-from headrace.loader.cache.reach import ON_DISK, Reach, joined
+from headrace.loader.cache.coalescing import ON_DISK, Coalescing, joined
 from headrace.loader.dataset import mapped
 from headrace.loader.dataset.dataset import dataset_in, open_dataset
 from headrace.loader.dataset.mapped import MappedRows, mapping_of
@@ -24,7 +24,7 @@ from tests.kits.loader.store import RemoteStore
 
 WAIT_S = 30.0
 WINDOW, LEAD, LOOK = 64, 32, 16
-ROWS_ALONE = Reach(0, 1.0)
+ROWS_ALONE = Coalescing(0, 1.0)
 
 
 class Disk:
@@ -37,8 +37,8 @@ class Disk:
     def count(self) -> int:
         return self.reads
 
-    def note(self, rows_of: MappedRows, rows: I64, reach: Reach) -> None:
-        assert reach == ON_DISK
+    def note(self, rows_of: MappedRows, rows: I64, coalescing: Coalescing) -> None:
+        assert coalescing == ON_DISK
         self.asked += [(str(rows_of._path), int(row)) for row in rows]
 
 
@@ -46,8 +46,8 @@ class Disk:
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     found = Disk()
 
-    def noted(rows_of: MappedRows, rows: I64, reach: Reach) -> None:
-        found.note(rows_of, rows, reach)
+    def noted(rows_of: MappedRows, rows: I64, coalescing: Coalescing) -> None:
+        found.note(rows_of, rows, coalescing)
 
     monkeypatch.setattr(MappedRows, "read_ahead", noted)
     monkeypatch.setattr(readahead, "WINDOW_POSITIONS", WINDOW)
@@ -156,10 +156,10 @@ def gate(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, 
     """(set when something is asked for, lets it go on)."""
     at_gate, opened = threading.Event(), threading.Event()
 
-    def held(rows_of: MappedRows, rows: I64, reach: Reach) -> None:
+    def held(rows_of: MappedRows, rows: I64, coalescing: Coalescing) -> None:
         at_gate.set()
         assert opened.wait(WAIT_S)
-        disk.note(rows_of, rows, reach)
+        disk.note(rows_of, rows, coalescing)
 
     monkeypatch.setattr(MappedRows, "read_ahead", held)
     return at_gate, opened
@@ -280,7 +280,7 @@ def test_the_kernel_is_told_of_the_very_bytes_of_the_rows(large_dataset: str, mo
         found = b"".join(data[offset : offset + length] for offset, length in told)
         assert found == shard.tokens[rows].tobytes()
         told.clear()
-        shard.mapped.read_ahead(rows, Reach(100 * shard.tokens[0].nbytes, 1.0))
+        shard.mapped.read_ahead(rows, Coalescing(100 * shard.tokens[0].nbytes, 1.0))
         assert [length // shard.tokens[0].nbytes for _, length in told] == [100, 1]
         told.clear()
 

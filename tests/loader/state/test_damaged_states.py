@@ -8,7 +8,7 @@ import pytest
 
 from headrace.cli.commands.trace import loader_state_in
 from headrace.client.errors import CliError
-from headrace.loader.errors import LoaderError
+from headrace.loader.order.errors import LoaderError
 from headrace.loader.order.plan import POSITIONS_MAX
 from headrace.loader.state.state import DEPTH_MAX, find_state, parse_journal, place_of, unpacked
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.loader.errors import LoaderError, StateMismatch
 from headrace.loader.loader import Loader, Source
+from headrace.loader.order.errors import LoaderError, StateMismatch
 from headrace.loader.trace import Trace
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from headrace.loader.errors import LoaderError
 from headrace.loader.loader import Loader
+from headrace.loader.order.errors import LoaderError
 
 torch = pytest.importorskip("torch")
 

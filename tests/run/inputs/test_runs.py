@@ -53,7 +53,7 @@ def test_a_run_over_every_format_with_bad_records_ends_well(tmp_path: pathlib.Pa
         files.write(folder / name, b"no record at all")
     report = balance(run(tmp_path, "in"))
     (note,) = report["warnings"]
-    assert ": passed over in the input's folders: 2 .jsonl.bz2, .gitattributes, README.md, _SUCCESS; a glob" in note
+    assert ": skipped in the input's folders: 2 .jsonl.bz2, .gitattributes, README.md, _SUCCESS; a glob" in note
     assert report["records_read"] == 63 + 60 + 60 + 22 + 20 + 1 + 1
     assert (report["kept"], report["filtered"], report["quarantined"]) == (60 * 3 + 20 + 20 + 1, 2, 4)
     assert report["balanced"]

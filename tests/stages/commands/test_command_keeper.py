@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.stages.commands.process import CommandFailedError, CommandProcess, Keeper
+from headrace.stages.commands.process import CommandFailedError, CommandProcess, KeeperProcess
 
 DEADLINE_S = 30.0
 #: Two seconds are promised; the rest is for a machine on which others work.
@@ -33,8 +33,8 @@ LEAVES = (
 )
 TASK = """
 import os, sys, threading
-from headrace.stages.commands.process import CommandProcess, Keeper
-process = CommandProcess(Keeper(sys.argv[1:]), [0])
+from headrace.stages.commands.process import CommandProcess, KeeperProcess
+process = CommandProcess(KeeperProcess(sys.argv[1:]), [0])
 print("started", flush=True)
 threading.Event().wait()
 """
@@ -67,21 +67,21 @@ def ends(descriptor: int, within_s: float = END_S) -> bool:
 
 
 @pytest.fixture
-def keeper(tmp_path: Path) -> Iterator[Keeper]:
-    made = Keeper(arguments(tmp_path / "told"))
+def keeper(tmp_path: Path) -> Iterator[KeeperProcess]:
+    made = KeeperProcess(arguments(tmp_path / "told"))
     yield made
     if made.lives:
         made.close()
 
 
-def test_what_a_command_left_behind_ends_when_the_command_is_ended(tmp_path: Path, keeper: Keeper) -> None:
+def test_what_a_command_left_behind_ends_when_the_command_is_ended(tmp_path: Path, keeper: KeeperProcess) -> None:
     process = CommandProcess(keeper, [0])
     left = grandchild(tmp_path / "told")
     process.kill()
     assert ends(left, 0.0)
 
 
-def test_what_a_command_left_ends_with_the_command(tmp_path: Path, keeper: Keeper) -> None:
+def test_what_a_command_left_ends_with_the_command(tmp_path: Path, keeper: KeeperProcess) -> None:
     process = CommandProcess(keeper, [0])
     left = grandchild(tmp_path / "told")
     process.finish()
@@ -91,7 +91,7 @@ def test_what_a_command_left_ends_with_the_command(tmp_path: Path, keeper: Keepe
     assert ends(left, 0.0)
 
 
-def test_a_keeper_starts_one_command_after_the_other(tmp_path: Path, keeper: Keeper) -> None:
+def test_a_keeper_starts_one_command_after_the_other(tmp_path: Path, keeper: KeeperProcess) -> None:
     for _ in range(2):
         process = CommandProcess(keeper, [0])
         said: list[bytes] = []
@@ -106,13 +106,13 @@ def test_a_keeper_starts_one_command_after_the_other(tmp_path: Path, keeper: Kee
 
 
 def test_a_command_that_does_not_exist_says_so() -> None:
-    keeper = Keeper(["/no/such/command"])
+    keeper = KeeperProcess(["/no/such/command"])
     with pytest.raises(CommandFailedError, match="No such file or directory: '/no/such/command'"):
         CommandProcess(keeper, [0])
     keeper.close()
 
 
-def test_a_killed_keeper_takes_its_command_and_says_so(tmp_path: Path, keeper: Keeper) -> None:
+def test_a_killed_keeper_takes_its_command_and_says_so(tmp_path: Path, keeper: KeeperProcess) -> None:
     process = CommandProcess(keeper, [0])
     left, command = grandchild(tmp_path / "told"), os.pidfd_open(process.pid)
     keeper._process.send_signal(signal.SIGKILL)

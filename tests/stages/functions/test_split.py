@@ -18,6 +18,7 @@ from headrace.stages.library import stages as library
 from headrace.stages.library.stages import map_batches, map_records
 from headrace.stages.runtime.batch import PART, QUARANTINED, ROW, Batch, join_verdicts, make_verdicts
 from headrace.stages.runtime.build import build_stage, process_safely
+from headrace.stages.runtime.contract import Transform
 from headrace.stages.runtime.errors import StageContractError
 from headrace.stages.shipping.preview_run import preview
 from headrace.stages.sinks.sidecars import count_fates
@@ -125,7 +126,7 @@ def test_the_gravest_verdict_of_parts_speaks_for_a_lost_record(batch_of: MakeBat
 def test_a_part_that_is_lost_or_repeated_is_found(batch_of: MakeBatch) -> None:
     batch = process_safely(stage("words", splits=True), batch_of(["a b c"]), "words")
 
-    class Loses:
+    class Loses(Transform):
         def process(self, batch: Batch) -> Batch:
             return replace(batch, rows=batch.rows.slice(1))
 

@@ -15,6 +15,7 @@ from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Stage, StageKind
 from headrace.stages.runtime.batch import Batch
 from headrace.stages.runtime.build import build_stage, process_safely
+from headrace.stages.runtime.contract import Transform
 from headrace.stages.runtime.errors import StageContractError
 
 MakeBatch = Callable[..., Batch]
@@ -63,7 +64,7 @@ def custom(function: str, kind: str = "Records") -> object:
     return build_stage(stage, MODULES)
 
 
-class Picky:
+class Picky(Transform):
     """Raises on a batch that holds a text of "bad"; filters "drop"."""
 
     def __init__(self) -> None:
@@ -103,7 +104,7 @@ def test_an_answer_that_does_not_balance_names_the_stage(batch_of: MakeBatch, fu
             return batch.with_rows(pa.Table.from_batches([batch.rows, batch.rows]).combine_chunks().to_batches()[0])
         return batch.with_rows(batch.rows.set_column(0, "__row", pc.add(batch.rows.column(0), 7)))
 
-    class Spoiler:
+    class Spoiler(Transform):
         def process(self, batch: Batch) -> Batch:
             return spoil(batch)
 
@@ -112,7 +113,7 @@ def test_an_answer_that_does_not_balance_names_the_stage(batch_of: MakeBatch, fu
 
 
 def test_a_stages_counts_are_single_where_a_record_raises(batch_of: MakeBatch) -> None:
-    class Counting:
+    class Counting(Transform):
         def process(self, batch: Batch) -> Batch:
             counted = batch.counted("lengths", "long", batch.rows.num_rows).counted("lengths", "short", 0)
             if "bad" in batch.rows.column("text").to_pylist():

@@ -10,6 +10,7 @@ import pytest
 from headrace.pipeline.graph import Pipeline
 from headrace.stages.library.stages import map_batches, read_jsonl, write_jsonl
 from headrace.stages.runtime.batch import Batch
+from headrace.stages.runtime.contract import Transform
 from headrace.worker.task.chain import Chain, StageStatistics, Watch
 
 #: Processor time that a stage takes, at least, in the tests.
@@ -64,12 +65,15 @@ def test_what_another_thread_spends_meanwhile_is_not_counted() -> None:
     assert mine.cpu_s < SPENT_S
 
 
-class Employer:
+class Employer(Transform):
     """A stage that has had others work for it."""
 
     spent = 1.0
 
-    def elsewhere_s(self) -> float:
+    def process(self, batch: Batch) -> Batch:
+        return batch
+
+    def delegated_cpu_s(self) -> float:
         return self.spent
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.stages.runtime.columns import as_column
+from headrace.stages.runtime.batch import as_column
 
 
 @pytest.mark.parametrize("kind", ["int32", "int64", "uint16", "uint32", "float64"])
@@ -46,7 +46,7 @@ PLAIN = """
 import sys
 import numpy as np
 import pyarrow as pa
-from headrace.stages.runtime.columns import as_column
+from headrace.stages.runtime.batch import as_column
 as_column(np.arange(3))
 print("numpy.ma" in sys.modules)
 """

@@ -12,6 +12,7 @@ from hypothesis import given, strategies as st
 from headrace.stages.library import stages
 from headrace.stages.runtime.batch import Batch
 from headrace.stages.runtime.build import build_stage, process_safely
+from headrace.stages.runtime.contract import Transform
 from headrace.stages.runtime.samples import SAMPLE_CHARACTERS_MAX, SAMPLES_MAX, draw, merge, rank
 from headrace.stages.sinks.sidecars import write_sidecars
 from headrace.stages.sinks.tokens import TokenSink
@@ -72,7 +73,7 @@ def test_a_sample_is_drawn_by_id_and_not_by_what_comes_first() -> None:
 def test_a_long_text_is_cut_and_a_quarantined_record_is_no_sample(
     tmp_path: Any, batch_of: Callable[..., Batch]
 ) -> None:
-    class Refuses:
+    class Refuses(Transform):
         def process(self, batch: Batch) -> Batch:
             if batch.rows.num_rows > 1 or batch.rows.column("id")[0].as_py() == "r0":
                 raise ValueError("no")

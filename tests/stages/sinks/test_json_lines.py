@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
-from headrace.stages.sinks.json_lines import json_lines
+from headrace.stages.sinks.texts import json_lines
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 ROW = st.tuples(TEXT, st.one_of(st.none(), TEXT), st.sampled_from([None, "", '{"n":1}', '{"a":"\\n","b":[]}']))

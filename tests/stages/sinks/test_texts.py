@@ -16,7 +16,7 @@ import pytest
 from headrace.stages.library.stages import read, read_jsonl
 from headrace.stages.runtime.batch import Batch
 from headrace.stages.runtime.build import build_stage
-from headrace.stages.runtime.contract import Shard
+from headrace.stages.runtime.contract import WrittenShard
 from headrace.stages.runtime.errors import StageContractError
 from headrace.stages.sinks.sidecars import create_object, documents_table
 from headrace.stages.sinks.texts import DocumentSink, JsonlSink
@@ -168,14 +168,14 @@ def test_equal_records_in_other_batches_give_equal_objects(
 ) -> None:
     for name, value in (("ROW_GROUP_BYTES", 700), ("WINDOW_BYTES", 90), ("FRAME_BYTES", 400)):
         monkeypatch.setattr(f"headrace.stages.sinks.texts.{name}", value)
-    written: list[Shard] = []
+    written: list[WrittenShard] = []
     for number, sizes in enumerate(([60], [1] * 60, [7, 40, 13])):
         store, sink = open_store(str(tmp_path / str(number))), kind("sink", shard_bytes=500)
         batches = many(batch_of, sizes)
         written.append(sink.write(batches, store, "p/"))
-        shelved = [sink.shelve(batch, store) for batch in batches[::-1]]
-        assert len({id(batch.scratch) for batch in shelved}) > 1 or number == 0
-        written.append(sink.write(shelved, store, "p/"))
+        spilled = [sink.spill(batch, store) for batch in batches[::-1]]
+        assert len({id(batch.scratch) for batch in spilled}) > 1 or number == 0
+        written.append(sink.write(spilled, store, "p/"))
     assert all(shard == written[0] for shard in written)
     assert (written[0].counts.kept, written[0].counts.filtered) == (40, 20)
 
@@ -253,7 +253,7 @@ def test_a_shard_of_larger_row_groups_is_made_again_as_it_was(
     batches = many(batch_of, [20, 40])
     store = open_store(str(tmp_path))
     older = kind("sink")
-    assert older.as_before()
+    assert older.use_older_layout()
     named = {item.role: item for item in older.write(batches, store, "shards/0/").objects}
     now = {item.role: item for item in kind("sink").write(batches, store, "shards/0/").objects}
     assert named["documents"] != now["documents"]
@@ -272,7 +272,7 @@ def test_what_no_layout_gives_is_compared_with_the_newest(
     closed = Closed("sink", "", 0, (), tuple(named.values()), Counts())
     sink = kind("sink")
     assert _written(sink, batches, open_store(str(tmp_path / "again")), closed, named) == now
-    assert not sink.as_before()
+    assert not sink.use_older_layout()
 
 
 @pytest.mark.parametrize("kind", [DocumentSink, JsonlSink])
@@ -285,15 +285,15 @@ def test_a_shard_is_gathered_and_written_in_less_memory_than_it_has(
     monkeypatch.setattr("headrace.stages.sinks.texts.ROW_GROUP_BYTES", 1 << 20)
     sink, store = kind("sink"), open_store(str(tmp_path))
     text = random.Random(1).randbytes(10_000).hex()
-    shelved = [sink.shelve(batch_of([text] * 25, first=first), store) for first in range(0, 1000, 25)]
+    spilled = [sink.spill(batch_of([text] * 25, first=first), store) for first in range(0, 1000, 25)]
     size = sum(sink.measure(batch_of([text])) for _ in range(1000))
     tracemalloc.start()
     try:
-        shard = sink.write(shelved, store, "s/")
+        shard = sink.write(spilled, store, "s/")
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert shard.counts.kept == 1000
     assert size > 19 << 20
-    assert sum(batch.rows.get_total_buffer_size() for batch in shelved) < size / 100
+    assert sum(batch.rows.get_total_buffer_size() for batch in spilled) < size / 100
     assert peak_bytes < 8 << 20

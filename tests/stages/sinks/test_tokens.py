@@ -156,35 +156,35 @@ def test_a_shard_without_block_checksums_is_made_again_equal(tmp_path: pathlib.P
         assert _written(sink(), batches, open_store(str(tmp_path / "scratch")), closed, named) == named
 
 
-def test_a_shelved_batch_gives_the_shard_that_it_gives_unshelved(tmp_path: pathlib.Path, batch_of: MakeBatch) -> None:
+def test_a_spilled_batch_gives_the_shard_that_it_gives_unshelved(tmp_path: pathlib.Path, batch_of: MakeBatch) -> None:
     store = open_store(str(tmp_path))
     batches = [
         with_tokens(batch_of(["a", "b", "c"], first=first), [[first] * 40, [], [1, 2, 3]]) for first in (0, 3, 6)
     ]
     for size in (1, 1 << 20):  # a scratch file for each batch, and one for all
         writer = sink(shard_bytes=size)
-        shelved = [writer.shelve(batch, store) for batch in batches[::-1]]
-        assert len({id(batch.scratch) for batch in shelved}) == (3 if size == 1 else 1)
-        assert sink().write(shelved, store, "s/") == sink().write(batches, store, "s/")
-        assert sink().write([batches[0], *shelved[:2]], store, "s/") == sink().write(batches, store, "s/")
+        spilled = [writer.spill(batch, store) for batch in batches[::-1]]
+        assert len({id(batch.scratch) for batch in spilled}) == (3 if size == 1 else 1)
+        assert sink().write(spilled, store, "s/") == sink().write(batches, store, "s/")
+        assert sink().write([batches[0], *spilled[:2]], store, "s/") == sink().write(batches, store, "s/")
 
 
-def test_of_a_shelved_batch_parts_may_be_cut_out(tmp_path: pathlib.Path, batch_of: MakeBatch) -> None:
+def test_of_a_spilled_batch_parts_may_be_cut_out(tmp_path: pathlib.Path, batch_of: MakeBatch) -> None:
     store = open_store(str(tmp_path))
     batch = with_tokens(batch_of(["a", "b", "c", "d"]), [[1], [2, 2], [3, 3, 3], [4]])
     left = [Range(batch.fragment, 0, 1), Range(batch.fragment, 2, 2)]
-    shelved = sink().shelve(batch, store)
+    spilled = sink().spill(batch, store)
     expected = sink().write([part(batch, item) for item in left], store, "s/")
-    assert sink().write([part(shelved, item) for item in left], store, "s/") == expected
+    assert sink().write([part(spilled, item) for item in left], store, "s/") == expected
 
 
-def test_a_shelved_batch_leaves_no_token_in_memory(tmp_path: pathlib.Path, batch_of: MakeBatch) -> None:
+def test_a_spilled_batch_leaves_no_token_in_memory(tmp_path: pathlib.Path, batch_of: MakeBatch) -> None:
     batch = frame_to_batch(batch_to_frame(with_tokens(batch_of(["a", "b"]), [[1] * 10_000, [2] * 10_000]), 0))
-    shelved = sink(vocab_size=1 << 17).shelve(batch, open_store(str(tmp_path)))
+    spilled = sink(vocab_size=1 << 17).spill(batch, open_store(str(tmp_path)))
     assert batch.rows.get_total_buffer_size() > 80_000
-    assert shelved.rows.get_total_buffer_size() < 1_000
-    assert shelved.scratch is not None
-    assert shelved.scratch.size == 80_000
+    assert spilled.rows.get_total_buffer_size() < 1_000
+    assert spilled.scratch is not None
+    assert spilled.scratch.size == 80_000
 
 
 def test_what_a_full_disk_does_not_take_is_gathered_in_memory(
@@ -205,9 +205,9 @@ def test_what_a_full_disk_does_not_take_is_gathered_in_memory(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", fills)
-        shelved = [writer.shelve(batch, store) for batch in batches]
-    assert len({id(batch.scratch) for batch in shelved}) == 2
-    assert writer.write(shelved, store, "s/") == sink().write(batches, store, "s/")
+        spilled = [writer.spill(batch, store) for batch in batches]
+    assert len({id(batch.scratch) for batch in spilled}) == 2
+    assert writer.write(spilled, store, "s/") == sink().write(batches, store, "s/")
 
 
 def test_a_shard_is_gathered_and_written_in_less_memory_than_it_has(
@@ -215,7 +215,7 @@ def test_a_shard_is_gathered_and_written_in_less_memory_than_it_has(
 ) -> None:
     writer, store = sink(seq_len=2048, vocab_size=1 << 17), open_store(str(tmp_path))
     counts = [100, 5_000, 30_000, 900] * 8
-    shelved: list[Batch] = []
+    spilled: list[Batch] = []
     before_bytes = pa.total_allocated_bytes()
     tracemalloc.start()
     try:
@@ -227,11 +227,11 @@ def test_a_shard_is_gathered_and_written_in_less_memory_than_it_has(
             rows = pa.RecordBatch.from_arrays(
                 [batch.rows.column(0), batch.rows.column(1), lists], ["__row", "id", "tokens"]
             )
-            shelved.append(writer.shelve(batch.with_rows(rows), store))
+            spilled.append(writer.spill(batch.with_rows(rows), store))
         del tokens, lists, batch, rows
         tracemalloc.reset_peak()
         arrow_bytes = pa.total_allocated_bytes() - before_bytes
-        shard = writer.write(shelved, store, "s/")
+        shard = writer.write(spilled, store, "s/")
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

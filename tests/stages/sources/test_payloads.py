@@ -80,7 +80,7 @@ def test_a_payload_that_breaks_off_is_quarantined_with_its_bytes(tmp_path: pathl
     body = b"\0" + PACKED[coding] if coding == "br" else PACKED[coding][:-9]
     verdict, _, reason, raw = fate_of(tmp_path, body, f"Content-Encoding: {coding}")
     assert verdict == "quarantined"
-    assert reason.startswith(f"broken payload: its {coding} is not sound behind ")
+    assert reason.startswith(f"broken payload: its {coding} is not sound after ")
     assert raw == body
 
 

@@ -19,9 +19,9 @@ import pytest
 from headrace.pipeline.graph import Pipeline
 from headrace.protos import control_pb2 as pb
 from headrace.stages.library.stages import read, tokenize
-from headrace.stages.shipping.preload import TERSE, inherited_by
+from headrace.stages.shipping.preload import MINIFIED, inherited_by
 from headrace.stages.tokenizer.engine_choice import engine_names
-from headrace.stages.tokenizer.minified import share, terse
+from headrace.stages.tokenizer.minified import minify, share
 from headrace.worker.processes.channel import Channel
 from headrace.worker.processes.forkserver import ForkserverClient
 from headrace.worker.processes.in_flight import InFlightPage
@@ -187,12 +187,12 @@ def test_a_task_inherits_the_tokenizer_that_its_forkserver_was_told_to_load() ->
 def test_a_forkserver_loads_a_tokenizers_terse_form() -> None:
     pipeline = Pipeline.chain("plain", "file:///nowhere", read("*.jsonl"), tokens := tokenize("deepseek"))
     facts = tokens.to_dict()["parameters"]
-    written = terse(json.loads(Path(facts["tokenizer"]).read_bytes()))
+    written = minify(json.loads(Path(facts["tokenizer"]).read_bytes()))
 
     async def scene(ward: Ward) -> None:
         ward.client.open()
         descriptor, path = share(written)
-        ward.client.preload([(TERSE, {"path": path, "sha256": facts["sha256"]})])
+        ward.client.preload([(MINIFIED, {"path": path, "sha256": facts["sha256"]})])
         ward.client.preload([("headrace.stages.tokenizer.tokenize", {**facts, "tokenizer": "/nowhere.json"})])
         inherited = await private_mib(ward, pipeline)
         os.close(descriptor)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from headrace.stages.commands.process import Keeper
+from headrace.stages.commands.process import KeeperProcess
 from headrace.worker.core.watchdog import Limits, Memory, fault
 from headrace.worker.processes.tree_memory import command_bytes
 
@@ -50,10 +50,10 @@ Started = Callable[[str], None]
 @pytest.fixture
 def started() -> Iterator[Started]:
     """Starts a Python program through a keeper of this process, and waits until it says that it is there."""
-    keepers: list[tuple[Keeper, list[int]]] = []
+    keepers: list[tuple[KeeperProcess, list[int]]] = []
 
     def start(program: str) -> None:
-        keeper = Keeper([sys.executable, "-c", program])
+        keeper = KeeperProcess([sys.executable, "-c", program])
         stdin, stdout = os.pipe(), os.pipe()
         keepers.append((keeper, [stdin[1], stdout[0]]))
         keeper.start([stdin[0], stdout[1], 2])

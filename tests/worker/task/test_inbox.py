@@ -12,7 +12,6 @@ from headrace.pipeline.graph import Pipeline, Stage, StageKind
 from headrace.stages.library.stages import tokenize
 from headrace.stages.runtime.batch import ROW, Batch, no_verdicts
 from headrace.stages.runtime.build import build_stage, process_safely
-from headrace.stages.runtime.contract import does_borrow
 from headrace.stages.runtime.errors import StageContractError
 from headrace.stages.sinks.texts import DocumentSink, JsonlSink, TextSink
 from headrace.stages.sinks.tokens import TokenSink
@@ -148,12 +147,12 @@ def test_a_sink_keeps_nothing_that_it_borrowed(link: Link, tmp_path: pathlib.Pat
         "jsonl": lambda: JsonlSink("write"),
     }[kind]()
     store = open_store(str(tmp_path))
-    assert does_borrow(sink)
+    assert sink.borrows
     shelved: list[Batch] = []
     for number in range(20):
         assert link.sender.try_send(batch_to_frame(batch_of(number), 1))
         assert link.inbox.receive(
-            lambda _, frame: shelved.append(sink.shelve(frame_to_batch(frame, borrow=True), store))
+            lambda _, frame: shelved.append(sink.spill(frame_to_batch(frame, borrow=True), store))
         )
         assert link.sender.credit_bytes() == WINDOW_BYTES
     for number, batch in enumerate(shelved):
@@ -165,7 +164,7 @@ HOARD = """
 from headrace.stages.sinks.texts import JsonlSink
 
 class Hoard(JsonlSink):
-    def shelve(self, batch, store):
+    def spill(self, batch, store):
         return batch
 """
 
@@ -182,7 +181,7 @@ def test_a_sink_borrows_only_where_its_own_class_says_so(link: Link, tmp_path: p
     for number in range(20):
         assert link.sender.try_send(batch_to_frame(batch_of(number), 1))
         assert link.inbox.receive(
-            lambda _, frame: shelved.append(sink.shelve(frame_to_batch(frame, borrow=chain.borrows), store))
+            lambda _, frame: shelved.append(sink.spill(frame_to_batch(frame, borrow=chain.borrows), store))
         )
         assert link.sender.credit_bytes() == WINDOW_BYTES
     for number, batch in enumerate(shelved):
@@ -192,7 +191,7 @@ def test_a_sink_borrows_only_where_its_own_class_says_so(link: Link, tmp_path: p
 @pytest.mark.parametrize("broken", [False, True], ids=["as it comes", "with a record that raises"])
 def test_the_tokenizer_keeps_nothing_that_it_borrowed(link: Link, broken: bool) -> None:
     stage = build_stage(tokenize(small_tokenizer()), {})
-    assert does_borrow(stage)
+    assert stage.borrows
     texts = pa.array(
         [None if broken and row == 7 else f"def f_{row}(): return {row}" for row in range(50)], pa.string()
     )

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from headrace.stages.runtime.batch import FILTERED, ROW, Batch, join_verdicts, make_verdicts, ordinals_of
-from headrace.stages.runtime.records import Columns, Draft, batch_of
+from headrace.stages.runtime.records import BatchDraft, Columns, batch_of
 from headrace.store.ledger.core.entries import Fragment
 from headrace.worker.task.coverage import ConservationError, fates
 from headrace.worker.task.merge import apart, ranges_of
@@ -20,9 +20,9 @@ FATES = st.sampled_from(["kept", "rejected", "dropped", "filtered"])
 MEMBERS = st.lists(st.tuples(st.integers(0, 1000), st.lists(FATES, min_size=1, max_size=5)), min_size=1, max_size=6)
 
 
-def drafts_of(members: list[tuple[int, list[str]]]) -> list[Draft]:
+def drafts_of(members: list[tuple[int, list[str]]]) -> list[BatchDraft]:
     """A draft for each: the ordinal of its first record, and the fates of all."""
-    found: list[Draft] = []
+    found: list[BatchDraft] = []
     for number, (first, wanted) in enumerate(members):
         uri = f"file:///{number}"
         fragment = Fragment(number.to_bytes(16, "big"), "read", uri, "1", 0, -1, "jsonl/1", 10)
@@ -34,7 +34,7 @@ def drafts_of(members: list[tuple[int, list[str]]]) -> list[Draft]:
                 columns.drop(ordinal, None, "no text")
             else:
                 columns.keep(ordinal, f"{fate}-{number}-{ordinal}", b"text", {"at": ordinal})
-        found.append(Draft(columns, fragment, "read", first, len(wanted), 10 * first, 10 * len(wanted)))
+        found.append(BatchDraft(columns, fragment, "read", first, len(wanted), 10 * first, 10 * len(wanted)))
     return found
 
 

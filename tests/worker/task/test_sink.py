@@ -15,7 +15,7 @@ import pytest
 from headrace.protos import control_pb2 as pb
 from headrace.protos.codec import counts_from, counts_to
 from headrace.stages.runtime.batch import ROW, Batch, no_verdicts
-from headrace.stages.runtime.records import Columns, Draft, batch_of
+from headrace.stages.runtime.records import BatchDraft, Columns, batch_of
 from headrace.stages.sinks.texts import DocumentSink, JsonlSink
 from headrace.store.ledger.core.entries import Fragment
 from headrace.store.open import open_store
@@ -126,11 +126,11 @@ def test_a_joint_batch_is_held_as_ranges_of_its_members(tmp_path: Path) -> None:
 
 def joint(*numbers: int) -> Batch:
     """A joint batch of two records, the sixth and the seventh, of each of these fragments."""
-    drafts: list[Draft] = []
+    drafts: list[BatchDraft] = []
     for number in numbers:
         columns = Columns(f"file:///{number}")
         for ordinal in (5, 6):
             columns.keep(ordinal, None, b"text", {})
         fragment = Fragment(bytes([number]) * 16, "read", f"file:///{number}", "1", 0, -1, "jsonl/1", 10)
-        drafts.append(Draft(columns, fragment, "read", 5, 2, 50, 20))
+        drafts.append(BatchDraft(columns, fragment, "read", 5, 2, 50, 20))
     return batch_of(drafts)

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from headrace.stages.runtime.batch import Batch
-from headrace.stages.runtime.contract import Compared, FragmentChanged, FragmentEnd
-from headrace.stages.runtime.records import Columns, Draft
+from headrace.stages.runtime.contract import ContentAnswer, FragmentChanged, FragmentEnd
+from headrace.stages.runtime.records import BatchDraft, Columns
 from headrace.store.ledger.core.entries import Fragment
 from headrace.store.ledger.core.intervals import UNBOUNDED, UNKNOWN, Gap
 from headrace.worker.task import source as sourcing
@@ -28,19 +28,19 @@ class Files:
         self.sizes = sizes
         self.expected: list[int] = []
 
-    def drafts(self, fragment: Fragment, _gaps: Sequence[Gap]) -> Iterator[Batch | Draft | FragmentEnd]:
+    def drafts(self, fragment: Fragment, _gaps: Sequence[Gap]) -> Iterator[Batch | BatchDraft | FragmentEnd]:
         size = self.sizes[number_of(fragment.id)]
         if size < 0:
             raise FragmentChanged(f"{fragment.uri} has changed")
         if size:
             columns = Columns(fragment.uri)
             columns.keep(0, None, b"text", {})
-            yield Draft(columns, fragment, "read", 0, 1, 0, size)
+            yield BatchDraft(columns, fragment, "read", 0, 1, 0, size)
         yield FragmentEnd(1 if size else 0)
 
-    def compare(self, fragment: Fragment) -> Iterator[Compared | None]:
+    def compare(self, fragment: Fragment) -> Iterator[ContentAnswer | None]:
         yield None
-        yield Compared(fragment.version.encode())
+        yield ContentAnswer(fragment.version.encode())
 
     def expect(self, fragment: Fragment, _gaps: Sequence[Gap]) -> None:
         self.expected.append(number_of(fragment.id))

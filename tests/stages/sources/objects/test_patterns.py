@@ -13,9 +13,8 @@ from hypothesis import given, strategies as st
 from headrace.stages.runtime.errors import InputError
 from headrace.stages.sources.jsonl import JsonlSource
 from headrace.stages.sources.mixed import MixedSource
-from headrace.stages.sources.objects.inputs import Inputs
+from headrace.stages.sources.objects.inputs import Inputs, SkippedFiles
 from headrace.stages.sources.objects.patterns import Glob, format_of, globs_of, place_of, split_patterns
-from headrace.stages.sources.objects.skipped import PassedOver
 from headrace.store import open as opening
 from headrace.store.contract.objects import ObjectInfo
 from headrace.store.files.store import FileStore
@@ -78,7 +77,9 @@ def test_a_folder_without_readable_files_is_told_with_its_content(place: Place) 
     folder, named = place
     for name in ("a.jsonl.bz2", "b/c.json", "d.csv", "e.JSONL"):
         files.write(folder / "odd" / name, b"{}")
-    words = r"""folder ".*odd" holds '.*a.jsonl.bz2', .*, \.\.\., and no data that ends in .jsonl, .ndjson, or .gz or"""
+    words = (
+        r"""folder ".*odd" holds '.*a.jsonl.bz2', .*, \.\.\., and no data that ends in .jsonl, .ndjson, or these with"""
+    )
     with pytest.raises(InputError, match=words):
         list(Inputs([named("odd")], globs_of("jsonl")))
     assert [item.uri.rpartition("/")[2] for item in Inputs([named("odd/**/*.json")], ())] == ["c.json"]
@@ -126,7 +127,7 @@ def test_a_folder_stands_for_its_data_and_counts_the_skipped(place: Place) -> No
     for _ in range(2):  # a listing that is made again counts anew
         listed = [item.uri.partition("/hub/")[2] for item in reader.inputs]
         assert listed == list(DATA)
-        assert f"folders: {REST}; a glob names" in reader.passed_over()
+        assert f"folders: {REST}; a glob names" in reader.skipped()
     # A glob names what is wanted, and nothing is passed over.
     reader = MixedSource("read", [named("hub/**/*.md")])
     assert [item.uri.partition("/hub/")[2] for item in reader.inputs] == [
@@ -135,7 +136,7 @@ def test_a_folder_stands_for_its_data_and_counts_the_skipped(place: Place) -> No
         "notes.md",
         "readme_zh.md",
     ]
-    assert reader.passed_over() == ""
+    assert reader.skipped() == ""
 
 
 def test_a_folder_of_nothing_but_its_card_holds_no_data(place: Place) -> None:
@@ -146,11 +147,11 @@ def test_a_folder_of_nothing_but_its_card_holds_no_data(place: Place) -> None:
 
 
 def test_what_is_passed_over_is_counted_in_bounded_memory() -> None:
-    passed = PassedOver()
+    passed = SkippedFiles()
     for number in range(3000):
         passed.add(f"a/b.x{number}")
     passed.add("a/b.x7")
-    words = passed.words()
+    words = passed.line()
     assert "folders: 2 .x7, .x0, " in words
     assert words.count(",") < 12
     assert words.endswith("and 2,992 others; a glob names what a folder does not stand for")
@@ -176,13 +177,13 @@ def test_a_link_to_nowhere_among_others_is_told(tmp_path: pathlib.Path) -> None:
     first = str(tmp_path / "hub" / "b b.jsonl")
     odd = f"not read: {first!r} is a link that leads nowhere, like 1 others; not read: "
     for pattern, rest in (
-        ("hub", "is no regular file; passed over in the input's folders: 2 .csv; a glob"),
+        ("hub", "is no regular file; skipped in the input's folders: 2 .csv; a glob"),
         ("hub/*.jsonl", "is no regular file"),
     ):
         reader = MixedSource("read", [str(tmp_path / pattern)])
         assert [item.uri.rpartition("/")[2] for item in reader.inputs] == ["a.jsonl"]
-        assert reader.passed_over().startswith(odd)
-        assert f"pipe.jsonl' {rest}" in reader.passed_over()
+        assert reader.skipped().startswith(odd)
+        assert f"pipe.jsonl' {rest}" in reader.skipped()
 
 
 def test_a_pattern_that_names_nothing_is_named(tree: Callable[[str], str]) -> None:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from headrace.stages.runtime.batch import Batch
-from headrace.stages.sinks.spill import Shelf, ShelvedStrings, cut_by_size, shelve_strings, slice_rows
+from headrace.stages.sinks.spill import SpilledStrings, SpillFiles, cut_by_size, slice_rows, spill_strings
 from headrace.store.files import scratch
 from headrace.store.files.scratch import Scratch
 from headrace.store.ledger.core.entries import Range
@@ -44,7 +44,7 @@ def made(count: int, first: int = 0) -> Batch:
     st.integers(0, 9),
     st.integers(0, 24),
 )
-def test_what_was_shelved_is_read_back_from_any_row_to_any_other(
+def test_what_was_spilled_is_read_back_from_any_row_to_any_other(
     rows: list[list[tuple[str | None, str | None]]], alone: set[int], first: int, count: int
 ) -> None:
     common = Scratch.in_memory()
@@ -52,8 +52,8 @@ def test_what_was_shelved_is_read_back_from_any_row_to_any_other(
     for number, pairs in enumerate(rows):
         batch = with_columns(made(len(pairs)), [pair[0] for pair in pairs], [pair[1] for pair in pairs])
         file = Scratch.in_memory() if number in alone else common
-        batches.append(shelve_strings(batch, file, COLUMNS))
-    strings = ShelvedStrings(batches, COLUMNS)
+        batches.append(spill_strings(batch, file, COLUMNS))
+    strings = SpilledStrings(batches, COLUMNS)
     expected = [pair for pairs in rows for pair in pairs]
     end = min(first + count, len(expected))
     for place, name in enumerate(COLUMNS):
@@ -65,30 +65,30 @@ def test_what_was_shelved_is_read_back_from_any_row_to_any_other(
 
 
 def test_rows_that_were_cut_out_are_not_read(batch_of: Callable[..., Batch]) -> None:
-    shelved = shelve_strings(batch_of(["a", "bb", "ccc", "d"]), Scratch.in_memory(), COLUMNS)
-    left = [part(shelved, Range(shelved.fragment, first, count)) for first, count in ((0, 1), (2, 2))]
-    strings = ShelvedStrings(left, COLUMNS)
+    spilled = spill_strings(batch_of(["a", "bb", "ccc", "d"]), Scratch.in_memory(), COLUMNS)
+    left = [part(spilled, Range(spilled.fragment, first, count)) for first, count in ((0, 1), (2, 2))]
+    strings = SpilledStrings(left, COLUMNS)
     assert strings.column("text", 0, 3).to_pylist() == ["a", "ccc", "d"]
     assert strings.column("text", 1, 2).to_pylist() == ["ccc"]
 
 
-def test_a_slice_of_larger_memory_is_shelved_alone(batch_of: Callable[..., Batch]) -> None:
+def test_a_slice_of_larger_memory_is_spilled_alone(batch_of: Callable[..., Batch]) -> None:
     whole = batch_of(["x" * 10_000, "middle", "y" * 10_000])
     batch = replace(whole, first=1, count=1, rows=whole.rows.slice(1, 1))
     file = Scratch.in_memory()
-    shelved = shelve_strings(batch, file, COLUMNS)
+    spilled = spill_strings(batch, file, COLUMNS)
     assert file.size == len("middle") + len('{"n":1}')
-    assert shelved.rows.get_total_buffer_size() < 200
-    assert ShelvedStrings([shelved], COLUMNS).column("text", 0, 1).to_pylist() == ["middle"]
+    assert spilled.rows.get_total_buffer_size() < 200
+    assert SpilledStrings([spilled], COLUMNS).column("text", 0, 1).to_pylist() == ["middle"]
 
 
-def test_text_of_any_arrow_type_is_shelved(batch_of: Callable[..., Batch]) -> None:
+def test_text_of_any_arrow_type_is_spilled(batch_of: Callable[..., Batch]) -> None:
     kinds: list[pa.DataType] = [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())]
     for kind in kinds:
         column: Any = pa.array(["ä", None, "c"], pa.string()).cast(kind)
         rows = batch_of(["", "", ""]).rows
         batch = batch_of(["", "", ""]).with_rows(rows.set_column(2, "text", column))
-        strings = ShelvedStrings([shelve_strings(batch, Scratch.in_memory(), COLUMNS)], COLUMNS)
+        strings = SpilledStrings([spill_strings(batch, Scratch.in_memory(), COLUMNS)], COLUMNS)
         assert strings.column("text", 0, 3).to_pylist() == ["ä", None, "c"]
 
 
@@ -112,35 +112,35 @@ def test_a_scratch_file_holds_about_as_much_as_it_is_told_to(
     tmp_path: pathlib.Path, batch_of: Callable[..., Batch]
 ) -> None:
     store = open_store(str(tmp_path))
-    shelf = Shelf(40)
+    files = SpillFiles(40)
     batches = [batch_of(["x" * 15], first=first) for first in range(4)]
-    shelved = shelf.shelved(batches, store, lambda batch, file: shelve_strings(batch, file, COLUMNS))
-    assert [id(batch.scratch) for batch in shelved] == [
-        id(shelved[0].scratch), id(shelved[0].scratch), id(shelved[2].scratch), id(shelved[2].scratch)
+    spilled = files.spilled(batches, store, lambda batch, file: spill_strings(batch, file, COLUMNS))
+    assert [id(batch.scratch) for batch in spilled] == [
+        id(spilled[0].scratch), id(spilled[0].scratch), id(spilled[2].scratch), id(spilled[2].scratch)
     ]  # fmt: skip
-    assert shelved[0].scratch is not shelved[2].scratch
-    assert shelf.shelved(shelved, store, lambda *_: pytest.fail("it is shelved already")) == shelved
+    assert spilled[0].scratch is not spilled[2].scratch
+    assert files.spilled(spilled, store, lambda *_: pytest.fail("it is spilled already")) == spilled
 
 
 def test_what_a_full_disk_refuses_waits_in_memory_aloud(
     tmp_path: pathlib.Path, batch_of: Callable[..., Batch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scratch, "FREE_BYTES_MIN", 0)
-    store, write, shelf = open_store(str(tmp_path)), os.pwrite, Shelf(1 << 20)
+    store, write, files = open_store(str(tmp_path)), os.pwrite, SpillFiles(1 << 20)
 
     def full(descriptor: int, data: memoryview, offset: int) -> int:
         if str(tmp_path) in os.readlink(f"/proc/self/fd/{descriptor}"):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return write(descriptor, data, offset)
 
-    def shelve(text: str) -> Batch:
-        return shelf.put(store, lambda file: shelve_strings(batch_of([text]), file, COLUMNS))
+    def spill(text: str) -> Batch:
+        return files.put(store, lambda file: spill_strings(batch_of([text]), file, COLUMNS))
 
-    batches = [shelve("on the disk")]
+    batches = [spill("on the disk")]
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", full)
-        batches.append(shelve("in memory"))
-    batches.append(shelve("there too, until that file is full"))
+        batches.append(spill("in memory"))
+    batches.append(spill("there too, until that file is full"))
     assert [batch.scratch.is_memory for batch in batches if batch.scratch is not None] == [False, True, True]
-    texts = ShelvedStrings(batches, COLUMNS).column("text", 0, 3).to_pylist()
+    texts = SpilledStrings(batches, COLUMNS).column("text", 0, 3).to_pylist()
     assert texts == ["on the disk", "in memory", "there too, until that file is full"]

@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from headrace.loader.cache import AMONG_HOSTS, CROWDED, ROOMY, Pool, Reach
+from headrace.loader.cache import AMONG_HOSTS, CROWDED, ROOMY, Coalescing, Pool
 from headrace.loader.dataset import HELD_SHARE, SHARD_BYTES_MIN, TOKEN_BYTES_MAX, Sources
 from headrace.loader.order import BLOCK_ROWS_DEFAULT, I64, WINDOW_BLOCKS_DEFAULT, Hosted, Mixture, distinct
 
@@ -47,11 +47,11 @@ class Needed:
     first: int
     last: int
     #: what is asked for beside the rows
-    reach: Reach
+    coalescing: Coalescing
 
 
-def needed_by(mixture: Mixture, positions: I64, reaches: Sequence[Reach]) -> list[Needed]:
-    """What these positions [k], sorted, read, by shard, in order of first need; `reaches` are those of the sources."""
+def needed_by(mixture: Mixture, positions: I64, coalescings: Sequence[Coalescing]) -> list[Needed]:
+    """What these positions [k], sorted, read, by shard, in order of first need; `coalescings`: one a source."""
     shards, rows = mixture.locate_ahead(positions)
     # stable: within a shard the positions stay in order; numbers of 16 bits are sorted digit by digit
     is_small = int(shards.max(initial=0)) < 1 << 16
@@ -61,7 +61,7 @@ def needed_by(mixture: Mixture, positions: I64, reaches: Sequence[Reach]) -> lis
     numbers = shards[[int(part[0]) for part in parts]]
     sources = mixture.source_of(numbers).tolist()
     found = [
-        Needed(shard, distinct(rows[part]), int(positions[part[0]]), int(positions[part[-1]]), reaches[source])
+        Needed(shard, distinct(rows[part]), int(positions[part[0]]), int(positions[part[-1]]), coalescings[source])
         for part, shard, source in zip(parts, numbers.tolist(), sources, strict=True)
     ]
     return sorted(found, key=lambda one: one.first)
@@ -93,7 +93,7 @@ def coming_share(mixture: Mixture, source: int, position: int) -> float:
     return min(end - begin, samples - place) / samples
 
 
-class Ahead:
+class ShardPrefetcher:
     """A thread that opens the shards of the next positions, through the caches of their datasets.
 
     What is asked for is what the ranks of this host read.
@@ -112,7 +112,7 @@ class Ahead:
         self._closed = False
         #: whether the first stage was looked at, or never will be
         self._has_planned = False
-        self._pool = Pool(SHARDS_AT_ONCE, name="headrace ahead shard")
+        self._pool = Pool(SHARDS_AT_ONCE, name="headrace prefetch shard")
         #: shards of a stage that are not asked for yet
         self._left = 0
         # several datasets may share one
@@ -125,12 +125,12 @@ class Ahead:
             for dataset in remote
         )
         #: whether the caches keep what is fetched until it is read
-        self._has_room = bytes_all <= self._held_max()
+        self._has_space = bytes_all <= self._held_max()
         checksums = [one for dataset in sources.datasets for one in dataset.manifest.shards.checksums]
         self._by_hash = {one.rpartition(":")[2]: number for number, one in enumerate(checksums)}
         for cache in self._caches:
             cache.add_plan(self._plan)
-        self._thread = threading.Thread(target=self._run, name="headrace ahead", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="headrace prefetch", daemon=True)
         self._thread.start()
 
     def moved(self, position: int) -> None:
@@ -160,17 +160,17 @@ class Ahead:
 
     def _held_max(self) -> int:
         """Bytes of shards that may be held at once, of which the disk has its say."""
-        return int(min(cache.room_bytes for cache in self._caches) * HELD_SHARE)
+        return int(min(cache.space_bytes for cache in self._caches) * HELD_SHARE)
 
     def _bytes_of(self, number: int) -> int:
         dataset, entry = self._sources.entry(number)
         return entry.sequences * dataset.seq_len * TOKEN_BYTES_MAX + SHARD_BYTES_MIN
 
-    def _reach(self, source: int, position: int) -> Reach:
+    def _coalescing(self, source: int, position: int) -> Coalescing:
         """What is asked for beside what positions from this one on read of a source's shards."""
         if not self._hosted.is_all:
             return AMONG_HOSTS
-        is_coming = self._has_room and coming_share(self._mixture, source, position) >= COMING_SHARE_MIN
+        is_coming = self._has_space and coming_share(self._mixture, source, position) >= COMING_SHARE_MIN
         return ROOMY if is_coming else CROWDED
 
     def _plan(self, hashes: list[str]) -> dict[str, int]:
@@ -218,13 +218,13 @@ class Ahead:
         if self._planned >= min(end, position + AHEAD_POSITIONS_MIN):
             return None
         stage: list[Needed] = []
-        reaches = [self._reach(source, self._planned) for source in range(len(self._sources.datasets))]
+        coalescings = [self._coalescing(source, self._planned) for source in range(len(self._sources.datasets))]
         held, held_max = sum(map(self._bytes_of, self._until)), self._held_max()
-        needed = needed_by(self._mixture, self._hosted.positions(self._planned, end), reaches)
+        needed = needed_by(self._mixture, self._hosted.positions(self._planned, end), coalescings)
         for one in needed:
             held += 0 if one.shard in self._until else self._bytes_of(one.shard)
             if held > held_max and (stage or self._until):
-                # those that come later in this stage are asked for when there is room
+                # those that come later in this stage are asked for when there is space
                 end = one.first
                 if end < position + FIRST_POSITIONS:
                     self._say_crowded(needed, position)
@@ -235,7 +235,7 @@ class Ahead:
         self._until.update({one.shard: one.last for one in stage})
         for one in stage:
             dataset, entry = self._sources.entry(one.shard)
-            if one.reach.takes_whole_for(one.rows, dataset.seq_len * TOKEN_BYTES_MAX, entry.sequences):
+            if one.coalescing.takes_whole_for(one.rows, dataset.seq_len * TOKEN_BYTES_MAX, entry.sequences):
                 self._sources.fetch_whole(one.shard)
         self._planned = end
         return stage
@@ -273,7 +273,7 @@ class Ahead:
         if not self._closed:
             # the reader meets the same error where it needs the shard, and says it
             with suppress(Exception):
-                self._sources.shard(needed.shard).want(needed.rows, self._is_closed, needed.reach)
+                self._sources.shard(needed.shard).want(needed.rows, self._is_closed, needed.coalescing)
         with self._changed:
             self._left -= 1
             if not self._left:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from headrace.loader import LoaderClosed, LoaderError
+from headrace.loader.order import LoaderClosed, LoaderError
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class _Begun(Generic[T]):
         self.error: BaseException | None = None
 
 
-class Prefetcher(Generic[T]):
+class BatchPrefetcher(Generic[T]):
     """Runs the jobs of `source` on a thread of its own, at most `depth` ahead, in items or as `weight` counts each.
 
     `source` gives some jobs at a time, and items come in their order. Where no item is there, the thread that takes
@@ -233,7 +233,7 @@ class Prefetcher(Generic[T]):
 
 
 #: those of this process whose threads may run
-_RUNNING: "weakref.WeakSet[Prefetcher[Any]]" = weakref.WeakSet()
+_RUNNING: "weakref.WeakSet[BatchPrefetcher[Any]]" = weakref.WeakSet()
 _OWNER: Final = os.getpid()
 
 

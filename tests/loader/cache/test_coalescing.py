@@ -4,20 +4,20 @@ import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
 
-from headrace.loader.cache.reach import AMONG_HOSTS, CROWDED, ROOMY, Reach
+from headrace.loader.cache.coalescing import AMONG_HOSTS, CROWDED, ROOMY, Coalescing
 from headrace.loader.order.mixture import Mixture, Shuffle
-from headrace.loader.order.order import Layout, OrderMode
-from headrace.loader.prefetch.ahead import COMING_SHARE_MIN, coming_share, needed_by
+from headrace.loader.order.order import OrderMode, SampleLayout
+from headrace.loader.prefetch.shard_prefetcher import COMING_SHARE_MIN, coming_share, needed_by
 
 ROW_BYTES = 8192
 REACHES = (AMONG_HOSTS, CROWDED, ROOMY)
 
 
-def requests_for(rows: np.ndarray, reach: Reach) -> tuple[int, int]:
+def requests_for(rows: np.ndarray, coalescing: Coalescing) -> tuple[int, int]:
     """(requests, rows that they bring), counted one row after the other."""
     requests, brought, last = 0, 0, None
     for row in rows.tolist():
-        if last is not None and (row - last - 1) * ROW_BYTES <= reach.gap_bytes:
+        if last is not None and (row - last - 1) * ROW_BYTES <= coalescing.gap_bytes:
             brought += row - last
         else:
             requests, brought = requests + 1, brought + 1
@@ -30,38 +30,40 @@ def requests_for(rows: np.ndarray, reach: Reach) -> tuple[int, int]:
     st.integers(0, 5000),
     st.sampled_from(REACHES),
 )
-# as far apart as one request reaches, a row further, one row, and two of which the whole is a little more
+# as far apart as one request coalescings, a row further, one row, and two of which the whole is a little more
 @example([0, 33], 0, AMONG_HOSTS)
 @example([0, 34], 0, AMONG_HOSTS)
 @example([0], 0, AMONG_HOSTS)
 @example([0, 5], 1, AMONG_HOSTS)
-def test_a_shard_is_taken_whole_where_its_parts_cost_that(rows: list[int], more: int, reach: Reach):
+def test_a_shard_is_taken_whole_where_its_parts_cost_that(rows: list[int], more: int, coalescing: Coalescing):
     sequences = (rows[-1] + 1 if rows else 1) + more
     wanted = np.array(rows, dtype=np.int64)
-    requests, brought = requests_for(wanted, reach)
+    requests, brought = requests_for(wanted, coalescing)
     # its head is one more
-    parts = (requests + 1) * reach.request_bytes + brought * ROW_BYTES
-    whole = reach.request_bytes + sequences * ROW_BYTES
-    assert reach.takes_whole_for(wanted, ROW_BYTES, sequences) == (parts >= reach.whole_share * whole)
+    parts = (requests + 1) * coalescing.request_bytes + brought * ROW_BYTES
+    whole = coalescing.request_bytes + sequences * ROW_BYTES
+    assert coalescing.takes_whole_for(wanted, ROW_BYTES, sequences) == (parts >= coalescing.whole_share * whole)
 
 
 @given(st.integers(1, 50), st.integers(0, 1 << 28), st.integers(1, 1 << 30), st.sampled_from(REACHES))
-def test_more_that_is_wanted_never_makes_a_part_of_a_whole(requests: int, wanted: int, size: int, reach: Reach):
-    if reach.takes_whole(requests, wanted, size):
-        assert reach.takes_whole(requests + 1, wanted, size)
-        assert reach.takes_whole(requests, wanted + 1, size)
+def test_more_that_is_wanted_never_makes_a_part_of_a_whole(
+    requests: int, wanted: int, size: int, coalescing: Coalescing
+):
+    if coalescing.takes_whole(requests, wanted, size):
+        assert coalescing.takes_whole(requests + 1, wanted, size)
+        assert coalescing.takes_whole(requests, wanted + 1, size)
     # what is wanted whole is taken whole
-    assert reach.takes_whole(requests, size, size)
+    assert coalescing.takes_whole(requests, size, size)
 
 
 def test_a_quarter_of_the_cost_decides_elsewhere_nearly_all_bytes():
     size = 31 << 20
-    for reach, wanted, share in (
+    for coalescing, wanted, share in (
         (CROWDED, size // 4, True),
         (CROWDED, size // 5, False),
         (AMONG_HOSTS, size // 2, False),
     ):
-        assert reach.takes_whole(1, wanted, size) == share
+        assert coalescing.takes_whole(1, wanted, size) == share
     # three far blocks of 512 KiB cost as much as half of the shard, in a cache that keeps the rest
     assert ROOMY.takes_whole(3, 3 << 19, size)
     assert not CROWDED.takes_whole(3, 3 << 19, size)
@@ -70,7 +72,7 @@ def test_a_quarter_of_the_cost_decides_elsewhere_nearly_all_bytes():
 
 
 def mixture(samples: tuple[int, ...], weights: tuple[float, ...], pass_samples: int) -> Mixture:
-    layouts = [Layout(np.array([count], dtype=np.int64), b"x") for count in samples]
+    layouts = [SampleLayout(np.array([count], dtype=np.int64), b"x") for count in samples]
     return Mixture(layouts, Shuffle(0, OrderMode.SEQUENTIAL, 4, 4), weights, pass_samples)
 
 
@@ -90,12 +92,15 @@ def test_a_source_of_which_a_pass_reads_little_is_not_coming():
 def test_each_shard_is_asked_for_by_the_reach_of_its_source():
     both = mixture((30, 30), (0.5, 0.5), 60)
     found = needed_by(both, np.arange(20), [ROOMY, CROWDED])
-    assert [(one.shard, one.reach) for one in sorted(found, key=lambda one: one.shard)] == [(0, ROOMY), (1, CROWDED)]
+    assert [(one.shard, one.coalescing) for one in sorted(found, key=lambda one: one.shard)] == [
+        (0, ROOMY),
+        (1, CROWDED),
+    ]
 
 
 @pytest.mark.parametrize("shards", [3, 70_000])
 def test_what_positions_need_is_told_by_shard_in_order_of_first_need(shards: int):
-    layout = Layout(np.full(shards, 3, dtype=np.int64), b"x")
+    layout = SampleLayout(np.full(shards, 3, dtype=np.int64), b"x")
     one = Mixture([layout], Shuffle(5, OrderMode.FULL, 4, 4), [1.0], layout.samples)
     positions = np.arange(100, 160) if shards > 3 else np.arange(2, 8)
     found = needed_by(one, positions, [CROWDED])

@@ -9,8 +9,8 @@ from concurrent.futures import Future
 
 import pytest
 
-from headrace.stages.sources.objects import ahead
-from headrace.stages.sources.objects.ahead import spans_of
+from headrace.stages.sources.objects import prefetch
+from headrace.stages.sources.objects.prefetch import spans_of
 
 OBJECT = random.Random(3).randbytes(10_000)
 
@@ -52,8 +52,8 @@ def test_a_part_ending_behind_the_object_is_read_so_far() -> None:
 
 
 def test_a_jump_is_read_from_where_it_leads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "AHEAD_BYTES", 8_000)
-    monkeypatch.setattr(ahead, "AHEAD_BLOCK_BYTES_MIN", 1_000)
+    monkeypatch.setattr(prefetch, "AHEAD_BYTES", 8_000)
+    monkeypatch.setattr(prefetch, "AHEAD_BLOCK_BYTES_MIN", 1_000)
     spans = spans_of([(size * 10, size) for size in range(1, 9)], 5_000, fetching([]))
     assert [span.end - span.start for span in spans] == [5, 6, 7, 8], "the largest, as many as there is room for"
     (span,) = spans_of([(0, 9_000)], 1_000, fetching([]))

@@ -29,7 +29,7 @@ from headrace.loader.cache.cached_files import write_at
 from headrace.store import Buffer, ObjectInfo, ObjectStore
 from headrace.store.shards import BlockTable
 
-SPARSE: Final = ".sparse"
+PARTIAL: Final = ".partial"
 #: struct flock of 64-bit Linux: type, whence, start, length, pid
 _FLOCK: Final = "hhxxxxqqixxxx"
 _CLAIM: Final = getattr(fcntl, "F_OFD_SETLK", 37)
@@ -71,7 +71,7 @@ def file_bytes(table: BlockTable) -> int:
     return map_offset(table) + table.count
 
 
-class Sparse:
+class PartialShard:
     """The file and its map. `opened` is under a shared lock, which keeps it from being evicted."""
 
     def __init__(self, opened: Opened, table: BlockTable, remote: ObjectStore, key: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from headrace.stages.runtime.errors import DamagedInput
 from headrace.stages.sources.jsonl import JsonlSource
 from headrace.stages.sources.mixed import MixedSource
-from headrace.stages.sources.objects.file_magic import foreign
+from headrace.stages.sources.objects.file_magic import data_format
 from tests.kits.inputs import files, reading
 from tests.run.inputs.test_runs import balance, run
 
@@ -134,5 +134,5 @@ def test_a_run_over_a_file_of_another_format_ends_with_one_line(tmp_path: pathli
 def test_a_line_with_the_tar_magic_in_place_is_a_line() -> None:
     line = b'{"text": "' + b"x" * 247 + b'ustar"}\n'
     assert line[257:262] == b"ustar"
-    assert foreign(line) == ""
-    assert foreign(files.tar("a", b"b")[:512]) == "a tar archive; unpack it"
+    assert data_format(line) == ""
+    assert data_format(files.tar("a", b"b")[:512]) == "a tar archive; unpack it"

@@ -1,6 +1,6 @@
-"""Waiting for room in a cache of shards: only where it may help, and not in silence.
+"""Waiting for space in a cache of shards: only where it may help, and not in silence.
 
-Room may come where a process has shards open that a cache could evict otherwise: it lets go of them as it moves on.
+Space may come where a process has shards open that a cache could evict otherwise: it lets go of them as it moves on.
 Where all was evicted and a shard still does not fit, the disk is too small or others have filled it, and nobody here
 changes that; but a shard that was evicted leaves its bytes once the last batch is made that reads from its mapping, so
 a moment is waited all the same.
@@ -15,10 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from headrace.loader import LoaderError
+from headrace.loader.order import LoaderError
 
-#: how long to wait for room that others use
-ROOM_S_MAX: Final = 120.0
+#: how long to wait for space that others use
+SPACE_S_MAX: Final = 120.0
 #: how long to wait where nothing is in use: for the mappings of what was evicted
 EVICTED_S_MAX: Final = 0.5
 #: after so long a wait is said on the log, and so long is it said by no other thread
@@ -31,7 +31,7 @@ logger = logging.getLogger("headrace.loader")
 
 
 class CacheFull(LoaderError):  # noqa: N818 - named after what is so
-    """No room for a shard: all that is cached is in use, or the disk is too small."""
+    """No space for a shard: all that is cached is in use, or the disk is too small."""
 
     def __init__(self, message: str, needed: int = 0, *, in_use: bool = True) -> None:
         super().__init__(message)
@@ -42,7 +42,7 @@ class CacheFull(LoaderError):  # noqa: N818 - named after what is so
 
 
 class Said:
-    """When a wait for room was last said, for all threads that wait."""
+    """When a wait for space was last logged, for all threads that wait."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -52,18 +52,18 @@ class Said:
         """Put it on the log, unless that was done a short time ago."""
         with self._lock:
             now = time.monotonic()
-            is_due = self._at is None or now - self._at > ROOM_S_MAX
+            is_due = self._at is None or now - self._at > SPACE_S_MAX
             if is_due:
                 self._at = now
         if is_due:
             logger.warning(
-                "the loader has waited %.0f s for room in its cache, and waits up to %.0f s: %s",
-                waited_s, ROOM_S_MAX, message,
+                "the loader has waited %.0f s for space in its cache, and waits up to %.0f s: %s",
+                waited_s, SPACE_S_MAX, message,
             )  # fmt: skip
 
 
-class RoomWait:
-    """One thread's wait for the room of one shard."""
+class SpaceWait:
+    """One thread's wait for the space of one shard."""
 
     def __init__(self, said: Said, stopped: Callable[[], bool]) -> None:
         self._said = said
@@ -80,7 +80,7 @@ class RoomWait:
         now = time.monotonic()
         self._stuck = None if full.in_use else self._stuck or now
         is_vain = self._stuck is not None and now - self._stuck >= EVICTED_S_MAX
-        if is_vain or now - self._began > ROOM_S_MAX or self._stopped():
+        if is_vain or now - self._began > SPACE_S_MAX or self._stopped():
             raise full
         if now - self._began > SAID_AFTER_S:
             self._said.say(full, now - self._began)

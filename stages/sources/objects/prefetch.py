@@ -18,7 +18,7 @@ AHEAD_BLOCK_BYTES_MIN = MIB
 Fetch = Callable[[int, int], Future[bytes]]
 
 
-class Span:
+class FetchedSpan:
     """One part, bytes `[start, end)`."""
 
     def __init__(self, start: int, end: int, block_bytes: int, fetch: Fetch) -> None:
@@ -60,9 +60,9 @@ class Span:
             self._next = at, self._fetch(at, min(self._block_bytes, self.end - at))
 
 
-def spans_of(parts: Sequence[tuple[int, int]], block_bytes_max: int, fetch: Fetch) -> list[Span]:
+def spans_of(parts: Sequence[tuple[int, int]], block_bytes_max: int, fetch: Fetch) -> list[FetchedSpan]:
     """The parts (first byte, bytes) with the first block of each under way, the largest where they are too many."""
     most = AHEAD_BYTES // (2 * AHEAD_BLOCK_BYTES_MIN)
     chosen = sorted(sorted(parts, key=lambda part: -part[1])[:most])
     block_bytes = min(block_bytes_max, AHEAD_BYTES // (2 * max(1, len(chosen))))
-    return [Span(start, start + size, block_bytes, fetch) for start, size in chosen]
+    return [FetchedSpan(start, start + size, block_bytes, fetch) for start, size in chosen]

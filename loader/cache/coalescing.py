@@ -15,7 +15,7 @@ from headrace.loader.order import I64
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class Coalescing:
     """What one request takes along."""
 
     #: bytes between two wanted ranges, at most
@@ -49,14 +49,14 @@ def joined(first: I64, end: I64, gap: int) -> list[tuple[int, int]]:
 
 
 #: of what a request would buy here, each of the other hosts has the store read as much
-AMONG_HOSTS: Final = Reach(256 << 10, 0.9)
+AMONG_HOSTS: Final = Coalescing(256 << 10, 0.9)
 #: for bytes that may have been evicted before they are read: it is only their time on the way that is saved
-CROWDED: Final = Reach(2 << 20, 0.25)
+CROWDED: Final = Coalescing(2 << 20, 0.25)
 #: for bytes that are read later in the pass, from a cache that keeps them until then. A request was measured to cost
 #: two cores with a store on them as much processor time as 4 MiB; to a store 30 ms away, which gives a connection
 #: 100 MB/s, it costs 3 MB of what the connection might have brought. So the first batch waits for at most four times
 #: what it would by parts, and later ones for nothing
-ROOMY: Final = Reach(4 << 20, 0.25, 4 << 20)
+ROOMY: Final = Coalescing(4 << 20, 0.25, 4 << 20)
 #: on a local disk, where what a run costs beside its bytes is one read; a block of the default order, of which a window
 #: reads every row, is one run
-ON_DISK: Final = Reach(128 << 10, 1.0)
+ON_DISK: Final = Coalescing(128 << 10, 1.0)

@@ -12,8 +12,7 @@ from hypothesis import given, strategies as st
 
 from headrace.stages.runtime.batch import Batch
 from headrace.stages.runtime.contract import FragmentEnd
-from headrace.stages.sources.fallback_parser import reread
-from headrace.stages.sources.jsonl import JsonlSource
+from headrace.stages.sources.jsonl import JsonlSource, reread
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 
 HUGE = "1" + "0" * 400

@@ -12,7 +12,7 @@ from gigatoken.gigatoken_rs import load_hf_json
 from hypothesis import given, strategies as st
 
 from headrace.stages.tokenizer import minified as module
-from headrace.stages.tokenizer.minified import preload, share, terse, terse_of
+from headrace.stages.tokenizer.minified import minified_of, minify, preload, share
 from headrace.stages.tokenizer.vocabulary import keep_parsed, resolve_tokenizer
 
 TEXTS = ["", "don't  DON'T 12 1,000.5\r\n", "漢字かな交じり文。", "e\u0301 שלום", '\\ " \x7f <｜end▁of▁sentence｜>']  # noqa: RUF001
@@ -20,13 +20,13 @@ TEXTS = ["", "don't  DON'T 12 1,000.5\r\n", "漢字かな交じり文。", "e\u0
 
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_terse", {})
+    monkeypatch.setattr(module, "_minified", {})
 
 
 def test_a_tokenizer_is_the_same_but_for_merges_that_are_pairs(deepseek: pathlib.Path) -> None:
     data = deepseek.read_bytes()
     said = orjson.loads(data)
-    written = terse(said)
+    written = minify(said)
     assert [text.tolist() for text in map(load_hf_json(written).encode, TEXTS)] == [
         text.tolist() for text in map(load_hf_json(data).encode, TEXTS)
     ]
@@ -39,24 +39,24 @@ def test_merges_that_are_no_two_words_stay(merges: list[Any]) -> None:
     said = {"model": {"merges": merges, "vocab": {}}}
     plain = merges and all(isinstance(merge, str) and merge.count(" ") == 1 and "\x7f" not in merge for merge in merges)
     expected = [merge.split(" ") for merge in merges] if plain else merges
-    assert orjson.loads(terse(said)) == {"model": {"merges": expected, "vocab": {}}}
+    assert orjson.loads(minify(said)) == {"model": {"merges": expected, "vocab": {}}}
 
 
 def test_a_file_without_merges_or_anything_else_is_written_too() -> None:
-    assert terse({"model": {}}) == b'{"model":{"merges":[]}}'
+    assert minify({"model": {}}) == b'{"model":{"merges":[]}}'
 
 
 def test_what_is_shared_is_found_by_another_process_while_it_is_open() -> None:
     descriptor, path = share(b"{}")
     ask = (
-        "import sys; from headrace.stages.tokenizer import minified as terse; "
-        "terse.preload(sys.argv[1], 'a'); print(terse.terse_of('a'), terse.terse_of('b'))"
+        "import sys; from headrace.stages.tokenizer import minified; "
+        "minified.preload(sys.argv[1], 'a'); print(minified.minified_of('a'), minified.minified_of('b'))"
     )
     asked = [sys.executable, "-c", ask, path]
     assert subprocess.run(asked, capture_output=True, text=True, check=True).stdout == "b'{}' None\n"
     os.close(descriptor)
     preload(path, "a")
-    assert terse_of("a") is None
+    assert minified_of("a") is None
 
 
 def test_only_what_is_read_within_is_kept(tmp_path: pathlib.Path) -> None:

@@ -1,10 +1,37 @@
-"""Checks of a declaration's parameters; each error names stage, parameter, value and remedy."""
+"""Checks of a declaration's parameters, each naming stage, parameter and remedy, and progress of what takes long."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from headrace.pipeline import PipelineError
+
+logger = logging.getLogger("headrace.stages")
+
+_listener: ContextVar[Callable[[str], None] | None] = ContextVar("headrace_declaration", default=None)
+
+
+@contextmanager
+def progress_to(listener: Callable[[str], None]) -> Iterator[None]:
+    """Inside, each line goes to `listener`."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def tell(line: str) -> None:
+    """Give a line to the listener, or else to the log."""
+    listener = _listener.get()
+    if listener is None:
+        logger.info(line)
+    else:
+        listener(line)
 
 
 def check_integer(stage: str, parameter: str, value: Any, least: int, most: int) -> None:

@@ -7,8 +7,8 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.loader.batch import NOTHING
-from headrace.loader.dataset.shard import DOCUMENT, LENGTH, REPEATED, START, PieceTable, Shard
+from headrace.loader.batch.fields import NOTHING
+from headrace.loader.dataset import DOCUMENT, LENGTH, REPEATED, START, PieceTable, Shard
 from headrace.loader.order import I64, distinct
 
 #: with fewer rows a shard than this, pieces are looked up row by row

@@ -15,11 +15,11 @@ import pytest
 from headrace.loader.batch.compiled import KERNELS
 from headrace.loader.cache import fetch, spans
 from headrace.loader.cache.cache import ShardCache
-from headrace.loader.cache.reach import Reach
-from headrace.loader.cache.sparse import SPARSE
+from headrace.loader.cache.coalescing import Coalescing
+from headrace.loader.cache.partial_shard import PARTIAL
 from headrace.loader.dataset.dataset import TokenDataset, dataset_in, open_dataset
 from headrace.loader.loader import Loader
-from headrace.loader.prefetch import ahead
+from headrace.loader.prefetch import shard_prefetcher
 from headrace.store.contract.errors import ChecksumMismatch, ObjectMissing, StoreUnavailable
 from headrace.store.contract.objects import Capabilities, Stream, stream
 from tests.kits.loader.store import RemoteStore
@@ -51,8 +51,8 @@ def test_a_row_is_read_without_the_rest_of_its_shard(large_dataset: str, tmp_pat
     assert np.array_equal(dataset.rows(1, rows), open_dataset(large_dataset).rows(1, rows))
     arriving = dataset.shard(1).arriving
     assert arriving is not None
-    assert 0 < int(arriving.sparse.present.sum()) <= 4  # its pieces' blocks, and those of two neighbouring rows
-    assert names(tmp_path)[0].endswith(SPARSE)
+    assert 0 < int(arriving.partial.present.sum()) <= 4  # its pieces' blocks, and those of two neighbouring rows
+    assert names(tmp_path)[0].endswith(PARTIAL)
 
 
 def test_blocks_that_several_runs_name_are_asked_for_once(
@@ -65,12 +65,12 @@ def test_blocks_that_several_runs_name_are_asked_for_once(
     before = set(gets(dataset))
     asked: list[Callable[[], object]] = []
     monkeypatch.setattr(cache.spans.pool, "submit", lambda work, first: asked.append(work))
-    cache.spans.want(arriving.sparse, [(9, 11), (9, 11), (9, 12)])
+    cache.spans.want(arriving.partial, [(9, 11), (9, 11), (9, 12)])
     for ask in asked:
         ask()
     assert len(asked) == 2
     assert {count for at, count in gets(dataset).items() if at not in before} == {1}
-    assert arriving.sparse.present[9:12].all()
+    assert arriving.partial.present[9:12].all()
 
 
 def test_a_shard_of_which_every_block_came_is_whole(large_dataset: str, tmp_path: Path):
@@ -78,7 +78,7 @@ def test_a_shard_of_which_every_block_came_is_whole(large_dataset: str, tmp_path
     dataset.rows(1, np.arange(490))
     deadline = time.monotonic() + 30
     # the thread that brought the last block renames the file after it woke the reader
-    while names(tmp_path)[0].endswith(SPARSE):
+    while names(tmp_path)[0].endswith(PARTIAL):
         assert time.monotonic() < deadline
         threading.Event().wait(0.01)
     again = remote(large_dataset, tmp_path)
@@ -91,10 +91,10 @@ def test_a_shard_of_which_every_block_came_is_whole(large_dataset: str, tmp_path
 def test_any_way_of_coming_gives_the_batches_of_a_local_dataset(
     large_dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: bool, prefetch: int
 ):
-    monkeypatch.setattr(ahead, "ROOMY", Reach(0, 2.0))
+    monkeypatch.setattr(shard_prefetcher, "ROOMY", Coalescing(0, 2.0))
     monkeypatch.setattr(spans, "SPAN_BYTES_MAX", 3 << 16)
-    monkeypatch.setattr(ahead, "FIRST_POSITIONS", 32)
-    monkeypatch.setattr(ahead, "STAGE_POSITIONS", 64)
+    monkeypatch.setattr(shard_prefetcher, "FIRST_POSITIONS", 32)
+    monkeypatch.setattr(shard_prefetcher, "STAGE_POSITIONS", 64)
     assert KERNELS.wait(300), KERNELS.error
     if not compiled:
         monkeypatch.setattr(KERNELS, "_module", None)
@@ -107,9 +107,9 @@ def test_any_way_of_coming_gives_the_batches_of_a_local_dataset(
 def test_the_first_batch_waits_for_its_own_blocks_alone(
     large_dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(ahead, "FIRST_POSITIONS", 32)
-    monkeypatch.setattr(ahead, "STAGE_POSITIONS", 64)
-    monkeypatch.setattr(ahead, "ROOMY", Reach(ahead.CROWDED.gap_bytes, 2.0))
+    monkeypatch.setattr(shard_prefetcher, "FIRST_POSITIONS", 32)
+    monkeypatch.setattr(shard_prefetcher, "STAGE_POSITIONS", 64)
+    monkeypatch.setattr(shard_prefetcher, "ROOMY", Coalescing(shard_prefetcher.CROWDED.gap_bytes, 2.0))
     shut = threading.Event()
 
     def gate(key: str, offset: int, attempt: int) -> None:
@@ -127,7 +127,7 @@ def test_a_shard_of_which_much_is_wanted_comes_by_one_request(
     make_dataset: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     # what is asked for twice because this machine is slow is none of this test's business
-    monkeypatch.setattr(spans, "HEDGE_S_MIN", 60.0)
+    monkeypatch.setattr(fetch, "HEDGE_S_MIN", 60.0)
     monkeypatch.setattr(spans, "TURN_S_MAX", 60.0)
     monkeypatch.setattr(spans, "PIECE_BYTES", spans.BLOCK_BYTES)
     # more shards than turns, and of several pieces each
@@ -173,7 +173,7 @@ class _Plain:
 def test_a_request_that_brought_the_head_and_breaks_is_resumed(
     make_dataset: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: int
 ):
-    monkeypatch.setattr(spans, "HEDGE_S_MIN", 60.0)
+    monkeypatch.setattr(fetch, "HEDGE_S_MIN", 60.0)
     monkeypatch.setattr(spans, "PIECE_BYTES", spans.BLOCK_BYTES)
     monkeypatch.setattr(Breaking, "pieces", pieces)
     uri = make_dataset(sequences=(300,), seq_len=1000)
@@ -228,7 +228,7 @@ def test_a_damaged_block_takes_no_good_batch_along(
     dataset = remote(uri, tmp_path / "cache")
     arriving = dataset.shard(0).arriving
     assert arriving is not None
-    begin, length = arriving.sparse.table.span(block, block + 1)
+    begin, length = arriving.partial.table.span(block, block + 1)
     first, end = (arriving._rows.bounds(np.arange(500))[side] for side in (0, 1))
     needing = int(np.flatnonzero((first <= block) & (block < end))[0])
     path = Path(uri) / dataset.manifest.shards[0].tokens
@@ -270,21 +270,21 @@ def test_anothers_work_is_left_to_it_until_it_gives_up(large_dataset: str, tmp_p
     assert other is not None
     assert mine is not None
     before, theirs_before = len(gets(ours)), len(gets(theirs))
-    blocks = other.sparse.table.count
-    assert other.sparse.claim(0, blocks)
-    assert not mine.sparse.claim(3, 4)
+    blocks = other.partial.table.count
+    assert other.partial.claim(0, blocks)
+    assert not mine.partial.claim(3, 4)
     waiting = threading.Thread(target=mine.wait, args=(np.arange(480, 490),))
     waiting.start()
     waiting.join(0.3)
     assert waiting.is_alive()
     assert len(gets(ours)) == before
     # as the kernel does for a process that is killed
-    other.sparse.let_go(0, blocks)
+    other.partial.let_go(0, blocks)
     waiting.join(60)
     assert not waiting.is_alive()
     assert len(gets(ours)) == before + 1
     # and what one has brought, the other has
-    assert other.sparse.present[-1]
+    assert other.partial.present[-1]
     other.wait(np.arange(480, 490))
     assert len(gets(theirs)) == theirs_before
 
@@ -292,7 +292,7 @@ def test_anothers_work_is_left_to_it_until_it_gives_up(large_dataset: str, tmp_p
 def test_a_span_that_stalls_is_asked_for_again_from_where_it_stands(
     large_dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(spans, "HEDGE_S_MIN", 0.5)
+    monkeypatch.setattr(fetch, "HEDGE_S_MIN", 0.5)
     stuck = threading.Event()
 
     def hang(key: str, offset: int, attempt: int) -> None:
@@ -345,7 +345,7 @@ def test_a_killed_reader_leaves_its_blocks_and_no_claim(large_dataset: str, tmp_
     done = subprocess.run([sys.executable, "-c", KILLED, *arguments], timeout=60)
     assert done.returncode == -signal.SIGKILL
     (name,) = names(tmp_path)
-    assert name.endswith(SPARSE)
+    assert name.endswith(PARTIAL)
     dataset = remote(large_dataset, tmp_path)
     rows = np.array([50, 489])
     assert np.array_equal(dataset.rows(1, rows), open_dataset(large_dataset).rows(1, rows))
@@ -356,7 +356,7 @@ def test_a_sparse_file_from_before_a_crash_is_not_believed(large_dataset: str, t
     remote(large_dataset, tmp_path).rows(1, np.array([489]))
     root = tmp_path / f"user-{os.getuid()}"
     (name,) = names(tmp_path)
-    (root / name).rename(root / f"{name.partition('.')[0]}.0ldb00t0{SPARSE}")
+    (root / name).rename(root / f"{name.partition('.')[0]}.0ldb00t0{PARTIAL}")
     dataset = remote(large_dataset, tmp_path)
     dataset.rows(1, np.array([489]))
     assert gets(dataset)
@@ -370,4 +370,4 @@ def test_a_shard_unneeded_before_opening_is_not_fetched_whole_later(large_datase
     dataset.rows(1, np.array([300]))
     arriving = dataset.shard(1).arriving
     assert arriving is not None
-    assert 0 < int(arriving.sparse.present.sum()) < arriving.sparse.table.count // 2
+    assert 0 < int(arriving.partial.present.sum()) < arriving.partial.table.count // 2
