@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from headrace.client.errors import CliError, ControllerDied, ProcessDied
-from headrace.daemon import SOCKET, SOCKET_NAME, Nook, Process, fork, may_fork
+from headrace.daemon import SOCKET, SOCKET_NAME, ChildProcess, Nook, fork, may_fork
 from headrace.stages.shipping import MINIFIED
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ SHARED = (
 @dataclass(slots=True)
 class _Child:
     name: str
-    process: Process
+    process: ChildProcess
     log: IO[bytes]
 
 
@@ -350,7 +350,7 @@ def begun_or_new() -> Embedded:
         raise CliError(f"the run cannot have processes of its own: {error}") from error
 
 
-def _ends(process: Process, within_s: float) -> bool:
+def _ends(process: ChildProcess, within_s: float) -> bool:
     """Whether a process ends in time. Popen.wait looks every 50 ms; the kernel tells at once."""
     if process.poll() is not None:
         return True

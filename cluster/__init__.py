@@ -23,10 +23,10 @@ if TYPE_CHECKING:
         public_pem as public_pem,
         read_certificate as read_certificate,
         role_host as role_host,
+        utc_now as utc_now,
         verify as verify,
         why_expelled as why_expelled,
     )
-    from headrace.cluster.clock import utc_now as utc_now
     from headrace.cluster.credential_files import (
         AUTHORITY as AUTHORITY,
         KEY_BYTES_MAX as KEY_BYTES_MAX,
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
         MESSAGE_LIMIT_BYTES as MESSAGE_LIMIT_BYTES,
         PATIENCE_S as PATIENCE_S,
         PORT_OFFSET as PORT_OFFSET,
-        Answer as Answer,
         Greeting as Greeting,
-        Request as Request,
+        JoinAnswer as JoinAnswer,
+        JoinRequest as JoinRequest,
         body_length as body_length,
         decode_message as decode_message,
         encode_message as encode_message,

@@ -9,9 +9,10 @@ Keys are ECDSA on P-256, which both aioquic and gRPC's TLS speak. Fingerprints a
 """
 
 import hashlib
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from urllib.parse import quote, unquote, urlsplit
 
@@ -377,3 +378,11 @@ def _checked_name(name: str) -> str:
     if not 1 <= size <= NAME_LIMIT:
         raise CertificateError(f"a name of {size} bytes of UTF-8: it has 1 to {NAME_LIMIT}")
     return name
+
+
+def utc_now() -> datetime:
+    """The wall clock, by which certificates and tokens are judged; tests bend it (chaos/clock).
+
+    All else goes by `time.monotonic`, and no two hosts' clocks are ever compared.
+    """
+    return datetime.fromtimestamp(time.time(), UTC)

@@ -1,8 +1,8 @@
 """What a node and a controller say when the node joins: three messages over TLS, each with its length. Pure.
 
     controller -> node: Greeting    the authority's certificate, which the node compares with its token
-    node -> controller: Request     the token and the public half of its key
-    controller -> node: Answer      a certificate, or why not
+    node -> controller: JoinRequest     the token and the public half of its key
+    controller -> node: JoinAnswer      a certificate, or why not
 
 The node sends nothing before it knows that the other end holds a controller's certificate of that authority.
 """
@@ -38,7 +38,7 @@ class Greeting:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class JoinRequest:
     """A node wants to join."""
 
     token: str
@@ -47,7 +47,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class JoinAnswer:
     """A certificate and the name in it; or a refusal."""
 
     certificate_pem: bytes
@@ -55,10 +55,10 @@ class Answer:
     refusal: str
 
 
-Message = TypeVar("Message", Greeting, Request, Answer)
+Message = TypeVar("Message", Greeting, JoinRequest, JoinAnswer)
 
 
-def encode_message(message: Greeting | Request | Answer) -> bytes:
+def encode_message(message: Greeting | JoinRequest | JoinAnswer) -> bytes:
     """Return the message with its length before it."""
     body: bytes = msgpack.packb(list(astuple(message)))
     return LENGTH.pack(len(body)) + body

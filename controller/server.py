@@ -37,14 +37,14 @@ from headrace.daemon import (
     SOCKET,
     AddressError,
     Effects,
-    Logbook,
+    LogFiles,
     default_address,
     end_on_surprise,
     end_with_parent,
     end_within,
     hear_on,
     keep_alive,
-    keep_logbook,
+    keep_log_files,
     notify,
     parse_arguments,
     to_listen,
@@ -88,7 +88,7 @@ class Service:
     #: Where Prometheus finds the metrics, as HOST:PORT; empty: nowhere.
     metrics: str = ""
     #: What this process says.
-    book: Logbook | None = None
+    book: LogFiles | None = None
     #: Where workers are told to find this controller while it leads, as HOST:PORT; empty: where it listens.
     advertise: str = ""
     #: Whether operators may have faults done to it.
@@ -270,7 +270,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--lifeline-fd", type=int, default=-1, help=argparse.SUPPRESS)
     args = parse_arguments(parser, argv)
     end_with_parent(args.lifeline_fd)
-    book = keep_logbook("controller", args.logs)
+    book = keep_log_files("controller", args.logs)
     setproctitle.setproctitle("headrace controller")
     look_for_cycles_seldom()
     cluster: ClusterFiles | None = None

@@ -26,7 +26,7 @@ from headrace.controller.logging import Causes, Logs, LogSearches, tell_command,
 from headrace.controller.membership import introduce
 from headrace.controller.outcomes import in_words, outcome
 from headrace.controller.status import RunProgress
-from headrace.daemon import Effects, Logbook, about, caused_by, current_cause
+from headrace.daemon import Effects, LogFiles, about, caused_by, current_cause
 from headrace.protos import codec, control_pb2 as pb
 from headrace.store import StoreError
 from headrace.store.datasets import Dataset, bring_forward
@@ -62,11 +62,11 @@ class Shell:
         self,
         controller: Controller,
         ticket_key: bytes,
-        book: Logbook | None = None,
+        book: LogFiles | None = None,
         cluster: ClusterFiles | None = None,
     ) -> None:
         self.core, self._cluster = controller, cluster
-        self.searches = LogSearches(book or Logbook("controller"), self.tell_worker)
+        self.searches = LogSearches(book or LogFiles("controller"), self.tell_worker)
         self.faults, self.own_faults = FaultDesk(self.tell_worker), OwnFaults()
         self._causes = Causes()
         self._ticket_key = ticket_key

@@ -7,7 +7,15 @@ from headrace.pipeline.door import door
 if TYPE_CHECKING:
     from headrace.daemon import threads as threads
     from headrace.daemon.arguments import parse_arguments as parse_arguments
-    from headrace.daemon.child_processes import Process as Process, fork as fork, may_fork as may_fork
+    from headrace.daemon.child_processes import (
+        ChildProcess as ChildProcess,
+        be_killed_with as be_killed_with,
+        end_with_parent as end_with_parent,
+        end_with_starter as end_with_starter,
+        ending_with_this as ending_with_this,
+        fork as fork,
+        may_fork as may_fork,
+    )
     from headrace.daemon.control_address import (
         INSECURE as INSECURE,
         SOCKET as SOCKET,
@@ -22,17 +30,11 @@ if TYPE_CHECKING:
         usual_address as usual_address,
     )
     from headrace.daemon.effects import Effects as Effects, end_on_surprise as end_on_surprise
-    from headrace.daemon.lifeline import (
-        be_killed_with as be_killed_with,
-        end_with_parent as end_with_parent,
-        end_with_starter as end_with_starter,
-        ending_with_this as ending_with_this,
-    )
     from headrace.daemon.log_files import (
         FILE_BYTES_MAX as FILE_BYTES_MAX,
         LINES_MAX as LINES_MAX,
-        Logbook as Logbook,
-        keep_logbook as keep_logbook,
+        LogFiles as LogFiles,
+        keep_log_files as keep_log_files,
         logs_folder as logs_folder,
         pages as pages,
     )
@@ -48,13 +50,13 @@ if TYPE_CHECKING:
         shown as shown,
     )
     from headrace.daemon.metrics_server import serve_metrics as serve_metrics
-    from headrace.daemon.private_file import read_private as read_private
     from headrace.daemon.private_folder import (
         Nook as Nook,
         NotPrivateError as NotPrivateError,
         check_socket as check_socket,
         claim as claim,
         peer_user as peer_user,
+        read_private as read_private,
         runtime_folder as runtime_folder,
         short_path as short_path,
     )

@@ -1,7 +1,7 @@
-"""A process's logbook: its lines on standard error, the last of them in memory, and in a file of bounded size.
+"""A process's log files: its lines on standard error, the last of them in memory, and in a file of bounded size.
 
-Memory is what `headrace logs` reads. A file outlives the process: with a folder, a logbook begins with what the files
-there hold. A worker's logbook has the lines of its tasks too, each task's in a file of its own.
+Memory is what `headrace logs` reads. A file outlives the process: with a folder, a log files begins with what the files
+there hold. A worker's log files has the lines of its tasks too, each task's in a file of its own.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Told:
     message: str
 
 
-class Logbook(logging.Handler):
+class LogFiles(logging.Handler):
     """Takes what loggers say in this process. Its verbs may be called from any thread.
 
     `folder` None: lines are in memory and on the descriptor `stream` alone. A full disk and a reader that does not read
@@ -227,15 +227,15 @@ class Files:
         return [path for path in self._folder.glob("*" + ENDING + "*") if path.name.endswith((ENDING, ENDING + ".1"))]
 
 
-def keep_logbook(process: str, folder: str = "", *, memory: bool = True) -> Logbook:
-    """Have every logger of this process write into one logbook, and it on standard error.
+def keep_log_files(process: str, folder: str = "", *, memory: bool = True) -> LogFiles:
+    """Have every logger of this process write into one log files, and it on standard error.
 
     A task keeps none in memory: its worker has it. Without a `folder` there are no files.
     `HEADRACE_LOG_LEVEL` (debug, info, warning, error) says what is told; `info` without it.
     """
     level = os.environ.get("HEADRACE_LOG_LEVEL", "info").upper()
     kept = MEMORY_BYTES_MAX if memory else 0
-    book = Logbook(process, Path(folder) if folder else None, sys.stderr.fileno(), memory_bytes=kept)
+    book = LogFiles(process, Path(folder) if folder else None, sys.stderr.fileno(), memory_bytes=kept)
     root = logging.getLogger()
     for old in list(root.handlers):
         root.removeHandler(old)

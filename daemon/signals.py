@@ -5,7 +5,7 @@ while it waits for what does not answer. So each handler is good for one signal 
 default in its place as it is delivered, without anybody's turn, and the next signal of that kind ends the process. Who
 makes something of a second one too sets a handler again, and a limit for what it makes of it (`end_within`).
 
-What a process has started ends with it: `headrace.daemon.lifeline`.
+What a process has started ends with it: `headrace.daemon.child_processes`.
 """
 
 from __future__ import annotations

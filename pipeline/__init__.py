@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         mask as mask,
         secret_in as secret_in,
     )
-    from headrace.pipeline.plain import parse_pipeline as parse_pipeline
+    from headrace.pipeline.plain import parse_pipeline as parse_pipeline, plain_problem as plain_problem
     from headrace.pipeline.validation import validate as validate
 else:
     __getattr__ = door(__name__)

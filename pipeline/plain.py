@@ -31,31 +31,44 @@ def parse_pipeline(text: str) -> dict[str, Any]:
 
 
 def check_plain(value: Any, what: str) -> None:
-    """Raise PipelineError unless JSON and msgpack both hold this value of `what`, to a depth of DEPTH_MAX."""
+    """Raise PipelineError unless JSON and msgpack both hold this value of `what`."""
+    if problem := plain_problem(value):
+        raise PipelineError(f"{what}: {problem}")
+
+
+def plain_problem(value: Any, *, binary: bool = False) -> str:
+    """Why a value is no plain data: lists and objects of text, numbers and None, DEPTH_MAX deep; "" if it is.
+
+    `binary` allows bytes, which msgpack holds and JSON does not.
+    """
     level: list[Any] = [value]
     for _ in range(DEPTH_MAX + 1):
-        level = [inner for item in level for inner in _within(item, what)]
-        if not level:
-            return
-    raise PipelineError(f"{what}: lists and objects within each other, more than {DEPTH_MAX} deep")
+        inner: list[Any] = []
+        for item in level:
+            if problem := _problem(item, inner, binary):
+                return problem
+        if not inner:
+            return ""
+        level = inner
+    return f"lists and objects within each other, more than {DEPTH_MAX} deep"
 
 
-def _within(item: Any, what: str) -> Sequence[Any]:
-    """What a list or an object holds, names included; nothing for any other value."""
+def _problem(item: Any, inner: list[Any], binary: bool) -> str:
+    """Why an item is not plain; what it holds, names included, is added to `inner`."""
     if isinstance(item, Mapping):
-        inner = cast("Mapping[object, object]", item)
-        if not all(isinstance(name, str) for name in inner):
-            raise PipelineError(f"{what}: a name in an object is no text")
-        return [*inner, *inner.values()]
-    if isinstance(item, (list, tuple)):
-        return cast("Sequence[Any]", item)
-    if isinstance(item, str):
+        held = cast("Mapping[object, object]", item)
+        if not all(isinstance(name, str) for name in held):
+            return "a name in an object is no text"
+        inner += [*held, *held.values()]
+    elif isinstance(item, (list, tuple)):
+        inner += cast("Sequence[Any]", item)
+    elif isinstance(item, str):
         try:
             item.encode()
-        except UnicodeEncodeError as error:
-            raise PipelineError(f"{what}: {item[:_SHOWN]!r} is not UTF-8") from error
-    elif isinstance(item, int) and item not in _INTEGERS:
-        raise PipelineError(f"{what}: an integer of {item.bit_length()} bits, the limit is 64")
-    elif item is not None and not isinstance(item, (int, float)):
-        raise PipelineError(f"{what}: a value of type {type(item).__name__}, which JSON has not")
-    return ()
+        except UnicodeEncodeError:
+            return f"{item[:_SHOWN]!r} is not UTF-8"
+    elif isinstance(item, int):
+        return "" if item in _INTEGERS else f"an integer of {item.bit_length()} bits, the limit is 64"
+    elif not (item is None or isinstance(item, float) or (binary and isinstance(item, bytes))):
+        return f"a value of type {type(item).__name__}, which JSON has not"
+    return ""

@@ -1,7 +1,6 @@
-"""Whether a value that was read is of the kind that its field is declared as: nobody vouches for what a codec gives.
+"""Check values that a codec has read against the declared types of their fields.
 
-`int` is within what msgpack and columns of 64 bits hold, and no bool; `Any` is plain data, which any of our codecs can
-write again. Pure.
+`int` is within what msgpack and columns of 64 bits hold, and no bool; `Any` is plain data (`pipeline/plain.py`). Pure.
 """
 
 from __future__ import annotations
@@ -10,10 +9,10 @@ from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
+from headrace.pipeline import plain_problem
+
 #: Numbers in ledgers and snapshots: -1 stands for "not known" or "to the end".
 NUMBER_MIN, NUMBER_MAX = -1, 2**63 - 1
-#: Lists and mappings within each other in plain data.
-DEPTH_MAX = 64
 
 Check = Callable[[Any], bool]
 
@@ -25,21 +24,6 @@ def misfit(value: Any, names: Collection[str] = ()) -> str:
         if (not names or name in names) and not check(found):
             return f"{name} is {found!r:.80}"
     return ""
-
-
-def is_plain(value: Any, depth: int = 0) -> bool:
-    """Whether a value is plain data: numbers, text, bytes, and lists and mappings by text of these."""
-    if value is None or type(value) in (str, bytes, bool, float):
-        return True
-    if type(value) is int:
-        return -(2**63) <= value < 2**64
-    if depth >= DEPTH_MAX:
-        return False
-    if isinstance(value, (list, tuple)):
-        return all(is_plain(item, depth + 1) for item in value)
-    if isinstance(value, dict):
-        return all(type(key) is str and is_plain(item, depth + 1) for key, item in value.items())
-    return False
 
 
 def _fields(kind: type[Any]) -> tuple[tuple[str, Check], ...]:
@@ -64,7 +48,7 @@ _EXACT: dict[Any, Check] = {
     bytes: lambda value: type(value) is bytes,
     bool: lambda value: type(value) is bool,
     type(None): lambda value: value is None,
-    Any: is_plain,
+    Any: lambda value: not plain_problem(value, binary=True),
 }
 
 

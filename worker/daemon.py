@@ -28,7 +28,7 @@ import uvloop
 from headrace.daemon import (
     AddressError,
     Effects,
-    Logbook,
+    LogFiles,
     about,
     caused_by,
     check_plain,
@@ -38,7 +38,7 @@ from headrace.daemon import (
     end_with_parent,
     hear_on,
     keep_alive,
-    keep_logbook,
+    keep_log_files,
     notify,
     parse_arguments,
 )
@@ -84,7 +84,7 @@ class Daemon:
         self,
         name: str,
         cores: int,
-        book: Logbook,
+        book: LogFiles,
         *,
         labels: Sequence[str] = (),
         member: Membership | None = None,
@@ -350,7 +350,7 @@ async def _end(task: asyncio.Task[object]) -> None:
 async def work(
     controller: str,
     *,
-    book: Logbook,
+    book: LogFiles,
     name: str,
     cores: int,
     labels: Sequence[str] = (),
@@ -468,7 +468,7 @@ def main(argv: Sequence[str] | None = None, forkserver: Forkserver | None = None
     parser.add_argument("--lifeline-fd", type=int, default=-1, help=argparse.SUPPRESS)
     args = parse_arguments(parser, argv)
     end_with_parent(args.lifeline_fd)
-    book = keep_logbook(f"worker {args.name}", args.logs)
+    book = keep_log_files(f"worker {args.name}", args.logs)
     try:
         member = membership(args.join, args.state)
         controller = args.controller or (",".join(member.controllers) if member else default_address())

@@ -1,11 +1,11 @@
-"""What a worker tells of its logbook when a controller asks: what there is, in pages, and what comes, as it comes."""
+"""What a worker tells of its log files when a controller asks: what there is, in pages, and what comes, as it comes."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 
-from headrace.daemon import LINES_MAX, Logbook, pages
+from headrace.daemon import LINES_MAX, LogFiles, pages
 from headrace.protos import codec, control_pb2 as pb
 
 #: Searches that may be followed at once.
@@ -19,7 +19,7 @@ WAITING_MAX = 2_000
 class LogDesk:
     """Answers searches. Called on the event loop's thread; `say` puts a page on its way."""
 
-    def __init__(self, book: Logbook, say: Callable[[pb.LogPage], None]) -> None:
+    def __init__(self, book: LogFiles, say: Callable[[pb.LogPage], None]) -> None:
         self._book, self._say = book, say
         self._waiting: dict[int, tuple[list[bytes], int]] = {}
 

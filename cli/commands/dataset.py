@@ -30,7 +30,7 @@ from headrace.cli.ui import (
 from headrace.client import EXIT_FAULT, CliError
 from headrace.stages.runtime import read_samples
 from headrace.store import NoDataset, ObjectStore, StoreError, below, counted, open_store
-from headrace.store.datasets import Dataset, standing_of
+from headrace.store.datasets import Dataset, completeness_of
 from headrace.store.ledger import Log, balance_of, main_sink
 from headrace.store.shards import read_table
 
@@ -63,7 +63,7 @@ def show_dataset(uri: str, *, quarantine: bool, samples: bool, ranges: bool, as_
         "pad_id": described.pad_id,
         "recipes": recipes.to_json(),
         **balance.to_dict(),
-        **standing_of(dataset.state).to_dict(),
+        **completeness_of(dataset.state).to_dict(),
         "bytes": _bytes(dataset),
         "given_up": list(_given_up(dataset)),
         "retracted": sum(len(rows) for _, _, rows in dataset.state.retracted),
@@ -113,7 +113,7 @@ def show_dataset(uri: str, *, quarantine: bool, samples: bool, ranges: bool, as_
 
 
 def _say_standing(dataset: Dataset) -> None:
-    for words in standing_of(dataset.state).words:
+    for words in completeness_of(dataset.state).words:
         console(sys.stdout).print(f"  {words}", style="yellow", markup=False)
 
 
@@ -169,7 +169,7 @@ def verify_dataset(uri: str, *, as_json: bool) -> int:
         found = {
             "dataset": dataset.uri,
             "sound": report.sound,
-            **standing_of(dataset.state).to_dict(),
+            **completeness_of(dataset.state).to_dict(),
             "shards": report.shards,
             "objects": report.objects,
             "bytes": report.size,
@@ -251,7 +251,7 @@ def _listed(dataset: Dataset) -> dict[str, Any]:
         "tokens": balance.counts.tokens,
         "shards": balance.shards,
         "complete": balance.complete,
-        **standing_of(dataset.state).to_dict(),
+        **completeness_of(dataset.state).to_dict(),
     }
 
 

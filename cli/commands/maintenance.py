@@ -352,14 +352,14 @@ def export_dataset(uri: str, out: str, kind: str, version: int | None, *, as_jso
     if kind not in FORMATS:
         raise UsageError(f"--format {kind!r}: choose one of {', '.join(FORMATS)}")
     from headrace.stages.export import export_mds, export_megatron, export_parquet
-    from headrace.store.datasets import Dataset, standing_of
+    from headrace.store.datasets import Dataset, completeness_of
 
     whole = Dataset.open(uri)
     try:
         dataset = whole.of_version(version)
     except ValueError as error:
         raise CliError(str(error)) from error
-    standing = standing_of(whole.state, version)
+    standing = completeness_of(whole.state, version)
     version = standing.version
     export = {"megatron": export_megatron, "mds": export_mds, "parquet": export_parquet}[kind]
     done = export(dataset, out)

@@ -7,7 +7,7 @@ import itertools
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 
-from headrace.daemon import FILE_BYTES_MAX, LINES_MAX, Logbook, pages
+from headrace.daemon import FILE_BYTES_MAX, LINES_MAX, LogFiles, pages
 from headrace.protos import codec, control_pb2 as pb
 
 #: Seconds that workers have to tell what there is.
@@ -21,7 +21,7 @@ WAITING_PAGES_MAX = 1_000
 class LogSearches:
     """The searches under way. Called on the event loop's thread; `ask` sends a message to a worker by its name."""
 
-    def __init__(self, book: Logbook, ask: Callable[[str, pb.ToWorker], None]) -> None:
+    def __init__(self, book: LogFiles, ask: Callable[[str, pb.ToWorker], None]) -> None:
         self._book, self._ask = book, ask
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Queue[tuple[str, pb.LogPage]]] = {}

@@ -20,12 +20,12 @@ from headrace.cluster import (
     LENGTH,
     MESSAGE_LIMIT_BYTES,
     PATIENCE_S,
-    Answer,
     CertificateError,
     Greeting,
+    JoinAnswer,
+    JoinRequest,
     JoinToken,
     PeerError,
-    Request,
     TokenSpentError,
     body_length,
     check_token,
@@ -149,11 +149,11 @@ class Door:
         writer.write(encode_message(Greeting(self._authority_pem, self._version)))
         await writer.drain()
         body = await reader.readexactly(body_length(await reader.readexactly(LENGTH.size)))
-        request = decode_message(Request, body)
+        request = decode_message(JoinRequest, body)
         try:
             answer = await self._judge(request, utc_now(), stranger)
         except (PeerError, CertificateError, ValueError) as error:
-            answer = Answer(b"", "", str(error))
+            answer = JoinAnswer(b"", "", str(error))
         if answer.name:
             logger.info("join from %s: %s", address[0], answer.name)
         else:
@@ -161,12 +161,12 @@ class Door:
         writer.write(encode_message(answer))
         await writer.drain()
 
-    async def _judge(self, request: Request, now: datetime, stranger: int) -> Answer:
+    async def _judge(self, request: JoinRequest, now: datetime, stranger: int) -> JoinAnswer:
         if request.version != self._version:
-            return Answer(b"", "", f"this node is Headrace {request.version}, the controller {self._version}")
+            return JoinAnswer(b"", "", f"this node is Headrace {request.version}, the controller {self._version}")
         token = check_token(request.token, self._files.key, now.timestamp())
         if self._nodes >= NODES_MAX:
-            return Answer(b"", "", f"{NODES_MAX} nodes join at this moment, which is the limit: ask again")
+            return JoinAnswer(b"", "", f"{NODES_MAX} nodes join at this moment, which is the limit: ask again")
         # Who has a token gives way to nobody.
         self._strangers.go(stranger)
         key = public_key_fingerprint(request.public_key_pem)
@@ -180,7 +180,7 @@ class Door:
             self._nodes -= 1
         if reason:
             raise TokenSpentError(reason)
-        return Answer(certificate, name, "")
+        return JoinAnswer(certificate, name, "")
 
 
 def _name(token: JoinToken, key_fingerprint: str) -> str:

@@ -1,4 +1,4 @@
-"""The ways a loader can fail; what the store reports stays the store's (`headrace.store.errors`)."""
+"""The ways a loader can fail; what the store reports stays the store's (`headrace.store`)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -16,7 +16,7 @@ from headrace.stages.sinks.spill import SpillFiles, copied
 from headrace.store import ObjectStore, put_draft
 from headrace.store.files import Scratch, open_draft
 from headrace.store.ledger import StoredObject
-from headrace.store.shards import Built, Documents, Layout, ScratchTokens, check_fit, content_hash, write_tokens
+from headrace.store.shards import Built, Documents, ScratchTokens, ShardLayout, check_fit, content_hash, write_tokens
 
 FORMAT = "headrace-tokens/1"
 #: A vocabulary up to this size is stored in two bytes a token.
@@ -95,7 +95,7 @@ class TokenSink(Sink):
         return WrittenShard((tokens, *sidecars), counts)
 
     def _write_tokens(self, documents: Documents, store: ObjectStore, prefix: str) -> tuple[StoredObject, Built]:
-        layout = Layout(self.seq_len, self.dtype, self.pad_id, self._facts, self.overlap, self.blocks)
+        layout = ShardLayout(self.seq_len, self.dtype, self.pad_id, self._facts, self.overlap, self.blocks)
         with open_draft(store) as draft:
             built = write_tokens(draft, documents, layout)
             digest = content_hash(draft.pieces())

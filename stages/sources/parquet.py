@@ -45,14 +45,14 @@ from headrace.stages.sources.objects import (
 from headrace.stages.sources.options import ReadOptions
 from headrace.stages.sources.parquet_values import as_json, kind_within, lifted, to_records
 from headrace.store.ledger import UNBOUNDED, Fragment, Gap
-from headrace.store.parquet import Head, ParquetGate, UnsoundParquet, footer_of
+from headrace.store.parquet import ParquetGate, ParquetHead, UnsoundParquet, footer_of
 
 
 @dataclass(frozen=True, slots=True)
 class _Open:
     """A file that is open: what its footer says, the gate that decodes it, and its bytes."""
 
-    head: Head
+    head: ParquetHead
     gate: ParquetGate
     raw: LocalFile | RemoteFile
 
@@ -134,7 +134,7 @@ class ParquetSource(FileSource):
             gate.let_go()
             self._gates.append(gate)
 
-    def _open(self, gate: ParquetGate, raw: LocalFile | RemoteFile, fragment: Fragment) -> Head:
+    def _open(self, gate: ParquetGate, raw: LocalFile | RemoteFile, fragment: Fragment) -> ParquetHead:
         """The file with its footer read and its columns known. Raises DamagedInput, InputError."""
         name = to_path(fragment.uri)
         try:
@@ -163,7 +163,7 @@ class ParquetSource(FileSource):
             raise InputError(f'{name!r}: column "{key}" holds {kind}, no text; name another with text_key=')
         return file
 
-    def _cuts(self, head: Head) -> list[int]:
+    def _cuts(self, head: ParquetHead) -> list[int]:
         """The byte at which each fragment begins; the first is 0."""
         starts, held = [0], 0
         for index in range(len(head)):
@@ -173,7 +173,7 @@ class ParquetSource(FileSource):
             held += head.stored_bytes(index)
         return starts
 
-    def _groups(self, head: Head, fragment: Fragment) -> list[tuple[int, int]]:
+    def _groups(self, head: ParquetHead, fragment: Fragment) -> list[tuple[int, int]]:
         """The row groups that begin in the fragment's range, and the rows of each."""
         end = fragment.end if fragment.end >= 0 else sys.maxsize
         found = [index for index in range(len(head)) if fragment.start <= head.first_byte(index) < end]

@@ -7,6 +7,7 @@ from headrace.pipeline.door import door
 if TYPE_CHECKING:
     from headrace.store.datasets import collection as collection, manifest as manifest
     from headrace.store.datasets.collection import Collected as Collected, collect as collect
+    from headrace.store.datasets.completeness import completeness_of as completeness_of
     from headrace.store.datasets.dataset import (
         Dataset as Dataset,
         ShardRecord as ShardRecord,
@@ -31,6 +32,5 @@ if TYPE_CHECKING:
         find_records as find_records,
         write_rewritten as write_rewritten,
     )
-    from headrace.store.datasets.standing import standing_of as standing_of
 else:
     __getattr__ = door(__name__)

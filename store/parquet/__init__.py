@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
+    from headrace.store.parquet.child import PositionedFile as PositionedFile
     from headrace.store.parquet.gate import (
-        Head as Head,
         ParquetGate as ParquetGate,
+        ParquetHead as ParquetHead,
         UnsoundParquet as UnsoundParquet,
         footer_of as footer_of,
         try_footer as try_footer,

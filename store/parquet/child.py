@@ -49,12 +49,15 @@ _FULL: Final = ("bad_alloc", "overflow", "capacity")
 WORDS_MAX: Final = 200
 
 
-class Asked(io.RawIOBase):
-    """A file that lies with whoever started this process."""
+class PositionedFile(io.RawIOBase):
+    """A file that is read from a position by its `read`. Its `size` in bytes is asked for where a position needs it."""
 
-    def __init__(self, desk: Desk, size: int) -> None:
-        super().__init__()
-        self._desk, self._size, self._at = desk, size, 0
+    _at = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        raise NotImplementedError
 
     def readable(self) -> bool:
         """Yes."""
@@ -70,9 +73,22 @@ class Asked(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Go to a byte; the new position."""
-        base = 0 if whence == io.SEEK_SET else self._at if whence == io.SEEK_CUR else self._size
+        base = 0 if whence == io.SEEK_SET else self._at if whence == io.SEEK_CUR else self.size
         self._at = max(0, base + offset)
         return self._at
+
+
+class RequestedFile(PositionedFile):
+    """A file of the process that started this one, which answers each read."""
+
+    def __init__(self, desk: Desk, size: int) -> None:
+        super().__init__()
+        self._desk, self._size = desk, size
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self._size
 
     def read(self, size: int = -1) -> bytes:
         """Up to `size` bytes, fewer only at the end."""
@@ -151,7 +167,7 @@ class Desk:
             self._head = _head(metadata, schema)
             self._metadata = metadata
         self._size = size
-        source: Any = Asked(self, size)
+        source: Any = RequestedFile(self, size)
         self._file = pq.ParquetFile(
             source,
             metadata=self._metadata,

@@ -65,7 +65,7 @@ class _Overwhelmed(Exception):  # noqa: N818 (named after what is so)
     """The child took more memory than it has, or ended."""
 
 
-class Stored(Protocol):
+class SeekableReader(Protocol):
     """A file that is open."""
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
@@ -77,7 +77,7 @@ class Stored(Protocol):
         ...
 
 
-def footer_of(raw: Stored) -> bytes:
+def footer_of(raw: SeekableReader) -> bytes:
     """The footer of a Parquet file that is open; empty where there is none. Raises UnsoundParquet.
 
     One is refused that says it is larger than the file, or than FOOTER_BYTES_MAX.
@@ -100,7 +100,7 @@ def footer_of(raw: Stored) -> bytes:
 
 
 @dataclass(frozen=True, eq=False)
-class Head:
+class ParquetHead:
     """What a footer says. `numbers`: `[group, 2 + 2 * column]`, rows and bytes, then first byte and bytes of each."""
 
     schema: pa.Schema
@@ -139,14 +139,14 @@ class ParquetGate:
     def __init__(self) -> None:
         self._child: subprocess.Popen[bytes] | None = None
         self._end: Any = None
-        self._raw: Stored | None = None
+        self._raw: SeekableReader | None = None
         self._footer, self._size = b"", 0
         #: Whether the child has this file open.
         self._ready = False
         #: What it answered of the footer above.
-        self._head: Head | None = None
+        self._head: ParquetHead | None = None
 
-    def open(self, raw: Stored, footer: bytes) -> Head:
+    def open(self, raw: SeekableReader, footer: bytes) -> ParquetHead:
         """What the footer of a file says. Raises UnsoundParquet, and what `raw` raises.
 
         `raw` is read from until another file is opened, or the gate is closed.
@@ -195,7 +195,7 @@ class ParquetGate:
 
     # -- orders --
 
-    def _opened(self) -> Head:
+    def _opened(self) -> ParquetHead:
         if not self._ready or self._child is None:
             what, data = self._ask(child.OPEN, self._size, len(self._footer), 0, data=self._footer)
             if what != child.HEAD:
@@ -283,7 +283,7 @@ _own: list[tuple[int, ParquetGate]] = []
 _lock = threading.Lock()
 
 
-def try_footer(raw: Any) -> Head:
+def try_footer(raw: Any) -> ParquetHead:
     """What the footer of an open file says, once this process's child has read it. Raises UnsoundParquet."""
     footer = footer_of(raw)
     if not footer:
@@ -300,7 +300,7 @@ def try_footer(raw: Any) -> Head:
             raw.seek(0)
 
 
-def _head_of(data: bytearray | memoryview) -> Head:
+def _head_of(data: bytearray | memoryview) -> ParquetHead:
     """Raises UnsoundParquet where the child gave what it does not give."""
     try:
         size, groups, columns = _SHAPE.unpack_from(data)
@@ -308,7 +308,7 @@ def _head_of(data: bytearray | memoryview) -> Head:
         numbers = np.frombuffer(data, "<i8", offset=_SHAPE.size + size).reshape(groups, 2 + 2 * columns)
         schema = pa.ipc.read_schema(pa.py_buffer(told))
         schema.names  # noqa: B018 (those that are no UTF-8 raise where they are looked at)
-        return Head(schema, numbers)
+        return ParquetHead(schema, numbers)
     except (pa.ArrowException, OSError, ValueError, OverflowError, struct.error) as error:
         raise UnsoundParquet(f"the process that decodes it gave no head: {error}") from error
 
@@ -416,7 +416,7 @@ def _end(running: subprocess.Popen[bytes]) -> None:
     running.wait()
 
 
-def _read(raw: Stored, length: int) -> bytes:
+def _read(raw: SeekableReader, length: int) -> bytes:
     parts: list[bytes] = []
     while length > 0 and (part := raw.read(length)):
         parts.append(part)

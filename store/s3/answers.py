@@ -11,8 +11,8 @@ from headrace.store.s3.wire import Answer
 from headrace.store.s3.xml import BadXml, read_xml
 
 
-class Meaning(Enum):
-    """The few things that an answer can mean to its asker."""
+class Outcome(Enum):
+    """The few things that an answer can mean to its retrier."""
 
     DONE = "done"
     #: No such object (or, where the answer has no body, perhaps no such bucket).
@@ -43,7 +43,7 @@ _AGAIN_CODES = {
 }
 _FULL_STATUS = 507
 _FULL_CODES = {"QuotaExceeded", "XMinioStorageFull", "XMinioAdminBucketQuotaExceeded"}
-_BY_STATUS = {304: Meaning.EXISTS, 404: Meaning.MISSING, 412: Meaning.EXISTS, 416: Meaning.PAST_END}
+_BY_STATUS = {304: Outcome.EXISTS, 404: Outcome.MISSING, 412: Outcome.EXISTS, 416: Outcome.PAST_END}
 
 _CREDENTIALS = "correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the profile that the URI names"
 _REMEDIES = {
@@ -68,27 +68,27 @@ def code_of(answer: Answer) -> str:
     return _element(answer, "Code") or answer.headers.get("x-minio-error-code", "")
 
 
-def meaning_of(answer: Answer) -> Meaning:
+def outcome_of(answer: Answer) -> Outcome:
     """Decide what an answer means. A 200 may carry an error in its body (a completed multipart upload's does).
 
     An answer to HEAD does not say that the session token has expired: AWS then answers 400 and nothing else.
     """
     code = code_of(answer)
     if answer.status in (200, 204, 206) and not code:
-        return Meaning.DONE
+        return Outcome.DONE
     if code == "NoSuchBucket":
-        return Meaning.REFUSED
+        return Outcome.REFUSED
     if code in ("ExpiredToken", "ExpiredTokenException"):
-        return Meaning.EXPIRED
+        return Outcome.EXPIRED
     if answer.status == 400 and not code and not answer.body:
-        return Meaning.EXPIRED
+        return Outcome.EXPIRED
     if code in _FULL_CODES or answer.status == _FULL_STATUS:
-        return Meaning.FULL
+        return Outcome.FULL
     if code in _AGAIN_CODES or answer.status in _AGAIN_STATUS:
-        return Meaning.AGAIN
+        return Outcome.AGAIN
     if answer.status == 404 and code not in ("", "NoSuchKey", "NoSuchUpload", "NotFound"):
-        return Meaning.REFUSED
-    return _BY_STATUS.get(answer.status, Meaning.REFUSED)
+        return Outcome.REFUSED
+    return _BY_STATUS.get(answer.status, Outcome.REFUSED)
 
 
 def problem_of(answer: Answer) -> str:

@@ -25,17 +25,17 @@ OPEN_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryPolicy:
     """When an operation tries again, and when it gives up."""
 
     delay_first_s: float = DELAY_FIRST_S
     delay_s_max: float = DELAY_S_MAX
-    patience_s: float = PATIENCE_S
+    retry_s_max: float = PATIENCE_S
     first_contact_s: float = FIRST_CONTACT_S
 
     def budget_s(self, was_reached: bool) -> float:
         """How long one operation may take, all its attempts together."""
-        return self.patience_s if was_reached else min(self.first_contact_s, self.patience_s)
+        return self.retry_s_max if was_reached else min(self.first_contact_s, self.retry_s_max)
 
     def delay_s(self, failures: int, chance: float) -> float:
         """The delay before the next attempt, after so many failed ones (at least 1)."""

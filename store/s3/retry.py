@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from headrace.store.contract import StoreRefused, StoreStalled, StoreUnavailable
-from headrace.store.s3.answers import Meaning, meaning_of, no_bucket, problem_of, remedy_of
-from headrace.store.s3.backoff import Breaker, Patience
+from headrace.store.s3.answers import Outcome, no_bucket, outcome_of, problem_of, remedy_of
+from headrace.store.s3.backoff import Breaker, RetryPolicy
 from headrace.store.s3.config import S3Target
 from headrace.store.s3.wire import Answer, NoAnswer, Wire
 
@@ -54,7 +54,7 @@ class Pace:
 class Reply:
     """An answer that needs no further asking."""
 
-    meaning: Meaning
+    outcome: Outcome
     answer: Answer
     #: Attempts before it that failed, each of which may have been carried out.
     failures: int
@@ -68,13 +68,13 @@ def health_of(target: S3Target) -> Health:
     return _HEALTH.setdefault((os.getpid(), target.where, target.bucket), Health())
 
 
-class Asker:
+class Retrier:
     """Makes requests on behalf of a store, and turns what stays a failure into an error with a remedy."""
 
-    def __init__(self, target: S3Target, wire: Wire, patience: Patience, pace: Pace) -> None:
+    def __init__(self, target: S3Target, wire: Wire, retry_policy: RetryPolicy, pace: Pace) -> None:
         self.target = target
         self.wire = wire
-        self._patience = patience
+        self._policy = retry_policy
         self._pace = pace
         # Stores with a clock of their own share nothing with those on the system's.
         self._own_health = None if pace == Pace() else Health()
@@ -104,49 +104,49 @@ class Asker:
                 problem = str(error)
                 self._failed()
             else:
-                meaning = meaning_of(answer)
-                self._answered(answer, meaning)
-                if meaning is Meaning.EXPIRED and not renewed:
+                outcome = outcome_of(answer)
+                self._answered(answer, outcome)
+                if outcome is Outcome.EXPIRED and not renewed:
                     renewed = True
                     self.wire.forget_credentials()
                     continue
-                if meaning in (Meaning.REFUSED, Meaning.EXPIRED):
+                if outcome in (Outcome.REFUSED, Outcome.EXPIRED):
                     raise StoreRefused(
                         f"{self.target.uri}: cannot {what}: {problem_of(answer)}; {remedy_of(answer, self.target)}"
                     )
-                if meaning is Meaning.FULL:
+                if outcome is Outcome.FULL:
                     raise StoreStalled(
                         f"{self.target.uri}: cannot {what}: {problem_of(answer)}; {remedy_of(answer, self.target)}"
                     )
-                if meaning is not Meaning.AGAIN:
-                    return Reply(meaning, answer, failures)
+                if outcome is not Outcome.AGAIN:
+                    return Reply(outcome, answer, failures)
                 problem = problem_of(answer)
             failures += 1
             self._pause(what, started, failures, problem)
 
-    def once(self, attempt: Callable[[], Answer]) -> tuple[Meaning, Answer] | None:
+    def once(self, attempt: Callable[[], Answer]) -> tuple[Outcome, Answer] | None:
         """One attempt, whatever the breaker says; None where nothing came of it."""
         try:
             answer = attempt()
         except NoAnswer:
             return None
-        return meaning_of(answer), answer
+        return outcome_of(answer), answer
 
     def ensure_bucket(self, what: str) -> None:
         """Raise `StoreRefused` if there is no bucket: an answer without a body cannot tell that from a missing key."""
         if self.health.has_bucket:
             return
-        if self.ask(what, lambda: self.wire.send("HEAD")).meaning is Meaning.MISSING:
+        if self.ask(what, lambda: self.wire.send("HEAD")).outcome is Outcome.MISSING:
             raise StoreRefused(f"{self.target.uri}: cannot {what}: {no_bucket(self.target)}")
 
-    def _answered(self, answer: Answer, meaning: Meaning) -> None:
+    def _answered(self, answer: Answer, outcome: Outcome) -> None:
         health = self.health
         health.was_reached = True
         health.server = answer.headers.get("Server", health.server)
-        if meaning is Meaning.DONE:
+        if outcome is Outcome.DONE:
             health.has_bucket = True
         # A conflict is the answer of a healthy endpoint; only overload and inner faults count against it.
-        if meaning is Meaning.AGAIN and answer.status != 409:
+        if outcome is Outcome.AGAIN and answer.status != 409:
             self._failed()
             return
         with health.lock:
@@ -169,11 +169,11 @@ class Asker:
             self._sleep(wait_s, what, started, failures, problem)
 
     def _pause(self, what: str, started: float, failures: int, problem: str) -> None:
-        self._sleep(self._patience.delay_s(failures, self._pace.chance()), what, started, failures, problem)
+        self._sleep(self._policy.delay_s(failures, self._pace.chance()), what, started, failures, problem)
 
     def _sleep(self, wait_s: float, what: str, started: float, failures: int, problem: str) -> None:
         waited = self._pace.clock() - started
-        budget = self._patience.budget_s(self.health.was_reached)
+        budget = self._policy.budget_s(self.health.was_reached)
         if waited + wait_s > budget:
             kind = StoreStalled if self.health.was_reached else StoreUnavailable
             raise kind(

@@ -31,12 +31,12 @@ from headrace.store.contract import (
     Stream,
     validate_key,
 )
-from headrace.store.s3.answers import Meaning
-from headrace.store.s3.backoff import Patience
+from headrace.store.s3.answers import Outcome
+from headrace.store.s3.backoff import RetryPolicy
 from headrace.store.s3.body import Body
 from headrace.store.s3.config import resolve
 from headrace.store.s3.listing import Listed, OutOfOrder, list_flat, list_folders
-from headrace.store.s3.retry import Asker, Pace
+from headrace.store.s3.retry import Pace, Retrier
 from headrace.store.s3.upload import (
     CHECKSUM_HEADER,
     IF_ABSENT,
@@ -70,7 +70,7 @@ class S3Store:
     def __init__(
         self,
         uri: str,
-        patience: Patience | None = None,
+        retry_policy: RetryPolicy | None = None,
         pace: Pace | None = None,
         sizes: Sizes | None = None,
         read_timeout_s: float = READ_TIMEOUT_S,
@@ -78,7 +78,7 @@ class S3Store:
         self._target = resolve(uri)
         self._sizes = sizes or Sizes()
         wire = Wire(self._target, read_timeout_s)
-        self._asker = Asker(self._target, wire, patience or Patience(), pace or Pace())
+        self._retrier = Retrier(self._target, wire, retry_policy or RetryPolicy(), pace or Pace())
         self._spare: deque[bytearray] = deque(maxlen=CONNECTIONS_KEPT)
 
     def __repr__(self) -> str:
@@ -102,7 +102,7 @@ class S3Store:
             get_with_info=self.get_with_info,
             create_gated=self.create_gated,
             bucket=f"s3://{self._target.bucket} at {self._target.where}",
-            trouble=lambda: self._asker.health.trouble,
+            trouble=lambda: self._retrier.health.trouble,
         )
 
     def create(self, key: str, parts: Sequence[Buffer]) -> bool:
@@ -112,27 +112,27 @@ class S3Store:
         if body.size >= self._sizes.multipart_bytes_min and self._may_complete():
             if self._head(path) is not None:
                 return False
-            return put_in_parts(self._asker, path, body, new_writer(), True, self._sizes.part_bytes)
+            return put_in_parts(self._retrier, path, body, new_writer(), True, self._sizes.part_bytes)
         if body.size > self._sizes.put_bytes_max:
             raise StoreRefused(
                 f"{self.uri}: cannot create {key!r}: {body.size} bytes are more than one PUT takes "
                 f"({self._sizes.put_bytes_max}), and this endpoint lets two win a conditional upload in parts; "
                 "make shards smaller"
             )
-        return put(self._asker, path, body, new_writer(), IF_ABSENT)
+        return put(self._retrier, path, body, new_writer(), IF_ABSENT)
 
     def create_gated(self, key: str, parts: Sequence[Buffer], gate: Callable[[], None]) -> bool:
         """`create` of a small object, whose headers are sent before `gate` is called, and whose bytes behind it."""
-        return put(self._asker, self._path(key), Body(parts, gate), new_writer(), IF_ABSENT)
+        return put(self._retrier, self._path(key), Body(parts, gate), new_writer(), IF_ABSENT)
 
     def replace(self, key: str, parts: Sequence[Buffer]) -> None:
         """See `ObjectStore.replace`."""
         path = self._path(key)
         body = Body(parts)
         if body.size >= self._sizes.multipart_bytes_min:
-            put_in_parts(self._asker, path, body, new_writer(), False, self._sizes.part_bytes)
+            put_in_parts(self._retrier, path, body, new_writer(), False, self._sizes.part_bytes)
         else:
-            put(self._asker, path, body, new_writer(), {})
+            put(self._retrier, path, body, new_writer(), {})
 
     def update(self, key: str, decide: Decide) -> bool:
         """See `ObjectStore.update`. A PUT with `If-Match` of what was read, or with `If-None-Match: *` of nothing."""
@@ -147,7 +147,7 @@ class S3Store:
             if parts is None:
                 return False
             condition = IF_ABSENT if info is None else if_match(info.version) if self._may_update() else {}
-            if put(self._asker, path, Body(parts), new_writer(), condition):
+            if put(self._retrier, path, Body(parts), new_writer(), condition):
                 return True
         raise StoreUnavailable(f"{self.uri}: cannot update {key!r}: others wrote it {UPDATES_MAX} times meanwhile")
 
@@ -197,10 +197,10 @@ class S3Store:
         """See `headrace.store.contract.objects.stream`."""
         path = self._path(key)
         headers = {"Range": f"bytes={offset}-{offset + length - 1}"}
-        reply = self._asker.ask(
-            f"get {key!r}", lambda: self._asker.wire.send("GET", path, headers=headers, is_stream=True)
+        reply = self._retrier.ask(
+            f"get {key!r}", lambda: self._retrier.wire.send("GET", path, headers=headers, is_stream=True)
         )
-        if reply.meaning is Meaning.MISSING:
+        if reply.outcome is Outcome.MISSING:
             raise ObjectMissing(key, self.uri)
         rest = reply.answer.rest
         if rest is None:
@@ -251,7 +251,7 @@ class S3Store:
     def delete(self, key: str) -> None:
         """See `ObjectStore.delete`."""
         path = self._path(key)
-        self._asker.ask(f"delete {key!r}", lambda: self._asker.wire.send("DELETE", path))
+        self._retrier.ask(f"delete {key!r}", lambda: self._retrier.wire.send("DELETE", path))
 
     def open_local(self, key: str) -> pathlib.Path | None:
         """See `ObjectStore.open_local`: a bucket has no local paths."""
@@ -270,9 +270,9 @@ class S3Store:
 
     def _head(self, path: str) -> Answer | None:
         what = f"look for {path!r}"
-        reply = self._asker.ask(what, lambda: self._asker.wire.send("HEAD", path))
-        if reply.meaning is Meaning.MISSING:
-            self._asker.ensure_bucket(what)
+        reply = self._retrier.ask(what, lambda: self._retrier.wire.send("HEAD", path))
+        if reply.outcome is Outcome.MISSING:
+            self._retrier.ensure_bucket(what)
             return None
         return reply.answer
 
@@ -282,10 +282,10 @@ class S3Store:
     def _get_range(self, key: str, path: str, offset: int, length: int) -> Answer | None:
         """The first range of an object; None where it starts behind the end. Raises `ObjectMissing`."""
         headers = {"Range": f"bytes={offset}-{offset + length - 1}"}
-        reply = self._asker.ask(f"get {key!r}", lambda: self._asker.wire.send("GET", path, headers=headers))
-        if reply.meaning is Meaning.MISSING:
+        reply = self._retrier.ask(f"get {key!r}", lambda: self._retrier.wire.send("GET", path, headers=headers))
+        if reply.outcome is Outcome.MISSING:
             raise ObjectMissing(key, self.uri)
-        return None if reply.meaning is Meaning.PAST_END else reply.answer
+        return None if reply.outcome is Outcome.PAST_END else reply.answer
 
     def _complete(self, key: str, path: str, first: Answer, offset: int, length: int | None) -> bytes | None:
         """Fetch what the first range left, in parallel; None where the object was replaced meanwhile."""
@@ -313,32 +313,34 @@ class S3Store:
     def _read_into(self, key: str, path: str, etag: str, start: int, into: memoryview) -> bool:
         headers = {"Range": f"bytes={start}-{start + into.nbytes - 1}"} | ({"If-Match": etag} if etag else {})
         with into:
-            reply = self._asker.ask(
-                f"get {key!r}", lambda: self._asker.wire.send("GET", path, headers=headers, into=into)
+            reply = self._retrier.ask(
+                f"get {key!r}", lambda: self._retrier.wire.send("GET", path, headers=headers, into=into)
             )
-        if reply.meaning is Meaning.MISSING:
+        if reply.outcome is Outcome.MISSING:
             raise ObjectMissing(key, self.uri)
-        return reply.meaning is Meaning.DONE and reply.answer.status == 206
+        return reply.outcome is Outcome.DONE and reply.answer.status == 206
 
     def _replaced(self, key: str) -> StoreUnavailable:
         return StoreUnavailable(f"{self.uri}: cannot get {key!r}: it was replaced {READS_MAX} times while it was read")
 
     def _may_complete(self) -> bool:
         """Whether a conditional upload in parts can be trusted here; found out once."""
-        health = self._asker.health
+        health = self._retrier.health
         if health.completes_once is None:
-            self._asker.ensure_bucket("write")
+            self._retrier.ensure_bucket("write")
             # A race finds the hole in SeaweedFS in one round of three; its name finds it always.
             health.completes_once = not health.server.startswith("SeaweedFS") and completes_once(
-                self._asker, f"{self._target.prefix}{RESERVED_SEGMENT}/completes-once/"
+                self._retrier, f"{self._target.prefix}{RESERVED_SEGMENT}/completes-once/"
             )
         return health.completes_once
 
     def _may_update(self) -> bool:
         """Whether `If-Match` on a write is honoured here; found out once."""
-        health = self._asker.health
+        health = self._retrier.health
         if health.replaces_once is None:
-            health.replaces_once = replaces_once(self._asker, f"{self._target.prefix}{RESERVED_SEGMENT}/replaces-once/")
+            health.replaces_once = replaces_once(
+                self._retrier, f"{self._target.prefix}{RESERVED_SEGMENT}/replaces-once/"
+            )
             if not health.replaces_once:
                 logger.warning(
                     "%s does not honour If-Match: two who derive a manifest at one instant may leave the older one; "
@@ -348,7 +350,7 @@ class S3Store:
         return health.replaces_once
 
     def _lines(self, prefix: str, after: str) -> Iterator[Listed]:
-        health = self._asker.health
+        health = self._retrier.health
         if health.lists_folders is not True:
             try:
                 yield from list_flat(self._fetch, prefix, after)
@@ -364,8 +366,8 @@ class S3Store:
 
     def _fetch(self, query: dict[str, str]) -> Answer:
         what = f"list {query['prefix'].removeprefix(self._target.prefix)!r}"
-        reply = self._asker.ask(what, lambda: self._asker.wire.send("GET", query=query))
-        if reply.meaning is not Meaning.DONE:
+        reply = self._retrier.ask(what, lambda: self._retrier.wire.send("GET", query=query))
+        if reply.outcome is not Outcome.DONE:
             raise StoreRefused(f"{self.uri}: cannot {what}: it answered {reply.answer.status}; correct the endpoint")
         return reply.answer
 

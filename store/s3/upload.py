@@ -12,9 +12,9 @@ from typing import TypeVar
 from xml.sax.saxutils import escape
 
 from headrace.store.contract import StoreError, StoreRefused, StoreUnavailable
-from headrace.store.s3.answers import Meaning, problem_of
+from headrace.store.s3.answers import Outcome, problem_of
 from headrace.store.s3.body import Body
-from headrace.store.s3.retry import Asker
+from headrace.store.s3.retry import Retrier
 from headrace.store.s3.wire import Answer
 from headrace.store.s3.xml import BadXml, read_xml
 
@@ -80,51 +80,53 @@ def new_writer() -> str:
     return secrets.token_hex(16)
 
 
-def put(asker: Asker, key: str, body: Body, writer: str, condition: Mapping[str, str]) -> bool:
+def put(retrier: Retrier, key: str, body: Body, writer: str, condition: Mapping[str, str]) -> bool:
     """Upload in one PUT; False where the condition, a header of it, was refused, by an object that is not ours."""
-    headers = {**_metadata(asker, body, writer), **condition}
+    headers = {**_metadata(retrier, body, writer), **condition}
     # The endpoint compares what arrived with this before it stores it.
     headers["x-amz-checksum-crc32"] = body.crc32()
 
     def attempt() -> Answer:
         looks = condition == IF_ABSENT and body.size >= LOOK_FIRST_BYTES
-        if looks and asker.wire.send("HEAD", key).status == 200:
+        if looks and retrier.wire.send("HEAD", key).status == 200:
             return Answer(412, {}, b"")
-        answer = asker.wire.send("PUT", key, body, headers)
+        answer = retrier.wire.send("PUT", key, body, headers)
         # AWS says so of an object that was to match and is gone.
         return Answer(412, {}, b"") if "If-Match" in condition and answer.status == 404 else answer
 
-    return _conclude(asker, key, writer, bool(condition), attempt)
+    return _conclude(retrier, key, writer, bool(condition), attempt)
 
 
-def put_in_parts(asker: Asker, key: str, body: Body, writer: str, is_conditional: bool, part_bytes: int) -> bool:
+def put_in_parts(retrier: Retrier, key: str, body: Body, writer: str, is_conditional: bool, part_bytes: int) -> bool:
     """Upload in parallel parts; only the completion is conditional. An upload that fails or loses is aborted."""
     part_bytes = max(part_bytes, -(-body.size // PARTS_MAX))
     for left in reversed(range(UPLOADS_MAX)):
         try:
-            return _put_in_parts_once(asker, key, body, writer, is_conditional, part_bytes)
+            return _put_in_parts_once(retrier, key, body, writer, is_conditional, part_bytes)
         except _UploadGone:
             if not left:
                 raise
     raise AssertionError("the last upload ends or raises")
 
 
-def _put_in_parts_once(asker: Asker, key: str, body: Body, writer: str, is_conditional: bool, part_bytes: int) -> bool:
-    upload = _begin(asker, key, _metadata(asker, body, writer))
+def _put_in_parts_once(
+    retrier: Retrier, key: str, body: Body, writer: str, is_conditional: bool, part_bytes: int
+) -> bool:
+    upload = _begin(retrier, key, _metadata(retrier, body, writer))
     try:
         starts = range(0, body.size, part_bytes)
         numbered = [(number, body.slice(start, start + part_bytes)) for number, start in enumerate(starts, start=1)]
-        etags = in_parallel(lambda part: _put_part(asker, key, upload, *part), numbered)
-        is_ours = _complete(asker, key, upload, etags, writer, is_conditional)
+        etags = in_parallel(lambda part: _put_part(retrier, key, upload, *part), numbered)
+        is_ours = _complete(retrier, key, upload, etags, writer, is_conditional)
     except BaseException:
-        _abort(asker, key, upload)
+        _abort(retrier, key, upload)
         raise
     if not is_ours:
-        _abort(asker, key, upload)
+        _abort(retrier, key, upload)
     return is_ours
 
 
-def completes_once(asker: Asker, prefix: str) -> bool:
+def completes_once(retrier: Retrier, prefix: str) -> bool:
     """Race conditional multipart completions: whether exactly one wins in each of some rounds.
 
     SeaweedFS 4.48 checks the condition and then writes without a lock between the two, so that three of eight have won.
@@ -132,29 +134,31 @@ def completes_once(asker: Asker, prefix: str) -> bool:
     for _ in range(RACE_ROUNDS):
         key = f"{prefix}{secrets.token_hex(8)}"
         writers = [new_writer() for _ in range(RACE_WIDTH)]
-        uploads = in_parallel(partial(_begin, asker, key), [{WRITER_HEADER: writer} for writer in writers], RACE_WIDTH)
+        uploads = in_parallel(
+            partial(_begin, retrier, key), [{WRITER_HEADER: writer} for writer in writers], RACE_WIDTH
+        )
         body = Body([b"race"])
-        parts = [[_put_part(asker, key, upload, 1, body)] for upload in uploads]
+        parts = [[_put_part(retrier, key, upload, 1, body)] for upload in uploads]
 
         def complete(number: int, key: str = key, uploads: list[str] = uploads, parts: list[list[str]] = parts) -> bool:
             request = _completion(parts[number])
             query = {"uploadId": uploads[number]}
-            reply = asker.ask(
-                f"probe {key!r}", lambda: asker.wire.send("POST", key, request, {"If-None-Match": "*"}, query)
+            reply = retrier.ask(
+                f"probe {key!r}", lambda: retrier.wire.send("POST", key, request, {"If-None-Match": "*"}, query)
             )
-            return reply.meaning is Meaning.DONE
+            return reply.outcome is Outcome.DONE
 
         try:
             wins = sum(in_parallel(complete, list(range(RACE_WIDTH)), RACE_WIDTH))
-            in_parallel(partial(_abort, asker, key), uploads, RACE_WIDTH)
+            in_parallel(partial(_abort, retrier, key), uploads, RACE_WIDTH)
         finally:
-            asker.once(partial(asker.wire.send, "DELETE", key))
+            retrier.once(partial(retrier.wire.send, "DELETE", key))
         if wins != 1:
             return False
     return True
 
 
-def replaces_once(asker: Asker, prefix: str) -> bool:
+def replaces_once(retrier: Retrier, prefix: str) -> bool:
     """Whether of several who replace the same object by `If-Match` exactly one wins, in each of some rounds.
 
     A server that does not know the header lets all of them win, and one that refuses it lets none.
@@ -163,14 +167,14 @@ def replaces_once(asker: Asker, prefix: str) -> bool:
     body = Body([b"race"])
 
     def replace(etag: str) -> bool:
-        return put(asker, key, body, new_writer(), if_match(etag))
+        return put(retrier, key, body, new_writer(), if_match(etag))
 
     try:
-        put(asker, key, body, new_writer(), {})
+        put(retrier, key, body, new_writer(), {})
         if replace("0" * 32):
             return False
         for lap in range(REPLACE_ROUNDS):
-            standing = asker.ask(f"probe {key!r}", lambda: asker.wire.send("HEAD", key)).answer
+            standing = retrier.ask(f"probe {key!r}", lambda: retrier.wire.send("HEAD", key)).answer
             body = Body([f"lap {lap}".encode()])
             etags = [standing.headers.get("ETag", "").strip('"')] * REPLACE_WIDTH
             if sum(in_parallel(replace, etags, REPLACE_WIDTH)) != 1:
@@ -178,7 +182,7 @@ def replaces_once(asker: Asker, prefix: str) -> bool:
     except StoreRefused:
         return False
     finally:
-        asker.once(partial(asker.wire.send, "DELETE", key))
+        retrier.once(partial(retrier.wire.send, "DELETE", key))
     return True
 
 
@@ -193,80 +197,81 @@ def in_parallel(work: Callable[[_T], _R], items: list[_T], width: int = IN_FLIGH
             raise
 
 
-def _metadata(asker: Asker, body: Body, writer: str) -> dict[str, str]:
+def _metadata(retrier: Retrier, body: Body, writer: str) -> dict[str, str]:
     said = {"Content-Type": "application/octet-stream", WRITER_HEADER: writer, CHECKSUM_HEADER: body.xxh3()}
-    return said | asker.target.encryption
+    return said | retrier.target.encryption
 
 
-def _conclude(asker: Asker, key: str, writer: str, is_conditional: bool, attempt: Callable[[], Answer]) -> bool:
+def _conclude(retrier: Retrier, key: str, writer: str, is_conditional: bool, attempt: Callable[[], Answer]) -> bool:
     """Ask, and find out whose object stands where an answer was lost."""
     try:
-        reply = asker.ask(f"write {key!r}", attempt)
+        reply = retrier.ask(f"write {key!r}", attempt)
     except StoreUnavailable:
-        if is_conditional and _is_ours(asker, key, writer):
+        if is_conditional and _is_ours(retrier, key, writer):
             return True
         raise
-    if reply.meaning is Meaning.DONE:
+    if reply.outcome is Outcome.DONE:
         return True
-    if reply.meaning is Meaning.EXISTS and is_conditional:
-        return reply.failures > 0 and _stands_ours(asker, key, writer)
-    if reply.failures > 0 and _stands_ours(asker, key, writer):
+    if reply.outcome is Outcome.EXISTS and is_conditional:
+        return reply.failures > 0 and _stands_ours(retrier, key, writer)
+    if reply.failures > 0 and _stands_ours(retrier, key, writer):
         return True  # an upload that was completed before is not known any more
     raise _UploadGone(
-        f"{asker.target.uri}: cannot write {key!r}: it answered {reply.answer.status}; the upload is gone, try again"
+        f"{retrier.target.uri}: cannot write {key!r}: it answered {reply.answer.status}; the upload is gone, try again"
     )
 
 
-def _stands_ours(asker: Asker, key: str, writer: str) -> bool:
-    reply = asker.ask(f"read back {key!r}", lambda: asker.wire.send("HEAD", key))
-    return reply.meaning is Meaning.DONE and reply.answer.headers.get(WRITER_HEADER) == writer
+def _stands_ours(retrier: Retrier, key: str, writer: str) -> bool:
+    reply = retrier.ask(f"read back {key!r}", lambda: retrier.wire.send("HEAD", key))
+    return reply.outcome is Outcome.DONE and reply.answer.headers.get(WRITER_HEADER) == writer
 
 
-def _is_ours(asker: Asker, key: str, writer: str) -> bool:
+def _is_ours(retrier: Retrier, key: str, writer: str) -> bool:
     """The same in one attempt, when patience is at its end."""
-    found = asker.once(lambda: asker.wire.send("HEAD", key))
-    return found is not None and found[0] is Meaning.DONE and found[1].headers.get(WRITER_HEADER) == writer
+    found = retrier.once(lambda: retrier.wire.send("HEAD", key))
+    return found is not None and found[0] is Outcome.DONE and found[1].headers.get(WRITER_HEADER) == writer
 
 
-def _begin(asker: Asker, key: str, metadata: Mapping[str, str]) -> str:
-    reply = asker.ask(
-        f"begin the upload of {key!r}", lambda: asker.wire.send("POST", key, headers=metadata, query={"uploads": ""})
+def _begin(retrier: Retrier, key: str, metadata: Mapping[str, str]) -> str:
+    reply = retrier.ask(
+        f"begin the upload of {key!r}", lambda: retrier.wire.send("POST", key, headers=metadata, query={"uploads": ""})
     )
     try:
         upload = read_xml(reply.answer.body).findtext("{*}UploadId")
     except BadXml as error:
         raise StoreUnavailable(
-            f"{asker.target.uri}: cannot begin the upload of {key!r}: of the answer, {error}"
+            f"{retrier.target.uri}: cannot begin the upload of {key!r}: of the answer, {error}"
         ) from error
     if not upload:
-        raise StoreUnavailable(f"{asker.target.uri}: cannot begin the upload of {key!r}: the answer has no UploadId")
+        raise StoreUnavailable(f"{retrier.target.uri}: cannot begin the upload of {key!r}: the answer has no UploadId")
     return upload
 
 
-def _put_part(asker: Asker, key: str, upload: str, number: int, body: Body) -> str:
+def _put_part(retrier: Retrier, key: str, upload: str, number: int, body: Body) -> str:
     query = {"partNumber": str(number), "uploadId": upload}
     headers = {"Content-MD5": body.md5()}
-    reply = asker.ask(f"upload part {number} of {key!r}", lambda: asker.wire.send("PUT", key, body, headers, query))
+    reply = retrier.ask(f"upload part {number} of {key!r}", lambda: retrier.wire.send("PUT", key, body, headers, query))
     etag = reply.answer.headers.get("ETag", "")
-    if reply.meaning is not Meaning.DONE or not etag:
+    if reply.outcome is not Outcome.DONE or not etag:
         raise StoreUnavailable(
-            f"{asker.target.uri}: cannot upload part {number} of {key!r}: it answered {reply.answer.status}; try again"
+            f"{retrier.target.uri}: cannot upload part {number} of {key!r}: "
+            f"it answered {reply.answer.status}; try again"
         )
     return etag
 
 
-def _complete(asker: Asker, key: str, upload: str, etags: list[str], writer: str, is_conditional: bool) -> bool:
+def _complete(retrier: Retrier, key: str, upload: str, etags: list[str], writer: str, is_conditional: bool) -> bool:
     body = _completion(etags)
     headers = {"Content-Type": "application/xml"} | ({"If-None-Match": "*"} if is_conditional else {})
 
     def attempt() -> Answer:
-        answer = asker.wire.send("POST", key, body, headers, {"uploadId": upload})
+        answer = retrier.wire.send("POST", key, body, headers, {"uploadId": upload})
         if is_conditional and answer.status == 409:
             # Another write of the key was under way. AWS wants a new upload then, and not this one's end again.
-            raise _UploadGone(f"{asker.target.uri}: cannot write {key!r}: {problem_of(answer)}; try again")
+            raise _UploadGone(f"{retrier.target.uri}: cannot write {key!r}: {problem_of(answer)}; try again")
         return answer
 
-    return _conclude(asker, key, writer, is_conditional, attempt)
+    return _conclude(retrier, key, writer, is_conditional, attempt)
 
 
 def _completion(etags: list[str]) -> Body:
@@ -277,7 +282,7 @@ def _completion(etags: list[str]) -> Body:
     return Body([f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>".encode()])
 
 
-def _abort(asker: Asker, key: str, upload: str) -> None:
+def _abort(retrier: Retrier, key: str, upload: str) -> None:
     """Free the parts; a failure costs only their space, which a life-cycle rule frees in the end."""
     with contextlib.suppress(StoreError):
-        asker.once(lambda: asker.wire.send("DELETE", key, query={"uploadId": upload}))
+        retrier.once(lambda: retrier.wire.send("DELETE", key, query={"uploadId": upload}))

@@ -7,7 +7,7 @@ from headrace.pipeline.door import door
 if TYPE_CHECKING:
     from headrace.store.shards.builder import (
         Built as Built,
-        Layout as Layout,
+        ShardLayout as ShardLayout,
         build_tokens as build_tokens,
         check_fit as check_fit,
         write_tokens as write_tokens,

@@ -50,7 +50,7 @@ class ShardBytes(Built):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ShardLayout:
     """What a shard's bytes follow from, beside its documents.
 
     `dtype` is uint16 or uint32. `metadata` is what the caller knows of the dataset; the layout's own facts (`seq_len`,
@@ -92,10 +92,10 @@ def build_tokens(
 
     `flat_tokens` `[tokens]` are the documents' tokens end to end, or several arrays of whole documents that are such
     when put together; they are not put together, so that beside the documents there is one copy of them. `lengths`
-    `[documents]` are the tokens of each, in the order of the documents table. For the others see `Layout`. The same
-    arguments give the same bytes. Raises ValueError where they do not fit together.
+    `[documents]` are the tokens of each, in the order of the documents table. See `ShardLayout` for the others. The
+    same arguments give the same bytes. Raises ValueError where they do not fit together.
     """
-    layout = Layout(seq_len, dtype, pad_id, metadata, overlap, blocks)
+    layout = ShardLayout(seq_len, dtype, pad_id, metadata, overlap, blocks)
     kind = layout.kind
     chunks = [flat_tokens] if isinstance(flat_tokens, np.ndarray) else flat_tokens
     documents = _in_arrays([np.asarray(chunk).reshape(-1) for chunk in chunks], lengths, kind)
@@ -110,7 +110,7 @@ def build_tokens(
     return ShardBytes(packing, size, int(documents.lengths.sum()), parts)
 
 
-def write_tokens(draft: ObjectDraft, documents: Documents, layout: Layout) -> Built:
+def write_tokens(draft: ObjectDraft, documents: Documents, layout: ShardLayout) -> Built:
     """Write the shard of these documents into a draft: the bytes that `build_tokens` gives.
 
     Holds WINDOW_BYTES of tokens, and what is proportional to the number of documents. Raises ValueError, StoreError.
@@ -177,7 +177,7 @@ def _pieces(packing: Packing, overlap: int) -> dict[str, npt.NDArray[Any]]:
     return {name: np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")) for name, array in found.items()}
 
 
-def _facts(layout: Layout, documents: Documents, packing: Packing) -> dict[str, str]:
+def _facts(layout: ShardLayout, documents: Documents, packing: Packing) -> dict[str, str]:
     """The header's metadata but for the blocks."""
     own = {
         **({"overlap": layout.overlap} if layout.overlap else {}),

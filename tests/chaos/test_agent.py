@@ -15,7 +15,7 @@ from headrace.chaos.agent import Agent, Ends
 from headrace.chaos.gates.impairments import Affected, Way
 from headrace.chaos.gates.network import NetworkGates
 from headrace.protos import control_pb2 as pb
-from headrace.transport.errors import LinkRefusedError
+from headrace.transport.core.errors import LinkRefusedError
 from headrace.worker.links.gate import HOST, gate_port
 from headrace.worker.membership.addresses import own_addresses
 

@@ -7,10 +7,10 @@ from headrace.cluster.certificates import Role
 from headrace.cluster.join_wire import (
     LENGTH,
     MESSAGE_LIMIT_BYTES,
-    Answer,
     Greeting,
+    JoinAnswer,
+    JoinRequest,
     JoinWireError,
-    Request,
     body_length,
     decode_message,
     encode_message,
@@ -67,23 +67,28 @@ def test_any_text_is_refused_by_name(text: str) -> None:
 
 @pytest.mark.parametrize(
     "message",
-    [Greeting(b"pem", "1.0"), Request("hrj1.x", b"key", "1.0"), Answer(b"cert", "one", ""), Answer(b"", "", "no")],
+    [
+        Greeting(b"pem", "1.0"),
+        JoinRequest("hrj1.x", b"key", "1.0"),
+        JoinAnswer(b"cert", "one", ""),
+        JoinAnswer(b"", "", "no"),
+    ],
     ids=["greeting", "request", "answer", "refusal"],
 )
-def test_a_message_of_a_join_comes_back_as_it_was(message: Greeting | Request | Answer) -> None:
+def test_a_message_of_a_join_comes_back_as_it_was(message: Greeting | JoinRequest | JoinAnswer) -> None:
     data = encode_message(message)
     assert body_length(data[: LENGTH.size]) == len(data) - LENGTH.size
     assert decode_message(type(message), data[LENGTH.size :]) == message
 
 
-@given(st.binary(max_size=200), st.sampled_from([Greeting, Request, Answer]))
+@given(st.binary(max_size=200), st.sampled_from([Greeting, JoinRequest, JoinAnswer]))
 def test_any_bytes_are_no_message_of_a_join(data: bytes, kind: type[Greeting]) -> None:
     with pytest.raises(JoinWireError):
         decode_message(kind, data)
 
 
 def test_a_message_of_another_kind_or_too_large_is_refused() -> None:
-    with pytest.raises(JoinWireError, match="no Answer of a join"):
-        decode_message(Answer, encode_message(Greeting(b"", ""))[LENGTH.size :])
+    with pytest.raises(JoinWireError, match="no JoinAnswer of a join"):
+        decode_message(JoinAnswer, encode_message(Greeting(b"", ""))[LENGTH.size :])
     with pytest.raises(JoinWireError, match="a message of"):
         body_length(LENGTH.pack(MESSAGE_LIMIT_BYTES + 1))

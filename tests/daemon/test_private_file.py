@@ -9,7 +9,7 @@ import pytest
 
 from headrace.cluster.credential_files import read_credentials
 from headrace.controller.membership.cluster_files import ClusterFiles, ClusterFilesError
-from headrace.daemon.private_file import read_private
+from headrace.daemon.private_folder import read_private
 from headrace.worker.membership.join import read_membership
 from headrace.worker.membership.member import JoinError
 

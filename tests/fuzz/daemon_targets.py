@@ -23,8 +23,8 @@ from headrace.protos import codec, control_pb2 as pb
 from headrace.stages.runtime.batch import ROW, VERDICTS, Batch, no_verdicts
 from headrace.store.contract.errors import StoreError
 from headrace.store.ledger.core.entries import Range
+from headrace.transport.core.errors import FrameError
 from headrace.transport.core.frame import Frame, FrameKind
-from headrace.transport.errors import FrameError
 from headrace.worker.links import handoff
 from headrace.worker.membership import addresses
 from headrace.worker.processes.channel import Channel, ChannelClosed

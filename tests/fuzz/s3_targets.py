@@ -104,12 +104,12 @@ def run_answer(data: bytes) -> object | None:
         return None
     statuses = (200, 206, 204, 301, 304, 400, 403, 404, 409, 412, 416, 429, 500, 503, 507)
     answer = Answer(statuses[data[0] % len(statuses)], {}, data[1:])
-    meaning = answers.meaning_of(answer)
+    outcome = answers.outcome_of(answer)
     assert answers.remedy_of(answer, TARGET)
     said = answers.problem_of(answer), answers.code_of(answer)
     if said[1] and answer.status in (200, 204, 206):
-        assert meaning is not answers.Meaning.DONE
-    return (meaning.value, said[1]) if said[1] else None
+        assert outcome is not answers.Outcome.DONE
+    return (outcome.value, said[1]) if said[1] else None
 
 
 def run_listing(data: bytes) -> object | None:
@@ -141,9 +141,9 @@ def list_folders(fetch: listing.Fetch) -> list[listing.Listed]:
 def run_upload(data: bytes) -> object | None:
     """What an endpoint answers to who begins an upload in parts."""
     reply = SimpleNamespace(answer=Answer(200, {}, data))
-    asker: Any = SimpleNamespace(target=TARGET, ask=lambda _what, _how: reply)
+    retrier: Any = SimpleNamespace(target=TARGET, ask=lambda _what, _how: reply)
     with contextlib.suppress(StoreUnavailable):
-        return upload._begin(asker, "k", {})
+        return upload._begin(retrier, "k", {})
     return None
 
 

@@ -11,8 +11,7 @@ from unittest.mock import patch
 
 from headrace.daemon import control_address, log_lines
 from headrace.pipeline import masking
-from headrace.transport import errors
-from headrace.transport.core import control, credit, frame, relay_table
+from headrace.transport.core import control, credit, errors, frame, relay_table
 from headrace.transport.pipe import pipe
 from headrace.transport.quic import bulk, stream_frames
 from headrace.transport.ring import memory as ring_memory, ring
@@ -180,7 +179,7 @@ def run_relay(data: bytes) -> object | None:
             now += what
             table.expire(now)
         elif verb % 8 < 5:
-            assert not table.take([(relay_table.knock(names[verb >> 5]), source)], now)
+            assert not table.take([(relay_table.rendezvous(names[verb >> 5]), source)], now)
         else:
             went = table.take([(data[at:], source)], now)
             assert all(target != source or len(table) for _, target in went)
@@ -352,8 +351,8 @@ def handles() -> list[bytes]:
 
 def relays() -> list[bytes]:
     """A path of two ends who knock, and a datagram from each."""
-    knocked = bytes((0, 0b010_001, 1 << 5 | 2, 0, 2 << 5 | 2, 1, 5, 0, 5, 1))
-    return [knocked, knocked + bytes((1, 70, 0, 0b010_001, 5, 0))]
+    met = bytes((0, 0b010_001, 1 << 5 | 2, 0, 2 << 5 | 2, 1, 5, 0, 5, 1))
+    return [met, met + bytes((1, 70, 0, 0b010_001, 5, 0))]
 
 
 def maskings() -> list[bytes]:

@@ -11,8 +11,7 @@ import grpc
 import pytest
 
 from headrace.chaos.live.clusters.test_cluster import free_port
-from headrace.cluster.certificates import Credentials, Role, create_node, role_host
-from headrace.cluster.clock import utc_now
+from headrace.cluster.certificates import Credentials, Role, create_node, role_host, utc_now
 from headrace.controller.membership.cluster_files import ClusterFiles
 from headrace.protos import control_pb2 as pb, control_pb2_grpc as rpc
 from headrace.worker.membership.join import join, read_membership

@@ -25,7 +25,7 @@ def build(output: str) -> Pipeline:
 """
 _WATCHES = """
 import sys, threading
-from headrace.daemon.lifeline import end_with_parent
+from headrace.daemon.child_processes import end_with_parent
 end_with_parent(int(sys.argv[1]))
 print("watches", flush=True)
 lock = threading.Lock()

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.transport.contract import Receiver, Sender
-from headrace.transport.core.relay_table import RelayTable, knock
-from headrace.transport.inline import create_inline
+from headrace.transport.core.relay_table import RelayTable, rendezvous
 from headrace.transport.pipe.pipe import PipeReceiver, PipeSender, create_pipe
 from headrace.transport.quic.endpoint import QuicEndpoint
-from headrace.transport.relay import Relay
+from headrace.transport.quic.relay import Relay
 from headrace.transport.ring.ring import RingHandles, RingReceiver, RingSender, create_ring
+from tests.kits.transport.inline import create_inline
 from tests.kits.transport.links import PATIENCE_S, MakePair, MakeRing, SettledPair, Spawn
 from tests.kits.transport.quic import LOOPBACK, Cluster, opened
 
@@ -72,7 +72,7 @@ def make_pair(request: pytest.FixtureRequest, make_ring: MakeRing) -> MakePair:
         near, far = (QuicEndpoint(LOOPBACK, cluster.node(node)) for node in ("near", "far"))
         for endpoint, ticket in zip((near, far), tickets, strict=True):
             request.addfinalizer(endpoint.close)
-            endpoint.knock([at], knock(ticket))
+            endpoint.rendezvous([at], rendezvous(ticket))
         receiver = far.expect_link(name, lambda ticket, peer: None, window_bytes, capacity_bytes - 64)
         sender = near.open_link(name, at, b"ticket", peer_name="far")
         opened(sender)

@@ -5,8 +5,8 @@ import threading
 import pyarrow as pa
 import pytest
 
+from headrace.transport.core.errors import FrameOversizeError, LinkAborted, LinkClosed
 from headrace.transport.core.frame import Frame, FrameKind, encoded_size
-from headrace.transport.errors import FrameOversizeError, LinkAborted, LinkClosed
 from headrace.transport.wait import wait_any
 from tests.kits.transport.links import (
     PATIENCE_S,

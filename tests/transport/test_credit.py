@@ -5,7 +5,7 @@ from hypothesis import given, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from headrace.transport.core.credit import GRANT_FRACTION, CreditReceiver, CreditSender
-from headrace.transport.errors import CreditError
+from headrace.transport.core.errors import CreditError
 
 WINDOW_BYTES = 1000
 SIZES = st.integers(1, 2 * WINDOW_BYTES)

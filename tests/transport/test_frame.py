@@ -5,20 +5,7 @@ import struct
 import pytest
 from hypothesis import example, given, strategies as st
 
-from headrace.transport.core.frame import (
-    BODY_ALIGNMENT_BYTES,
-    FRAME_LIMIT_BYTES,
-    HEADER_BYTES,
-    Coverage,
-    Frame,
-    FrameKind,
-    decode,
-    encode,
-    encode_parts,
-    encoded_size,
-    frame_size,
-)
-from headrace.transport.errors import (
+from headrace.transport.core.errors import (
     FrameChecksumError,
     FrameCoverageError,
     FrameError,
@@ -28,6 +15,19 @@ from headrace.transport.errors import (
     FrameTrailingError,
     FrameTruncatedError,
     FrameVersionError,
+)
+from headrace.transport.core.frame import (
+    BODY_ALIGNMENT_BYTES,
+    FRAME_LIMIT_BYTES,
+    HEADER_BYTES,
+    ChecksumCoverage,
+    Frame,
+    FrameKind,
+    decode,
+    encode,
+    encode_parts,
+    encoded_size,
+    frame_size,
 )
 from tests.kits.transport.links import Later
 
@@ -47,8 +47,8 @@ FRAMES = st.builds(
 SAMPLE = Frame(FrameKind.DATA, 3, b"0123456789abcdef", 10, 20, b"some metadata", b"the body of a batch")
 
 
-@given(FRAMES, st.sampled_from(Coverage))
-def test_a_body_yet_unwritten_is_encoded_like_a_written_one(frame: Frame, coverage: Coverage) -> None:
+@given(FRAMES, st.sampled_from(ChecksumCoverage))
+def test_a_body_yet_unwritten_is_encoded_like_a_written_one(frame: Frame, coverage: ChecksumCoverage) -> None:
     unwritten = frame._replace(body=b"", unwritten=Later(bytes(frame.body)))
     assert encode(unwritten, coverage) == encode(frame, coverage)
 
@@ -212,7 +212,7 @@ def test_a_buffer_of_any_item_type_can_be_a_body() -> None:
 
 
 def encoded_without_body_checksum() -> bytearray:
-    return bytearray(encode(SAMPLE, Coverage.HEAD))
+    return bytearray(encode(SAMPLE, ChecksumCoverage.HEAD))
 
 
 def test_a_frame_without_body_checksum_is_taken_on_trust_only() -> None:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.transport.core.relay_table import BURST_S, IDLE_S, SILENT_S, RelayFullError, RelayTable, knock
-from headrace.transport.errors import LinkAborted
+from headrace.transport.core.errors import LinkAborted
+from headrace.transport.core.relay_table import BURST_S, IDLE_S, SILENT_S, RelayFullError, RelayTable, rendezvous
 from headrace.transport.quic.endpoint import QuicEndpoint, QuicSettings
-from headrace.transport.relay import Relay
+from headrace.transport.quic.relay import Relay
 from headrace.transport.wait import wait_any
 from tests.kits.transport.links import PATIENCE_S, frame_of
 from tests.kits.transport.quic import LOOPBACK, Cluster, opened
@@ -22,7 +22,7 @@ TICKETS = (b"the sender's", b"the receiver's")
 def table_with_a_path(rate_bytes_s: float = 1e9) -> RelayTable:
     table = RelayTable(paths_max=2, rate_bytes_s=rate_bytes_s)
     table.open("link", TICKETS, 0.0)
-    assert table.take([(knock(TICKETS[0]), NEAR), (knock(TICKETS[1]), FAR)], 0.0) == []
+    assert table.take([(rendezvous(TICKETS[0]), NEAR), (rendezvous(TICKETS[1]), FAR)], 0.0) == []
     return table
 
 
@@ -33,10 +33,12 @@ def test_what_comes_from_one_end_goes_to_the_other_unchanged() -> None:
 
 def test_a_knock_is_answered_to_nobody_and_passed_on_to_nobody() -> None:
     table = table_with_a_path()
-    assert table.take([(knock(TICKETS[0]), NEAR), (knock(b"guess"), OTHER)], 1.0) == []
+    assert table.take([(rendezvous(TICKETS[0]), NEAR), (rendezvous(b"guess"), OTHER)], 1.0) == []
 
 
-@pytest.mark.parametrize("said", [b"", b"x" * 1400, knock(b""), knock(TICKETS[0][:-1]), knock(TICKETS[0] + b"x")])
+@pytest.mark.parametrize(
+    "said", [b"", b"x" * 1400, rendezvous(b""), rendezvous(TICKETS[0][:-1]), rendezvous(TICKETS[0] + b"x")]
+)
 def test_who_has_no_ticket_gets_nothing_through(said: bytes) -> None:
     table = table_with_a_path()
     assert table.take([(said, OTHER), (b"data", OTHER)], 1.0) == []
@@ -44,26 +46,26 @@ def test_who_has_no_ticket_gets_nothing_through(said: bytes) -> None:
     assert table.take([(b"data", NEAR)], 1.0) == [(b"data", FAR)], "and disturbs nobody"
 
 
-def test_before_the_other_end_has_knocked_datagrams_are_dropped() -> None:
+def test_before_the_other_end_is_known_datagrams_are_dropped() -> None:
     table = RelayTable()
     table.open("link", TICKETS, 0.0)
-    assert table.take([(knock(TICKETS[0]), NEAR), (b"early", NEAR)], 0.0) == []
-    assert table.counts["nobody there yet"] == 1
+    assert table.take([(rendezvous(TICKETS[0]), NEAR), (b"early", NEAR)], 0.0) == []
+    assert table.counts["peer absent"] == 1
 
 
 def test_a_heard_end_keeps_its_address_and_a_moved_regains_it() -> None:
     table = table_with_a_path()
-    table.take([(b"data", NEAR), (knock(TICKETS[0]), OTHER)], 10.0)
+    table.take([(b"data", NEAR), (rendezvous(TICKETS[0]), OTHER)], 10.0)
     assert table.take([(b"back", FAR)], 10.0) == [(b"back", NEAR)]
     moved = 10.0 + SILENT_S
-    table.take([(knock(TICKETS[0]), OTHER)], moved)
+    table.take([(rendezvous(TICKETS[0]), OTHER)], moved)
     assert table.take([(b"back", FAR), (b"late", NEAR)], moved) == [(b"back", OTHER)]
 
 
-def test_an_address_is_an_end_of_its_last_knocked_path() -> None:
+def test_an_address_is_an_end_of_the_last_path_that_it_joined() -> None:
     table = table_with_a_path()
     table.open("second", (b"a", b"b"), 0.0)
-    table.take([(knock(b"a"), NEAR), (knock(b"b"), OTHER)], 0.0)
+    table.take([(rendezvous(b"a"), NEAR), (rendezvous(b"b"), OTHER)], 0.0)
     assert table.take([(b"data", NEAR), (b"back", OTHER), (b"old", FAR)], 0.0) == [(b"data", OTHER), (b"back", NEAR)]
 
 
@@ -72,7 +74,7 @@ def test_over_the_rate_datagrams_are_dropped_and_under_it_they_pass_again() -> N
     burst = int(10_000 * BURST_S / 100)
     assert len(table.take([(b"x" * 100, NEAR)] * (3 * burst), 0.0)) == burst
     assert len(table.take([(b"x" * 100, NEAR)] * 100, 0.05)) == 5
-    assert table.counts["over the rate"] == 2 * burst + 95
+    assert table.counts["over rate"] == 2 * burst + 95
 
 
 def test_paths_stay_below_their_limit_until_one_is_idle() -> None:
@@ -107,8 +109,8 @@ def test_two_endpoints_with_a_relay_alone_have_a_proven_link(cluster: Cluster, r
     seen: list[str] = []
     with QuicEndpoint(LOOPBACK, cluster.node("near")) as near, QuicEndpoint(LOOPBACK, cluster.node("far")) as far:
         # The knocks come before the relay knows of the path, as they may.
-        far.knock([at], knock(TICKETS[1]))
-        near.knock([at], knock(TICKETS[0]))
+        far.rendezvous([at], rendezvous(TICKETS[1]))
+        near.rendezvous([at], rendezvous(TICKETS[0]))
         receiver = far.expect_link("a->b", lambda ticket, peer: seen.append(peer.identity.name))  # type: ignore[func-returns-value]
         sender = near.open_link("a->b", at, b"ticket", peer_name="far")
         relay.open("a->b", TICKETS)
@@ -139,12 +141,12 @@ def test_a_relay_keeps_to_its_tables_limits() -> None:
 def test_without_a_path_nobody_is_found_and_the_sender_says_so(cluster: Cluster, relay: Relay) -> None:
     relay.open("another", (b"x", b"y"))
     with QuicEndpoint(LOOPBACK, cluster.node("near"), QuicSettings(handshake_s=0.4)) as near:
-        near.knock([("127.0.0.1", relay.port)], knock(TICKETS[0]))
+        near.rendezvous([("127.0.0.1", relay.port)], rendezvous(TICKETS[0]))
         sender = near.open_link("a->b", ("127.0.0.1", relay.port), peer_name="far")
         with pytest.raises(LinkAborted, match="the handshake took too long"):
             opened(sender)
         assert sender.unreachable
-    assert relay.statistics().datagrams["knocked with no ticket of ours"] >= 1
+    assert relay.statistics().datagrams["unknown ticket"] >= 1
     assert "passed" not in {key for key, count in relay.statistics().datagrams.items() if count}
 
 
@@ -152,7 +154,7 @@ def test_a_flood_of_strangers_costs_a_relay_no_memory(relay: Relay) -> None:
     relay.open("link", TICKETS)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
         deadline = time.monotonic() + PATIENCE_S
-        while relay.statistics().datagrams.get("of nobody", 0) < 2000:
+        while relay.statistics().datagrams.get("unknown sender", 0) < 2000:
             assert time.monotonic() < deadline
             for number in range(200):
                 stranger.sendto(b"\x40" + number.to_bytes(8, "little") * 150, ("127.0.0.1", relay.port))

@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 from headrace.protos import control_pb2 as pb
 from headrace.store.ledger.core.entries import Range
-from headrace.transport.core.relay_table import RelayFullError, RelayTable, knock
+from headrace.transport.core.relay_table import RelayFullError, RelayTable, rendezvous
 from headrace.worker.core.watchdog import Held, InHand
 from headrace.worker.counters import PROPOSALS_MAX, Counters, StageSums
 from headrace.worker.metrics import families
@@ -109,7 +109,10 @@ def test_prometheus_can_read_what_a_relay_passed_on_and_what_it_refused() -> Non
     table.open("link", (b"a", b"b"), 0.0)
     with pytest.raises(RelayFullError):
         table.open("another", (b"c", b"d"), 0.0)
-    table.take([(knock(b"a"), near), (knock(b"b"), far), (b"x" * 900, near), (b"y" * 200, near), (b"z", ("?", 3))], 0.0)
+    table.take(
+        [(rendezvous(b"a"), near), (rendezvous(b"b"), far), (b"x" * 900, near), (b"y" * 200, near), (b"z", ("?", 3))],
+        0.0,
+    )
     samples = samples_of(families(Counters(), lambda task: 0, connected=True, relay=table.statistics()))
     assert {name: value for name, value in samples.items() if "relay" in name and "created" not in name} == {
         "headrace_worker_relay_paths": 1,
@@ -118,8 +121,8 @@ def test_prometheus_can_read_what_a_relay_passed_on_and_what_it_refused() -> Non
         "headrace_worker_relay_refused_paths_total": 1,
         "headrace_worker_relay_bytes_total": 900,
         "headrace_worker_relay_datagrams_total passed": 1,
-        "headrace_worker_relay_datagrams_total over the rate": 1,
-        "headrace_worker_relay_datagrams_total of nobody": 1,
+        "headrace_worker_relay_datagrams_total over rate": 1,
+        "headrace_worker_relay_datagrams_total unknown sender": 1,
     }
 
 

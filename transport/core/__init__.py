@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         RelayFullError as RelayFullError,
         RelayStatistics as RelayStatistics,
         RelayTable as RelayTable,
-        knock as knock,
+        rendezvous as rendezvous,
     )
 else:
     __getattr__ = door(__name__)

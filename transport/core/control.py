@@ -6,7 +6,7 @@ FrameError.
 
 from dataclasses import dataclass
 
-from headrace.transport import FrameError, FrameKindError
+from headrace.transport.core.errors import FrameError, FrameKindError
 from headrace.transport.core.frame import Bytes, Frame, FrameKind, decode, encode
 
 #: A reason is cut to this many bytes of UTF-8.

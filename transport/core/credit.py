@@ -15,7 +15,7 @@ A receiver that keeps frames while it waits for further ones can stop the link: 
 copy and release instead. Prior art: credit-based flow control in Apache Flink; HTTP/2 windows, without rule 1.
 """
 
-from headrace.transport import CreditError
+from headrace.transport.core.errors import CreditError
 
 #: A grant is due when this share of the window (one over this) has been released.
 GRANT_FRACTION = 4

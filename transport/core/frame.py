@@ -36,7 +36,7 @@ from typing import NamedTuple, Protocol
 
 import xxhash
 
-from headrace.transport import (
+from headrace.transport.core.errors import (
     FrameChecksumError,
     FrameCoverageError,
     FrameError,
@@ -82,7 +82,7 @@ class FrameKind(Enum):
     CLOSE = 7
 
 
-class Coverage(Enum):
+class ChecksumCoverage(Enum):
     """How far the checksum reaches. Values are on the wire."""
 
     ALL = 0
@@ -90,10 +90,10 @@ class Coverage(Enum):
 
 
 _KINDS = {kind.value: kind for kind in FrameKind}
-_ALL = Coverage.ALL.value
-_HEAD = Coverage.HEAD.value
+_ALL = ChecksumCoverage.ALL.value
+_HEAD = ChecksumCoverage.HEAD.value
 # An attribute of an Enum, or of its member, costs more than to compare with it, so that frames have their own names.
-_ONLY_HEAD = Coverage.HEAD
+_ONLY_HEAD = ChecksumCoverage.HEAD
 
 
 class Unwritten(Protocol):
@@ -142,12 +142,12 @@ def body_size(frame: Frame) -> int:
     return _size(frame.body) if unwritten is None else unwritten.nbytes
 
 
-def encode(frame: Frame, coverage: Coverage = Coverage.ALL) -> bytes:
+def encode(frame: Frame, coverage: ChecksumCoverage = ChecksumCoverage.ALL) -> bytes:
     """Return the frame as bytes. Raises as `encode_parts` does."""
     return b"".join(encode_parts(frame, coverage))
 
 
-def encode_parts(frame: Frame, coverage: Coverage = Coverage.ALL) -> tuple[bytes, memoryview]:
+def encode_parts(frame: Frame, coverage: ChecksumCoverage = ChecksumCoverage.ALL) -> tuple[bytes, memoryview]:
     """Return the encoded frame as its head (header, metadata and padding) and its body, which is not copied.
 
     A body that is yet to be written is written into new memory. `coverage` says what the checksum is over. Raises

@@ -1,15 +1,15 @@
 """What a relay does with each datagram: from which of two ends it came, and whether it may go on to the other. Pure.
 
 Two nodes that cannot reach each other, but can both reach a third, are joined by a **path** of that third node. Each
-end of a path has a ticket of its own. It says it to the relay in a **knock**, a datagram that is no QUIC packet (the
-first byte of those has bit 6 set), and the relay learns the end's address from it. From then on whatever comes from one
-of the two addresses goes to the other, unread: the connection is encrypted from end to end, and the relay has no key.
-Everything else is dropped and counted.
+end of a path has a ticket of its own. It sends the ticket to the relay in a **rendezvous**, a datagram that is no QUIC
+packet (the first byte of those has bit 6 set), and the relay learns the end's address from it. From then on what comes
+from one of the two addresses goes to the other, unread: the connection is encrypted from end to end, and the relay has
+no key. Everything else is dropped and counted.
 
-It is no open relay: a path is made by the controller's order alone, joins the holders of two tickets and nobody else,
-and sends to nobody who has not knocked. Nothing is answered, so nothing is amplified. An end that is heard keeps its
-place; another address that knows its ticket gets it only when the end has been silent for SILENT_S. An address is an
-end of one path: who knocks with the ticket of another has left the first, or is a later process with the same port.
+It is no open relay: the controller alone orders a path, which joins the holders of two tickets and sends to no address
+that sent no rendezvous. Nothing is answered, so nothing is amplified. An end that is heard keeps its place; another
+address with its ticket gets the place only when the end has been silent for SILENT_S. An address is an end of one path:
+one that sends the ticket of another path has left the first, or is a later process with the same port.
 
 Bounds: PATHS_MAX paths, each for at most IDLE_S without a datagram, and `rate_bytes_s` over each, with what comes in
 BURST_S in one go; more is dropped, and QUIC slows down. Nothing is kept.
@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 Address = tuple[str, int] | tuple[str, int, int, int]
 Datagram = tuple[bytes, Address]
 
-#: How a knock begins.
-KNOCK = b"\0HRKNOCK1"
+#: How a rendezvous begins.
+RENDEZVOUS = b"\0HRKNOCK1"
 #: Paths at once.
 PATHS_MAX = 256
 #: Seconds without a datagram after which a path is forgotten.
@@ -40,9 +40,9 @@ class RelayFullError(Exception):
     """No path can be added."""
 
 
-def knock(ticket: bytes) -> bytes:
+def rendezvous(ticket: bytes) -> bytes:
     """Return the datagram by which the holder of a ticket makes itself known."""
-    return KNOCK + ticket
+    return RENDEZVOUS + ticket
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class RelayStatistics:
 class _Side:
     path: "_Path"
     ticket: bytes
-    #: Where datagrams for it go, once it has knocked.
+    #: Where datagrams for it go, once it is known.
     address: Address | None = None
     heard_at: float = 0.0
 
@@ -128,19 +128,19 @@ class RelayTable:
         """Return what goes on, and where to."""
         passed: list[Datagram] = []
         for data, source in datagrams:
-            if data.startswith(KNOCK):
-                self._knocked(data[len(KNOCK) :], source, now)
+            if data.startswith(RENDEZVOUS):
+                self._met(data[len(RENDEZVOUS) :], source, now)
                 continue
             side = self._by_address.get(source)
             if side is None:
-                self.counts["of nobody"] += 1
+                self.counts["unknown sender"] += 1
                 continue
             side.heard_at = side.path.used_at = now
             target = side.other.address
             if target is None:
-                self.counts["nobody there yet"] += 1
+                self.counts["peer absent"] += 1
             elif not self._allowed(side.path, len(data), now):
-                self.counts["over the rate"] += 1
+                self.counts["over rate"] += 1
             else:
                 passed.append((data, target))
         self.counts["passed"] += len(passed)
@@ -152,16 +152,16 @@ class RelayTable:
         for name in [name for name, path in self._paths.items() if now >= path.used_at + IDLE_S]:
             self._close(name)
 
-    def _knocked(self, ticket: bytes, source: Address, now: float) -> None:
+    def _met(self, ticket: bytes, source: Address, now: float) -> None:
         side = self._by_ticket.get(ticket)
         if side is None:
-            self.counts["knocked with no ticket of ours"] += 1
+            self.counts["unknown ticket"] += 1
             return
         holder = self._by_address.get(source)
         if holder is side:
             side.heard_at = side.path.used_at = now
         elif side.address is not None and now < side.heard_at + SILENT_S:
-            self.counts["knocked where somebody is"] += 1
+            self.counts["end taken"] += 1
         else:
             if holder is not None:
                 holder.address = None

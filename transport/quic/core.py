@@ -43,8 +43,7 @@ from aioquic.quic.packet import (
 from aioquic.quic.retry import QuicRetryTokenHandler
 
 from headrace.cluster import NOBODY, CertificateError, Credentials, Expelled, Peer, Role, verify, why_expelled
-from headrace.transport.quic.congestion import NODE_CUBIC
-from headrace.transport.quic.connection import UNPROVED_BYTES, UNPROVED_STREAM_BYTES, NodeConnection
+from headrace.transport.quic.connection import NODE_CUBIC, UNPROVED_BYTES, UNPROVED_STREAM_BYTES, NodeConnection
 
 #: What both sides must speak; it changes with what travels on the streams.
 ALPN = "headrace/1"

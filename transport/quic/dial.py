@@ -8,11 +8,15 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from headrace.transport.quic.core import Address
+from headrace.transport.quic.core import Address, Datagram
 from headrace.transport.quic.links import QuicSender
 
 #: Seconds that an address has for itself before the next one is tried beside it.
 STAGGER_S = 0.25
+#: Seconds between two rendezvous datagrams: one may be lost, and the relay may not know of its path yet.
+RENDEZVOUS_S = 0.25
+#: Seconds after which an end gives its rendezvous up: the peer will not come.
+RENDEZVOUS_S_MAX = 60.0
 
 
 @dataclass(slots=True)
@@ -92,3 +96,34 @@ class Dialing:
             self._dials.remove(dial)
             dial.sender.unreachable = True
             dial.sender.cut("owner", "; ".join(dial.failures))
+
+
+class Rendezvous:
+    """The relays at which one endpoint waits for its peer (`relay_table`)."""
+
+    def __init__(self) -> None:
+        self._datagrams: list[Datagram] = []
+        self._due_at = self._until = 0.0
+
+    def begin(self, relays: Sequence[Address], data: bytes, now: float) -> None:
+        """Send `data` to these addresses from now on."""
+        self._datagrams = [(data, relay) for relay in relays]
+        self._due_at, self._until = now, now + RENDEZVOUS_S_MAX
+
+    def due(self, now: float) -> list[Datagram]:
+        """The datagrams to send now."""
+        if not self._datagrams or now < self._due_at:
+            return []
+        if now >= self._until:
+            self.end()
+            return []
+        self._due_at = now + RENDEZVOUS_S
+        return self._datagrams
+
+    def wake_at(self) -> float | None:
+        """When `due` is wanted next."""
+        return self._due_at if self._datagrams else None
+
+    def end(self) -> None:
+        """The peer is connected."""
+        self._datagrams = []

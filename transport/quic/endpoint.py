@@ -46,9 +46,8 @@ from headrace.transport.quic.core import (
     StreamCut,
     StreamReceived,
 )
-from headrace.transport.quic.dial import Dial, Dialing
+from headrace.transport.quic.dial import Dial, Dialing, Rendezvous
 from headrace.transport.quic.links import CheckTicket, LinkState, QuicLink, QuicReceiver, QuicSender, link_key
-from headrace.transport.quic.rendezvous import Knocking
 from headrace.transport.quic.stream_frames import FrameAssembler
 from headrace.transport.quic.udp import UdpSocket
 
@@ -122,7 +121,7 @@ class QuicEndpoint:
         self._strangers: dict[tuple[int, int], _Stranger] = {}
         #: Senders whose connection is not yet there.
         self._dialing = Dialing()
-        self._knocking = Knocking()
+        self._rendezvous = Rendezvous()
         self._expected: dict[bytes, QuicReceiver] = {}
         self._waiting: dict[bytes, _Waiting] = {}
         #: Senders with something to send.
@@ -179,10 +178,10 @@ class QuicEndpoint:
         self._nudge()
         return receiver
 
-    def knock(self, relays: Sequence[Address], data: bytes) -> None:
-        """Make this endpoint known to relays, with `data` from `relay_table.knock`, until a peer is connected.
+    def rendezvous(self, relays: Sequence[Address], data: bytes) -> None:
+        """Make this endpoint known to relays, with `data` from `relay_table.rendezvous`, until a peer is connected.
 
-        A relay tells ends apart by their addresses: an endpoint that knocks has one link, and no other.
+        A relay tells ends apart by their addresses: an endpoint that does this has one link.
         """
         self._relays.append((tuple(self._socket.reachable(relay) for relay in relays), data))
         self._nudge()
@@ -242,7 +241,7 @@ class QuicEndpoint:
         self._core.tick(now)
         self._take_events(now)
         while self._relays:
-            self._knocking.begin(*self._relays.popleft(), now)
+            self._rendezvous.begin(*self._relays.popleft(), now)
         while self._openings:
             self._begin(*self._openings.popleft(), now)
         for dial, address in self._dialing.due(now):
@@ -251,7 +250,7 @@ class QuicEndpoint:
             self._look_at(self._posted.popleft())
         for key, sender in list(self._active.items()):
             self._feed(key, sender)
-        self._socket.send((*self._knocking.due(now), *self._core.transmit(time.monotonic())))
+        self._socket.send((*self._rendezvous.due(now), *self._core.transmit(time.monotonic())))
         # A close that was sent is an event; so is what it does to links.
         self._take_events(now)
 
@@ -260,7 +259,7 @@ class QuicEndpoint:
             self._writing = not self._writing
             events = select.EPOLLIN | (select.EPOLLOUT if self._writing else 0)
             self._epoll.modify(self._socket.fileno(), events)
-        timers = (self._core.next_timer(), self._dialing.wake_at(), self._knocking.wake_at())
+        timers = (self._core.next_timer(), self._dialing.wake_at(), self._rendezvous.wake_at())
         timer = min((timer for timer in timers if timer is not None), default=None)
         timeout = _IDLE_S if timer is None else min(_IDLE_S, max(0.0, timer - time.monotonic()))
         self._sleeping = True
@@ -287,7 +286,7 @@ class QuicEndpoint:
         match event:
             case PeerConnected(connection, peer):
                 self._peers[connection] = peer
-                self._knocking.end()
+                self._rendezvous.end()
                 self._answered(connection, peer)
             case StreamReceived(connection, stream, data, end):
                 link = self._links.get((connection, stream))

@@ -7,9 +7,12 @@ of the stream is the close. An abort is a notice on a stream of its own, so that
 Every field that both threads use is used under the link's lock, which is held for a few operations at a time.
 """
 
+import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 
 import xxhash
@@ -22,7 +25,6 @@ from headrace.transport import (
     LinkCorruptError,
     LinkStatistics,
     TransportError,
-    Wake,
 )
 from headrace.transport.core import (
     FRAME_LIMIT_BYTES,
@@ -43,6 +45,29 @@ from headrace.transport.quic.stream_frames import FrameAssembler
 Address = tuple[str, int] | tuple[str, int, int, int]
 #: Judges a ticket: why the link is refused, or None.
 CheckTicket = Callable[[bytes, Peer], str | None]
+
+
+class Wake:
+    """Wakes one thread from another: a flag of the sleeper and an eventfd. Use it under the lock that both share."""
+
+    def __init__(self) -> None:
+        self.waiting = False
+        #: How often it was written to.
+        self.count = 0
+        self.descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        weakref.finalize(self, os.close, self.descriptor)
+
+    def ring(self) -> None:
+        """Wake the end, if it wishes to be woken."""
+        if self.waiting:
+            self.count += 1
+            os.eventfd_write(self.descriptor, 1)
+
+    def drain(self) -> None:
+        """Take the wish back and empty the descriptor."""
+        self.waiting = False
+        with suppress(BlockingIOError):
+            os.eventfd_read(self.descriptor)
 
 
 class LinkState(Enum):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from headrace.cluster import Credentials, Peer, Role, TicketError, match_ticket
 from headrace.protos import codec, control_pb2 as pb
 from headrace.transport import LinkRefusedError, Receiver, Sender
-from headrace.transport.core import knock
+from headrace.transport.core import rendezvous
 from headrace.transport.quic import Address, QuicEndpoint, QuicSender, QuicSettings, every_address
 from headrace.worker.links.gate import found_at
 from headrace.worker.membership import split_address
@@ -44,7 +44,7 @@ class Remote:
         if relays:
             # A relay tells ends apart by their addresses.
             endpoint = own = self._open()
-            endpoint.knock(list(relays), knock(link.knock))
+            endpoint.rendezvous(list(relays), rendezvous(link.knock))
         if not link.sends:
             receiver = endpoint.expect_link(name, lambda ticket, peer: _judge(link, ticket, peer))
             self._links[link.link] = _Link(None, own, {})

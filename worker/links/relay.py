@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 
 from headrace.protos import control_pb2 as pb
-from headrace.transport import Relay
 from headrace.transport.core import RelayFullError, RelayStatistics
-from headrace.transport.quic import every_address
+from headrace.transport.quic import Relay, every_address
 from headrace.worker.membership import join_address, own_addresses
 
 logger = logging.getLogger("headrace.worker")

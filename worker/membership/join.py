@@ -21,13 +21,13 @@ from headrace.cluster import (
     LENGTH,
     PATIENCE_S,
     PORT_OFFSET,
-    Answer,
     CertificateError,
     Credentials,
     Greeting,
+    JoinAnswer,
+    JoinRequest,
     JoinToken,
     PeerError,
-    Request,
     Role,
     body_length,
     decode_message,
@@ -92,7 +92,7 @@ def join(text: str, folder: Path) -> Membership:
     raise JoinError("no controller of the cluster admits this node: " + "; ".join(refusals))
 
 
-def _ask(address: str, text: str, token: JoinToken, public_key_pem: bytes) -> tuple[bytes, Answer]:
+def _ask(address: str, text: str, token: JoinToken, public_key_pem: bytes) -> tuple[bytes, JoinAnswer]:
     """One controller's answer, after it has proved to be one; and the authority's certificate."""
     host, port = host_and_port(address)
     # The certificate is verified below, against the authority that the token names: no list of roots can.
@@ -110,8 +110,8 @@ def _ask(address: str, text: str, token: JoinToken, public_key_pem: bytes) -> tu
         shown = connection.getpeercert(binary_form=True)
         leaf = read_certificate(shown) if shown else None
         verify(leaf, authority, {Role.CONTROLLER}, utc_now())
-        connection.sendall(encode_message(Request(text, public_key_pem, version("headrace"))))
-        return greeting.authority_pem, decode_message(Answer, _receive(connection))
+        connection.sendall(encode_message(JoinRequest(text, public_key_pem, version("headrace"))))
+        return greeting.authority_pem, decode_message(JoinAnswer, _receive(connection))
 
 
 def _receive(connection: ssl.SSLSocket) -> bytes:

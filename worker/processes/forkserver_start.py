@@ -20,7 +20,7 @@ from typing import Any
 
 import msgpack
 
-from headrace.daemon import Process, fork
+from headrace.daemon import ChildProcess, fork
 from headrace.worker.processes.channel import Channel
 
 #: What tasks start with; who sets a variable otherwise has it so.
@@ -49,7 +49,7 @@ _MALLOPT = {"MALLOC_ARENA_MAX": -8, "MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_MMAP_T
 class Forkserver:
     """A forkserver's process, the channel on which it is asked for tasks, and what it was told to load, by module."""
 
-    process: Process
+    process: ChildProcess
     channel: Channel
     told: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from headrace.daemon import LINE_BYTES_MAX, Logbook, about, current_cause
+from headrace.daemon import LINE_BYTES_MAX, LogFiles, about, current_cause
 from headrace.protos import control_pb2 as pb
 from headrace.stages.shipping import Inherited, inherited_by
 from headrace.worker.core import MEMORY_SHARE, RECORD_S, Held, Limits, Memory, fault
@@ -51,7 +51,7 @@ class TaskProcess:
     #: The end that is read here of the pipe that is the task's standard error.
     errors: int
     #: Where its lines go, and what its worker knows of it.
-    book: Logbook
+    book: LogFiles
     facts: Mapping[str, object]
     #: Its command stages, in words; empty where it has none.
     commands: str = ""
@@ -106,7 +106,7 @@ class Processes:
         said: Callable[[TaskProcess, pb.TaskEvent], None],
         exited: Callable[[TaskProcess, int], None],
         lost: Lost,
-        book: Logbook,
+        book: LogFiles,
     ) -> None:
         self._said = said
         self._exited = exited

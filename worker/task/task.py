@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, assert_never, cast
 
 import setproctitle
 
-from headrace.daemon import about, caused_by, keep_logbook
+from headrace.daemon import about, caused_by, keep_log_files
 from headrace.pipeline import Pipeline, PipelineError
 from headrace.protos import codec, control_pb2 as pb
 from headrace.stages.runtime import ENVIRONMENT_OF, Batch, InputError, StageContractError, giving_back, unlike
@@ -472,7 +472,7 @@ def live(control: int, in_flight: int) -> int:
     try:
         start = _first_command(channel)
         task, attempt = start.task, start.attempt
-        keep_logbook(task, memory=False)
+        keep_log_files(task, memory=False)
         setproctitle.setproctitle(f"headrace task {task} attempt {attempt}")
         code = Task(channel, start, InFlightPage(in_flight)).run()
         channel.write_out(LAST_WORDS_S)

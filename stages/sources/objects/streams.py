@@ -26,6 +26,7 @@ from headrace.stages.sources.objects.unpack import (
 )
 from headrace.store import ObjectInfo, ObjectMissing, ObjectStore, get_with_info
 from headrace.store.ledger import Fragment
+from headrace.store.parquet import PositionedFile
 
 #: Bytes of one request to a store. While a block is read the next one is fetched.
 BLOCK_BYTES = 8 << 20
@@ -106,7 +107,7 @@ class LocalFile(io.FileIO):
         return DeviceFailed(path, self.tell(), error) if is_device_error(error) else unreadable("read", path, error)
 
 
-class RemoteFile(io.RawIOBase):
+class RemoteFile(PositionedFile):
     """An object of a store behind a fragment, read by ranges. `ahead`: it is read from front to back.
 
     Each answer says of which version it is, so that nothing is taken from an object that has changed.
@@ -120,31 +121,12 @@ class RemoteFile(io.RawIOBase):
         self._ahead = ahead
         #: bytes of the object; -1 until an answer, or a listing, has told
         self._size = size
-        self._at = 0
         self._block, self._block_at = b"", 0
         self._next: tuple[int, Future[bytes]] | None = None
         #: where it begins, behind what it ends, and its bytes
         self._expected: list[tuple[int, int, Future[bytes]]] = []
         #: parts that are read in turn
         self._spans: list[FetchedSpan] = []
-
-    def readable(self) -> bool:
-        """Yes."""
-        return True
-
-    def seekable(self) -> bool:
-        """Yes."""
-        return True
-
-    def tell(self) -> int:
-        """The position in bytes."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a byte; the new position."""
-        base = 0 if whence == io.SEEK_SET else self._at if whence == io.SEEK_CUR else self.size
-        self._at = max(0, base + offset)
-        return self._at
 
     @property
     def size(self) -> int:

@@ -12,7 +12,7 @@ from headrace.chaos.live.clusters.test_cluster import CLOCK, CLOCK_FOLDER
 
 CODE = """
 import json, time
-from headrace.cluster.clock import utc_now
+from headrace.cluster.certificates import utc_now
 def kernel(): return time.clock_gettime(time.CLOCK_MONOTONIC)
 before, first, begun = kernel(), time.monotonic(), kernel()
 while kernel() < begun + 0.2: pass

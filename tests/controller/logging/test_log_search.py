@@ -5,13 +5,13 @@ import json
 import time
 
 from headrace.controller.logging.search import LogSearches
-from headrace.daemon.log_files import FILE_BYTES_MAX, Logbook
+from headrace.daemon.log_files import FILE_BYTES_MAX, LogFiles
 from headrace.daemon.log_lines import make_line
 from headrace.protos import control_pb2 as pb
 
 
 def test_what_the_controller_says_while_its_pages_are_read_is_told_once() -> None:
-    book = Logbook("controller")
+    book = LogFiles("controller")
 
     def say(message: str) -> None:
         book.add(make_line(time.time(), "info", "controller", message, {}))
@@ -40,7 +40,7 @@ def test_what_the_controller_says_while_its_pages_are_read_is_told_once() -> Non
 def test_pages_not_asked_for_or_without_bounds_are_not_taken() -> None:
     async def read() -> list[bytes]:
         numbers: list[int] = []
-        searches = LogSearches(Logbook("controller"), lambda worker, message: numbers.append(message.logs.number))
+        searches = LogSearches(LogFiles("controller"), lambda worker, message: numbers.append(message.logs.number))
         search = searches.search(pb.LogSearch(), ["asked"])
         told: list[bytes] = []
         async with asyncio.timeout(60):

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 import pytest
 
 from headrace.store.contract.errors import StoreError
-from headrace.store.s3.backoff import Patience
+from headrace.store.s3.backoff import RetryPolicy
 from headrace.store.s3.store import S3Store
 
 START_S_MAX = 60.0
@@ -133,7 +133,7 @@ def _identities() -> dict[str, object]:
 def _wait(server: S3Server, process: subprocess.Popen[bytes], log: pathlib.Path) -> None:
     """Ready is who takes an object: the S3 port is open long before there is a volume to write to."""
     deadline = time.monotonic() + START_S_MAX
-    store = S3Store(server.uri("ready"), patience=Patience(patience_s=0.1, first_contact_s=0.1))
+    store = S3Store(server.uri("ready"), retry_policy=RetryPolicy(retry_s_max=0.1, first_contact_s=0.1))
     while time.monotonic() < deadline and process.poll() is None:
         with contextlib.suppress(StoreError):
             store.replace("ready", [b"yes"])

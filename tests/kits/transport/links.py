@@ -9,8 +9,8 @@ from typing import Protocol
 
 from headrace.transport.contract import LinkStatistics, Received, Receiver, Sender
 from headrace.transport.core.credit import CreditReceiver
+from headrace.transport.core.errors import LinkAborted, LinkClosed
 from headrace.transport.core.frame import Frame, FrameKind, encoded_size
-from headrace.transport.errors import LinkAborted, LinkClosed
 from headrace.transport.ring.ring import RingHandles
 from headrace.transport.wait import wait_any
 

@@ -5,8 +5,8 @@ import sys
 
 import xxhash
 
+from headrace.transport.core.errors import LinkAborted, LinkClosed
 from headrace.transport.core.frame import Frame, FrameKind
-from headrace.transport.errors import LinkAborted, LinkClosed
 from headrace.transport.ring.ring import RingHandles, RingReceiver, RingSender
 from headrace.transport.wait import wait_any
 

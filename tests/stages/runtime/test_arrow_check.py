@@ -10,8 +10,8 @@ from headrace.stages.functions.functions import MapBatches
 from headrace.stages.runtime.arrow_check import ROWS_MAX, UnsoundArrow, check_messages, sound
 from headrace.stages.runtime.batch import ROW, Batch, no_verdicts
 from headrace.stages.runtime.errors import StageContractError
+from headrace.transport.core.errors import FrameError
 from headrace.transport.core.frame import decode, encode
-from headrace.transport.errors import FrameError
 from headrace.worker.task.codec import batch_to_frame, frame_to_batch
 
 

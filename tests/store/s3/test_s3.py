@@ -25,7 +25,7 @@ from headrace.store.contract.errors import (
     StoreUnavailable,
 )
 from headrace.store.ledger.log import Appended, Log, Refused
-from headrace.store.s3.backoff import Patience
+from headrace.store.s3.backoff import RetryPolicy
 from headrace.store.s3.retry import Pace
 from headrace.store.s3.store import S3Store
 from headrace.store.s3.upload import Sizes
@@ -285,7 +285,7 @@ def test_an_upload_that_fails_is_aborted(store: S3Store, proxy: S3Proxy) -> None
 
 @pytest.mark.parametrize("is_trusted", [True, False])
 def test_a_large_create_never_overwrites_in_parts_or_in_one(store: S3Store, proxy: S3Proxy, is_trusted: bool) -> None:
-    store._asker.health.completes_once = is_trusted
+    store._retrier.health.completes_once = is_trusted
     body = os.urandom(6 * MIB)
     proxy.plan(Fault.LOST_ANSWER, "POST" if is_trusted else "PUT", "uploadId" if is_trusted else "")
     assert store.create("k", [body]) is True
@@ -298,12 +298,12 @@ def test_parts_are_not_trusted_where_two_writers_win(store: S3Store, s3_server: 
     if not s3_server.is_ours:
         pytest.skip("another server may be better")
     assert store.create("k", [bytes(6 * MIB)]) is True
-    assert store._asker.health.completes_once is False
+    assert store._retrier.health.completes_once is False
 
 
 def test_a_create_too_large_for_what_the_server_can_do_is_refused(s3_server: S3Server) -> None:
     store = S3Store(s3_server.uri(), sizes=Sizes(multipart_bytes_min=10, put_bytes_max=20))
-    store._asker.health.completes_once = False
+    store._retrier.health.completes_once = False
     with pytest.raises(StoreRefused, match=r"30 bytes are more than one PUT takes .*make shards smaller"):
         store.create("k", [bytes(30)])
 
@@ -317,7 +317,7 @@ def test_a_minute_of_503_is_waited_out(store: S3Store, proxy: S3Proxy, faketime:
         if faketime.now - began > 60:
             proxy.mend()
 
-    store._asker._pace = Pace(faketime.clock, sleep, random.Random(0).random)
+    store._retrier._pace = Pace(faketime.clock, sleep, random.Random(0).random)
     assert store.create("k", [b"x"]) is True
     assert 60 < faketime.now - began < 75
     assert len(proxy.seen) < 60  # the breaker spared the store
@@ -332,7 +332,7 @@ def test_many_threads_spare_a_failing_store(store: S3Store, proxy: S3Proxy, fake
         with lock:
             faketime.now = max(faketime.now, until)
 
-    store._asker._pace = Pace(faketime.clock, sleep, random.Random(0).random)
+    store._retrier._pace = Pace(faketime.clock, sleep, random.Random(0).random)
     failed: list[str] = []
 
     def read() -> None:
@@ -365,7 +365,7 @@ def test_a_store_that_has_answered_and_does_not_any_more_has_stalled(
 ) -> None:
     store.create("k", [b"x"])
     proxy.plan(Fault.BUSY, times=10_000)
-    store._asker._pace = faketime.pace()
+    store._retrier._pace = faketime.pace()
     with pytest.raises(StoreStalled, match=r"see that .* is up and not overloaded"):
         store.create("l", [b"x"])
 
@@ -383,7 +383,7 @@ def test_an_unreachable_endpoint_is_given_up_soon_with_one_line(faketime: FakeTi
 
 def test_a_host_without_a_name_is_said_so(faketime: FakeTime) -> None:
     store = S3Store(
-        "s3://bucket/a?endpoint=http://nowhere.invalid:1", pace=faketime.pace(), patience=Patience(1, 1, 1, 1)
+        "s3://bucket/a?endpoint=http://nowhere.invalid:1", pace=faketime.pace(), retry_policy=RetryPolicy(1, 1, 1, 1)
     )
     with pytest.raises(StoreUnavailable, match=r"the host name of http://nowhere.invalid:1 is not known"):
         store.get("k")

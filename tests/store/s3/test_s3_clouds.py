@@ -18,7 +18,7 @@ from minio.credentials.providers import IamAwsProvider, Provider
 
 from headrace.chaos.gates.s3 import Fault, S3Proxy
 from headrace.store.contract.errors import InvalidUri, StoreRefused, StoreUnavailable
-from headrace.store.s3.answers import Meaning, meaning_of
+from headrace.store.s3.answers import Outcome, outcome_of
 from headrace.store.s3.body import Body
 from headrace.store.s3.config import proxy_of, resolve
 from headrace.store.s3.credentials import credentials_of
@@ -42,7 +42,7 @@ def store(s3_server: S3Server, proxy: S3Proxy) -> S3Store:
     sizes = Sizes(multipart_bytes_min=6 * MIB, part_bytes=5 * MIB)
     store = S3Store(s3_server.uri(endpoint=proxy.endpoint), pace=pace, sizes=sizes)
     assert store.head("nothing") is None
-    store._asker.health.completes_once = True
+    store._retrier.health.completes_once = True
     proxy.seen.clear()
     return store
 
@@ -51,27 +51,27 @@ def store(s3_server: S3Server, proxy: S3Proxy) -> S3Store:
 
 
 @pytest.mark.parametrize(
-    ("answer", "meaning"),
+    ("answer", "outcome"),
     [
-        (Answer(200, {}, b"<?xml version='1.0'?>" + b" " * 100_000 + ERROR % b"InternalError"), Meaning.AGAIN),
-        (Answer(200, {}, b"\n  " + ERROR % b"SlowDown"), Meaning.AGAIN),
-        (Answer(200, {}, b"<?xml version='1.0'?>  <CompleteMultipartUploadResult/>"), Meaning.DONE),
-        (Answer(206, {}, ERROR % b"NoSuchKey"), Meaning.DONE),
-        (Answer(200, {}, b"an object about " + ERROR % b"NoSuchKey"), Meaning.DONE),
-        (Answer(200, {}, b"<Errors>are no error</Errors>"), Meaning.DONE),
-        (Answer(400, {}, ERROR % b"XMinioAdminBucketQuotaExceeded"), Meaning.FULL),
-        (Answer(507, {}, ERROR % b"XMinioStorageFull"), Meaning.FULL),
-        (Answer(404, {"x-minio-error-code": "NoSuchBucket"}, b""), Meaning.REFUSED),
-        (Answer(404, {"x-minio-error-code": "NoSuchKey"}, b""), Meaning.MISSING),
-        (Answer(400, {}, b""), Meaning.EXPIRED),
-        (Answer(400, {}, ERROR % b"InvalidArgument"), Meaning.REFUSED),
-        (Answer(409, {}, ERROR % b"ConditionalRequestConflict"), Meaning.AGAIN),
-        (Answer(412, {}, ERROR % b"PreconditionFailed"), Meaning.EXISTS),
-        (Answer(503, {}, ERROR % b"SlowDownWrite"), Meaning.AGAIN),
+        (Answer(200, {}, b"<?xml version='1.0'?>" + b" " * 100_000 + ERROR % b"InternalError"), Outcome.AGAIN),
+        (Answer(200, {}, b"\n  " + ERROR % b"SlowDown"), Outcome.AGAIN),
+        (Answer(200, {}, b"<?xml version='1.0'?>  <CompleteMultipartUploadResult/>"), Outcome.DONE),
+        (Answer(206, {}, ERROR % b"NoSuchKey"), Outcome.DONE),
+        (Answer(200, {}, b"an object about " + ERROR % b"NoSuchKey"), Outcome.DONE),
+        (Answer(200, {}, b"<Errors>are no error</Errors>"), Outcome.DONE),
+        (Answer(400, {}, ERROR % b"XMinioAdminBucketQuotaExceeded"), Outcome.FULL),
+        (Answer(507, {}, ERROR % b"XMinioStorageFull"), Outcome.FULL),
+        (Answer(404, {"x-minio-error-code": "NoSuchBucket"}, b""), Outcome.REFUSED),
+        (Answer(404, {"x-minio-error-code": "NoSuchKey"}, b""), Outcome.MISSING),
+        (Answer(400, {}, b""), Outcome.EXPIRED),
+        (Answer(400, {}, ERROR % b"InvalidArgument"), Outcome.REFUSED),
+        (Answer(409, {}, ERROR % b"ConditionalRequestConflict"), Outcome.AGAIN),
+        (Answer(412, {}, ERROR % b"PreconditionFailed"), Outcome.EXISTS),
+        (Answer(503, {}, ERROR % b"SlowDownWrite"), Outcome.AGAIN),
     ],
 )
-def test_an_answer_means_what_its_server_means_by_it(answer: Answer, meaning: Meaning) -> None:
-    assert meaning_of(answer) is meaning
+def test_an_answer_means_what_its_server_means_by_it(answer: Answer, outcome: Outcome) -> None:
+    assert outcome_of(answer) is outcome
 
 
 def test_an_expired_token_that_head_cannot_name_is_renewed_once(store: S3Store, proxy: S3Proxy) -> None:
@@ -103,9 +103,9 @@ def test_a_completion_that_always_meets_another_write_is_given_up(store: S3Store
 def test_an_upload_in_parts_that_comes_too_late_frees_its_parts(store: S3Store, proxy: S3Proxy) -> None:
     body = bytes(range(256)) * (6 * MIB // 256)
     path = store._path("k")
-    assert put_in_parts(store._asker, path, Body([body]), new_writer(), True, 5 * MIB) is True
+    assert put_in_parts(store._retrier, path, Body([body]), new_writer(), True, 5 * MIB) is True
     assert proxy.count("DELETE", "uploadId") == 0
-    assert put_in_parts(store._asker, path, Body([bytes(6 * MIB)]), new_writer(), True, 5 * MIB) is False
+    assert put_in_parts(store._retrier, path, Body([bytes(6 * MIB)]), new_writer(), True, 5 * MIB) is False
     assert proxy.count("DELETE", "uploadId") == 1
     assert store.get("k") == body
 
@@ -305,13 +305,13 @@ class _Faltering(Provider):
 
 def test_a_service_that_does_not_renew_credentials_at_once_is_asked_again(s3_server: S3Server) -> None:
     store = S3Store(s3_server.uri(), pace=Pace(sleep=lambda _s: None))
-    wire = store._asker.wire
+    wire = store._retrier.wire
     wire._provider = _Faltering(good=1, bad=3)
     assert store.create("k", [b"x"]) is True
     assert store.get("k") == b"x"
     assert wire._provider.left == []
     other = S3Store(s3_server.uri())
-    other._asker.wire._provider = _Faltering(good=0, bad=1)
+    other._retrier.wire._provider = _Faltering(good=0, bad=1)
     with pytest.raises(StoreRefused, match=r"there are no credentials .* or say \?anonymous=true of a public bucket"):
         other.get("k")
 
@@ -328,7 +328,7 @@ def test_an_environments_service_that_does_not_answer_is_asked_again(
         no_proxy.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"http://127.0.0.1:{closed.getsockname()[1]}/keys")
 
     def come_up(_wait_s: float) -> None:
-        store._asker.wire._provider._providers[-1]._full_uri = f"{endpoint}/keys"  # type: ignore[union-attr]
+        store._retrier.wire._provider._providers[-1]._full_uri = f"{endpoint}/keys"  # type: ignore[union-attr]
 
     store = S3Store(f"s3://bucket?endpoint={endpoint}", pace=Pace(sleep=come_up))
     assert store.get("k") == b"x"

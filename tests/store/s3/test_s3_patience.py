@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.store.s3.backoff import Breaker, BreakerState, Patience
+from headrace.store.s3.backoff import Breaker, BreakerState, RetryPolicy
 
 CLOSED, OPEN, PROBING = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.PROBING
 
@@ -13,13 +13,13 @@ CLOSED, OPEN, PROBING = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.PRO
      (10_000, 1.0, 10.0), (10_000, 0.25, 2.5)],
 )  # fmt: skip
 def test_a_delays_ceiling_doubles_to_its_limit_and_chance_picks(failures: int, chance: float, delay_s: float) -> None:
-    assert Patience(delay_first_s=1, delay_s_max=10).delay_s(failures, chance) == delay_s
+    assert RetryPolicy(delay_first_s=1, delay_s_max=10).delay_s(failures, chance) == delay_s
 
 
 def test_a_store_that_never_answered_is_given_up_sooner() -> None:
-    patience = Patience(patience_s=120, first_contact_s=10)
+    patience = RetryPolicy(retry_s_max=120, first_contact_s=10)
     assert (patience.budget_s(False), patience.budget_s(True)) == (10, 120)
-    assert Patience(patience_s=5, first_contact_s=10).budget_s(False) == 5
+    assert RetryPolicy(retry_s_max=5, first_contact_s=10).budget_s(False) == 5
 
 
 #: Steps of (time in seconds, deed, expected wait or None, expected state); the breaker opens at 3 failures, for 2 s.

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from headrace.store.files.drafts import ScratchDraft
 from headrace.store.files.scratch import Scratch
 from headrace.store.shards import builder, scatter
-from headrace.store.shards.builder import Layout, build_tokens, write_tokens
+from headrace.store.shards.builder import ShardLayout, build_tokens, write_tokens
 from headrace.store.shards.scatter import Documents, ScratchTokens
 
 METADATA = {"dataset": "books"}
@@ -66,7 +66,7 @@ def test_a_shard_from_scratch_files_has_the_bytes_of_one_from_memory(
     monkeypatch.setattr(scatter, "APART_BYTES", apart_bytes)
     monkeypatch.setattr(scatter, "READ_AHEAD_BYTES", 32)
     kind = np.dtype(np.uint32 if wide else np.uint16)
-    layout = Layout(seq_len, kind, 9, METADATA, overlap, blocks)
+    layout = ShardLayout(seq_len, kind, 9, METADATA, overlap, blocks)
     order = list(range(len(documents)))
     random.shuffle(order)
     draft = _draft()
@@ -94,7 +94,7 @@ def test_more_blocks_than_their_limit_are_larger_in_a_draft_too(monkeypatch: pyt
     documents = [list(range(100)), [7] * 33]
     kind = np.dtype(np.uint32)
     draft = _draft()
-    write_tokens(draft, _in_scratch(documents, [1, 0], 1, kind), Layout(8, kind, 9, METADATA))
+    write_tokens(draft, _in_scratch(documents, [1, 0], 1, kind), ShardLayout(8, kind, 9, METADATA))
     flat = np.array(documents[0] + documents[1])
     expected = build_tokens(flat, [100, 33], seq_len=8, dtype=kind, pad_id=9, metadata=METADATA)
     assert _written(draft) == b"".join(expected.parts)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.transport.contract import Receiver, Sender
+from headrace.transport.core.errors import FrameError, LinkAborted, LinkClosed, LinkRefusedError
 from headrace.transport.core.frame import Frame, FrameKind
-from headrace.transport.errors import FrameError, LinkAborted, LinkClosed, LinkRefusedError
 from headrace.transport.pipe.pipe import PipeHandles, PipeReceived, PipeReceiver, PipeSender, create_pipe
 from headrace.transport.wait import wait_any
 from tests.kits.transport.links import PATIENCE_S, frame_of, readable

@@ -18,8 +18,8 @@ from aioquic.quic.events import QuicEvent, StreamDataReceived
 
 from headrace.cluster.certificates import Peer, Role
 from headrace.transport.contract import Receiver, Sender
+from headrace.transport.core.errors import LinkAborted, LinkClosed, LinkRefusedError
 from headrace.transport.core.frame import Frame
-from headrace.transport.errors import LinkAborted, LinkClosed, LinkRefusedError
 from headrace.transport.quic.endpoint import QuicEndpoint, QuicSettings
 from headrace.transport.quic.links import QuicReceiver, QuicSender
 from headrace.transport.quic.udp import UdpSocket, every_address

@@ -12,8 +12,7 @@ import pytest
 import xxhash
 from hypothesis import given, settings, strategies as st
 
-from headrace.transport.core.frame import Frame, FrameKind, encoded_size
-from headrace.transport.errors import (
+from headrace.transport.core.errors import (
     FrameError,
     LinkAborted,
     LinkClosed,
@@ -21,6 +20,7 @@ from headrace.transport.errors import (
     LinkRefusedError,
     TransportError,
 )
+from headrace.transport.core.frame import Frame, FrameKind, encoded_size
 from headrace.transport.ring.memory import HEADER_PAGE_BYTES, WORD_HEAD, WORD_TAIL
 from headrace.transport.ring.ring import RingHandles, RingOwner, RingReceived, RingReceiver, RingSender, create_ring
 from headrace.transport.wait import wait_any

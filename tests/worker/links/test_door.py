@@ -15,7 +15,7 @@ import msgpack
 import pytest
 
 from headrace.cluster.ticket import Ticket, encode_ticket
-from headrace.transport.errors import LinkRefusedError
+from headrace.transport.core.errors import LinkRefusedError
 from headrace.worker.links import handoff
 from headrace.worker.links.handoff import DESCRIPTORS_MAX, PACKET_BYTES_MAX, STRANGERS_MAX, Door, Tie, close_all
 from tests.kits.host.rights import need_other_users, open_way

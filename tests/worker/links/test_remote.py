@@ -14,8 +14,8 @@ from headrace.cluster.ticket import Ticket, encode_ticket
 from headrace.daemon.private_folder import short_path
 from headrace.protos import control_pb2 as pb
 from headrace.transport.contract import Receiver, Sender
+from headrace.transport.core.errors import LinkAborted, LinkRefusedError
 from headrace.transport.core.frame import Frame, FrameKind
-from headrace.transport.errors import LinkAborted, LinkRefusedError
 from headrace.transport.wait import wait_any
 from headrace.worker.links.gate import VARIABLE as LINK_GATE
 from headrace.worker.links.quic import Remote

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from headrace.daemon.log_files import Logbook
+from headrace.daemon.log_files import LogFiles
 from headrace.pipeline.graph import Pipeline
 from headrace.protos import control_pb2 as pb
 from headrace.stages.library.stages import read
@@ -23,7 +23,7 @@ class Ward:
     """Starts attempts of one task, and notes what they say and how they end."""
 
     def __init__(self) -> None:
-        self.processes = Processes(self._said, self._exited, lambda *_: None, Logbook("worker test"))
+        self.processes = Processes(self._said, self._exited, lambda *_: None, LogFiles("worker test"))
         self.ready: list[int] = []
         self.exited: dict[int, int] = {}
         self.stories: dict[int, str] = {}

@@ -10,8 +10,8 @@ import pytest
 from headrace.pipeline.graph import Pipeline
 from headrace.protos import control_pb2 as pb
 from headrace.stages.library.stages import read_jsonl, write_jsonl
+from headrace.transport.core.errors import TransportError
 from headrace.transport.core.frame import Frame, FrameKind
-from headrace.transport.errors import TransportError
 from headrace.worker.processes.channel import Channel
 from headrace.worker.processes.in_flight import InFlightPage
 from headrace.worker.task.codec import sweep_frame

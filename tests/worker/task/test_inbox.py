@@ -16,8 +16,8 @@ from headrace.stages.runtime.errors import StageContractError
 from headrace.stages.sinks.texts import DocumentSink, JsonlSink, TextSink
 from headrace.stages.sinks.tokens import TokenSink
 from headrace.store.open import open_store
+from headrace.transport.core.errors import LinkAborted
 from headrace.transport.core.frame import Frame
-from headrace.transport.errors import LinkAborted
 from headrace.transport.ring.ring import RingOwner, RingReceiver, RingSender, create_ring
 from headrace.worker.links.inbox import Inbox
 from headrace.worker.task.chain import Chain

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from headrace.stages.runtime.batch import ROW, Batch, no_verdicts
+from headrace.transport.core.errors import FrameError
 from headrace.transport.core.frame import Frame, FrameKind, body_size, decode, encode
-from headrace.transport.errors import FrameError
 from headrace.worker.task.codec import batch_to_frame, frame_to_batch
 
 

@@ -10,7 +10,7 @@ from headrace.store.ledger import LedgerState
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Completeness:
     """One version of a dataset; 0 where none is published, and then all that is closed is meant."""
 
     version: int
@@ -40,8 +40,8 @@ class Standing:
         return {"version": self.version, "version_complete": self.complete, "shards_unshown": self.unshown}
 
 
-def standing_of(ledger: LedgerState, version: int | None = None) -> Standing:
+def completeness_of(ledger: LedgerState, version: int | None = None) -> Completeness:
     """How whole a published version is; the newest one by default."""
     asked = ledger.version if version is None else version
     shown = ledger.published.get(asked)
-    return Standing(asked, shown is not None and shown.complete, ledger.unshown if asked == ledger.version else 0)
+    return Completeness(asked, shown is not None and shown.complete, ledger.unshown if asked == ledger.version else 0)

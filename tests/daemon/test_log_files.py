@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, strategies as st
 
 from headrace.daemon import log_files
-from headrace.daemon.log_files import Logbook, pages
+from headrace.daemon.log_files import LogFiles, pages
 from headrace.daemon.log_lines import LINE_BYTES_MAX, Search, about, as_text, caused_by, make_line, parse
 
 NOON = 1_700_000_000.0
 TASK = {"task": "plain/read.0", "attempt": 1, "stages": "read+write", "pipeline": "plain"}
 
 
-def logger_of(book: Logbook) -> logging.Logger:
+def logger_of(book: LogFiles) -> logging.Logger:
     made = logging.getLogger("headrace.test_logbook")
     made.handlers[:], made.propagate = [], False
     made.setLevel(logging.DEBUG)
@@ -25,12 +25,12 @@ def logger_of(book: Logbook) -> logging.Logger:
     return made
 
 
-def said(book: Logbook, **search: Any) -> list[str]:
+def said(book: LogFiles, **search: Any) -> list[str]:
     return [json.loads(line)["message"] for line in book.read(Search(**search), 100)]
 
 
 def test_a_line_says_when_who_what_and_why() -> None:
-    book = Logbook("worker one")
+    book = LogFiles("worker one")
     with caused_by("apply.1f.3"):
         logger_of(book).warning("kills %s", "it", extra=about(task="plain/read.0", attempt=2))
     (line,) = (json.loads(line) for line in book.read(Search(), 10))
@@ -59,7 +59,7 @@ def test_a_line_says_when_who_what_and_why() -> None:
     ],
 )
 def test_a_search_finds_what_it_asks_for(search: dict[str, Any], found: list[str]) -> None:
-    book = Logbook("controller")
+    book = LogFiles("controller")
     book.add(make_line(NOON, "info", "controller", "begins", {"cause": "apply.1f.3"}))
     book.add(make_line(NOON + 1, "debug", "plain/read.0", "reads", TASK))
     book.add(make_line(NOON + 2, "error", "plain/read.0", "fails", TASK))
@@ -67,7 +67,7 @@ def test_a_search_finds_what_it_asks_for(search: dict[str, Any], found: list[str
 
 
 def test_a_task_cannot_say_that_it_is_another() -> None:
-    book = Logbook("worker one")
+    book = LogFiles("worker one")
     book.take(make_line(NOON, "info", "controller", "all is well", {"task": "other/read.0", "bytes": 7}), TASK)
     (line,) = (json.loads(line) for line in book.read(Search(), 10))
     assert (line["process"], line["task"], line["bytes"]) == ("plain/read.0", "plain/read.0", 7)
@@ -75,7 +75,7 @@ def test_a_task_cannot_say_that_it_is_another() -> None:
 
 @given(st.one_of(st.binary(max_size=200), st.text(max_size=50).map(lambda text: b'{"time":' + text.encode())))
 def test_whatever_a_task_writes_becomes_a_line(data: bytes) -> None:
-    book = Logbook("worker one")
+    book = LogFiles("worker one")
     book.take(data, TASK)
     (line,) = book.read(Search(task="plain/read.0"), 10)
     assert parse(line)
@@ -100,7 +100,7 @@ def test_what_a_terminal_would_obey_is_shown_escaped() -> None:
 
 
 def test_memory_holds_the_newest_lines() -> None:
-    book = Logbook("controller", memory_bytes=1000)
+    book = LogFiles("controller", memory_bytes=1000)
     for number in range(100):
         book.add(make_line(NOON + number, "info", "controller", str(number), {}))
     kept = said(book)
@@ -109,11 +109,11 @@ def test_memory_holds_the_newest_lines() -> None:
 
 
 def test_a_logbook_begins_with_what_its_files_hold(tmp_path: Path) -> None:
-    first = Logbook("worker one", tmp_path)
+    first = LogFiles("worker one", tmp_path)
     first.add(make_line(NOON + 2, "info", "worker one", "second", {}))
     first.take(make_line(NOON + 1, "info", "", "first", {}), TASK)
     (tmp_path / "torn.jsonl").write_bytes(b'{"time":"2023')
-    assert said(Logbook("worker one", tmp_path)) == ["first", "second"]
+    assert said(LogFiles("worker one", tmp_path)) == ["first", "second"]
     assert {path.name for path in tmp_path.iterdir()} == {"worker-one.jsonl", "plain-read.0.jsonl", "torn.jsonl"}
 
 
@@ -121,7 +121,7 @@ def test_files_are_bounded_in_size_and_number(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(log_files, "FILE_BYTES_MAX", 1000)
     monkeypatch.setattr(log_files, "FILES_MAX", 8)
     monkeypatch.setattr(log_files, "OPEN_FILES_MAX", 3)
-    book = Logbook("worker one", tmp_path)
+    book = LogFiles("worker one", tmp_path)
     for number in range(200):
         book.take(b"words", {**TASK, "task": f"plain/read.{number // 20}"})
     files = list(tmp_path.iterdir())
@@ -131,14 +131,14 @@ def test_files_are_bounded_in_size_and_number(tmp_path: Path, monkeypatch: pytes
 
 def test_a_folder_that_cannot_be_written_costs_the_file_alone(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    book = Logbook("worker one", tmp_path / "file" / "logs")
+    book = LogFiles("worker one", tmp_path / "file" / "logs")
     book.add(make_line(NOON, "info", "worker one", "goes on", {}))
     assert said(book) == ["goes on"]
 
 
 def test_a_reader_that_does_not_read_holds_nobody_up() -> None:
     read, write = os.pipe()
-    book = Logbook("worker one", stream=write)
+    book = LogFiles("worker one", stream=write)
     for _ in range(1000):
         book.add(make_line(NOON, "info", "worker one", "x" * 1000, {}))
     assert book.untold > 900
@@ -148,7 +148,7 @@ def test_a_reader_that_does_not_read_holds_nobody_up() -> None:
 
 
 def test_a_follower_hears_what_it_asked_for_until_it_leaves() -> None:
-    book, heard = Logbook("controller"), list[bytes]()
+    book, heard = LogFiles("controller"), list[bytes]()
     book.follow(1, Search(level="warning"), heard.append)
     logger_of(book).info("well")
     logger_of(book).warning("not well")

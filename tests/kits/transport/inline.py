@@ -1,8 +1,7 @@
-"""The inline link: both ends in one process, frames passed by reference and never copied.
+"""The inline link, the reference of the conformance suite: both ends in one process, frames passed by reference.
 
-For a stage that wants a thread of its own, which no task gives one yet (`docs/decisions/0024`): fused stages call one
-another. The ends may be in different threads; a lock guards what they share and is
-held for a few operations only. The sender must not write into a body after it was sent.
+The ends may be in different threads; a lock guards what they share and is held for a few operations only. The sender
+must not write into a body after it was sent.
 """
 
 import threading
@@ -11,8 +10,8 @@ from enum import Enum
 
 from headrace.transport.contract import LinkStatistics
 from headrace.transport.core import FRAME_LIMIT_BYTES, CreditReceiver, CreditSender, Frame, body_view, encoded_size
-from headrace.transport.errors import FrameOversizeError, LinkAborted, LinkClosed
-from headrace.transport.wake import Wake
+from headrace.transport.core.errors import FrameOversizeError, LinkAborted, LinkClosed
+from headrace.transport.quic.links import Wake
 
 
 class _LinkState(Enum):

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from headrace.daemon import threads
 from headrace.transport.core import Address, RelayStatistics, RelayTable
-from headrace.transport.quic import UdpSocket
+from headrace.transport.quic.udp import UdpSocket
 
 #: System calls of one batch of receiving.
 _RECEIVE_CALLS_MAX = 16

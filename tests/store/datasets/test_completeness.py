@@ -10,9 +10,9 @@ import pytest
 
 from headrace.cli.main import invoke
 from headrace.loader.dataset.dataset import open_dataset
+from headrace.store.datasets.completeness import Completeness, completeness_of
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.datasets.manifest import bring_forward
-from headrace.store.datasets.standing import Standing, standing_of
 from headrace.store.files.store import FileStore
 from headrace.store.ledger.core.entries import (
     Change,
@@ -112,11 +112,11 @@ def test_what_a_killed_run_has_closed_is_told_beside_the_version(
 def test_what_is_closed_since_is_told_of_the_newest_version_alone(tmp_path: Path) -> None:
     dataset = write(tmp_path, killed=True)
     state = Dataset.open(str(dataset)).state
-    assert standing_of(state, 1) == standing_of(state) == Standing(1, complete=True, unshown=1)
+    assert completeness_of(state, 1) == completeness_of(state) == Completeness(1, complete=True, unshown=1)
     assert invoke(["dataset", "retract", str(dataset), "0"]) == 0
     state = Dataset.open(str(dataset)).state
-    assert (standing_of(state).version, standing_of(state).unshown) == (2, 1)
-    assert standing_of(state, 1) == Standing(1, complete=True, unshown=0)
+    assert (completeness_of(state).version, completeness_of(state).unshown) == (2, 1)
+    assert completeness_of(state, 1) == Completeness(1, complete=True, unshown=0)
 
 
 def test_a_whole_version_has_nothing_to_tell(
