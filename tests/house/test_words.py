@@ -1,7 +1,7 @@
 """Words that gave way to the field's: where each may still stand. The table may only shrink.
 
 The glossary in docs/architecture.md holds the words that the code uses. A word is looked for as a part of an identifier
-(`keep_log_files`, `LogFiles`) or of a module's name, in the folders of the house.
+(`keep_logbook`, `Logbook`) or of a module's name, in the folders of the house.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STILL: dict[str, set[str]] = {
     "knock": {"controller", "transport", "worker"},
     "leaning": set(),
     "lenient": set(),
-    "log files": {"controller", "daemon", "worker"},
+    "logbook": {"controller", "daemon", "worker"},
     "meaning": {"cli", "store"},
     "metrics page": set(),
     "nursery": set(),
@@ -68,7 +68,7 @@ def identifiers(tree: ast.Module) -> Iterator[str]:
 
 
 def parts(name: str) -> str:
-    """An identifier as words between spaces: ` keep log files `."""
+    """An identifier as words between spaces: ` keep logbook `."""
     return f" {' '.join(part.lower() for part in _PART.findall(name))} "
 
 
@@ -95,8 +95,8 @@ def test_words_that_gave_way_come_back_nowhere() -> None:
 def test_a_word_that_comes_back_is_found(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "keeper.py").write_text("class OldLogbook:\n    def keep(self, passed_over: int): ...\n")
-    where = found(tmp_path, {"log files", "passed over", "nursery"})
-    assert where == {"log files": {"store"}, "passed over": {"store"}, "nursery": set()}
+    where = found(tmp_path, {"logbook", "passed over", "nursery"})
+    assert where == {"logbook": {"store"}, "passed over": {"store"}, "nursery": set()}
 
 
 def test_each_word_of_the_glossary_stands_once() -> None:

@@ -31,7 +31,7 @@ def test_what_comes_from_one_end_goes_to_the_other_unchanged() -> None:
     assert table.take([(b"there", NEAR), (b"back", FAR)], 1.0) == [(b"there", FAR), (b"back", NEAR)]
 
 
-def test_a_knock_is_answered_to_nobody_and_passed_on_to_nobody() -> None:
+def test_a_rendezvous_is_neither_answered_nor_passed_on() -> None:
     table = table_with_a_path()
     assert table.take([(rendezvous(TICKETS[0]), NEAR), (rendezvous(b"guess"), OTHER)], 1.0) == []
 
