@@ -16,8 +16,9 @@ from headrace.controller.convert import task_event
 from headrace.controller.core.cluster import Controller, registration_fault
 from headrace.controller.core.messages import Allowance, ChangedInput, PipelineRequested, messages as core
 from headrace.controller.core.plan import Plan
+from headrace.controller.progress import RunProgress
 from headrace.controller.shell import Session, Shell
-from headrace.controller.status import RunProgress, reply
+from headrace.controller.status import reply
 from headrace.daemon import Effects
 from headrace.pipeline import PipelineError, parse_pipeline
 from headrace.protos import codec, control_pb2 as pb, control_pb2_grpc as rpc

@@ -25,7 +25,7 @@ from headrace.controller.faults import FaultDesk, OwnFaults
 from headrace.controller.logging import Causes, Logs, LogSearches, tell_command, tell_entry, tell_event
 from headrace.controller.membership import introduce
 from headrace.controller.outcomes import in_words, outcome
-from headrace.controller.status import RunProgress
+from headrace.controller.progress import RunProgress
 from headrace.daemon import Effects, LogFiles, about, caused_by, current_cause
 from headrace.protos import codec, control_pb2 as pb
 from headrace.store import StoreError
