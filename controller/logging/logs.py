@@ -35,6 +35,7 @@ from headrace.store.ledger import (
     Led,
     Log,
     PipelineApplied,
+    begins_a_term,
     decode_entry,
     encode_entry,
     read_behind,
@@ -142,12 +143,13 @@ class Logs:
         return LogRead(command.log, tuple(entries), alive, snapshot)
 
     def _written(self, opened: _OpenLog, command: WriteEntry) -> EntryWritten | EntryOvertaken | EntryUnresolved:
-        """An entry stands with our bytes. One that begins a term must not stand below a snapshot."""
+        """An entry stands with our bytes. One that begins a term must not stand below a snapshot that lacks it."""
         begins = bool(command.entry.changes) and isinstance(command.entry.changes[0], Led)
         try:
             if not begins or not opened.log.overtaken(command.number):
                 return EntryWritten(command.log, command.number)
-            opened.log.discard(command.number)
+            if not begins_a_term(opened.log, command.number):
+                opened.log.discard(command.number)
         except StoreError as error:
             return EntryUnresolved(command.log, command.number, str(error), isinstance(error, StoreStalled))
         return EntryOvertaken(command.log, command.number)

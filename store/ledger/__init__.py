@@ -71,6 +71,7 @@ if TYPE_CHECKING:
         LogState as LogState,
     )
     from headrace.store.ledger.folding import (
+        begins_a_term as begins_a_term,
         fold_log as fold_log,
         read_behind as read_behind,
         snapshot_problems as snapshot_problems,

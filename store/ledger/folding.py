@@ -54,6 +54,18 @@ def read_behind(log: Log, after: int) -> tuple[tuple[int, LogState] | None, list
             below = number
 
 
+def begins_a_term(log: Log, number: int) -> bool:
+    """Whether the newest snapshot behind entry `number` counts it among those that begin a term. Raises StoreError.
+
+    Such an entry is part of the log and stays: in its place an older leader could write. One that the snapshot does not
+    know was created where a truncation had left a hole.
+    """
+    from headrace.store.ledger.snapshot import decode_snapshot
+
+    snapshots = log.snapshots(number - 1)
+    return bool(snapshots) and number in decode_snapshot(log.read_snapshot(snapshots[-1])).led_at
+
+
 def snapshot_problems(log: Log) -> list[str]:
     """What is wrong with the snapshots of a log, a line each."""
     from headrace.store.ledger.snapshot import decode_snapshot

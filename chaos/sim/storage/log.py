@@ -36,6 +36,7 @@ from headrace.store.ledger import (
     LedgerState,
     Log,
     LogState,
+    begins_a_term,
     decode_entry,
     decode_snapshot,
     encode_snapshot,
@@ -204,8 +205,9 @@ class SimulatedLog:
     def _look_whether_overtaken(self, command: WriteEntry, answer: Callable[[LogEvent], None]) -> None:
         """A term that begins below a snapshot leads nothing."""
         if self._log.overtaken(command.number):
-            self._log.discard(command.number)
-            self._world.note(self.uri, f"entry {command.number} was created below a snapshot, and is deleted")
+            if not begins_a_term(self._log, command.number):
+                self._log.discard(command.number)
+                self._world.note(self.uri, f"entry {command.number} was created below a snapshot, and is deleted")
             answer(EntryOvertaken(command.log, command.number))
         else:
             answer(EntryWritten(command.log, command.number))

@@ -226,6 +226,25 @@ def test_a_candidate_that_wakes_below_a_snapshot_leads_nothing_and_begins_again(
     assert folded(place).leader == {"name": "z"}
 
 
+def test_a_term_that_others_followed_stays_when_its_answer_comes_late(writer: Make, place: str) -> None:
+    writer("a").say("w1")
+    late = writer("z")
+    late.stops_before_writing = True
+    late.wait(TAKEOVER_S + 2 * WATCH_S)
+    number = next(command.number for command in late.held if isinstance(command, WriteEntry))
+    late.store.lose = ["answer"]
+    late.thaw()
+    leader = writer("b", snapshot_entries=4)
+    leader.wait(TAKEOVER_S + 2 * WATCH_S)
+    grown(leader, 12)
+    before = folded(place)
+    assert number in before.led_at
+    late.wait(RETRY_S_MAX)
+    assert late.core.state is LeaderState.WATCHING
+    assert number in truncated(place), "an older leader could write in its place"
+    assert folded(place) == late.core.ledger == before
+
+
 def test_a_term_that_was_led_cannot_be_led_again(writer: Make, place: str) -> None:
     for name in "abc":
         leader = writer(name, snapshot_entries=3)
