@@ -15,7 +15,8 @@ import orjson
 import pyarrow as pa
 
 from headrace.pipeline.errors import PipelineError
-from headrace.stages.commands.arrow_stream import END_OF_STREAM, ArrowExchange, ArrowStream
+from headrace.stages.commands.arrow import ArrowExchange
+from headrace.stages.commands.arrow_stream import END_OF_STREAM, ArrowStream
 from headrace.stages.commands.lines import Exchange, LineExchange
 from headrace.stages.commands.process import CommandFailedError
 from headrace.stages.functions import functions
@@ -284,7 +285,7 @@ TARGETS = [
     ),
     Target(
         "command_arrow",
-        ("headrace.stages.commands.arrow_stream",),
+        ("headrace.stages.commands.arrow",),
         run_command_arrow,
         command_arrow_seeds,
         mutate=mutate_arrow,

@@ -13,7 +13,7 @@ import pytest
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Stage
 from headrace.stages.library import stages
-from headrace.stages.quality.scorecard.judge import decide
+from headrace.stages.quality.scorecard.judgement import decide
 from headrace.stages.runtime.batch import LINEAGE
 from headrace.stages.runtime.build import build_stage, process_safely
 from headrace.stages.runtime.errors import StageContractError

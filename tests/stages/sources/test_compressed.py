@@ -99,7 +99,7 @@ def test_a_stream_of_a_large_window_that_is_cut_off_is_damaged(tmp_path: pathlib
 
 def test_garbage_behind_a_frame_of_a_large_window_is_damage(tmp_path: pathlib.Path) -> None:
     files.write(tmp_path / "a.jsonl.zst", wide(LINES) + b"no frame at all")
-    with pytest.raises(DamagedInput, match="not a sound zstd stream behind"):
+    with pytest.raises(DamagedInput, match="not a sound zstd stream after"):
         reading.read_all(MixedSource("read", [str(tmp_path)], window_bytes_max=WIDE))
 
 
