@@ -68,7 +68,7 @@ def frames() -> list[bytes]:
         frame.Frame(kind, 3, bytes(range(16)), 7, 5, b"\x81\xa1a\x01", b"body" * count)
         for count, kind in enumerate(frame.FrameKind)
     ]
-    coverages = (frame.Coverage.ALL, frame.Coverage.HEAD)
+    coverages = (frame.ChecksumCoverage.ALL, frame.ChecksumCoverage.HEAD)
     return [frame.encode(one, coverage) for one in made for coverage in coverages]
 
 

@@ -64,7 +64,7 @@ def tokens() -> list[bytes]:
 def run_join(data: bytes) -> object | None:
     found = None
     for body in (data, data[join_wire.LENGTH.size :]):
-        for kind in (join_wire.Greeting, join_wire.Request, join_wire.Answer):
+        for kind in (join_wire.Greeting, join_wire.JoinRequest, join_wire.JoinAnswer):
             with contextlib.suppress(join_wire.JoinWireError):
                 found = join_wire.decode_message(kind, body)
                 whole = join_wire.encode_message(found)
@@ -78,8 +78,8 @@ def run_join(data: bytes) -> object | None:
 def joins() -> list[bytes]:
     said = (
         join_wire.Greeting(b"-----BEGIN", "0.1"),
-        join_wire.Request("hrj1.x", b"-----BEGIN", "0.1"),
-        join_wire.Answer(b"-----BEGIN", "w1", ""),
+        join_wire.JoinRequest("hrj1.x", b"-----BEGIN", "0.1"),
+        join_wire.JoinAnswer(b"-----BEGIN", "w1", ""),
     )
     return [join_wire.encode_message(message) for message in said]
 

@@ -173,7 +173,7 @@ def test_tasks_workers_and_links_elsewhere_are_hit_without_loss(texts: Path, ref
     assert victims[0][0].endswith("on worker two")
     assert victims[1][0].endswith("on worker one")
     assert victims[2][0].startswith("headrace worker ")
-    assert fired["delay"]["struck"]["link datagrams between workers"] > 0
+    assert fired["delay"]["affected"]["link datagrams between workers"] > 0
     assert {finding["name"]: finding["passed"] for finding in report["findings"]}[
         "the faults of the network were felt"
     ] is True
@@ -214,7 +214,7 @@ def test_every_fault_of_other_hosts_leaves_the_dataset_that_it_should(
     with hosts_of(tmp_path, one=(PERMISSION,), two=(PERMISSION,)) as watched:
         report = done_to(watched, faults, texts, reference)
     for fired in report["fired"][-4:]:
-        assert fired["struck"]["link datagrams between workers"] > 0, fired
+        assert fired["affected"]["link datagrams between workers"] > 0, fired
     # Who is registered at that moment; the controller's own sessions may just have been cut.
     roles = {victim.split()[1] for victim in report["fired"][7]["victims"]}
     assert roles >= {"worker", "controller"}

@@ -237,7 +237,7 @@ def test_an_embedded_run_outlives_its_controller(
         run.kill()
     assert process.returncode == 0, err
     assert json.loads(out)["balanced"]
-    assert b"started again" in err
+    assert b"restarted" in err
     same(home, place, undisturbed)
 
 

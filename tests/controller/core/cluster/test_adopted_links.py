@@ -5,7 +5,7 @@ from headrace.controller.core.log.leader import TAKEOVER_S
 from headrace.controller.core.messages import messages as m
 from headrace.controller.core.run.opening import REJOIN_S
 from headrace.controller.core.run.tasks.run_links import MAKINGS_A_TERM, REMAKE_S_MAX
-from headrace.worker.core.fencing import Obedience
+from headrace.worker.core.fencing import Fencing
 from tests.kits.controller.cluster_log import Bench, Store
 from tests.kits.controller.core import LOG, make_pipeline, of
 
@@ -119,8 +119,8 @@ def test_where_the_last_worker_leaves_no_past_moment_is_waited_for() -> None:
 def test_a_worker_of_the_last_leader_obeys_when_told_to_kill() -> None:
     leader, _ = succeeded()
     (run,) = leader.core.runs.values()
-    obedience = Obedience()
-    assert obedience.obeys(1, LOG, 1)
+    fencing = Fencing()
+    assert fencing.admits(1, LOG, 1)
     kill, sweep = m.KillTask("w1", "run/read.0", 1, "it was left behind"), m.SweepTask("w1", "run/read.0", 1, 1)
     run.leadership.term = 0
     for command in (kill, sweep):
@@ -128,9 +128,9 @@ def test_a_worker_of_the_last_leader_obeys_when_told_to_kill() -> None:
     run.leadership.term = 2
     assert fence_of(leader.core.log, run.leadership, sweep) == Fence(2, LOG, 2)
     # An earlier leader of the cluster woke late, and has led the run's log behind this one.
-    assert obedience.obeys(1, LOG, 3)
+    assert fencing.admits(1, LOG, 3)
     given = fence_of(leader.core.log, run.leadership, kill)
-    assert obedience.obeys(given.term, given.log, given.log_term)
+    assert fencing.admits(given.term, given.log, given.log_term)
     assert fence_of(None, run.leadership, kill) == Fence(0, LOG, 2), (
         "without a cluster's log only this log's term tells"
     )
