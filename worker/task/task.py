@@ -232,7 +232,7 @@ class Task:
             if not self._has_read:
                 # The first is told at once, and not with the others every PROGRESS_S: it ends the start of a run.
                 self._has_read = True
-                self._report(time.monotonic())
+                self._report(time.monotonic(), sum(item.count for item in ranges_of(batch)))
             self._do(messages.BatchRead(batch, None if batch.members else ranges_of(batch)[0]))
         self._tell_reads(all_of_them=False)
 
@@ -397,7 +397,8 @@ class Task:
             logger.warning("link %s is cut: %s", name, reason)
             self._say(lost=pb.LinkLost(link=name, generation=generation, reason=reason, unreachable=unreachable))
 
-    def _report(self, now: float) -> None:
+    def _report(self, now: float, in_hand: int = 0) -> None:
+        """Report progress; `in_hand` are records that were read and that the sink is yet to hold."""
         self._progress_at = now + PROGRESS_S
         progress = pb.Progress()
         held = self._sink.core.ranges() if self._sink else []
@@ -405,7 +406,7 @@ class Task:
         progress.stages.extend(self._chain.progress(*writer))
         progress.held_bytes = self._sink.core.held_bytes if self._sink else 0
         progress.open_ranges = len(held) if self._sink else 0
-        progress.held_records = sum(item.count for item in held) if self._sink else 0
+        progress.held_records = sum(item.count for item in held) + in_hand if self._sink else 0
         progress.pending_fragments = self._core.reading.fragments
         progress.trouble = self._sink.trouble if self._sink else ""
         for name, attached in self._links.items():
