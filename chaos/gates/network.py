@@ -133,12 +133,13 @@ class NetworkGates:
             await self._changed.wait()
 
     async def _shut(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        # Nobody comes in any more, and whoever came in meanwhile is seen off too.
         for item in self.open:
             item.close()
+        while tasks := list(self._tasks):
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
         # A transport is closed in the loop's next turn.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
