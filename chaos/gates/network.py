@@ -133,7 +133,7 @@ class NetworkGates:
             await self._changed.wait()
 
     async def _shut(self) -> None:
-        # Nobody comes in any more, and whoever came in meanwhile is seen off too.
+        # The servers close first: no session begins while the others end.
         for item in self.open:
             item.close()
         while tasks := list(self._tasks):

@@ -14,8 +14,8 @@ Rules.
    courtesy; safety comes from rules 1, 2 and 5. What another run of the same cluster leads is nobody's to inherit.
 5. A truncated log lacks entries, and a number that lacks its entry can be created a second time. `Led` entries are
    kept, so whoever led finds the first number behind its last one taken. A candidate may have slept through more: its
-   `Led` counts only when no snapshot stands at or behind its number (`EntryOvertaken`); and a snapshot is durable
-   before anything that it covers is deleted.
+   `Led` counts only when no snapshot stands at or behind its number (`EntryOvertaken`), and is deleted unless that
+   snapshot counts it as part of the log; and a snapshot is durable before anything that it covers is deleted.
 
 Known weakness: a leader cut off from the store for TAKEOVER_S loses its term, and what sinks propose meanwhile waits.
 """
@@ -437,7 +437,7 @@ class Leadership(Generic[S]):
         return []
 
     def _on_overtaken(self, event: EntryOvertaken) -> list[Command]:
-        """The number lies below a snapshot: others have led since, and nobody will ever read what was written there."""
+        """The number lies below a snapshot: others have led since, and the log is read again."""
         write = self._write
         if write is None or write.number != event.number:
             return []

@@ -71,7 +71,7 @@ class EntryFailed:
 
 @dataclass(frozen=True, slots=True)
 class EntryOvertaken:
-    """A `Led` was created below a snapshot, where a truncated entry had stood: it leads nothing."""
+    """A `Led` stands below a snapshot: others have led since, and it leads nothing."""
 
     log: str
     number: int
