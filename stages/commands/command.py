@@ -32,7 +32,7 @@ from headrace.stages.commands.arrow import ArrowExchange
 from headrace.stages.commands.arrow_stream import ArrowStream
 from headrace.stages.commands.lines import Exchange, LineExchange
 from headrace.stages.commands.process import CommandFailedError, CommandProcess, KeeperProcess
-from headrace.stages.functions import pack_metadata, settle, with_column
+from headrace.stages.functions import pack_metadata, settle
 from headrace.stages.runtime import (
     QUARANTINED,
     ROW,
@@ -46,6 +46,7 @@ from headrace.stages.runtime import (
     parts_of,
     text_of,
 )
+from headrace.stages.text import with_column
 
 GAVE_NO_LINE = "command gave no line"
 #: Seconds without output after which the input of a command is closed, if the end of the batch is not seen yet; or

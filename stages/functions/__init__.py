@@ -9,7 +9,6 @@ if TYPE_CHECKING:
         FIELDS as FIELDS,
         pack_metadata as pack_metadata,
         settle as settle,
-        with_column as with_column,
     )
 else:
     __getattr__ = door(__name__)

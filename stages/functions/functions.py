@@ -29,6 +29,7 @@ from headrace.stages.runtime import (
     sound,
     text_of,
 )
+from headrace.stages.text import with_column
 from headrace.store.shards import keys_of, rows_of
 
 FIELDS = ("id", "text", "metadata")
@@ -278,18 +279,6 @@ def _note_edits(rows: pa.RecordBatch, before: pa.RecordBatch, stage: str) -> tup
 def _edited_by(lineage: str | None, stage: str) -> str:
     stages = [*(orjson.loads(lineage)["edited_by"] if lineage else []), stage]
     return orjson.dumps({"edited_by": stages}).decode()
-
-
-def with_column(rows: pa.RecordBatch, name: str, values: pa.Array[Any]) -> pa.RecordBatch:
-    """The rows with this column in the place of that of its name, or as the last."""
-    names = list(rows.schema.names)
-    columns: list[Any] = list(rows.columns)
-    if name in names:
-        columns[names.index(name)] = values
-    else:
-        names.append(name)
-        columns.append(values)
-    return pa.RecordBatch.from_arrays(columns, names=names)
 
 
 def _one_batch(table: pa.Table) -> pa.RecordBatch:

@@ -16,8 +16,9 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
-from headrace.stages.functions.functions import FIELDS, MapBatches, MapRecords, pack_metadata, settle, with_column
+from headrace.stages.functions.functions import FIELDS, MapBatches, MapRecords, pack_metadata, settle
 from headrace.stages.runtime import PART, ROW, Batch, StageContractError, ordinals_of, text_of
+from headrace.stages.text import with_column
 from headrace.store.shards import PARTS_MAX
 
 NO_PARTS = "function returned no parts"
