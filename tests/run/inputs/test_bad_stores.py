@@ -163,8 +163,8 @@ def test_a_disk_that_fills_is_waited_for_without_loss(home: pathlib.Path) -> Non
         assert "No space left on device (" in waits
         remedy = "bytes are free); free space on the disk, or point the dataset at a larger one; nothing is lost"
         assert remedy in waits
-        before = kit.kept(str(disk / "out"))
-        assert 0 < len(before) < len(kit.RECORDS)
+        # On a busy machine shards may fill the disk before the first of them is in the ledger.
+        assert len(kit.kept(str(disk / "out"))) < len(kit.RECORDS)
         enlarge(disk, 64 << 20)
         done = run.end()
         report = kit.check_complete(done, str(disk / "out"))
