@@ -29,7 +29,7 @@ from headrace.chaos.live.scenario import FAULT_S_MAX
 from headrace.chaos.process_faults import GRACE_S, PROCESS_KINDS, inject
 from headrace.protos import control_pb2 as pb
 from headrace.worker.membership import own_addresses
-from headrace.worker.processes import Channel, ChannelClosed, write_on
+from headrace.worker.task import Channel, ChannelClosed, write_on
 
 #: Faults that are remembered; the oldest is forgotten.
 REMEMBERED_MAX = 4096

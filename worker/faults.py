@@ -23,7 +23,7 @@ from headrace.protos import control_pb2 as pb
 from headrace.transport import LinkRefusedError
 from headrace.worker.links import HOST, gate_port
 from headrace.worker.membership import join_address
-from headrace.worker.processes import Channel, ChannelClosed, write_on
+from headrace.worker.task import Channel, ChannelClosed, write_on
 
 logger = logging.getLogger("headrace.worker")
 

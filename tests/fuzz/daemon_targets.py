@@ -27,12 +27,12 @@ from headrace.transport.core.errors import FrameError
 from headrace.transport.core.frame import Frame, FrameKind
 from headrace.worker.links import handoff
 from headrace.worker.membership import addresses
-from headrace.worker.processes.channel import Channel, ChannelClosed
-from headrace.worker.processes.in_flight import SLOT_BYTES, STAGES, WRITER, InFlightPage
 from headrace.worker.spool.guard import Clients, Tokens
 from headrace.worker.spool.server import _Handler
 from headrace.worker.spool.spool import Spool
+from headrace.worker.task.channel import Channel, ChannelClosed
 from headrace.worker.task.codec import batch_to_frame, frame_to_batch
+from headrace.worker.task.in_flight import SLOT_BYTES, STAGES, WRITER, InFlightPage
 from tests.controller.core.cluster.test_hostile_workers import CASES, House
 from tests.fuzz.fuzz_files import empty_folder
 from tests.fuzz.harness import Target
@@ -363,8 +363,8 @@ TARGETS = [
         spool_folder_seeds,
         words=(b'"end":', b'"records":', b'"key":"', b"}\n"),
     ),
-    Target("hands", ("headrace.worker.processes.in_flight",), run_hands, hands_seeds, mutate=mutate_hands),
-    Target("channel", ("headrace.worker.processes.channel",), run_channel, lambda: MESSAGES),
+    Target("hands", ("headrace.worker.task.in_flight",), run_hands, hands_seeds, mutate=mutate_hands),
+    Target("channel", ("headrace.worker.task.channel",), run_channel, lambda: MESSAGES),
     Target(
         "batch",
         ("headrace.worker.task.codec", "headrace.stages.runtime.arrow_check"),

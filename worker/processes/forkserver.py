@@ -15,9 +15,8 @@ from typing import Any
 import msgpack
 
 from headrace.stages.shipping import Inherited
-from headrace.worker.processes.channel import Channel, ChannelClosed
 from headrace.worker.processes.forkserver_start import Forkserver, start_forkserver
-from headrace.worker.processes.writing import write_on
+from headrace.worker.task import Channel, ChannelClosed, write_on
 
 logger = logging.getLogger("headrace.worker")
 

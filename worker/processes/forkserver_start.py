@@ -21,7 +21,7 @@ from typing import Any
 import msgpack
 
 from headrace.daemon import ChildProcess, fork
-from headrace.worker.processes.channel import Channel
+from headrace.worker.task import Channel
 
 #: What tasks start with; who sets a variable otherwise has it so.
 #: A task is one of as many as there are cores and keeps to its own: threads of linear algebra, which numpy makes when

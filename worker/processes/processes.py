@@ -21,12 +21,10 @@ from headrace.protos import control_pb2 as pb
 from headrace.stages.shipping import Inherited, inherited_by
 from headrace.worker.core import MEMORY_SHARE, RECORD_S, Held, Limits, Memory, fault
 from headrace.worker.links import HostLinks, Lost
-from headrace.worker.processes.channel import Channel, ChannelClosed
 from headrace.worker.processes.forkserver import ForkserverClient
 from headrace.worker.processes.forkserver_start import Forkserver
-from headrace.worker.processes.in_flight import STAGES, InFlightPage
 from headrace.worker.processes.tree_memory import command_bytes
-from headrace.worker.processes.writing import write_on
+from headrace.worker.task import STAGES, Channel, ChannelClosed, InFlightPage, write_on
 
 logger = logging.getLogger("headrace.worker")
 

@@ -1,4 +1,4 @@
-"""A task: one process that runs one attempt of a fused chain of stages."""
+"""A task: one process that runs one attempt of a fused chain of stages; its control channel and in-flight page."""
 
 from typing import TYPE_CHECKING
 
@@ -6,6 +6,7 @@ from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
     from headrace.worker.task.chain import Chain as Chain
+    from headrace.worker.task.channel import Channel as Channel, ChannelClosed as ChannelClosed, write_on as write_on
 
     # `sink` and `task` are modules of this room.
     from headrace.worker.task.core import held as held, messages as messages, sink as sink_core, task as task_core  # noqa: F401
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         recall_verdicts as recall_verdicts,
     )
     from headrace.worker.task.forkserver_main import main as main
+    from headrace.worker.task.in_flight import STAGES as STAGES, InFlightPage as InFlightPage
     from headrace.worker.task.isolation import KILLED as KILLED
 else:
     __getattr__ = door(__name__)

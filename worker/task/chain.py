@@ -25,7 +25,7 @@ from headrace.stages.runtime import (
 )
 from headrace.store.ledger import Fragment, Gap, Range
 from headrace.store.shards import RecordName
-from headrace.worker.processes import STAGES, InFlightPage
+from headrace.worker.task.in_flight import STAGES, InFlightPage
 from headrace.worker.task.isolation import Isolation, singly, try_writing
 from headrace.worker.task.merge import ranges_of
 

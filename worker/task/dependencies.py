@@ -30,9 +30,9 @@ from headrace.stages.runtime import (
 from headrace.store import FormatError, ObjectStore, open_store
 from headrace.store.ledger import Closed, Range, StoredObject
 from headrace.store.shards import ROLE, SUFFIX, RecordName, encode_keys, read_table
-from headrace.worker.processes import STAGES, InFlightPage
 from headrace.worker.task.chain import Chain
 from headrace.worker.task.core.held import Name
+from headrace.worker.task.in_flight import STAGES, InFlightPage
 from headrace.worker.task.isolation import KILLED
 
 if TYPE_CHECKING:

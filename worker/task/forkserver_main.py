@@ -32,7 +32,7 @@ import msgpack
 import setproctitle
 
 from headrace.stages.shipping import preload
-from headrace.worker.processes import Channel, ChannelClosed
+from headrace.worker.task.channel import Channel, ChannelClosed
 
 #: What is imported before the first task is asked for. What is missing is missed by the task that wants it.
 PRELOADED = (

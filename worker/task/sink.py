@@ -19,12 +19,12 @@ from headrace.protos import codec, control_pb2 as pb
 from headrace.stages.runtime import QUARANTINED, ROW, Batch, Sink, WrittenShard, give_back, ordinals_of
 from headrace.store import ObjectStore, StoreStalled
 from headrace.store.ledger import Range
-from headrace.worker.processes import STAGES, WRITER, InFlightPage
 from headrace.worker.task.chain import StageStatistics, Watch
 from headrace.worker.task.core import held
 from headrace.worker.task.core.sink import SealAsked, SealPolicy, ShardStalled, TimePassed
 from headrace.worker.task.coverage import fates, join, part
 from headrace.worker.task.dependencies import DuplicateDependencies
+from headrace.worker.task.in_flight import STAGES, WRITER, InFlightPage
 from headrace.worker.task.merge import apart, ranges_of
 
 logger = logging.getLogger("headrace.task")

@@ -29,8 +29,8 @@ from headrace.store.ledger import Fragment
 from headrace.transport import LinkEnd, Receiver, Sender, TransportError
 from headrace.transport.core import Frame, FrameKind
 from headrace.worker.links import DESCRIPTORS, Attached, Inbox, Outbox, attach
-from headrace.worker.processes import Channel, ChannelClosed, InFlightPage
 from headrace.worker.task.chain import Chain, StageStatistics, Watch
+from headrace.worker.task.channel import Channel, ChannelClosed
 from headrace.worker.task.codec import batch_to_frame, frame_to_batch, sweep_frame
 from headrace.worker.task.core import messages
 from headrace.worker.task.core.task import Dedup, TaskCore, TaskState
@@ -43,6 +43,7 @@ from headrace.worker.task.dependencies import (
     names_from,
     question_of,
 )
+from headrace.worker.task.in_flight import InFlightPage
 from headrace.worker.task.merge import ranges_of
 from headrace.worker.task.sink import TaskSink, log_proposal, policy_of
 from headrace.worker.task.source import TaskSource

@@ -10,8 +10,8 @@ from typing import Any, cast
 import msgpack
 import pytest
 
-from headrace.worker.processes.channel import Channel
 from headrace.worker.processes.forkserver_start import Forkserver, environment, hear
+from headrace.worker.task.channel import Channel
 
 _FORKED = """
 import os

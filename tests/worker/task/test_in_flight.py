@@ -13,7 +13,7 @@ import pytest
 from headrace.store.ledger.core.entries import Range
 from headrace.store.ledger.core.intervals import UNBOUNDED
 from headrace.worker.core.watchdog import InHand
-from headrace.worker.processes.in_flight import RANGES_MAX, STAGES, InFlightPage
+from headrace.worker.task.in_flight import RANGES_MAX, STAGES, InFlightPage
 
 HELD = Range(b"f" * 16, 3, 4, 10, 20)
 GOOD = [1.0, 7, 0.5, True, "keep", [[b"f" * 16, 3, 4, 10, 20]]]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.worker.processes.channel import Channel, ChannelClosed
+from headrace.worker.task.channel import Channel, ChannelClosed
 
 PATIENCE_S = 60.0
 

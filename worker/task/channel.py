@@ -7,6 +7,7 @@ queued in order, and the reader takes as many as the message says it brings.
 from __future__ import annotations
 
 import array
+import asyncio
 import os
 import select
 import socket
@@ -137,3 +138,20 @@ class Channel:
             start = end
         del self._incoming[:start]
         return messages
+
+
+def write_on(channel: Channel) -> None:
+    """Have this thread's loop write what the socket did not take. Call it after each `send`."""
+    if channel.wants_to_write:
+        asyncio.get_running_loop().add_writer(channel.fileno(), _writable, channel)
+
+
+def _writable(channel: Channel) -> None:
+    loop = asyncio.get_running_loop()
+    try:
+        channel.flush()
+    except ChannelClosed:
+        loop.remove_writer(channel.fileno())
+        return
+    if not channel.wants_to_write:
+        loop.remove_writer(channel.fileno())
