@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import fields
 
 import pytest
@@ -23,7 +24,7 @@ SEEDS = 150
 MUTANT_SEEDS = 100
 
 
-def first_failure(seeds: range) -> Outcome | None:
+def first_failure(seeds: Iterable[int]) -> Outcome | None:
     for seed in seeds:
         outcome = simulate(seed)
         if outcome.violation:
@@ -105,14 +106,29 @@ CAUGHT_BY = {
 }
 
 
+#: A seed that finds a mutant which few seeds find. It is tried before the others, so that those cost nothing.
+FOUND_AT = {
+    "changed-object-read-on": 16,
+    "checksum-not-looked-at": 17,
+    "content-not-compared": 57,
+    "fenced-decider-fed": 28,
+    "held-batch-taken-again": 18,
+    "led-truncated": 45,
+    "not-asked-after-overlap": 31,
+    "queued-taken-for-kept": 31,
+    "unknown-epoch-accepted": 48,
+}
+
+
 def test_each_defect_has_its_invariants() -> None:
     assert set(CAUGHT_BY) == set(MUTANTS)
+    assert set(FOUND_AT) <= set(MUTANTS)
 
 
 @pytest.mark.parametrize("name", sorted(CAUGHT_BY))
 def test_a_planted_defect_breaks_the_invariant_that_names_it(name: str) -> None:
     with planted(name):
-        failure = first_failure(range(MUTANT_SEEDS))
+        failure = first_failure(sorted(range(MUTANT_SEEDS), key=lambda seed: seed != FOUND_AT.get(name)))
     assert failure is not None, f"{MUTANT_SEEDS} seeds pass with {name} planted"
     assert failure.number in CAUGHT_BY[name], failure.violation
 
@@ -145,7 +161,7 @@ def test_a_failing_seed_prints_the_line_that_replays_it(capsys: pytest.CaptureFi
 def test_processes_that_share_the_seeds_tell_what_one_tells(capsys: pytest.CaptureFixture[str]) -> None:
     told = []
     for jobs in ("1", "2"):
-        assert main(["--seeds", "60", "--jobs", jobs, "--mutant", "conservation-by-counts"]) == 1
+        assert main(["--seeds", "21", "--jobs", jobs, "--mutant", "conservation-by-counts"]) == 1
         told.append(capsys.readouterr().out)
     assert told[0] == told[1]
 
