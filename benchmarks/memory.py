@@ -34,7 +34,7 @@ RUNS_MAX = 8
 TEXT_SINKS = {"documents": "write_documents", "lines": "write_jsonl"}
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import read, {write}
+from headrace.stages.library import read, {write}
 
 
 def build(input: str, output: str) -> Pipeline:

@@ -45,7 +45,7 @@ FAMILIES = ("gopher-repetition", "gopher-quality", "c4-quality", "fineweb-qualit
 
 
 def stages() -> list[Any]:
-    from headrace.stages.library import stages as library
+    from headrace.stages import library
 
     return [
         library.gopher_repetition(),

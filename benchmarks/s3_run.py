@@ -57,7 +57,7 @@ TEXT_BYTES = 4 * MIB
 RUN_S_MAX = 600.0
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import read, tokenize, write_documents, write_jsonl, write_tokens
+from headrace.stages.library import read, tokenize, write_documents, write_jsonl, write_tokens
 
 
 def build(input: str, output: str, chain: str) -> Pipeline:

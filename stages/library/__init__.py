@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
-    from headrace.stages.library import stages as stages
     from headrace.stages.library.filters import (
         c4_quality as c4_quality,
         dedup as dedup,

@@ -16,24 +16,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from headrace.pipeline import PipelineError, Stage, StageKind, fingerprint
-from headrace.stages.library.filters import (
-    c4_quality as c4_quality,
-    dedup as dedup,
-    duplicate_lines as duplicate_lines,
-    fineweb_quality as fineweb_quality,
-    gopher_quality as gopher_quality,
-    gopher_repetition as gopher_repetition,
-    language as language,
-    normalize as normalize,
-    redact_pii as redact_pii,
-    remove_junk as remove_junk,
-    url_filter as url_filter,
-)
-from headrace.stages.library.scores import (
-    fasttext_classifier as fasttext_classifier,
-    onnx_classifier as onnx_classifier,
-    perplexity as perplexity,
-)
 from headrace.stages.runtime import check_integer, check_number, check_text
 from headrace.stages.sources import ReadOptions
 from headrace.stages.sources.objects import WINDOW_BYTES, split_patterns, with_followed_links

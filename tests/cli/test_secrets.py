@@ -161,7 +161,7 @@ def test_a_pipeline_that_holds_one_is_refused_before_it_stands_anywhere(uri: str
 
 PIPELINE = f"""
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import command, read_jsonl, write_documents
+from headrace.stages.library import command, read_jsonl, write_documents
 
 
 def build(output: str) -> Pipeline:

@@ -160,7 +160,7 @@ import sys
 from headrace.pipeline.graph import Pipeline
 from headrace.stages.runtime.batch import Batch
 from headrace.stages.runtime.build import build_stage, process_safely
-from headrace.stages.library.stages import read, tokenize, write_tokens
+from headrace.stages.library import read, tokenize, write_tokens
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 from headrace.store.open import open_store
 from headrace.worker.task.coverage import fates

@@ -14,7 +14,7 @@ from headrace.stages.shipping.shipping import has_user_code, modules_of
 
 OWN = """
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
-from headrace.stages.library.stages import map_records
+from headrace.stages.library import map_records
 import words_up
 
 def keep(record):

@@ -12,7 +12,7 @@ from headrace.chaos.live.scenario.scenario import Cluster, Kind, Unit, draw
 from headrace.chaos.live.scenario.scenario_file import FILE_BYTES_MAX, read_scenario, scenario_of
 from headrace.client.errors import CliError, UsageError
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import read_jsonl, tokenize, write_tokens
+from headrace.stages.library import read_jsonl, tokenize, write_tokens
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "chaos"
 KILL: dict[str, Any] = {"kind": "kill", "target": "task", "after_commits": [3, 9]}

@@ -27,7 +27,7 @@ URIS = [
 ]
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import read_jsonl, write_documents
+from headrace.stages.library import read_jsonl, write_documents
 
 
 def build(input: str, output: str) -> Pipeline:

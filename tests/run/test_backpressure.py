@@ -32,7 +32,7 @@ import time
 from dataclasses import replace
 
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import map_records, read_jsonl, write_jsonl
+from headrace.stages.library import map_records, read_jsonl, write_jsonl
 
 
 def work(record):

@@ -20,7 +20,7 @@ PIPELINE = """
 import os
 
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import map_records, read_jsonl, write_jsonl
+from headrace.stages.library import map_records, read_jsonl, write_jsonl
 from headrace.store.open import open_store
 
 

@@ -29,7 +29,7 @@ for line in sys.stdin:
 PIPELINE = """
 import sys
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import command, read_jsonl, write_jsonl
+from headrace.stages.library import command, read_jsonl, write_jsonl
 
 
 def build(output: str) -> Pipeline:

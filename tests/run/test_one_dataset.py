@@ -12,7 +12,7 @@ DEADLINE_S = 120.0
 #: A run of it does not end: nobody closes the spool.
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import read_spool, write_jsonl
+from headrace.stages.library import read_spool, write_jsonl
 
 def build(name: str, output: str) -> Pipeline:
     return Pipeline.chain(name, output, read_spool("spool"), write_jsonl())

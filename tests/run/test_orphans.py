@@ -17,7 +17,7 @@ START_S = 30.0
 END_S = 2.0
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import read_jsonl, write_documents
+from headrace.stages.library import read_jsonl, write_documents
 
 
 def build(output: str) -> Pipeline:

@@ -17,7 +17,7 @@ from tests.kits.run.small_tokenizer import small_tokenizer
 
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import read_jsonl, tokenize, write_tokens
+from headrace.stages.library import read_jsonl, tokenize, write_tokens
 
 
 def build(output: str, overlap: int = 0) -> Pipeline:

@@ -10,7 +10,7 @@ from tests.kits.run.kill import headrace
 PLANTED = ("json", "random", "numpy", "pyarrow", "orjson", "msgpack", "torch", "headrace", "sitecustomize")
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import command, read_jsonl, write_documents
+from headrace.stages.library import command, read_jsonl, write_documents
 
 
 def build(input: str, output: str) -> Pipeline:

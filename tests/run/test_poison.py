@@ -27,7 +27,7 @@ import time
 
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
 from headrace.stages.sources.jsonl import JsonlSource
-from headrace.stages.library.stages import map_batches, map_records, read_jsonl, write_jsonl
+from headrace.stages.library import map_batches, map_records, read_jsonl, write_jsonl
 from headrace.stages.sinks.spill import SpilledStrings
 from headrace.stages.sinks.texts import JsonlSink
 

@@ -19,7 +19,7 @@ import os
 from dataclasses import replace
 
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
-from headrace.stages.library.stages import dedup, map_batches, read_jsonl, write_jsonl
+from headrace.stages.library import dedup, map_batches, read_jsonl, write_jsonl
 from headrace.stages.sinks.spill import SpilledStrings
 from headrace.stages.sinks.texts import JsonlSink
 

@@ -15,7 +15,7 @@ from tests.kits.run.small_tokenizer import small_tokenizer
 DEADLINE_S = 120.0
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import map_records, read_jsonl, tokenize, write_tokens
+from headrace.stages.library import map_records, read_jsonl, tokenize, write_tokens
 
 
 def longer(record):

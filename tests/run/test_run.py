@@ -19,7 +19,7 @@ from headrace.stages.tokenizer.engine_choice import engine_names
 DEADLINE_S = 120.0
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import map_records, read_jsonl, tokenize, write_tokens
+from headrace.stages.library import map_records, read_jsonl, tokenize, write_tokens
 
 
 def not_short(record):

@@ -28,7 +28,7 @@ END_S = 5.0
 PIPELINE = """
 import threading
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import read_jsonl, write_documents
+from headrace.stages.library import read_jsonl, write_documents
 
 
 def build(output: str, input: str = "in.jsonl", waits: str = "") -> Pipeline:

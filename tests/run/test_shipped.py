@@ -19,7 +19,7 @@ DEADLINE_S = 120.0
 RECORDS = 200
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import map_records, read_jsonl, write_jsonl
+from headrace.stages.library import map_records, read_jsonl, write_jsonl
 from texts_own.loud import shout
 
 

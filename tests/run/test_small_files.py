@@ -18,7 +18,7 @@ FILES = 2000
 KILLS = 4
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import gopher_quality, map_records, read_jsonl, tokenize, write_tokens
+from headrace.stages.library import gopher_quality, map_records, read_jsonl, tokenize, write_tokens
 
 
 def same(record):

@@ -26,7 +26,7 @@ PATIENCE_S = 60.0
 KILLS, PUSHES, RECORDS = 5, 60, 7
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import read_jsonl, write_documents
+from headrace.stages.library import read_jsonl, write_documents
 
 
 def build(input: str, output: str) -> Pipeline:

@@ -25,7 +25,7 @@ from tests.run.test_spool import PATIENCE_S, RECORDS, Server, lines
 
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import read_spool, write_documents
+from headrace.stages.library import read_spool, write_documents
 
 
 def build(folder: str, output: str) -> Pipeline:

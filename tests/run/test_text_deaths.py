@@ -23,7 +23,7 @@ from tests.kits.run.kill import Marked, count_entries, headrace, kill_after_entr
 
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import map_records, read_jsonl, write_documents, write_jsonl
+from headrace.stages.library import map_records, read_jsonl, write_documents, write_jsonl
 
 
 def has_many_lines(record):

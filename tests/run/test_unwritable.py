@@ -14,7 +14,7 @@ import pytest
 DEADLINE_S = 60.0
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import read_jsonl, write_documents
+from headrace.stages.library import read_jsonl, write_documents
 
 
 def build(input: str) -> Pipeline:

@@ -1,6 +1,6 @@
 """Filters on texts at hand, without a pipeline: texts in, verdicts with reasons out.
 
-from headrace.stages.library.stages import fineweb_quality, gopher_repetition
+from headrace.stages.library import fineweb_quality, gopher_repetition
 from headrace.stages.quality.scorecard.judgement import judge, score
 
 judge(["One text.", "Another."], [gopher_repetition(), fineweb_quality()])
@@ -38,7 +38,7 @@ class Judgement:
 def judge(texts: Sequence[str], stages: Sequence[Stage]) -> list[Judgement]:
     """A judgement for each text, which goes through the stages in their order until one does not keep it.
 
-    Stages are those of `headrace.stages.library.stages`, or any that keep or drop records by themselves. A text that is
+    Stages are those of `headrace.stages.library`, or any that keep or drop records by themselves. A text that is
     not kept is returned as it was given. Raises ValueError for what is no Unicode text (a lone surrogate).
     """
     batch = _batch_of(texts)

@@ -20,7 +20,7 @@ RUN_S_MAX = 300.0
 LOOK_S = 0.05
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import read, tokenize, write_tokens
+from headrace.stages.library import read, tokenize, write_tokens
 
 
 def build(input: str, output: str, tokenizer: str = "TOKENIZER") -> Pipeline:

@@ -10,7 +10,7 @@ DEADLINE_S = 120.0
 PIPELINE = '''"""Plain text to tokens, in shards so small that a short run has many ledger entries."""
 
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import map_records, read_jsonl, tokenize, write_tokens
+from headrace.stages.library import map_records, read_jsonl, tokenize, write_tokens
 
 
 def has_many_lines(record):

@@ -25,7 +25,7 @@ import fcntl
 from dataclasses import replace
 
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import dedup, map_records, read_jsonl, tokenize, write_tokens
+from headrace.stages.library import dedup, map_records, read_jsonl, tokenize, write_tokens
 
 GATE = {gate!r}
 

@@ -17,7 +17,7 @@ import os
 import time
 
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import map_records, read_jsonl, tokenize, write_tokens
+from headrace.stages.library import map_records, read_jsonl, tokenize, write_tokens
 
 
 def gate(record):

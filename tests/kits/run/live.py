@@ -11,7 +11,7 @@ DEADLINE_S = 300.0
 PIPELINE = '''"""Tokens in shards so small that a short run has many ledger entries."""
 
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import map_records, read_jsonl, tokenize, write_tokens
+from headrace.stages.library import map_records, read_jsonl, tokenize, write_tokens
 
 
 def has_no_seven(record):

@@ -10,7 +10,7 @@ import pathlib
 import shutil
 import tempfile
 
-from headrace.stages.library.stages import read_files
+from headrace.stages.library import read_files
 from headrace.stages.tokenizer.training import train
 
 VOCABULARY = 2_000

@@ -21,7 +21,7 @@ RUN_S_MAX = 120.0
 RECORDS = 3000
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import command, read, write_jsonl
+from headrace.stages.library import command, read, write_jsonl
 
 
 def build(input: str, output: str, script: str) -> Pipeline:

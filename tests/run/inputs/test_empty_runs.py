@@ -16,7 +16,7 @@ RUN_S_MAX = 120.0
 RECORDS = 400_000
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import map_records, read_jsonl, write_jsonl
+from headrace.stages.library import map_records, read_jsonl, write_jsonl
 
 def kind(record):
     return record if record["metadata"].get("kind") == KIND else None

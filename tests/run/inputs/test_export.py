@@ -20,7 +20,7 @@ from tests.run.inputs.test_runs import balance, headrace
 PIPELINE = """
 from dataclasses import replace
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import read, tokenize, write_documents, write_jsonl, write_tokens
+from headrace.stages.library import read, tokenize, write_documents, write_jsonl, write_tokens
 
 
 def build(input: str, output: str, seq_len: int = 32) -> Pipeline:

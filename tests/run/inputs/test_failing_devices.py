@@ -24,7 +24,7 @@ RECORDS = 50
 DEVICE = "import ctypes; ctypes.CDLL(None).prctl(0x59616d61, ctypes.c_ulong(-1), 0, 0, 0); print(flush=True); input()"
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import read, tokenize, write_tokens
+from headrace.stages.library import read, tokenize, write_tokens
 
 
 def build(input: str, output: str, damaged: str = "stop") -> Pipeline:

@@ -16,8 +16,8 @@ from tests.run.inputs.test_runs import balance, headrace
 
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import map_records, read_jsonl, read_parquet, read_warc
-from headrace.stages.library.stages import tokenize, write_documents, write_tokens
+from headrace.stages.library import map_records, read_jsonl, read_parquet, read_warc
+from headrace.stages.library import tokenize, write_documents, write_tokens
 
 
 def not_a_ninth(record):

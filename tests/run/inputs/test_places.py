@@ -29,7 +29,7 @@ import threading
 import time
 
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import map_records, read, write_jsonl
+from headrace.stages.library import map_records, read, write_jsonl
 
 MET_S_MAX = 60.0
 
@@ -50,7 +50,7 @@ def build(input: str, output: str) -> Pipeline:
 """
 TWO_SOURCES = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import map_records, read_jsonl, write_jsonl
+from headrace.stages.library import map_records, read_jsonl, write_jsonl
 
 
 def same(record):
@@ -169,7 +169,7 @@ STUCK = """
 import threading
 
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import map_records, read, write_jsonl
+from headrace.stages.library import map_records, read, write_jsonl
 
 
 def stop(record):

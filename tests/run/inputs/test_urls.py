@@ -17,7 +17,7 @@ from tests.kits.inputs import files
 RUN_S_MAX = 120.0
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import read, url_filter, write_jsonl
+from headrace.stages.library import read, url_filter, write_jsonl
 
 
 def build(input: str, output: str, key: str = "url") -> Pipeline:

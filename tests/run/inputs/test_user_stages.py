@@ -21,7 +21,7 @@ RUN_S_MAX = 120.0
 PIPELINE = """
 import mine
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import map_batches, map_records, read, tokenize, write_tokens
+from headrace.stages.library import map_batches, map_records, read, tokenize, write_tokens
 
 
 def without_nines(rows):

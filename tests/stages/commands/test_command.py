@@ -15,7 +15,7 @@ from headrace.pipeline.errors import PipelineError
 from headrace.stages.commands import command as command_stage
 from headrace.stages.commands.command import FAILURES_MAX, Command
 from headrace.stages.commands.process import CommandProcess
-from headrace.stages.library.stages import command
+from headrace.stages.library import command
 from headrace.stages.runtime.batch import Batch
 from headrace.stages.runtime.build import build_stage, process_safely
 from headrace.stages.runtime.errors import StageContractError

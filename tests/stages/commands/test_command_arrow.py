@@ -17,7 +17,7 @@ from headrace.stages.commands.arrow_stream import END_OF_STREAM, ArrowStream
 from headrace.stages.commands.command import Command
 from headrace.stages.commands.lines import LineExchange
 from headrace.stages.commands.process import CommandFailedError
-from headrace.stages.library.stages import command
+from headrace.stages.library import command
 from headrace.stages.runtime.batch import ROW, Batch
 from headrace.stages.runtime.build import build_stage
 from headrace.stages.runtime.errors import StageContractError

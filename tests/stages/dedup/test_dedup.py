@@ -20,8 +20,8 @@ from headrace.stages.dedup.core.scheme import Scheme, best_bands
 from headrace.stages.dedup.index import KeyIndex
 from headrace.stages.dedup.minhash import make_keys
 from headrace.stages.dedup.stage import Dedup, KeyMaker
-from headrace.stages.library.filters import dedup
-from headrace.stages.library.stages import (
+from headrace.stages.library import (
+    dedup,
     gopher_quality,
     map_records,
     read_jsonl,

@@ -13,7 +13,7 @@ import pytest
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline, Stage
 from headrace.stages.functions.functions import LINEAGE
-from headrace.stages.library.stages import map_batches, map_records
+from headrace.stages.library import map_batches, map_records
 from headrace.stages.runtime.batch import Batch
 from headrace.stages.runtime.build import build_stage, process_safely
 from headrace.stages.runtime.errors import StageContractError

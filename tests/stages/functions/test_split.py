@@ -14,8 +14,8 @@ import pytest
 
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
-from headrace.stages.library import stages as library
-from headrace.stages.library.stages import map_batches, map_records
+from headrace.stages import library
+from headrace.stages.library import map_batches, map_records
 from headrace.stages.runtime.batch import PART, QUARANTINED, ROW, Batch, join_verdicts, make_verdicts
 from headrace.stages.runtime.build import build_stage, process_safely
 from headrace.stages.runtime.contract import Transform

@@ -12,7 +12,7 @@ import pytest
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline, Stage
 from headrace.pipeline.validation import validate
-from headrace.stages.library import stages as library
+from headrace.stages import library
 from headrace.stages.runtime.errors import InputError
 from headrace.stages.shipping.preview_run import preview
 from headrace.stages.sources.objects.inputs import first_named

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline, Stage
-from headrace.stages.library import stages
+from headrace.stages import library as stages
 from headrace.stages.runtime.batch import Batch
 from headrace.stages.runtime.build import build_stage, process_safely
 from tests.kits.stages.quality import make_batch

@@ -12,7 +12,7 @@ import pytest
 
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Stage
-from headrace.stages.library import stages
+from headrace.stages import library as stages
 from headrace.stages.quality.scorecard.judgement import decide
 from headrace.stages.runtime.batch import LINEAGE
 from headrace.stages.runtime.build import build_stage, process_safely

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from headrace.pipeline.graph import Stage
-from headrace.stages.library import stages
+from headrace.stages import library as stages
 from headrace.stages.quality.urls import split_url
 from headrace.stages.runtime.build import build_stage, process_safely
 from tests.kits.stages.quality import make_batch

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import map_batches, read_jsonl, write_jsonl
+from headrace.stages.library import map_batches, read_jsonl, write_jsonl
 from headrace.stages.runtime.batch import Batch
 from headrace.stages.runtime.contract import Transform
 from headrace.worker.task.chain import Chain, StageStatistics, Watch

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
-from headrace.stages.library import stages
+from headrace.stages import library as stages
 from headrace.stages.runtime.batch import Batch
 from headrace.stages.runtime.build import build_stage, process_safely
 from headrace.stages.runtime.contract import Transform

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.stages.library.stages import read, read_jsonl
+from headrace.stages.library import read, read_jsonl
 from headrace.stages.runtime.batch import Batch
 from headrace.stages.runtime.build import build_stage
 from headrace.stages.runtime.contract import WrittenShard

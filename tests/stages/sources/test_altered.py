@@ -26,7 +26,7 @@ RUN_S_MAX = 120.0
 RECORDS = 60
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import read, write_jsonl
+from headrace.stages.library import read, write_jsonl
 
 def build(input: str = "in", fragment_bytes: int = 1 << 20) -> Pipeline:
     return Pipeline.chain("plain", "out", read(input, fragment_bytes=fragment_bytes), write_jsonl())

@@ -9,7 +9,7 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from headrace.stages.library.stages import read, read_warc
+from headrace.stages.library import read, read_warc
 from headrace.stages.runtime.build import build_stage
 from headrace.stages.runtime.contract import FragmentChanged, InputError
 from headrace.stages.sources.jsonl import JsonlSource

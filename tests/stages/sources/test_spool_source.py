@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from headrace.pipeline.errors import PipelineError
-from headrace.stages.library.stages import read_spool
+from headrace.stages.library import read_spool
 from headrace.stages.runtime.batch import FILTERED
 from headrace.stages.runtime.contract import Batch, FragmentEnd
 from headrace.stages.runtime.errors import FragmentChanged, InputError

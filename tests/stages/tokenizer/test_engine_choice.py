@@ -16,7 +16,7 @@ from hypothesis import given, strategies as st
 from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers, trainers
 
 from headrace.pipeline.errors import PipelineError
-from headrace.stages.library.stages import tokenize, write_tokens
+from headrace.stages.library import tokenize, write_tokens
 from headrace.stages.runtime.batch import Batch
 from headrace.stages.tokenizer import engine_check, engine_choice
 from headrace.stages.tokenizer.disputed import Disputed

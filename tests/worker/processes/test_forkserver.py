@@ -18,7 +18,7 @@ import pytest
 
 from headrace.pipeline.graph import Pipeline
 from headrace.protos import control_pb2 as pb
-from headrace.stages.library.stages import read, tokenize
+from headrace.stages.library import read, tokenize
 from headrace.stages.shipping.preload import MINIFIED, inherited_by
 from headrace.stages.tokenizer.engine_choice import engine_names
 from headrace.stages.tokenizer.minified import minify, share

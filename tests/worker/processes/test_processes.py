@@ -12,7 +12,7 @@ from typing import Any
 from headrace.daemon.log_files import LogFiles
 from headrace.pipeline.graph import Pipeline
 from headrace.protos import control_pb2 as pb
-from headrace.stages.library.stages import read
+from headrace.stages.library import read
 from headrace.worker.processes.processes import Processes, TaskProcess
 
 DEADLINE_S = 60.0

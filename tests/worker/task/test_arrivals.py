@@ -9,7 +9,7 @@ import pytest
 
 from headrace.pipeline.graph import Pipeline
 from headrace.protos import control_pb2 as pb
-from headrace.stages.library.stages import read_jsonl, write_jsonl
+from headrace.stages.library import read_jsonl, write_jsonl
 from headrace.transport.core.errors import TransportError
 from headrace.transport.core.frame import Frame, FrameKind
 from headrace.worker.task.channel import Channel

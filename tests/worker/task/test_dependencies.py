@@ -5,8 +5,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.filters import dedup
-from headrace.stages.library.stages import read_jsonl, redact_pii, write_jsonl
+from headrace.stages.library import dedup, read_jsonl, redact_pii, write_jsonl
 from headrace.stages.runtime.batch import Batch, join_verdicts, make_verdicts, no_verdicts
 from headrace.stages.runtime.errors import StageContractError
 from headrace.store.ledger.core.entries import Range

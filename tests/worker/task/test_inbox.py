@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
-from headrace.stages.library.stages import tokenize
+from headrace.stages.library import tokenize
 from headrace.stages.runtime.batch import ROW, Batch, no_verdicts
 from headrace.stages.runtime.build import build_stage, process_safely
 from headrace.stages.runtime.errors import StageContractError

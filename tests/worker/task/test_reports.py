@@ -8,7 +8,7 @@ import pytest
 
 from headrace.pipeline.graph import Pipeline
 from headrace.protos import control_pb2 as pb
-from headrace.stages.library.stages import read_jsonl, write_jsonl
+from headrace.stages.library import read_jsonl, write_jsonl
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 from headrace.worker.task.channel import Channel
 from headrace.worker.task.core import messages

@@ -19,7 +19,7 @@ import pytest
 
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline, Stage
-from headrace.stages.library.scores import fasttext_classifier, onnx_classifier, perplexity
+from headrace.stages.library import fasttext_classifier, onnx_classifier, perplexity
 from headrace.stages.quality.models.model_host import LINGER_S
 from headrace.stages.quality.models.models import plain_form
 from headrace.stages.runtime.batch import Batch

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from headrace.pipeline.errors import PipelineError
-from headrace.stages.library import stages
+from headrace.stages import library as stages
 from headrace.stages.quality.scorecard.card_page import to_html
 from headrace.stages.quality.scorecard.measurement import Facts, check, gate, to_markdown
 from headrace.stages.runtime.build import build_stage

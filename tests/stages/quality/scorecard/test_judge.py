@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.pipeline.graph import Stage
-from headrace.stages.library import stages as library
+from headrace.stages import library
 from headrace.stages.quality.scorecard.judgement import Judgement, judge, score
 
 LETTER = (

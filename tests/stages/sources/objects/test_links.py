@@ -176,7 +176,7 @@ def test_no_descriptor_is_left_open_by_a_refusal(corpus: Path) -> None:
 
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import read_jsonl, write_documents
+from headrace.stages.library import read_jsonl, write_documents
 
 
 def build(input: str, output: str) -> Pipeline:
