@@ -18,7 +18,16 @@ from typing import Any
 from headrace.pipeline import PipelineError, Stage, StageKind, fingerprint
 from headrace.stages.runtime import check_integer, check_number, check_text
 from headrace.stages.sources import ReadOptions
-from headrace.stages.sources.objects import WINDOW_BYTES, split_patterns, with_followed_links
+from headrace.stages.sources.objects import (
+    JSONL,
+    MIXED_SOURCE,
+    PARQUET,
+    TEXT,
+    WARC,
+    WINDOW_BYTES,
+    split_patterns,
+    with_followed_links,
+)
 from headrace.stages.tokenizer import TokenizerFacts, choose_engine, resolve_tokenizer
 
 MIB = 1 << 20
@@ -52,7 +61,7 @@ def read_jsonl(
     file written with `zstd --long` may ask for, up to 2 << 30 (`--long=31`).
     """
     return _source(
-        "headrace.stages.sources.jsonl:JsonlSource", name, input, follow_links=follow_links, text_key=text_key,
+        JSONL.source, name, input, follow_links=follow_links, text_key=text_key,
         id_key=id_key, metadata_key=metadata_key, fragment_bytes=fragment_bytes, batch_bytes=batch_bytes,
         batch_records=batch_records, max_record_bytes=max_record_bytes, window_bytes_max=window_bytes_max,
         damaged=damaged,
@@ -104,7 +113,7 @@ def read_parquet(
     field within a column: "doc.text".
     """
     return _source(
-        "headrace.stages.sources.parquet:ParquetSource", name, input, follow_links=follow_links, text_key=text_key,
+        PARQUET.source, name, input, follow_links=follow_links, text_key=text_key,
         id_key=id_key, fragment_bytes=fragment_bytes, batch_bytes=batch_bytes, batch_records=batch_records,
         max_record_bytes=max_record_bytes, damaged=damaged,
     )  # fmt: skip
@@ -128,7 +137,7 @@ def read_warc(
     type is missing or unknown.
     """
     return _source(
-        "headrace.stages.sources.warc:WarcSource", name, input, follow_links=follow_links, main_content=main_content,
+        WARC.source, name, input, follow_links=follow_links, main_content=main_content,
         untyped=True, batch_bytes=batch_bytes, batch_records=batch_records, max_record_bytes=max_record_bytes,
         window_bytes_max=window_bytes_max, damaged=damaged,
     )  # fmt: skip
@@ -155,7 +164,7 @@ def read(
     The parameters are those of the formats' own functions.
     """
     return _source(
-        "headrace.stages.sources.mixed:MixedSource", name, input, follow_links=follow_links, text_key=text_key,
+        MIXED_SOURCE, name, input, follow_links=follow_links, text_key=text_key,
         id_key=id_key, metadata_key=metadata_key, main_content=main_content, untyped=True,
         fragment_bytes=fragment_bytes, batch_bytes=batch_bytes, batch_records=batch_records,
         max_record_bytes=max_record_bytes, window_bytes_max=window_bytes_max, damaged=damaged,
@@ -173,8 +182,7 @@ def read_files(
 
     A directory stands for its *.txt, *.md and *.rst, at any depth.
     """
-    target = "headrace.stages.sources.documents:FilesSource"
-    return _source(target, name, input, (), follow_links=follow_links, max_record_bytes=max_record_bytes)
+    return _source(TEXT.source, name, input, (), follow_links=follow_links, max_record_bytes=max_record_bytes)
 
 
 def tokenize(tokenizer: str, *, eos: str | None = "auto", name: str = "tokenize") -> Stage:

@@ -10,6 +10,7 @@ from headrace.stages.runtime import Batch, BatchDraft, Columns, ContentAnswer, F
 from headrace.stages.sources.objects import (
     Content,
     EndingStream,
+    Format,
     InputObject,
     Inputs,
     check_format,
@@ -25,8 +26,7 @@ from headrace.store.ledger import Fragment, Gap
 class FileSource(Source):
     """The base of the sources that read one format."""
 
-    #: The format, as `patterns.SUFFIXES` has it.
-    KIND: ClassVar[str]
+    FORMAT: ClassVar[Format]
     #: Part of each fragment's name: a change of what is a record, and which number it has, needs another.
     READER: ClassVar[str]
     #: Whether a file is read from its first byte on.
@@ -42,13 +42,13 @@ class FileSource(Source):
     def __init__(self, name: str, input: Sequence[str], **options: Any) -> None:  # noqa: A002 (the command line's word)
         self.name = name
         self.options = replace(self.DEFAULTS, **options)
-        self.inputs = Inputs(input, globs_of(self.KIND), follow_links=self.options.follow_links)
+        self.inputs = Inputs(input, globs_of((self.FORMAT,)), follow_links=self.options.follow_links)
         self.batch_bytes, self.batch_records = self.options.batch_bytes, self.options.batch_records
 
     def list(self) -> Iterator[Fragment | None]:
         """Every fragment of every file, in the order of the files' names. Raises InputError, StoreError."""
         for found in self.inputs:
-            check_format(to_path(found.uri), self.KIND)
+            check_format(to_path(found.uri), (self.FORMAT,))
             yield from self.fragments(found)
 
     def skipped(self) -> str:

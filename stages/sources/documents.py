@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from headrace.stages.runtime import Batch, BatchDraft, Columns, FragmentEnd
 from headrace.stages.sources.base import FileSource
 from headrace.stages.sources.lines import BOM
-from headrace.stages.sources.objects import Content, checksum_of, open_raw, to_path
+from headrace.stages.sources.objects import TEXT, Content, checksum_of, open_raw, to_path
 from headrace.store.ledger import UNBOUNDED, Fragment, Gap
 
 
@@ -17,7 +17,7 @@ class FilesSource(FileSource):
     A file that is not UTF-8, or above `max_record_bytes`, is quarantined.
     """
 
-    KIND = "files"
+    FORMAT = TEXT
     READER = "file/1"
     merges = True
 

@@ -1,4 +1,4 @@
-"""The source of JSON LineBlock files: a record a line, {"id": ..., "text": ..., anything else as metadata}."""
+"""The source of JSON Lines files: a record a line, {"id": ..., "text": ..., anything else as metadata}."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from headrace.stages.sources.base import FileSource
 from headrace.stages.sources.lines import BOM, LineBlock, first_line_from, scan_lines
 from headrace.stages.sources.objects import (
     HEAD_BYTES,
+    JSONL,
     InputObject,
     InputStream,
     codec_of,
@@ -58,7 +59,7 @@ class _Run:
 
 
 class JsonlSource(FileSource):
-    """Reads JSON LineBlock; blank lines are no records, and what is not a record of text is quarantined alone.
+    """Reads JSON Lines; blank lines are no records, and what is not a record of text is quarantined alone.
 
     `fragment_bytes` cuts large files into ranges; a range owns the lines that begin in it. A batch holds at most
     `batch_records` records and about `batch_bytes` bytes. A line above `max_record_bytes` is quarantined. A compressed
@@ -66,7 +67,7 @@ class JsonlSource(FileSource):
     which for zstd may take `window_bytes_max` of memory. The fields of an object `metadata_key` are the record's own.
     """
 
-    KIND = "jsonl"
+    FORMAT = JSONL
     READER = "jsonl/1"
     ROW = b"\n"
     merges = True

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from headrace.stages.runtime import Batch, BatchDraft, ContentAnswer, FragmentEnd, InputError, Source
+from headrace.stages.runtime import Batch, BatchDraft, ContentAnswer, FragmentEnd, InputError, Source, load_target
 from headrace.stages.sources.base import FileSource
-from headrace.stages.sources.objects import SUFFIXES, Inputs, check_format, format_of, globs_of, to_path
+from headrace.stages.sources.objects import FORMATS, Format, Inputs, check_format, format_of, globs_of, to_path
 from headrace.stages.sources.options import ReadOptions
 from headrace.store.ledger import Fragment, Gap
 
@@ -22,9 +22,8 @@ class MixedSource(Source):
         self.name = name
         self.options = ReadOptions(**options)
         self.batch_bytes, self.batch_records = self.options.batch_bytes, self.options.batch_records
-        globs = tuple(glob for kind in SUFFIXES for glob in globs_of(kind))
-        self.inputs = Inputs(input, globs, follow_links=self.options.follow_links)
-        self._sources: dict[str, FileSource] = {}
+        self.inputs = Inputs(input, globs_of(FORMATS), follow_links=self.options.follow_links)
+        self._sources: dict[Format, FileSource] = {}
 
     @property
     def bytes_read(self) -> int:
@@ -44,7 +43,7 @@ class MixedSource(Source):
     def list(self) -> Iterator[Fragment]:
         """Every fragment of every file, in the order of the files' names. Raises InputError, StoreError."""
         for found in self.inputs:
-            check_format(to_path(found.uri), "")
+            check_format(to_path(found.uri), FORMATS)
             yield from self._source(found.uri).fragments(found)
 
     def skipped(self) -> str:
@@ -74,30 +73,12 @@ class MixedSource(Source):
         return self._source(fragment.uri).compare(fragment)
 
     def _source(self, uri: str) -> FileSource:
-        kind = format_of(to_path(uri))
-        if kind is None:
+        """The source of a file's format. It is imported for the first such file, with the libraries that it needs."""
+        found = format_of(to_path(uri))
+        if found is None:
             raise InputError(f"{uri!r} is of no format that can be read")
-        if kind[0] not in self._sources:
-            source = _load(kind[0])(self.name, [], **asdict(self.options))
+        if found not in self._sources:
+            source: FileSource = load_target(found.source, self.name)(self.name, [], **asdict(self.options))
             source.inputs = self.inputs
-            self._sources[kind[0]] = source
-        return self._sources[kind[0]]
-
-
-def _load(kind: str) -> Any:
-    """The source of a format. Each is imported when its first file is met, with the libraries that it needs."""
-    if kind == "jsonl":
-        from headrace.stages.sources.jsonl import JsonlSource
-
-        return JsonlSource
-    if kind == "parquet":
-        from headrace.stages.sources.parquet import ParquetSource
-
-        return ParquetSource
-    if kind == "warc":
-        from headrace.stages.sources.warc import WarcSource
-
-        return WarcSource
-    from headrace.stages.sources.documents import FilesSource
-
-    return FilesSource
+            self._sources[found] = source
+        return self._sources[found]

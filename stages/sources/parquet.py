@@ -33,6 +33,7 @@ from headrace.stages.sources.base import FileSource
 from headrace.stages.sources.objects import (
     BLOCK_BYTES,
     HEAD_BYTES,
+    PARQUET,
     Content,
     InputObject,
     LocalFile,
@@ -65,7 +66,7 @@ class ParquetSource(FileSource):
     text is quarantined, as is one whose text is above `max_record_bytes`.
     """
 
-    KIND = "parquet"
+    FORMAT = PARQUET
     READER = "parquet/1"
     FROM_FRONT = False
 
@@ -145,8 +146,8 @@ class ParquetSource(FileSource):
         except UnsoundParquet as error:
             raw.check()
             raw.seek(0)
-            if what := misnamed(raw.read(HEAD_BYTES) or b"", "Parquet"):
-                raise WrongFormat(name, what, "Parquet") from error
+            if what := misnamed(raw.read(HEAD_BYTES) or b"", PARQUET.name):
+                raise WrongFormat(name, what, PARQUET.name) from error
             raise DamagedInput(name, f"its Parquet footer cannot be read ({error})") from error
         names = file.schema.names
         if twice := next((column for column in names if names.count(column) > 1), ""):

@@ -30,7 +30,6 @@ SHED_REASON = "shed: the spool was full"
 class SpoolSource(JsonlSource):
     """Reads the segments of one folder, which the task's worker must have; else as JsonlSource."""
 
-    KIND = "jsonl"
     #: The name of the numbers of what was shed, beside that of the records of a segment.
     SHED_READER = "spool-shed/1"
 

@@ -25,7 +25,7 @@ from headrace.stages.runtime import (
 )
 from headrace.stages.sources.base import FileSource
 from headrace.stages.sources.lines import BOM
-from headrace.stages.sources.objects import HEAD_BYTES, EndingStream, InputStream, misnamed, to_path
+from headrace.stages.sources.objects import HEAD_BYTES, WARC, EndingStream, InputStream, misnamed, to_path
 from headrace.stages.sources.options import ReadOptions
 from headrace.stages.sources.warc_payloads import UndecodablePayload, decode_payload
 from headrace.store.ledger import UNBOUNDED, Fragment, Gap
@@ -93,7 +93,7 @@ class WarcSource(FileSource):
     it has no number without.
     """
 
-    KIND = "warc"
+    FORMAT = WARC
     READER = "warc/1"
     ROW = b"\r\n\r\n"
     DEFAULTS = ReadOptions(batch_records=1024)
@@ -188,8 +188,8 @@ class WarcSource(FileSource):
             file.check()
             place = file.tell()
             file.seek(begin)
-            if what := misnamed(file.read(HEAD_BYTES), "WARC"):
-                raise WrongFormat(name, what, "WARC") from error
+            if what := misnamed(file.read(HEAD_BYTES), WARC.name):
+                raise WrongFormat(name, what, WARC.name) from error
             raise DamagedInput(name, f"no WARC record where one should be, before byte {place} ({error})") from error
 
     def skip_through(self, file: EndingStream, fragment: Fragment) -> Iterator[None]:

@@ -20,7 +20,7 @@ from headrace.stages.runtime.batch import RAW_BYTES_MAX
 from headrace.stages.runtime.errors import InputError
 from headrace.stages.sources import jsonl, lines, warc_payloads
 from headrace.stages.sources.jsonl import JsonlSource
-from headrace.stages.sources.objects import file_magic, patterns, unpack
+from headrace.stages.sources.objects import file_magic, formats, patterns, unpack
 from headrace.stages.sources.spool import SHED, SHED_REASON, SpoolSource
 from headrace.stages.sources.warc import NESTING_MAX, WarcSource, nesting
 from tests.fuzz.fuzz_files import empty_folder, fates, file_of, fragment_of
@@ -252,7 +252,7 @@ def run_nesting(data: bytes) -> object | None:
 def run_foreign(data: bytes) -> object | None:
     """A file that begins with a record of JSON Lines is never taken for another thing."""
     found = file_magic.data_format(data[: file_magic.HEAD_BYTES])
-    for promised in ("gzip", "zstd", "Parquet", "WARC"):
+    for promised in ("gzip", "zstd", *(each.name for each in formats.FORMATS if each.magic)):
         assert isinstance(file_magic.misnamed(data[: file_magic.HEAD_BYTES], promised), str)
     head, newline, _ = data[: file_magic.HEAD_BYTES].partition(b"\n")
     try:
@@ -290,8 +290,8 @@ def run_patterns(data: bytes) -> object | None:
         assert all(glob.enters("/".join(folders[:count])) for count in range(1, len(folders) + 1))
     if not patterns.is_glob(pattern):
         assert matches == (glob.folder + path == pattern)
-    patterns.Folder(glob.folder, patterns.globs_of("jsonl")).matches(path)
-    patterns.format_of(path)
+    patterns.Folder(glob.folder, formats.globs_of(formats.FORMATS)).matches(path)
+    formats.format_of(path)
     return (pattern, path) if matches and patterns.is_glob(pattern) else None
 
 

@@ -12,6 +12,20 @@ if TYPE_CHECKING:
         data_format as data_format,
         misnamed as misnamed,
     )
+    from headrace.stages.sources.objects.formats import (
+        FORMATS as FORMATS,
+        JSONL as JSONL,
+        MIXED_SOURCE as MIXED_SOURCE,
+        PARQUET as PARQUET,
+        SOURCES as SOURCES,
+        TEXT as TEXT,
+        WARC as WARC,
+        Format as Format,
+        check_format as check_format,
+        codec_of as codec_of,
+        format_of as format_of,
+        globs_of as globs_of,
+    )
     from headrace.stages.sources.objects.inputs import (
         InputObject as InputObject,
         Inputs as Inputs,
@@ -19,15 +33,10 @@ if TYPE_CHECKING:
         to_path as to_path,
     )
     from headrace.stages.sources.objects.patterns import (
-        SUFFIXES as SUFFIXES,
         WINDOW_BYTES as WINDOW_BYTES,
-        check_format as check_format,
-        codec_of as codec_of,
-        format_of as format_of,
-        globs_of as globs_of,
         split_patterns as split_patterns,
     )
-    from headrace.stages.sources.objects.preflight_check import SOURCES as SOURCES, preflight as preflight
+    from headrace.stages.sources.objects.preflight_check import preflight as preflight
     from headrace.stages.sources.objects.streams import (
         BLOCK_BYTES as BLOCK_BYTES,
         EndingStream as EndingStream,

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import re
 
+from headrace.stages.sources.objects.formats import FORMATS
+
 #: Bytes of a file's beginning that are looked at.
 HEAD_BYTES = 512
 #: How other things begin that are found under the names of what can be read, and what to do with them.
 _MAGIC = (
+    *((each.magic, f"{each.name}; let its name end in {each.suffixes[0]}") for each in FORMATS if each.magic),
     (b"\x1f\x8b", "a gzip stream; let its name end in .gz"),
     (b"\x28\xb5\x2f\xfd", "a zstd stream; let its name end in .zst"),
     (b"BZh", "a bzip2 stream; decompress it"),
@@ -18,12 +21,10 @@ _MAGIC = (
     (b"\x04\x22\x4d\x18", "an lz4 stream; decompress it"),
     (b"PK\x03\x04", "a zip archive; unpack it"),
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive; unpack it"),
-    (b"PAR1", "Parquet; let its name end in .parquet"),
     (b"ARROW1", "an Arrow file; write it as Parquet"),
     (b"ORC", "ORC; write it as Parquet"),
     (b"Obj\x01", "Avro; write it as Parquet"),
     (b"SQLite format 3\0", "an SQLite database; write its table as Parquet"),
-    (b"WARC/", "a WARC; let its name end in .warc"),
     (b"version https://git-lfs", "a pointer of Git LFS; fetch what it stands for with git lfs pull"),
     (b"\xff\xfe\0\0", "UTF-32; convert it with iconv -f UTF-32 -t UTF-8"),
     (b"\0\0\xfe\xff", "UTF-32; convert it with iconv -f UTF-32 -t UTF-8"),
@@ -32,13 +33,13 @@ _MAGIC = (
     (b"\xff\xfe", "UTF-16; convert it with iconv -f UTF-16 -t UTF-8"),
     (b"\xfe\xff", "UTF-16; convert it with iconv -f UTF-16 -t UTF-8"),
 )
-#: How the formats begin that a name promises.
+#: How what a name promises begins, and the suffix that promises it.
 _OWN = {
     "gzip": (b"\x1f\x8b",),
     "zstd": (b"\x28\xb5\x2f\xfd", *(bytes([low]) + b"\x2a\x4d\x18" for low in range(0x50, 0x60))),
-    "Parquet": (b"PAR1",),
-    "WARC": (b"WARC/",),
+    **{each.name: (each.magic,) for each in FORMATS if each.magic},
 }
+_SUFFIXES = {"gzip": ".gz", "zstd": ".zst", **{each.name: each.suffixes[0] for each in FORMATS}}
 #: A tar archive says so behind its first name, which zeros fill up: text may say so as well.
 _TAR, _TAR_AT = b"ustar", 257
 _PAGE = re.compile(rb"\s*<(?:!doctype|html|head|body|\?xml|!--)", re.IGNORECASE)
@@ -63,8 +64,7 @@ def misnamed(head: bytes, promised: str) -> str:
     """What the file that begins so is instead of `promised`, a key of _OWN; empty where that cannot be told."""
     if head.startswith(_OWN[promised]):
         return ""
-    suffixes = {"gzip": ".gz", "zstd": ".zst", "Parquet": ".parquet", "WARC": ".warc"}
-    return _packed(head) or (f"plain JSON; take {suffixes[promised]} off its name" if _LINE.match(head) else "")
+    return _packed(head) or (f"plain JSON; take {_SUFFIXES[promised]} off its name" if _LINE.match(head) else "")
 
 
 def _packed(head: bytes) -> str:

@@ -19,12 +19,11 @@ from typing import Any
 
 from headrace.stages.runtime import FragmentChanged, InputError, unreadable
 from headrace.stages.sources.objects.confined import LeadsOutError, open_below
+from headrace.stages.sources.objects.formats import CODECS, codec_of
 from headrace.stages.sources.objects.patterns import (
-    CODECS,
     Folder,
     Glob,
     InputPlace,
-    codec_of,
     decode_path,
     is_beside,
     is_glob,

@@ -14,19 +14,8 @@ from dataclasses import dataclass
 
 from headrace.stages.runtime import InputError
 
-#: What may follow the suffix of a format, and the codec that it stands for.
-CODECS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
 #: The window of a zstd frame that is read without being asked to: that of `zstd --long=27`, and of its highest levels.
 WINDOW_BYTES = 128 << 20
-#: The formats that a file's suffix tells apart.
-SUFFIXES = {
-    "jsonl": (".jsonl", ".ndjson", ".json"),
-    "parquet": (".parquet", ".pq"),
-    "warc": (".warc", ".wet"),
-    "files": (".txt", ".md", ".rst"),
-}
-#: The formats that may be compressed as a whole.
-COMPRESSED = ("jsonl", "warc")
 
 #: What stands beside the data in a folder: the card and the terms of a dataset, what no data is called, and what Spark,
 #: Hadoop and Arrow take for their own.
@@ -93,40 +82,6 @@ def _absolute(pattern: str) -> str:
 def decode_path(uri: str) -> str:
     """The path in a `file://` URI."""
     return os.fsdecode(urllib.parse.unquote_to_bytes(uri.removeprefix("file://")))
-
-
-def format_of(name: str) -> tuple[str, str] | None:
-    """The format that a file's name tells, and the codec of its compression or ""; None for any other name."""
-    codec = next((codec for suffix, codec in CODECS.items() if name.endswith(suffix)), "")
-    bare = name.rpartition(".")[0] if codec else name
-    for kind, suffixes in SUFFIXES.items():
-        if bare.endswith(suffixes) and (not codec or kind in COMPRESSED):
-            return kind, codec
-    return None
-
-
-def codec_of(name: str) -> str:
-    """The codec of a file's compression, by its name; "" for none."""
-    return next((codec for suffix, codec in CODECS.items() if name.endswith(suffix)), "")
-
-
-def globs_of(kind: str) -> tuple[str, ...]:
-    """What a folder stands for, for one format: its files at any depth."""
-    codecs = ("", *CODECS) if kind in COMPRESSED else ("",)
-    return tuple(f"**/*{suffix}{codec}" for suffix in SUFFIXES[kind] if suffix != ".json" for codec in codecs)
-
-
-def check_format(name: str, kind: str) -> None:
-    """Raise InputError unless a file of this name can be read as this format; "" for any that its name tells.
-
-    Plain files are read under any name.
-    """
-    found = format_of(name)
-    if kind == "files" or (found is not None and kind in ("", found[0])):
-        return
-    known = SUFFIXES[kind] if kind else [suffix for suffixes in SUFFIXES.values() for suffix in suffixes]
-    remedy = "decompress or convert other files" if not kind else "read other formats with read(...)"
-    raise InputError(f"{name!r} is not one of {', '.join(known)}: narrow the glob, or {remedy}")
 
 
 def is_beside(name: str) -> bool:

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable
 
 from headrace.pipeline import Pipeline, PipelineError, Stage, StageKind
+from headrace.stages.sources.objects.formats import SOURCES, check_format, globs_of
 
 #: Files of each input pattern whose names are looked at; a listing of all of them is the run's.
 FILES_LOOKED_AT = 1000
@@ -27,18 +28,17 @@ def _check_input(stage: Stage, pipeline: Pipeline) -> None:
     """Each pattern names files, the first of a kind that the source reads, and none that the run itself writes."""
     from headrace.stages.sources.objects.confined import PARAMETER
     from headrace.stages.sources.objects.inputs import Inputs, first_named, to_path
-    from headrace.stages.sources.objects.patterns import SUFFIXES, check_format, globs_of
 
-    kind, follow = _KINDS[stage.target], bool(stage.parameters.get(PARAMETER))
+    formats, follow = SOURCES[stage.target], bool(stage.parameters.get(PARAMETER))
+    globs = globs_of(formats)
     for pattern in stage.parameters["input"]:
-        globs = globs_of(kind) if kind else tuple(glob for each in SUFFIXES for glob in globs_of(each))
         if first_named(pattern, globs, pipeline.dataset, _OF_A_DATASET):
             raise PipelineError(
                 f'stage "{stage.name}": input {pattern!r} also names what the run writes to {pipeline.dataset}: it '
                 "would read its own output; put the output elsewhere, or narrow the input"
             )
         for found in itertools.islice(Inputs([pattern], globs, follow_links=follow), FILES_LOOKED_AT):
-            check_format(to_path(found.uri), kind)
+            check_format(to_path(found.uri), formats)
 
 
 def _check_tokenizer(stage: Stage, pipeline: Pipeline) -> None:
@@ -111,21 +111,8 @@ _OF_A_DATASET = ("shards/1/0.documents.parquet", "shards/1/0.jsonl.zst", "manife
 #: The stages that make several records of one.
 _SPLITS = ("headrace.stages.functions.split:SplitRecords", "headrace.stages.functions.split:SplitBatches")
 
-
-#: The sources of files and the one format that each reads; "" for those that tell formats apart.
-_KINDS = {
-    "headrace.stages.sources.jsonl:JsonlSource": "jsonl",
-    "headrace.stages.sources.parquet:ParquetSource": "parquet",
-    "headrace.stages.sources.warc:WarcSource": "warc",
-    "headrace.stages.sources.documents:FilesSource": "files",
-    "headrace.stages.sources.mixed:MixedSource": "",
-}
-
-#: The targets of sources of files.
-SOURCES = frozenset(_KINDS)
-
 _CHECKS: dict[str, Callable[[Stage, Pipeline], None]] = {
-    **dict.fromkeys(_KINDS, _check_input),
+    **dict.fromkeys(SOURCES, _check_input),
     "headrace.stages.tokenizer.tokenize:Tokenize": _check_tokenizer,
     "headrace.stages.functions.functions:MapRecords": _check_function,
     "headrace.stages.functions.functions:MapBatches": _check_function,

@@ -19,7 +19,7 @@ from tests.run.inputs.test_runs import balance, run
 FOREIGN = {
     "gzip": (gzip.compress(files.lines()), "a gzip stream; let its name end in .gz"),
     "zstd": (files.zstd(files.lines()), "a zstd stream; let its name end in .zst"),
-    "warc": (b"".join(files.warc()), "a WARC; let its name end in .warc"),
+    "warc": (b"".join(files.warc()), "WARC; let its name end in .warc"),
     "utf-16": (files.lines().decode().encode("utf-16"), "UTF-16; convert it with iconv -f UTF-16 -t UTF-8"),
     "utf-16, low byte first": (files.lines().decode().encode("utf-16-le"), "UTF-16; convert it with iconv -f UTF-16LE"),
     "utf-16, high byte first": (

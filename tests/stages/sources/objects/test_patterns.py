@@ -13,8 +13,9 @@ from hypothesis import given, strategies as st
 from headrace.stages.runtime.errors import InputError
 from headrace.stages.sources.jsonl import JsonlSource
 from headrace.stages.sources.mixed import MixedSource
+from headrace.stages.sources.objects.formats import JSONL, globs_of
 from headrace.stages.sources.objects.inputs import Inputs, SkippedFiles
-from headrace.stages.sources.objects.patterns import Glob, format_of, globs_of, place_of, split_patterns
+from headrace.stages.sources.objects.patterns import Glob, place_of, split_patterns
 from headrace.store import open as opening
 from headrace.store.contract.objects import ObjectInfo
 from headrace.store.files.store import FileStore
@@ -81,7 +82,7 @@ def test_a_folder_without_readable_files_is_told_with_its_content(place: Place) 
         r"""folder ".*odd" holds '.*a.jsonl.bz2', .*, \.\.\., and no data that ends in .jsonl, .ndjson, or these with"""
     )
     with pytest.raises(InputError, match=words):
-        list(Inputs([named("odd")], globs_of("jsonl")))
+        list(Inputs([named("odd")], globs_of((JSONL,))))
     assert [item.uri.rpartition("/")[2] for item in Inputs([named("odd/**/*.json")], ())] == ["c.json"]
 
 
@@ -222,21 +223,6 @@ def test_a_query_of_an_s3_uri_is_no_part_of_its_glob() -> None:
 def test_one_bucket_at_two_endpoints_needs_two_sources(bucket: pathlib.Path) -> None:
     with pytest.raises(InputError, match="two endpoints"):
         Inputs(["s3://bucket/a?endpoint=http://x", "s3://bucket/b?endpoint=http://y"], ())
-
-
-def test_the_suffix_tells_the_format_and_the_codec() -> None:
-    names = {
-        "a.jsonl": ("jsonl", ""),
-        "a.json.gz": ("jsonl", "gzip"),
-        "a.warc.wet.gz": ("warc", "gzip"),
-        "a.warc.zst": ("warc", "zstd"),
-        "a.parquet": ("parquet", ""),
-        "a.txt": ("files", ""),
-        "a.txt.gz": None,
-        "a.parquet.gz": None,
-        "gz": None,
-    }
-    assert {name: format_of(name) for name in names} == names
 
 
 def test_a_comma_separates_patterns_unless_a_file_has_it(tmp_path: pathlib.Path) -> None:
