@@ -33,7 +33,8 @@ OWN: dict[str, str] = {
 
 def called(path: Path) -> set[str]:
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    text = path.read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(text)) if any(name in text for name in CODECS) else ():
         if isinstance(node, ast.Call):
             name = ast.unparse(node.func).rpartition(".")[2]
             found |= {name} & CODECS

@@ -7,6 +7,7 @@ A room is a package; its door is its `__init__`, which names what others may use
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import re
 from pathlib import Path
@@ -28,6 +29,7 @@ def room_of(house: House, module: str) -> str:
     return package.rpartition(".")[0] if package.endswith(".core") and package.count(".") > 2 else package
 
 
+@functools.cache
 def imports_of(file: Path) -> list[tuple[int, str, str]]:
     """Each `from headrace... import name` of a file: the line, the module, the name."""
     tree = ast.parse(file.read_text(encoding="utf-8"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,8 @@ FOLDERS = (
 )
 #: What makes something durable, or gives it a name that somebody may rely on.
 DEEDS = {"fsync", "fdatasync", "link", "rename", "replace"}
+#: Where such a call may stand.
+_MAY = re.compile(rf"\.\s*({'|'.join(DEEDS - {'replace'})})\b|\bos\s*\.\s*replace\b")
 #: The one place; a folder that may import nothing of ours; and what promises nothing behind a power failure.
 ELSEWHERE = {
     "store/files/disk.py": "the place itself",
@@ -38,7 +41,8 @@ def around(root: Path) -> Iterator[str]:
             name = path.relative_to(root).as_posix()
             if name in ELSEWHERE:
                 continue
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            text = path.read_text(encoding="utf-8")
+            for node in ast.walk(ast.parse(text)) if _MAY.search(text) else ():
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _is_deed(node):
                     yield f"{name}:{node.lineno}: {ast.unparse(node.func)}"
 

@@ -32,6 +32,8 @@ FOLDERS = (
 )
 #: Calls that make an expression from a text.
 MAKERS = {"compile", "match", "search", "fullmatch", "sub", "subn", "split", "findall", "finditer"}
+#: Where such a call may stand.
+_MAKES = re.compile(rf"\bre\s*\.\s*({'|'.join(MAKERS)})\b")
 #: Expressions that are made from what a user or a store is called, by function: all they hold is escaped, or of a size
 #: that the command line bounds.
 MADE = {
@@ -101,8 +103,8 @@ def made_within_functions(root: Path) -> Iterator[tuple[str, str]]:
     """File and function of each expression that is not compiled at the top of a module."""
     for folder in FOLDERS:
         for path in sorted((root / folder).rglob("*.py")):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            for function in ast.walk(tree):
+            text = path.read_text(encoding="utf-8")
+            for function in ast.walk(ast.parse(text)) if _MAKES.search(text) else ():
                 if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
                     continue
                 for node in ast.walk(function):
