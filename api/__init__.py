@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from headrace.stages.library import (
         c4_quality as c4_quality,
         command as command,
+        decontaminate as decontaminate,
         dedup as dedup,
         duplicate_lines as duplicate_lines,
         fasttext_classifier as fasttext_classifier,

@@ -7,6 +7,7 @@ from headrace.pipeline.door import door
 if TYPE_CHECKING:
     from headrace.stages.library.filters import (
         c4_quality as c4_quality,
+        decontaminate as decontaminate,
         dedup as dedup,
         duplicate_lines as duplicate_lines,
         fineweb_quality as fineweb_quality,

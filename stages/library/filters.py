@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.pipeline import PipelineError, Stage, StageKind
@@ -228,6 +228,30 @@ def url_filter(
     return Stage(
         name, StageKind.TRANSFORM, target, parameters, identity={"lists": digests}, volatile=("lists",), keeps=tag
     )
+
+
+def decontaminate(
+    suites: str | Mapping[str, str] | Sequence[str | Mapping[str, str]],
+    *,
+    threshold: float = 0.8,
+    tag: bool = False,
+    name: str = "decontaminate",
+) -> Stage:
+    """Filter texts in which an item of a test suite stands, scored as SIMPLE of allenai/decon does.
+
+    A suite is JSON Lines or Parquet, named as an input is, or a table {"input", "name", "question", "choices",
+    "answer", "passage"} with the names of its fields. Its content is part of the pipeline's version, its place is not.
+    """
+    from headrace.stages.decontamination import describe_suites
+
+    check_text(name, "name", name)
+    check_number(name, "threshold", threshold, 0.5, 1)
+    check_switch(name, "tag", tag)
+    tables = describe_suites(name, suites)
+    parameters = {"suites": tables, "threshold": float(threshold), "tag": tag}
+    identity = {"suites": [{key: value for key, value in table.items() if key != "input"} for table in tables]}
+    target = "headrace.stages.decontamination.stage:Decontaminate"
+    return Stage(name, StageKind.TRANSFORM, target, parameters, identity=identity, volatile=("suites",), keeps=tag)
 
 
 def redact_pii(*, email: bool = True, ip: bool = True, phone: bool = True, name: str = "pii") -> Stage:

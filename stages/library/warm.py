@@ -1,10 +1,11 @@
-"""Compiles the loops of the filters and of dedup ahead of their first use: `python -m headrace.stages.library.warm`."""
+"""Compiles the loops of filters, dedup and decontamination: `python -m headrace.stages.library.warm`."""
 
 from __future__ import annotations
 
 import sys
 import time
 
+from headrace.stages.decontamination import compile_search
 from headrace.stages.library.filters import c4_quality, dedup, fineweb_quality, gopher_quality, gopher_repetition
 from headrace.stages.runtime import build_stage
 
@@ -13,6 +14,7 @@ def compile_loops() -> None:
     """Compile what is not in the cache, as the stages do."""
     for stage in (gopher_repetition(), gopher_quality(), c4_quality(), fineweb_quality(), *dedup()):
         build_stage(stage, {})
+    compile_search()
 
 
 def main() -> None:

@@ -79,7 +79,7 @@ def _cache_folder() -> str:
     """The folder of this version's machine code; empty where none can be written."""
     digest = xxhash.xxh3_128(unicodedata.unidata_version.encode())
     here = pathlib.Path(__file__).parent
-    folders = (here, here.parent / "quality", here.parent / "dedup")
+    folders = (here, *(here.parent / name for name in ("quality", "dedup", "decontamination")))
     for path in sorted(file for folder in folders for file in folder.rglob("*.py")):
         digest.update(path.read_bytes())
     # Machine code of another user's would run here.

@@ -1,0 +1,11 @@
+"""Decontamination: the items of test suites, an index of them that a host's tasks share, and the search in texts."""
+
+from typing import TYPE_CHECKING
+
+from headrace.pipeline.door import door
+
+if TYPE_CHECKING:
+    from headrace.stages.decontamination.stage import compile_search as compile_search
+    from headrace.stages.decontamination.suites import describe_suites as describe_suites
+else:
+    __getattr__ = door(__name__)
