@@ -17,7 +17,7 @@ import orjson
 
 from headrace.pipeline import PipelineError, Stage, StageKind
 from headrace.stages.runtime import FragmentEnd, InputError, build_stage
-from headrace.stages.sources.objects import format_of, split_patterns, to_path
+from headrace.stages.sources.objects import MIXED_SOURCE, format_of, split_patterns, to_path
 from headrace.store import StoreError
 from headrace.store.ledger import UNBOUNDED, Gap
 
@@ -36,7 +36,7 @@ SUITES_BYTES_MAX: Final = 1 << 30
 CHOICES_MAX: Final = 256
 _NAME: Final = re.compile(r"[\w.()+-][\w.()+ -]{0,63}")
 _KEYS: Final = ("input", "name", *FIELDS)
-_FORMATS: Final = ("jsonl", "parquet")
+_FORMATS: Final = ("JSON Lines", "Parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +163,11 @@ def _detect(where: str, given: str) -> dict[str, str]:
 def _records(where: str, given: str, text_key: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """The text of each record, and its other fields. Raises PipelineError for the first record that is none."""
     parameters = {"input": split_patterns(given), "text_key": text_key, "max_record_bytes": ITEM_BYTES_MAX}
-    target = "headrace.stages.sources.mixed:MixedSource"
-    source = build_stage(Stage("suite", StageKind.SOURCE, target, parameters), {})
+    source = build_stage(Stage("suite", StageKind.SOURCE, MIXED_SOURCE, parameters), {})
     number = 0
     for fragment in source.list():
         kind = format_of(to_path(fragment.uri))
-        if kind is None or kind[0] not in _FORMATS:
+        if kind is None or kind.name not in _FORMATS:
             raise PipelineError(f"{where}: {to_path(fragment.uri)!r} is neither JSON Lines nor Parquet by its name")
         for batch in source.read(fragment, [Gap(0, UNBOUNDED, 0)]):
             if isinstance(batch, FragmentEnd):
