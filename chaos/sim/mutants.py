@@ -61,6 +61,7 @@ from headrace.worker.task import (
     Gathering,
     HeldBatches,
     NeedsAnswered,
+    Ranges,
     ShardOverlapped,
     TaskCore,
     TaskState,
@@ -336,8 +337,8 @@ def _all_of_it(_self: HeldBatches[Any, Any], item: Range) -> tuple[Range, ...]:
     return (item,)
 
 
-def _no_dependents(*_arguments: Any) -> tuple[Range, ...]:
-    return ()
+def _no_dependents(*_arguments: Any) -> Ranges:
+    return Ranges({})
 
 
 Patch = tuple[type[Any] | Any, str, Callable[..., Any] | property | tuple[Any, ...]]

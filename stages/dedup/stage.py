@@ -146,7 +146,7 @@ class Dedup(StatefulTransform):
             stage=self.name,
             verdict=DUPLICATE,
             reasons=[SIMILAR if duplicates_of[place].near else EQUAL for place in lost],
-            duplicates_of=[str(duplicates_of[place].name) for place in lost],
+            duplicates_of=[duplicates_of[place].name for place in lost],
         )
         kept = batch.rows.filter(pa.array(mask))
         return replace(batch, rows=kept, verdicts=join_verdicts(batch.verdicts, verdicts))

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from headrace.stages.runtime.errors import StageContractError
 from headrace.store.files import Scratch
-from headrace.store.shards import keys_of
+from headrace.store.shards import RecordName, keys_of
 
 
 def make_schema(**columns: pa.DataType) -> pa.Schema:
@@ -29,7 +29,8 @@ LINEAGE = "__lineage"
 #: Bytes of a quarantined record that are kept to look at; what is cut off is said in the reason.
 RAW_BYTES_MAX = 1 << 20
 
-#: A row a record, or part of one, that is not kept. `part` is null where the record was not split. `raw` holds the
+#: A row a record, or part of one, that is not kept. `part` is null where the record was not split. A duplicate names
+#: the record that is kept in its place; `named_fragment` and `named_row` are null elsewhere. `raw` holds the
 #: record where it is quarantined, the beginning of its text where it is in a sample of what a stage removed
 #: (`headrace.stages.runtime.samples`), and is null elsewhere.
 VERDICTS = make_schema(
@@ -39,7 +40,8 @@ VERDICTS = make_schema(
     stage=pa.string(),
     verdict=pa.string(),
     reason=pa.string(),
-    duplicate_of=pa.string(),
+    named_fragment=pa.binary(),
+    named_row=pa.int64(),
     raw=pa.binary(),
 )
 
@@ -127,10 +129,15 @@ def make_verdicts(
     reasons: Sequence[str | None],
     raw: Sequence[bytes | None] | None = None,
     parts: pa.Array[Any] | None = None,
-    duplicates_of: Sequence[str | None] | None = None,
+    duplicates_of: Sequence[RecordName | None] | None = None,
 ) -> pa.RecordBatch:
     """A table of VERDICTS for records, or parts of records, that one stage did not keep."""
     count = len(rows)
+    named_fragments: Any = pa.nulls(count, pa.binary())
+    named_rows: Any = pa.nulls(count, pa.int64())
+    if duplicates_of is not None:
+        named_fragments = pa.array([name.fragment if name else None for name in duplicates_of], pa.binary())
+        named_rows = pa.array([name.row if name else None for name in duplicates_of], pa.int64())
     return pa.record_batch(
         [
             rows.cast(pa.int64()),
@@ -139,7 +146,8 @@ def make_verdicts(
             pa.repeat(pa.scalar(stage, pa.string()), count),
             pa.repeat(pa.scalar(verdict, pa.string()), count),
             pa.array(reasons, pa.string()),
-            pa.array(duplicates_of, pa.string()) if duplicates_of is not None else pa.nulls(count, pa.string()),
+            named_fragments,
+            named_rows,
             pa.array(raw, pa.binary()) if raw is not None else pa.nulls(count, pa.binary()),
         ],
         schema=VERDICTS,

@@ -140,7 +140,18 @@ def kept_of(batch: Batch) -> dict[str, Any]:
 def lost_of(batch: Batch) -> dict[str, Any]:
     """The columns of the verdicts table."""
     verdicts = _sorted(batch.verdicts)
-    return {name: verdicts.column(name) for name in verdicts.schema.names}
+    return {**{name: verdicts.column(name) for name in verdicts.schema.names}, "duplicate_of": _names(verdicts)}
+
+
+def _names(verdicts: pa.RecordBatch) -> pa.Array[Any]:
+    """The records that duplicates name, as text (`headrace.store.shards.RecordName`)."""
+    fragments: Any = verdicts.column("named_fragment").dictionary_encode()
+    if not len(fragments.dictionary):
+        return pa.nulls(verdicts.num_rows, pa.string())
+    texts = pa.array([fragment.hex() for fragment in fragments.dictionary.to_pylist()], pa.string())
+    rows: Any = verdicts.column("named_row").cast(pa.string())
+    names: pa.Array[Any] = pc.binary_join_element_wise(texts.take(fragments.indices), rows, "#")
+    return names
 
 
 def quarantined_of(batch: Batch) -> dict[str, Any]:

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
     # `sink` and `task` are modules of this room.
     from headrace.worker.task.core import held as held, messages as messages, sink as sink_core, task as task_core  # noqa: F401
-    from headrace.worker.task.core.held import HeldBatches as HeldBatches
+    from headrace.worker.task.core.held import Duplicates as Duplicates, HeldBatches as HeldBatches
+    from headrace.worker.task.core.ranges import Columns as Columns, Ordinals as Ordinals, Ranges as Ranges
     from headrace.worker.task.core.sink import (
         HELD_TIMES_MAX as HELD_TIMES_MAX,
         NEED_BYTES as NEED_BYTES,

@@ -8,13 +8,16 @@ from typing import Any
 import msgpack
 import pyarrow as pa
 
-from headrace.stages.runtime import ROW, VERDICTS, Batch, check_messages, no_verdicts, sound
+from headrace.stages.runtime import ROW, VERDICTS, Batch, check_messages, no_verdicts, ordinals_of, sound
 from headrace.transport import FrameError
 from headrace.transport.core import Frame, FrameKind, body_size, body_view
+from headrace.worker.task.core.held import ORDINAL_BITS
 
 #: Without them Arrow asks the environment for them at each message.
 _WRITE_OPTIONS = pa.ipc.IpcWriteOptions()
 _READ_OPTIONS = pa.ipc.IpcReadOptions()
+#: Of the name of a fragment.
+FRAGMENT_BYTES = 16
 #: What a frame's metadata are: the URI, offset, length, edits, counters, verdicts.
 _KINDS = (str, int, int, dict, dict, bytes)
 
@@ -98,6 +101,16 @@ def _check_columns(rows: pa.RecordBatch, lost: pa.RecordBatch) -> None:
     ordinals = rows.column(ROW)
     if ordinals.type != pa.int64() or ordinals.null_count or lost.column("row").null_count:
         raise ValueError("it has rows without a record")
+    fragments, rows_named = lost.column("named_fragment"), lost.column("named_row")
+    if fragments.null_count == lost.num_rows and rows_named.null_count == lost.num_rows:
+        return
+    if not fragments.is_valid().equals(rows_named.is_valid()):
+        raise ValueError("it has duplicates that name half a record")
+    named = ordinals_of(rows_named.drop_null())
+    if any(len(name or b"") != FRAGMENT_BYTES for name in fragments.drop_null().unique().to_pylist()):
+        raise ValueError("it has duplicates that name no fragment")
+    if not 0 <= int(named.min()) <= int(named.max()) < 1 << ORDINAL_BITS:
+        raise ValueError(f"it has duplicates that name records {named.min()} to {named.max()}")
 
 
 def sweep_frame(sweep: int, epoch: int) -> Frame:

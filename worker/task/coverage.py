@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +12,10 @@ import pyarrow as pa
 from headrace.stages.runtime import ROW, Batch, ordinals_of, row_keys, verdict_keys
 from headrace.store.ledger import Range
 from headrace.store.shards import broken_rows
+from headrace.worker.task.core.ranges import runs
+
+#: `[records of a span]`.
+Mask = npt.NDArray[np.bool_]
 
 
 class ConservationError(RuntimeError):
@@ -46,39 +50,69 @@ def part(batch: Batch, item: Range) -> Batch:
     """The records of `item` alone; the batch itself where that is all of it."""
     if item.first == batch.first and item.count == batch.count:
         return batch
+    inside = np.zeros(batch.count, np.bool_)
+    inside[item.first - batch.first : item.end - batch.first] = True
+    return parted(batch, item, inside)
+
+
+def parted(batch: Batch, item: Range, inside: Mask) -> Batch:
+    """The records of a batch that are `inside`, `[batch.count]`, from the first to the last of `item`.
+
+    What stages counted stays with the kept rows, if all of them stay together.
+    """
+    rows, verdicts = batch.rows, batch.verdicts
+    kept, lost = (inside[ordinals_of(column) - batch.first] for column in (rows.column(ROW), verdicts.column("row")))
+    whole = bool(len(kept)) and bool(kept.all())
     return replace(
         batch,
         first=item.first,
         count=item.count,
         offset=item.offset,
         length=item.length,
-        rows=_between(batch.rows, ROW, item),
-        verdicts=_between(batch.verdicts, "row", item),
-        edits={},
-        counters={},
+        rows=rows if whole else rows.filter(pa.array(kept)),
+        verdicts=verdicts.filter(pa.array(lost)),
+        edits=batch.edits if whole else {},
+        counters=batch.counters if whole else {},
     )
 
 
-def join(covered: Sequence[tuple[Range, npt.NDArray[np.bool_]]]) -> list[tuple[Range, bytes, bytes]]:
-    """Neighbouring ranges in one, with the bits of the kept and of the others, lowest bit first."""
-    joined: list[tuple[Range, list[npt.NDArray[np.bool_]]]] = []
-    for item, mask in sorted(covered, key=lambda pair: (pair[0].fragment, pair[0].first)):
-        last = joined[-1][0] if joined else None
-        if last is not None and last.fragment == item.fragment and last.end == item.first:
-            length = item.stop - last.offset if last.offset >= 0 and item.stop >= 0 else -1
-            whole = Range(
-                last.fragment, last.first, last.count + item.count, last.offset if length >= 0 else -1, length
-            )
-            joined[-1] = (whole, [*joined[-1][1], mask])
-        else:
-            joined.append((item, [mask]))
-    return [(item, *_bits(np.concatenate(masks))) for item, masks in joined]
+def join(covered: Iterable[tuple[Range, Mask, Mask | None]]) -> Iterator[tuple[Range, bytes, bytes]]:
+    """Neighbouring records in one range, with the bits of the kept and of the others, lowest bit first.
+
+    Of each batch its span, which of its records are kept, and which of the span's it has; None: all of them.
+    """
+    found: dict[bytes, list[tuple[Range, Mask, Mask | None]]] = {}
+    for batch in covered:
+        found.setdefault(batch[0].fragment, []).append(batch)
+    for fragment in sorted(found):
+        yield from _joined(fragment, found[fragment])
 
 
-def _bits(mask: npt.NDArray[np.bool_]) -> tuple[bytes, bytes]:
-    return np.packbits(mask, bitorder="little").tobytes(), np.packbits(~mask, bitorder="little").tobytes()
+def _joined(
+    fragment: bytes, batches: Sequence[tuple[Range, Mask, Mask | None]]
+) -> Iterator[tuple[Range, bytes, bytes]]:
+    rows = np.concatenate([ordinals_in(item, held) for item, _, held in batches])
+    kept = np.concatenate([mask if held is None else mask[held] for _, mask, held in batches])
+    order = np.argsort(rows, kind="stable")
+    rows, kept = rows[order], kept[order]
+    firsts, ends = runs(rows)
+    counts = ends - firsts
+    # Each range begins at a byte of its own.
+    edges = np.concatenate([[0], np.cumsum((counts + 7) // 8)])
+    places = np.arange(len(rows)) + np.repeat(8 * edges[:-1] - (np.cumsum(counts) - counts), counts)
+    bits = np.zeros((2, 8 * int(edges[-1])), np.bool_)
+    bits[0, places], bits[1, places] = kept, ~kept
+    yes, no = (packed.tobytes() for packed in np.packbits(bits, axis=1, bitorder="little"))
+    whole = [item for item, _, held in batches if held is None and item.stop >= 0]
+    offsets, stops = {item.first: item.offset for item in whole}, {item.end: item.stop for item in whole}
+    for first, end, low, high in zip(
+        *(column.tolist() for column in (firsts, ends, edges[:-1], edges[1:])), strict=True
+    ):
+        offset, stop = offsets.get(first, -1), stops.get(end, -1)
+        place = (offset, stop - offset) if offset >= 0 and stop >= 0 else (-1, -1)
+        yield Range(fragment, first, end - first, *place), yes[low:high], no[low:high]
 
 
-def _between(batch: pa.RecordBatch, column: str, item: Range) -> pa.RecordBatch:
-    values = ordinals_of(batch.column(column))
-    return batch.filter(pa.array((values >= item.first) & (values < item.end)))
+def ordinals_in(item: Range, held: Mask | None) -> npt.NDArray[np.int64]:
+    """The ordinals of a span, or those of it that are held."""
+    return np.arange(item.first, item.end) if held is None else np.flatnonzero(held) + item.first

@@ -12,13 +12,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from headrace.pipeline import Pipeline, StageKind
 from headrace.protos import control_pb2 as pb
 from headrace.stages.dedup import Scheme
 from headrace.stages.runtime import (
-    DUPLICATE,
     FILTERED,
     QUARANTINED,
     ROW,
@@ -31,7 +31,8 @@ from headrace.store import FormatError, ObjectStore, open_store
 from headrace.store.ledger import Closed, Range, StoredObject
 from headrace.store.shards import ROLE, SUFFIX, RecordName, encode_keys, read_table
 from headrace.worker.task.chain import Chain
-from headrace.worker.task.core.held import Name
+from headrace.worker.task.core.held import Duplicates
+from headrace.worker.task.core.ranges import Ordinals
 from headrace.worker.task.in_flight import STAGES, InFlightPage
 from headrace.worker.task.isolation import KILLED
 
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from headrace.stages.dedup import Match
 
 logger = logging.getLogger("headrace.task")
+
+NO_DUPLICATES = Duplicates.of(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +74,12 @@ class DuplicateDependencies:
                 "put the stage before it"
             )
 
-    def duplicates(self, batch: Batch) -> list[tuple[int, Name]]:
-        """The ordinals that dedup found to be duplicates, and the record that each names."""
-        found = self._duplicates(batch)
-        texts: list[Any] = found.column("duplicate_of").to_pylist()
-        names = [RecordName.parse(text) for text in texts]
-        rows: list[int] = ordinals_of(found.column("row")).tolist()
-        return [(row, (name.fragment, name.row)) for row, name in zip(rows, names, strict=True)]
-
-    def released(self, batch: Batch) -> set[int]:
+    def released(self, batch: Batch) -> Ordinals:
         """The records that dedup let through, or may have before they killed their process, and that are not kept."""
+        if QUARANTINED not in batch.verdicts.column("verdict").unique().to_pylist():
+            return np.zeros(0, np.int64)
         lost = {*self._lost_behind(batch, QUARANTINED), *_killers(batch)}
-        return lost - set(ordinals_of(batch.rows.column(ROW)).tolist())
+        return np.array(sorted(lost - set(ordinals_of(batch.rows.column(ROW)).tolist())), np.int64)
 
     def write_keys(self, batches: Iterable[Batch], store: ObjectStore, prefix: str) -> tuple[StoredObject, ...]:
         """Write the keys of what is kept; nothing where nothing is."""
@@ -97,8 +94,9 @@ class DuplicateDependencies:
 
     def _lost_behind(self, batch: Batch, verdict: str) -> list[int]:
         lost = batch.verdicts
-        if not lost.num_rows:
+        if self.behind.isdisjoint(lost.column("stage").unique().to_pylist()):
             return []
+        # Here, since Arrow's functions take longer to import than all else that a task needs.
         import pyarrow.compute as pc
 
         behind = pc.is_in(lost.column("stage"), value_set=pa.array(sorted(self.behind), pa.string()))
@@ -106,22 +104,26 @@ class DuplicateDependencies:
         rows: list[int] = ordinals_of(found.column("row")).tolist()
         return rows
 
-    def _duplicates(self, batch: Batch) -> pa.RecordBatch:
-        lost = batch.verdicts
-        if not lost.num_rows:
-            return lost
-        # Here, since Arrow's functions take longer to import than all else that a task needs.
-        import pyarrow.compute as pc
 
-        mine = pc.equal(lost.column("stage"), pa.scalar(self.stage, pa.string()))
-        return lost.filter(pc.and_(mine, pc.equal(lost.column("verdict"), pa.scalar(DUPLICATE, pa.string()))))
+def duplicates_of(batch: Batch) -> Duplicates:
+    """What dedup found to be duplicates."""
+    names: Any = batch.verdicts.column("named_fragment")
+    if names.null_count == len(names):
+        return NO_DUPLICATES
+    encoded = names.dictionary_encode()
+    named = np.asarray(names.is_valid())
+    rows, targets = (batch.verdicts.column(name) for name in ("row", "named_row"))
+    return Duplicates(
+        ordinals_of(rows)[named],
+        ordinals_of(encoded.indices.drop_null()),
+        ordinals_of(targets.drop_null()),
+        tuple(encoded.dictionary.to_pylist()),
+    )
 
 
 def _killers(batch: Batch) -> list[int]:
     """The records that were condemned, at whichever stage: one may have come through before it began to kill."""
     lost = batch.verdicts
-    if not lost.num_rows:
-        return []
     import pyarrow.compute as pc
 
     killed = pc.starts_with(lost.column("reason"), KILLED)

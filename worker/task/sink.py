@@ -3,61 +3,102 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 import numpy as np
-import numpy.typing as npt
 
 from headrace.daemon import OneThread, about
 from headrace.protos import codec, control_pb2 as pb
-from headrace.stages.runtime import QUARANTINED, ROW, Batch, Sink, WrittenShard, give_back, ordinals_of
+from headrace.stages.runtime import QUARANTINED, Batch, Sink, WrittenShard, give_back, join_verdicts
 from headrace.store import ObjectStore, StoreStalled
 from headrace.store.ledger import Range
 from headrace.worker.task.chain import StageStatistics, Watch
 from headrace.worker.task.core import held
+from headrace.worker.task.core.held import Duplicates
+from headrace.worker.task.core.ranges import Columns, Ordinals, columns_of, runs
 from headrace.worker.task.core.sink import SealAsked, SealPolicy, ShardStalled, TimePassed
-from headrace.worker.task.coverage import fates, join, part
-from headrace.worker.task.dependencies import DuplicateDependencies
-from headrace.worker.task.in_flight import STAGES, WRITER, InFlightPage
+from headrace.worker.task.coverage import Mask, fates, join, ordinals_in, parted
+from headrace.worker.task.dependencies import NO_DUPLICATES, DuplicateDependencies, duplicates_of
+from headrace.worker.task.in_flight import RANGES_MAX, STAGES, WRITER, InFlightPage
 from headrace.worker.task.merge import apart, ranges_of
 
 logger = logging.getLogger("headrace.task")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SinkBatch:
-    """A batch, and which of its records are kept: what `HeldBatches` holds in a task."""
+    """Records of one batch, those from the first of `item` to its last that `held` has; None: all of them.
+
+    `mask` says which of them are kept, `names` which are duplicates, `released` whose claims are given back.
+    """
 
     item: Range
     batch: Batch
-    mask: npt.NDArray[np.bool_]
-    dependencies: DuplicateDependencies | None = None
+    mask: Mask
+    held: Mask | None = None
+    names: Duplicates = NO_DUPLICATES
+    released: Ordinals = field(default_factory=lambda: NO_DUPLICATES.rows)
 
-    def cut(self, item: Range) -> SinkBatch:
-        """The records of `item`, which lies within; the batch itself where that is all of it."""
-        if (item.first, item.count) == (self.item.first, self.item.count):
-            return self
-        start = item.first - self.item.first
-        return SinkBatch(item, part(self.batch, item), self.mask[start : start + item.count], self.dependencies)
+    @staticmethod
+    def of(batch: Batch, mask: Mask, dependencies: DuplicateDependencies | None = None) -> SinkBatch:
+        """All records of a batch."""
+        item = ranges_of(batch)[0]
+        if dependencies is None or not batch.verdicts.num_rows:
+            return SinkBatch(item, batch, mask)
+        return SinkBatch(item, batch, mask, None, duplicates_of(batch), dependencies.released(batch))
 
-    def duplicate_names(self) -> Sequence[tuple[int, held.Name]]:
+    def cut(self, ranges: Columns) -> list[SinkBatch]:
+        """See `Holdable`: what is left in one batch. No kept row is copied where none is cut away."""
+        inside = _mask_of(ranges, self.item)
+        inside = inside if self.held is None else inside & self.held
+        places = np.flatnonzero(inside)
+        if len(places) in (0, self.records):
+            return [self] if len(places) else []
+        low, high = int(places[0]), int(places[-1]) + 1
+        item = Range(self.item.fragment, self.item.first + low, high - low)
+        whole = len(places) == high - low
+        if len(ranges) == 1 and whole:
+            item = replace(item, offset=int(ranges[0, 2]), length=int(ranges[0, 3]))
+        names = self.names
+        mine = inside[names.rows - self.item.first]
+        return [
+            SinkBatch(
+                item,
+                parted(self.batch, item, inside),
+                self.mask[low:high] & inside[low:high],
+                None if whole else inside[low:high],
+                replace(names, rows=names.rows[mine], numbers=names.numbers[mine], targets=names.targets[mine]),
+                self.released[inside[self.released - self.item.first]],
+            )
+        ]
+
+    @property
+    def records(self) -> int:
+        """How many records it has."""
+        return self.item.count if self.held is None else int(np.count_nonzero(self.held))
+
+    def ranges(self) -> Columns:
+        """Its records as ranges."""
+        return columns_of(*runs(ordinals_in(self.item, self.held)))
+
+    def duplicate_names(self) -> Duplicates:
         """See `Holdable`."""
-        return self.dependencies.duplicates(self.batch) if self.dependencies is not None else ()
+        return self.names
 
-    def kept_rows(self) -> Iterable[int]:
+    def kept_rows(self) -> Ordinals:
         """See `Holdable`."""
-        rows: list[int] = ordinals_of(self.batch.rows.column(ROW)).tolist()
-        return rows
+        return np.flatnonzero(self.mask) + self.item.first
 
-    def released_rows(self) -> Iterable[int]:
+    def released_rows(self) -> Ordinals:
         """See `Holdable`."""
-        return self.dependencies.released(self.batch) if self.dependencies is not None else ()
+        return self.released
 
 
 class TaskSink:
@@ -113,14 +154,14 @@ class TaskSink:
             return
         if self._dependencies is not None:
             self._dependencies.check(batch)
-        whole = SinkBatch(ranges_of(batch)[0], batch, mask, self._dependencies)
+        whole = SinkBatch.of(batch, mask, self._dependencies)
         doubtful = _quarantined(batch) if self.core.doubtful else 0
         for item in self.core.missing(whole.item):
-            fresh = whole.cut(item)
+            (fresh,) = whole.cut(np.array([(item.first, item.end, item.offset, item.length)], np.int64))
             spilled, sizes = self._shelved(fresh.batch, (item,))
             self.do(held.BatchHeld(replace(fresh, batch=spilled), *sizes, min(item.count, doubtful)))
 
-    def _add_joint(self, batch: Batch, mask: npt.NDArray[np.bool_]) -> None:
+    def _add_joint(self, batch: Batch, mask: Mask) -> None:
         """Take a joint batch: measured and shelved as one, and held as one of each member."""
         ranges = ranges_of(batch)
         if self._dependencies is not None or any(self.core.ranges(item.fragment) for item in ranges):
@@ -202,9 +243,8 @@ class TaskSink:
             match command:
                 case held.WriteBatches():
                     wake = functools.partial(os.eventfd_write, self.wake_fd, 1)
-                    batches = [item.batch for item in command.batches]
                     self._writing[command.shard] = self._thread.submit(
-                        functools.partial(self._write_now, batches), wake
+                        functools.partial(self._write_now, command.batches), wake
                     )
                 case held.AskDependencies():
                     records = codec.records_to(command.records)
@@ -216,12 +256,12 @@ class TaskSink:
                 case _:
                     assert_never(command)
 
-    def _write_now(self, batches: list[Batch]) -> WrittenShard:
+    def _write_now(self, held: Sequence[SinkBatch]) -> WrittenShard:
         watch = Watch()
         self._writes_since = time.perf_counter()
-        ranges = [Range(item.fragment, item.first, item.count, item.offset, item.length) for item in batches]
-        self._in_flight.take(WRITER, self.name, ranges)
+        self._in_flight.take(WRITER, self.name, list(itertools.islice(_ranges_of(held), RANGES_MAX)))
         try:
+            batches = laid_out(held)
             prefix = f"shards/{self._epoch}/"
             shard = self._sink.write(batches, self._store, prefix)
             if self._dependencies is not None:
@@ -245,9 +285,69 @@ class TaskSink:
             needs=codec.records_to(command.needs),
             released=codec.records_to(command.released),
         )
-        for item, kept, verdicts in join([(batch.item, batch.mask) for batch in command.batches]):
+        for item, kept, verdicts in join((batch.item, batch.mask, batch.held) for batch in command.batches):
             message.ranges.append(codec.range_to(item, kept, verdicts))
         return message
+
+
+def _mask_of(ranges: Columns, item: Range) -> Mask:
+    """Which records of `item` lie in these ranges, all of which lie in it."""
+    steps = np.zeros(item.count + 1, np.int8)
+    np.add.at(steps, ranges[:, 0] - item.first, 1)
+    np.add.at(steps, ranges[:, 1] - item.first, -1)
+    return np.cumsum(steps[:-1], dtype=np.int8).view(np.bool_)
+
+
+def _ranges_of(batches: Sequence[SinkBatch]) -> Iterator[Range]:
+    for batch in batches:
+        if batch.held is None:
+            yield batch.item
+        else:
+            for first, end, offset, length in batch.ranges().tolist():
+                yield Range(batch.item.fragment, first, end - first, offset, length)
+
+
+def laid_out(held: Sequence[SinkBatch]) -> list[Batch]:
+    """What a sink writes: the batches of a fragment one behind the other, none between two records of another.
+
+    Neighbours without kept rows are one: a sink's work for a batch is more than for its verdicts.
+    """
+    found: dict[bytes, list[SinkBatch]] = {}
+    for batch in sorted(held, key=lambda batch: batch.item.first):
+        found.setdefault(batch.item.fragment, []).append(batch)
+    laid: list[Batch] = []
+    for batches in found.values():
+        if any(one.item.end > other.item.first for one, other in itertools.pairwise(batches)):
+            batches = _in_turn(batches)
+        for bare, group in itertools.groupby((batch.batch for batch in batches), _is_bare):
+            alike = list(group)
+            laid += [_one_of(alike)] if bare else alike
+    return laid
+
+
+def _in_turn(batches: Sequence[SinkBatch]) -> list[SinkBatch]:
+    """Batches between whose records others lie, cut where that is so."""
+    ranges = [batch.ranges() for batch in batches]
+    owners = np.repeat(np.arange(len(batches)), [len(columns) for columns in ranges])
+    columns = np.concatenate(ranges)
+    order = np.argsort(columns[:, 0], kind="stable")
+    columns, owners = columns[order], owners[order]
+    edges = [0, *(np.flatnonzero(np.diff(owners)) + 1).tolist(), len(owners)]
+    return [
+        part for low, high in itertools.pairwise(edges) for part in batches[int(owners[low])].cut(columns[low:high])
+    ]
+
+
+def _is_bare(batch: Batch) -> bool:
+    return not (batch.rows.num_rows or batch.edits or batch.counters)
+
+
+def _one_of(batches: Sequence[Batch]) -> Batch:
+    first, last = batches[0], batches[-1]
+    if first is last:
+        return first
+    verdicts = join_verdicts(*(batch.verdicts for batch in batches))
+    return replace(first, count=last.first + last.count - first.first, offset=-1, length=-1, verdicts=verdicts)
 
 
 def _bytes_of(batch: Batch) -> int:

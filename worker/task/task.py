@@ -402,12 +402,12 @@ class Task:
         """Report progress; `in_hand` are records that were read and that the sink is yet to hold."""
         self._progress_at = now + PROGRESS_S
         progress = pb.Progress()
-        held = self._sink.core.ranges() if self._sink else []
+        ranges, records = self._sink.core.held_count if self._sink else (0, 0)
         writer = (self._sink.writer, self._sink.writing_s) if self._sink else (StageStatistics(), 0.0)
         progress.stages.extend(self._chain.progress(*writer))
         progress.held_bytes = self._sink.core.held_bytes if self._sink else 0
-        progress.open_ranges = len(held) if self._sink else 0
-        progress.held_records = sum(item.count for item in held) + in_hand if self._sink else 0
+        progress.open_ranges = ranges
+        progress.held_records = records + in_hand if self._sink else 0
         progress.pending_fragments = self._core.reading.fragments
         progress.trouble = self._sink.trouble if self._sink else ""
         for name, attached in self._links.items():

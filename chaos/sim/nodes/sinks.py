@@ -66,7 +66,7 @@ class SimulatedSink:
         other = ((1 << frame.records) - 1) ^ frame.kept
         batch = Part(whole, frame.kept, other, frame.quarantined, frame.duplicates, frame.read_from)
         for item in self.core.missing(whole):
-            part = batch if item is whole else batch.cut(item)
+            part = batch if item is whole else batch.part(item)
             self.do(core.BatchHeld(part, TARGET_BYTES * part.kept.bit_count(), HELD_BYTES * item.count))
 
     def waiting(self) -> int:
@@ -283,4 +283,4 @@ def _holder(content: Sequence[Part], name: Name) -> Part | None:
 
 def _one(content: Sequence[Part], name: Name) -> Part:
     item = Range(name[0], name[1], 1)
-    return next(part for part in content if part.holds(item)).cut(item)
+    return next(part for part in content if part.holds(item)).part(item)

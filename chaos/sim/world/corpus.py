@@ -12,6 +12,7 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import xxhash
 
 from headrace.chaos.sim.world.texts import Name, Texts
@@ -19,6 +20,7 @@ from headrace.chaos.sim.world.world import World
 from headrace.controller.core.messages import ChangedInput
 from headrace.pipeline import Pipeline, Stage, StageKind
 from headrace.store.ledger import Fragment, Range
+from headrace.worker.task import Columns, Duplicates, Ordinals
 
 #: Records that a source puts into a batch, and what each counts as at a sink.
 BATCH_RECORDS_MAX = 8
@@ -94,24 +96,28 @@ class Part(NamedTuple):
     duplicates: tuple[tuple[int, Name], ...] = ()
     read_from: int = 0
 
-    def cut(self, item: Range) -> Part:
+    def cut(self, ranges: Columns) -> list[Part]:
+        """See `Holdable`: a part for each range."""
+        return [self.part(Range(self.item.fragment, first, end - first)) for first, end, _, _ in ranges.tolist()]
+
+    def part(self, item: Range) -> Part:
         """The records of `item`, which lies within."""
         start, everyone = item.first - self.item.first, (1 << item.count) - 1
         kept, other, dead = self.kept >> start, self.other >> start, self.quarantined >> start
         alike = tuple(pair for pair in self.duplicates if item.first <= pair[0] < item.end) if self.duplicates else ()
         return Part(item, kept & everyone, other & everyone, dead & everyone, alike, self.read_from)
 
-    def duplicate_names(self) -> tuple[tuple[int, Name], ...]:
+    def duplicate_names(self) -> Duplicates:
         """See `Holdable`."""
-        return self.duplicates
+        return Duplicates.of(self.duplicates)
 
-    def kept_rows(self) -> list[int]:
+    def kept_rows(self) -> Ordinals:
         """See `Holdable`."""
-        return ordinals(self.kept, self.item.first)
+        return np.array(ordinals(self.kept, self.item.first), np.int64)
 
-    def released_rows(self) -> list[int]:
+    def released_rows(self) -> Ordinals:
         """See `Holdable`: those that killed their task."""
-        return ordinals(self.quarantined, self.item.first)
+        return np.array(ordinals(self.quarantined, self.item.first), np.int64)
 
     def holds(self, item: Range) -> bool:
         """Whether `item` lies within."""

@@ -9,7 +9,7 @@ are read again, and the claim is released, so that the next of them is kept.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -141,24 +141,15 @@ class Committer:
 
     def _overlaps(self, closed: Closed) -> list[Range]:
         found = self._ledger.conflicts(closed)
-        mine = {item.fragment for item in closed.ranges}
-        for other in self._reserved.values():
-            if other.sink != closed.sink:
-                continue
-            for theirs in other.ranges:
-                if theirs.fragment in mine:
-                    found.extend(_common(closed.ranges, theirs))
+        mine: dict[bytes, IntervalSet] = {}
+        for other in (other for other in self._reserved.values() if other.sink == closed.sink):
+            if not mine:
+                for item in closed.ranges:
+                    mine.setdefault(item.fragment, IntervalSet()).add(item.first, item.end)
+            for item in other.ranges:
+                both = mine[item.fragment].overlap(item.first, item.end) if item.fragment in mine else ()
+                found += [Range(item.fragment, first, end - first) for first, end in both]
         return found
-
-
-def _common(ranges: Sequence[Range], other: Range) -> list[Range]:
-    """The parts of `other` that one of `ranges` holds too."""
-    found: list[Range] = []
-    for item in ranges:
-        first, end = max(item.first, other.first), min(item.end, other.end)
-        if item.fragment == other.fragment and first < end:
-            found.append(Range(item.fragment, first, end - first))
-    return found
 
 
 def conservation_fault(item: Range, cover: Coverage) -> str:
@@ -194,11 +185,13 @@ def unmet(ledger: LedgerState, sink: str, records: Records) -> tuple[Records, Re
     for fragment, rows in records:
         state = ledger.fragments.get(fragment)
         lost = state is None or state.dropped is not None
+        released = state.released.get(sink, ()) if state is not None else ()
+        firsts, ends, _, _ = state.of(sink).columns() if state is not None else ([], [], [], [])
         for row in rows:
-            closed = state is not None and bool(state.of(sink).overlap(row, row + 1))
-            if state is not None and row in state.released.get(sink, ()):
+            at = bisect_right(firsts, row)
+            if row in released:
                 found.gone.setdefault(fragment, []).append(row)
-            elif not closed:
+            elif not at or ends[at - 1] <= row:
                 (found.gone if lost else found.open).setdefault(fragment, []).append(row)
     return _records(found.open), _records(found.gone)
 

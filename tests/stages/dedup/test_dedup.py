@@ -64,7 +64,8 @@ def fates(answer: Batch) -> dict[int, str | None]:
     """What each record is a duplicate of; None of a kept one."""
     kept = dict.fromkeys(answer.rows.column("__row").to_pylist())
     lost = answer.verdicts
-    return {**kept, **dict(zip(lost.column("row").to_pylist(), lost.column("duplicate_of").to_pylist(), strict=True))}
+    columns = (lost.column(name).to_pylist() for name in ("row", "named_fragment", "named_row"))
+    return {**kept, **{row: str(RecordName(fragment, named)) for row, fragment, named in zip(*columns, strict=True)}}
 
 
 def text_of_words(seed: int, count: int = 300) -> list[str]:

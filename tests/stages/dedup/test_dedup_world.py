@@ -121,7 +121,7 @@ class World:
         sink = self.chance.choice(self.sinks)
         if sink.link:
             item = sink.link.pop(0)
-            for part in sinks.without((item,), sink.core.held(item.fragment)):
+            for part in sink.core.missing(item):
                 self._do(sink, sinks.BatchGathered(part, 1, 1))
 
     def _seal(self) -> None:

@@ -51,7 +51,7 @@ def test_each_record_keeps_its_fate_and_no_two_joined_ranges_touch(
     }
     chance.shuffle(covered)
     found: dict[tuple[bytes, int], bool] = {}
-    joined = join(covered)
+    joined = list(join((item, kept, None) for item, kept in covered))
     for item, kept, other in joined:
         yes, no = bits(kept, item.count), bits(other, item.count)
         assert [not fate for fate in yes] == no
@@ -64,15 +64,15 @@ def test_each_record_keeps_its_fate_and_no_two_joined_ranges_touch(
 
 
 def test_ranges_of_two_fragments_are_not_neighbours() -> None:
-    joined = join([(Range(A, 0, 2), mask(True, False)), (Range(B, 2, 1), mask(True))])
+    joined = join([(Range(A, 0, 2), mask(True, False), None), (Range(B, 2, 1), mask(True), None)])
     assert [(item.fragment, item.first, item.count) for item, _, _ in joined] == [(A, 0, 2), (B, 2, 1)]
 
 
 def test_bytes_are_known_where_both_neighbours_know_theirs() -> None:
-    known, unknown = (Range(A, 0, 2, 0, 20), mask(True, True)), (Range(A, 2, 1), mask(True))
+    known, unknown = (Range(A, 0, 2, 0, 20), mask(True, True), None), (Range(A, 2, 1), mask(True), None)
     ((item, _, _),) = join([known, unknown])
     assert (item.first, item.count, item.offset, item.length) == (0, 3, -1, -1)
-    ((item, _, _),) = join([known, (Range(A, 2, 1, 20, 10), mask(False))])
+    ((item, _, _),) = join([known, (Range(A, 2, 1, 20, 10), mask(False), None)])
     assert (item.first, item.count, item.offset, item.length) == (0, 3, 0, 30)
 
 

@@ -31,9 +31,9 @@ from headrace.worker.task.core.sink import (
     TimePassed,
     WriteShard,
 )
+from headrace.worker.task.coverage import fates
 from headrace.worker.task.dependencies import DuplicateDependencies
 from headrace.worker.task.isolation import KILLED
-from headrace.worker.task.merge import ranges_of
 from headrace.worker.task.sink import SinkBatch
 
 A, B = b"a" * 16, b"b" * 16
@@ -180,7 +180,7 @@ def dependencies() -> DuplicateDependencies:
 
 
 def batch(
-    fragment: bytes, kept: list[int], lost: dict[int, tuple[str, str, str | None]], reason: str | None = None
+    fragment: bytes, kept: list[int], lost: dict[int, tuple[str, str, RecordName | None]], reason: str | None = None
 ) -> Batch:
     """Records that are kept, and others by stage, verdict and what they are duplicates of."""
     count = len(kept) + len(lost)
@@ -197,11 +197,11 @@ def batch(
 
 
 def at_sink(batch: Batch) -> SinkBatch:
-    return SinkBatch(ranges_of(batch)[0], batch, np.ones(batch.count, np.bool_), dependencies())
+    return SinkBatch.of(batch, fates(batch), dependencies())
 
 
-def duplicate(fragment: bytes, row: int) -> tuple[str, str, str]:
-    return "dedup", "duplicate", str(RecordName(fragment, row))
+def duplicate(fragment: bytes, row: int) -> tuple[str, str, RecordName]:
+    return "dedup", "duplicate", RecordName(fragment, row)
 
 
 def test_a_shard_needs_what_its_duplicates_name_and_it_does_not_keep() -> None:

@@ -5,7 +5,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.stages.runtime.batch import ROW, Batch, no_verdicts
+from headrace.stages.runtime.batch import ROW, Batch, make_verdicts, no_verdicts
 from headrace.transport.core.errors import FrameError
 from headrace.transport.core.frame import Frame, FrameKind, body_size, decode, encode
 from headrace.worker.task.codec import batch_to_frame, frame_to_batch
@@ -104,3 +104,30 @@ def test_a_frame_that_says_other_things_of_a_batch_is_refused(facts: object) -> 
 def test_rows_that_are_none_are_refused(body: bytes) -> None:
     with pytest.raises(FrameError, match="holds no batch"):
         frame_to_batch(frame(FACTS, body))
+
+
+def verdicts(*names: tuple[bytes | None, int | None]) -> pa.RecordBatch:
+    """A verdict for each of these names of records."""
+    made = make_verdicts(
+        rows=pa.array(range(len(names)), pa.int64()), ids=pa.nulls(len(names), pa.string()), stage="dedup",
+        verdict="duplicate", reasons=[None] * len(names),
+    )  # fmt: skip
+    for column, kind, values in (
+        ("named_fragment", pa.binary(), [fragment for fragment, _ in names]),
+        ("named_row", pa.int64(), [row for _, row in names]),
+    ):
+        made = made.set_column(made.schema.get_field_index(column), column, pa.array(values, kind))
+    return made
+
+
+def test_what_a_duplicate_names_travels_with_its_verdict() -> None:
+    lost = verdicts((b"a" * 16, 7), (None, None), (b"b" * 16, 0))
+    batch = Batch(bytes(16), "file:///x", 0, 3, 0, 100, rows(0), lost)
+    assert frame_to_batch(decode(encode(batch_to_frame(batch, 3)))).verdicts.equals(lost)
+
+
+@pytest.mark.parametrize("name", [(b"a" * 16, None), (None, 7), (b"a" * 15, 7), (b"a" * 16, -1), (b"a" * 16, 1 << 40)])
+def test_a_frame_whose_duplicates_name_no_record_is_refused(name: tuple[bytes | None, int | None]) -> None:
+    facts = [*FACTS[:-1], stream(verdicts((b"a" * 16, 7), name))]
+    with pytest.raises(FrameError, match="it has duplicates that name"):
+        frame_to_batch(frame(facts, GOOD))

@@ -6,18 +6,41 @@ ranges. A batch is the shell's own: Arrow tables in a task, bits in the simulato
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, assert_never
 
+import numpy as np
+
 from headrace.store.ledger import Range
 from headrace.worker.task.core import sink
+from headrace.worker.task.core.ranges import Columns, Ordinals, Ranges
 from headrace.worker.task.core.sink import Gathering, SealAsked, SealPolicy, ShardStalled, TimePassed
 
 #: A record as the ledger names it: fragment and ordinal.
 Name = tuple[bytes, int]
 #: Records by fragment, in order.
 Records = tuple[tuple[bytes, tuple[int, ...]], ...]
+#: Ordinals are below 1 << ORDINAL_BITS: the number of a fragment and an ordinal are one key.
+ORDINAL_BITS = 40
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Duplicates:
+    """Duplicates as columns `[n]`: record `rows[i]` names record `targets[i]` of `fragments[numbers[i]]`."""
+
+    rows: Ordinals
+    numbers: Ordinals
+    targets: Ordinals
+    fragments: tuple[bytes, ...] = ()
+
+    @staticmethod
+    def of(pairs: Sequence[tuple[int, Name]]) -> Duplicates:
+        """These ordinals, and the record that each names."""
+        numbers: dict[bytes, int] = {}
+        table = [(row, numbers.setdefault(fragment, len(numbers)), target) for row, (fragment, target) in pairs]
+        rows, places, targets = np.array(table, np.int64).reshape(-1, 3).T
+        return Duplicates(rows, places, targets, tuple(numbers))
 
 
 class Holdable(Protocol):
@@ -25,25 +48,27 @@ class Holdable(Protocol):
 
     @property
     def item(self) -> Range:
-        """The records that it covers."""
+        """From its first record to its last."""
         ...
 
-    def cut(self, item: Range) -> Any:
-        """The records of `item`, which lies within, as a batch of the same kind."""
+    def cut(self, ranges: Columns) -> Sequence[Any]:
+        """Those of its records that lie in these ranges, which lie in `item`, as batches of the same kind."""
         ...
 
-    def duplicate_names(self) -> Sequence[tuple[int, Name]]:
-        """The ordinals that dedup found to be duplicates, and the record that each names."""
+    def duplicate_names(self) -> Duplicates:
+        """What dedup found to be duplicates."""
         ...
 
-    def kept_rows(self) -> Iterable[int]:
+    def kept_rows(self) -> Ordinals:
         """The ordinals that are kept."""
         ...
 
-    def released_rows(self) -> Iterable[int]:
+    def released_rows(self) -> Ordinals:
         """The ordinals that dedup may have let through and that are not kept."""
         ...
 
+
+_NOTHING: Ordinals = np.zeros(0, np.int64)
 
 B = TypeVar("B", bound=Holdable)
 R = TypeVar("R")
@@ -124,7 +149,7 @@ class AskDependencies:
 class ReportLetGo:
     """Verdicts were let go of: the controller has their records read again."""
 
-    ranges: tuple[Range, ...]
+    ranges: Ranges
 
 
 Event = (
@@ -147,7 +172,7 @@ class HeldBatches(Generic[B, R]):
         self.policy = policy
         self._dependent = dependent
         self._gathering = Gathering(policy, dependent=dependent)
-        self._gathered: dict[tuple[bytes, int], B] = {}
+        self._gathered: list[B] = []
         self._shards: dict[int, list[B]] = {}
         self._results: dict[int, R] = {}
 
@@ -175,13 +200,18 @@ class HeldBatches(Generic[B, R]):
         """The ranges that are held, of one fragment or of all."""
         return self._gathering.held(fragment)
 
-    def missing(self, item: Range) -> tuple[Range, ...]:
+    @property
+    def held_count(self) -> tuple[int, int]:
+        """How many ranges are held, and how many records."""
+        return self._gathering.held_count
+
+    def missing(self, item: Range) -> Collection[Range]:
         """What of a range is not held: another sink's loss has the same range read again for both."""
-        return sink.without((item,), self._gathering.held(item.fragment))
+        return self._gathering.missing(item)
 
     def batches(self) -> list[B]:
         """Every batch that is held."""
-        return [*self._gathered.values(), *(batch for shard in self._shards.values() for batch in shard)]
+        return [*self._gathered, *(batch for shard in self._shards.values() for batch in shard)]
 
     def batches_of(self, shard: int) -> list[B]:
         """The batches of a shard."""
@@ -196,7 +226,7 @@ class HeldBatches(Generic[B, R]):
         match event:
             case BatchHeld():
                 item = event.batch.item
-                self._gathered[item.fragment, item.first] = event.batch
+                self._gathered.append(event.batch)
                 sizes = event.target_bytes, event.held_bytes, event.spilled_bytes, event.quarantined
                 return self._drive(sink.BatchGathered(item, *sizes), now)
             case ShardWritten():
@@ -218,14 +248,20 @@ class HeldBatches(Generic[B, R]):
         if not held:
             return []
         waiting, void = dependents(held, event.open), dependents(held, event.gone)
-        if self._gathering.asks(event.shard):
-            for item, batch in zip(waiting, _cut(held, waiting), strict=True):
-                self._gathered[item.fragment, item.first] = batch
-        return self._drive(sink.NeedsAnswered(event.shard, waiting, void), now)
+        asked = self._gathering.asks(event.shard)
+        commands = self._gathering.handle(sink.NeedsAnswered(event.shard, waiting, void), now)
+        if asked:
+            for command in commands:
+                waiting = waiting.minus(command.ranges) if isinstance(command, sink.LetGo) else waiting
+            self._gathered += _cut(held, waiting)
+        return self._carry_out(commands, now)
 
     def _drive(self, event: sink.Event, now: float) -> list[Command]:
+        return self._carry_out(self._gathering.handle(event, now), now)
+
+    def _carry_out(self, orders: Iterable[sink.Command], now: float) -> list[Command]:
         commands: list[Command] = []
-        for command in self._gathering.handle(event, now):
+        for command in orders:
             match command:
                 case sink.WriteShard():
                     batches = self._take(command.shard, command.ranges)
@@ -238,8 +274,6 @@ class HeldBatches(Generic[B, R]):
                 case sink.ProposeShard():
                     commands.append(self._proposal(command.shard))
                 case sink.LetGo():
-                    for item in command.ranges:
-                        del self._gathered[item.fragment, item.first]
                     commands.append(ReportLetGo(command.ranges))
                 case sink.RenewShard():
                     self._shards[command.into] = self._shards.pop(command.shard)
@@ -256,64 +290,84 @@ class HeldBatches(Generic[B, R]):
         tied = (needs(batches), released(batches)) if self._dependent else ((), ())
         return ProposeBatches(shard, batches, self._results[shard], *tied)
 
-    def _take(self, shard: int, ranges: Sequence[Range]) -> list[B]:
-        """The batches of a shard, which gather no longer; of those that it had, what these ranges leave."""
+    def _take(self, shard: int, ranges: Ranges) -> list[B]:
+        """The batches of a shard: all that gathers; of those that it had, what these ranges leave."""
         if shard in self._shards:
-            batches = _cut(self._shards[shard], ranges)
+            self._shards[shard] = _cut(self._shards[shard], ranges)
         else:
-            batches = [self._gathered.pop((item.fragment, item.first)) for item in ranges]
-        self._shards[shard] = batches
-        return batches
+            self._shards[shard], self._gathered = self._gathered, []
+        return self._shards[shard]
 
 
 def needs(batches: Iterable[Holdable]) -> Records:
     """The records that duplicates among these batches name and that are not kept here."""
     held = list(batches)
-    named: dict[bytes, set[int]] = {}
-    for batch in held:
-        for _, (fragment, row) in batch.duplicate_names():
-            named.setdefault(fragment, set()).add(row)
-    for batch in held if named else ():
-        if batch.item.fragment in named:
-            named[batch.item.fragment].difference_update(batch.kept_rows())
-    return _records(named)
+    numbers: dict[bytes, int] = {}
+    named = _names([batch.duplicate_names() for batch in held], lambda name: numbers.setdefault(name, len(numbers)))
+    mine = [batch for batch in held if batch.item.fragment in numbers]
+    kept = [_keys(numbers[batch.item.fragment], batch.kept_rows()) for batch in mine]
+    return _records(np.setdiff1d(named, _joined(kept)), numbers)
 
 
 def released(batches: Iterable[Holdable]) -> Records:
     """The records of these batches that dedup may have let through and that are not kept."""
-    found: dict[bytes, set[int]] = {}
-    for batch in batches:
-        if rows := set(batch.released_rows()):
-            found.setdefault(batch.item.fragment, set()).update(rows)
-    return _records(found)
+    found = [(batch.item.fragment, batch.released_rows()) for batch in batches]
+    numbers = {name: number for number, name in enumerate({name for name, rows in found if len(rows)})}
+    keys = [_keys(numbers[name], rows) for name, rows in found if len(rows)]
+    return _records(np.unique(_joined(keys)), numbers)
 
 
-def dependents(batches: Iterable[Holdable], records: Records) -> tuple[Range, ...]:
+def dependents(batches: Iterable[Holdable], records: Records) -> Ranges:
     """The duplicates among these batches that name one of these records."""
-    wanted: dict[bytes, set[int]] = {}
-    for fragment, rows in records:
-        wanted.setdefault(fragment, set()).update(rows)
-    return tuple(
-        Range(batch.item.fragment, row, 1)
-        for batch in (batches if wanted else ())
-        for row, (fragment, target) in batch.duplicate_names()
-        if target in wanted.get(fragment, ())
+    if not records:
+        return Ranges({})
+    held = list(batches)
+    numbers: dict[bytes, int] = {}
+    wanted = [_keys(numbers.setdefault(name, len(numbers)), np.array(rows, np.int64)) for name, rows in records]
+    columns = [batch.duplicate_names() for batch in held]
+    found = np.isin(_names(columns, lambda name: numbers.get(name, len(numbers))), _joined(wanted))
+    rows: dict[bytes, list[Ordinals]] = {}
+    at = 0
+    for batch, mine in zip(held, columns, strict=True):
+        rows.setdefault(batch.item.fragment, []).append(mine.rows[found[at : at + len(mine.rows)]])
+        at += len(mine.rows)
+    return Ranges.of_records({name: _joined(parts) for name, parts in rows.items()})
+
+
+def _names(columns: Iterable[Duplicates], number: Callable[[bytes], int]) -> Ordinals:
+    """The keys of the records that all these duplicates name."""
+    return _joined(
+        _keys(np.array([number(name) for name in mine.fragments], np.int64)[mine.numbers], mine.targets)
+        for mine in columns
+        if len(mine.rows)
     )
 
 
-def _cut(held: Iterable[B], ranges: Sequence[Range]) -> list[B]:
-    """The batches of these ranges, each cut out of the one that holds it; a shard may hold tens of thousands."""
-    found: dict[bytes, list[B]] = {}
-    for batch in held if ranges else ():
-        found.setdefault(batch.item.fragment, []).append(batch)
+def _keys(numbers: Ordinals | int, rows: Ordinals) -> Ordinals:
+    if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < 1 << ORDINAL_BITS:
+        raise ValueError(f"records {rows.min()} to {rows.max()}: an ordinal has {ORDINAL_BITS} bits")
+    return (np.asarray(numbers, np.int64) << ORDINAL_BITS) | rows
+
+
+def _joined(parts: Iterable[Ordinals]) -> Ordinals:
+    return np.concatenate([_NOTHING, *parts])
+
+
+def _records(keys: Ordinals, numbers: Mapping[bytes, int]) -> Records:
+    """The records of ascending keys, by fragment."""
+    edges = np.searchsorted(keys, np.arange(len(numbers) + 1, dtype=np.int64) << ORDINAL_BITS)
+    rows: list[int] = (keys & ((1 << ORDINAL_BITS) - 1)).tolist()
+    found = ((name, rows[edges[number] : edges[number + 1]]) for name, number in sorted(numbers.items()))
+    return tuple((name, tuple(mine)) for name, mine in found if mine)
+
+
+def _cut(held: Iterable[B], ranges: Ranges) -> list[B]:
+    """The batches of these ranges, each cut out of the one that has it."""
     cut: list[B] = []
-    for item in ranges:
-        whole = next(
-            batch for batch in found[item.fragment] if batch.item.first <= item.first and item.end <= batch.item.end
-        )
-        cut.append(whole.cut(item))
+    for batch in held:
+        inside = ranges.within(batch.item)
+        if len(inside) == 1 and (inside[0, 0], inside[0, 1]) == (batch.item.first, batch.item.end):
+            cut.append(batch)
+        elif len(inside):
+            cut += batch.cut(inside)
     return cut
-
-
-def _records(names: dict[bytes, set[int]]) -> Records:
-    return tuple((fragment, tuple(sorted(rows))) for fragment, rows in sorted(names.items()) if rows)

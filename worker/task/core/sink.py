@@ -18,12 +18,13 @@ end. Meanwhile no other is begun, the sink soon takes no batch, and the source s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass
 from enum import Enum
 
-from headrace.store.ledger import IntervalSet, Range
+from headrace.store.ledger import Range
 from headrace.worker.core import Doubt
+from headrace.worker.task.core.ranges import Ranges
 
 #: Seconds without an answer after which a proposal is made again; the same proposal gets the same answer.
 PROPOSE_AGAIN_S = 2.0
@@ -115,8 +116,8 @@ class NeedsAnswered:
     """Of a shard's duplicates, the records whose verdicts must wait, and those whose verdicts are void."""
 
     shard: int
-    waiting: tuple[Range, ...] = ()
-    void: tuple[Range, ...] = ()
+    waiting: Collection[Range] = ()
+    void: Collection[Range] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +160,7 @@ class WriteShard:
     """Write a shard of these ranges, in this order. A range may be a part of the batch that it came in."""
 
     shard: int
-    ranges: tuple[Range, ...]
+    ranges: Ranges
     reason: str
 
 
@@ -168,7 +169,7 @@ class AskNeeds:
     """Ask which of the records that the duplicates of these batches name are kept, if there are any such."""
 
     shard: int
-    ranges: tuple[Range, ...]
+    ranges: Ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +183,7 @@ class ProposeShard:
 class LetGo:
     """Let go of verdicts that should wait and for which there is no room: they are open, and held by nobody."""
 
-    ranges: tuple[Range, ...]
+    ranges: Ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +217,7 @@ Command = AskNeeds | WriteShard | ProposeShard | LetGo | RenewShard | ReleaseSha
 @dataclass(slots=True)
 class _Shard:
     number: int
-    ranges: tuple[Range, ...]
+    ranges: Ranges
     held_bytes: int
     shelved_bytes: int
     reason: str
@@ -226,15 +227,6 @@ class _Shard:
     stalls: int = 0
     again_at: float = 0.0
     trouble: str = ""
-    #: Its ranges, by their fragments.
-    of: dict[bytes, list[Range]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.hold(self.ranges)
-
-    def hold(self, ranges: tuple[Range, ...]) -> None:
-        """From now on it is a shard of these ranges."""
-        self.ranges, self.of = ranges, by_fragment(ranges)
 
     def turn(self, turn: ShardTurn) -> None:
         target = TRANSITIONS.get((self.state, turn))
@@ -252,9 +244,9 @@ class Gathering:
         self._dependent = dependent
         #: Not before this is a seal that was asked for taken up again.
         self._again_at = 0.0
-        self._ranges: list[Range] = []
-        #: The same by their fragments: with a fragment a file there are many, and each batch is looked for.
-        self._of: dict[bytes, list[Range]] = {}
+        #: What gathers, by fragment, and verdicts that wait for the records that they name.
+        self._fresh: dict[bytes, list[Range]] = {}
+        self._waiting = Ranges({})
         self._target = 0
         self._bytes = 0
         self._shelved = 0
@@ -284,13 +276,26 @@ class Gathering:
 
     def held(self, fragment: bytes | None = None) -> list[Range]:
         """Every range that this sink holds, for a sweep; or those of one fragment."""
-        if fragment is not None:
-            places = (self._of, *(shard.of for shard in self._shards.values()))
-            return [item for place in places for item in place.get(fragment, ())]
-        everything = [*self._ranges]
-        for shard in self._shards.values():
-            everything += shard.ranges
-        return everything
+        places = (Ranges(self._fresh), self._waiting, *(shard.ranges for shard in self._shards.values()))
+        return [item for place in places for item in (place if fragment is None else place.of_fragment(fragment))]
+
+    def missing(self, item: Range) -> Collection[Range]:
+        """What of a range this sink does not hold."""
+        fresh = self._fresh.get(item.fragment, ())
+        mine = [other for other in fresh if other.first < item.end and item.first < other.end]
+        places = [Ranges.of(mine)] if mine else []
+        shards = (shard.ranges for shard in self._shards.values())
+        places += [place for place in (self._waiting, *shards) if len(place.within(item))]
+        left: Collection[Range] = (item,)
+        for place in places:
+            left = Ranges.of(left).minus(place)
+        return left
+
+    @property
+    def held_count(self) -> tuple[int, int]:
+        """How many ranges it holds, and how many records."""
+        places = (Ranges(self._fresh), self._waiting, *(shard.ranges for shard in self._shards.values()))
+        return sum(map(len, places)), sum(place.records for place in places)
 
     def asks(self, shard: int) -> bool:
         """Whether a shard waits for the records that its duplicates name."""
@@ -304,7 +309,7 @@ class Gathering:
                 times.append(shard.proposed_at + PROPOSE_AGAIN_S)
             elif shard.state is ShardState.STALLED:
                 times.append(shard.again_at)
-        if self._seal and self._ranges and not self._writing():
+        if self._seal and self._gathers and not self._writing():
             times.append(self._again_at)
         if self._oldest is not None and not self._writing():
             times.append(self._oldest + self.policy.age_s)
@@ -334,14 +339,13 @@ class Gathering:
 
     def _seal_all(self, reason: str) -> None:
         """Commit all that gathers, and soon what an overlap leaves waiting of a shard that is on its way."""
-        self._seal = reason if self._ranges or self._asking() else ""
+        self._seal = reason if self._gathers or self._asking() else ""
         for shard in self._shards.values():
             if shard.state is not ShardState.ASKING:
                 shard.reason = reason
 
     def _gather(self, event: BatchGathered, now: float) -> None:
-        self._ranges.append(event.range)
-        self._of.setdefault(event.range.fragment, []).append(event.range)
+        self._fresh.setdefault(event.range.fragment, []).append(event.range)
         self._target += event.target_bytes
         self._bytes += event.held_bytes
         self._shelved += event.shelved_bytes
@@ -349,11 +353,23 @@ class Gathering:
         if self._oldest is None:
             self._oldest = now
 
+    def _wait(self, verdicts: Ranges, now: float) -> None:
+        """Verdicts gather again. None of them counts towards a shard's size."""
+        self._waiting = self._waiting.plus(verdicts)
+        self._bytes += NEED_BYTES * len(verdicts)
+        self.doubt.note(len(verdicts), 0)
+        if self._oldest is None and verdicts:
+            self._oldest = now
+
+    @property
+    def _gathers(self) -> bool:
+        return bool(self._fresh or self._waiting)
+
     def _due_by_size(self) -> bool:
         return self._target >= self.policy.target_bytes or self._bytes >= self.policy.held_bytes_max
 
     def _seal_if_due(self, now: float) -> list[Command]:
-        if not self._ranges or self._writing():
+        if not self._gathers or self._writing():
             return []
         if self._seal and now < self._again_at:
             return []
@@ -366,8 +382,9 @@ class Gathering:
             reason = "age"
         if not reason:
             return []
-        shard = _Shard(self._count, tuple(self._ranges), self._bytes, self._shelved, reason)
-        self._ranges, self._of, self._target, self._bytes, self._shelved = [], {}, 0, 0, 0
+        ranges = Ranges(self._fresh).plus(self._waiting).disjoint()
+        shard = _Shard(self._count, ranges, self._bytes, self._shelved, reason)
+        self._fresh, self._waiting, self._target, self._bytes, self._shelved = {}, Ranges({}), 0, 0, 0
         self._oldest, self._seal = None, ""
         return self._begin(shard, reason, now)
 
@@ -385,19 +402,18 @@ class Gathering:
         if shard is None or shard.state is not ShardState.ASKING:
             return []
         shard.turn(ShardTurn.ANSWERED)
-        shard.hold(without(shard.ranges, (*event.waiting, *event.void)))
-        waiting, commands = event.waiting, list[Command]()
+        waiting, commands = Ranges.of(event.waiting), list[Command]()
+        shard.ranges = shard.ranges.minus(waiting).minus(Ranges.of(event.void))
         committing = shard.reason not in BY_ITSELF
         if not committing and not self._seal:
             # They go with what gathers next, and must leave room for it.
             room = int(WAITING_SHARE * self.policy.held_bytes_max) // NEED_BYTES
-            waiting = waiting[:room]
-            commands += [LetGo(event.waiting[room:])] if event.waiting[room:] else []
+            waiting, beyond = waiting.parted(room)
+            commands += [LetGo(beyond)] if beyond else []
         elif committing and waiting:
             self._seal, self._again_at = shard.reason, now + NEEDS_AGAIN_S
-        for item in waiting:
-            self._gather(BatchGathered(item, 0, NEED_BYTES), now)
-        if not self._ranges:
+        self._wait(waiting, now)
+        if not self._gathers:
             self._seal = ""
         if shard.ranges:
             return [*commands, WriteShard(shard.number, shard.ranges, shard.reason)]
@@ -455,7 +471,7 @@ class Gathering:
             return []
         shard.turn(ShardTurn.OVERLAPS)
         del self._shards[shard.number]
-        left = without(shard.ranges, event.overlaps)
+        left = shard.ranges.minus(Ranges.of(event.overlaps))
         if not left:
             return [ReleaseShard(shard.number)]
         rest = _Shard(self._count, left, shard.held_bytes, shard.shelved_bytes, shard.reason)
@@ -468,32 +484,3 @@ class Gathering:
                 shard.proposed_at = now
                 again.append(ProposeShard(shard.number))
         return again
-
-
-def by_fragment(ranges: Iterable[Range]) -> dict[bytes, list[Range]]:
-    """The ranges of each fragment, in their order."""
-    found: dict[bytes, list[Range]] = {}
-    for item in ranges:
-        found.setdefault(item.fragment, []).append(item)
-    return found
-
-
-def without(ranges: Sequence[Range], closed: Sequence[Range]) -> tuple[Range, ...]:
-    """What is left of `ranges` when `closed` is cut out. A part that is cut loses the byte offsets at the cut."""
-    if not closed:
-        return tuple(ranges)
-    gone: dict[bytes, IntervalSet] = {}
-    for item in closed:
-        gone.setdefault(item.fragment, IntervalSet()).cover(item.first, item.end)
-    left: list[Range] = []
-    for item in ranges:
-        holes = gone.get(item.fragment, IntervalSet()).overlap(item.first, item.end)
-        if not holes:
-            left.append(item)
-            continue
-        position = item.first
-        for first, end in [*holes, (item.end, item.end)]:
-            if position < first:
-                left.append(Range(item.fragment, position, first - position))
-            position = end
-    return tuple(left)

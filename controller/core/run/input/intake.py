@@ -266,8 +266,10 @@ class Intake:
         held: list[tuple[bytes, tuple[int, ...]]] = []
         others: list[tuple[bytes, tuple[int, ...]]] = []
         for fragment, rows in records:
-            ranges = self._held.get((sink, fragment), ())
-            mine = {row for row in rows if any(item.first <= row < item.end for item in ranges)}
+            ranges = IntervalSet()
+            for item in self._held.get((sink, fragment), ()):
+                ranges.cover(item.first, item.end)
+            mine = {row for row in rows if ranges.overlap(row, row + 1)}
             held += [(fragment, tuple(sorted(mine)))] if mine else []
             others += [(fragment, tuple(row for row in rows if row not in mine))] if len(mine) < len(rows) else []
         return tuple(held), tuple(others)
