@@ -7,14 +7,17 @@ And what runs beside what, where pytest-xdist runs the suite in three processes,
 the tests that start whole runs and clusters, the others with those that are one process, until they meet. So for much
 of the time there is one whole run at a time, and no process is idle at the end.
 
-And that this tree is what is installed. And which signals are heard. A shell without job control has what it starts in
-the background ignore Ctrl-C, and what that starts in turn. The programs that tests start are to meet signals as a
-user's do, however the suite was started.
+And that byte code is kept, as an installation has it, also where PYTHONDONTWRITEBYTECODE is set: else each program that
+a test starts compiles a hundred modules. And that this tree is what is installed. And which signals are heard. A shell
+without job control has what it starts in the background ignore Ctrl-C, and what that starts in turn. The programs that
+tests start are to meet signals as a user's do, however the suite was started.
 """
 
 import gc
 import importlib.util
+import os
 import signal
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -49,8 +52,15 @@ def check_installation() -> None:
         pytest.exit("install the package again: .venv/bin/python -m pip install --no-deps -e .", returncode=4)
 
 
+def keep_byte_code() -> None:
+    """Have this process, and the programs that it starts, keep what they compile."""
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
 check_installation()
 be_heard()
+keep_byte_code()
 # What is collected stays: looking for garbage in it is a third of the time that collecting takes, in each process.
 gc.disable()
 settings.register_profile("same", derandomize=True, deadline=None)
