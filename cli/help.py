@@ -124,9 +124,13 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     ),
     "dataset export": ("headrace dataset export data/plain out --format mds",),
     "dataset rebuild": ("headrace dataset rebuild data/plain 3f2a91 --trust-code --restore",),
+    "dataset contamination": (
+        "headrace dataset contamination data/plain --suites suites/gsm8k.jsonl --out list.jsonl",
+    ),
     "dataset retract": (
         "headrace dataset retract data/plain doc-000042 doc-000077",
         "headrace dataset retract data/plain --source file:///corpus/leaked.jsonl",
+        "headrace dataset retract data/plain --list list.jsonl",
     ),
     "dataset gc": ("headrace dataset gc data/plain --dry-run",),
     "dataset compact": ("headrace dataset compact data/plain data/plain-large --shard-mib 512",),

@@ -25,6 +25,7 @@ def add_to(app: typer.Typer, dataset: typer.Typer) -> None:
         dataset_trace,
         dataset_export,
         dataset_rebuild,
+        dataset_contamination,
         dataset_retract,
         dataset_gc,
         dataset_compact,
@@ -153,18 +154,50 @@ def dataset_rebuild(
     return rebuild_shard(uri, shard, restore=restore, trust_code=trust_code, as_json=json)
 
 
+def dataset_contamination(
+    uri: Dataset,
+    more: Annotated[list[str] | None, typer.Argument(metavar="SUITE", help="Further suites.")] = None,
+    suites: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SUITE", help="A suite: JSON Lines or Parquet, or JSON that names its fields; repeatable."
+        ),
+    ] = None,
+    threshold: Annotated[
+        float, typer.Option(min=0.5, max=1.0, metavar="SCORE", help="The score of contamination.")
+    ] = 0.8,
+    tokenizer: Annotated[
+        str, typer.Option(metavar="NAME", help="The dataset's tokenizer; default: its place in the ledger.")
+    ] = "",
+    out: Annotated[str, typer.Option(metavar="FILE", help="Write the records to a list for `retract --list`.")] = "",
+    json: Json = False,
+) -> int:
+    """Search the kept records for items of test suites."""
+    given = [*(suites or []), *(more or [])]
+    if not given:
+        raise UsageError("give --suites with the files of test suites")
+    from headrace.cli.commands.contamination import show_contamination
+
+    return show_contamination(uri, given, threshold=threshold, tokenizer=tokenizer, out=out, as_json=json)
+
+
 def dataset_retract(
     uri: Dataset,
     ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids of records.")] = None,
     source: Annotated[
         list[str] | None, typer.Option("--source", metavar="URI", help="Every record of this object.")
     ] = None,
+    listed: Annotated[
+        str, typer.Option("--list", metavar="FILE", help="The records of a list: JSON Lines with an id each.")
+    ] = "",
     json: Json = False,
 ) -> int:
     """Publish a version without these records, and delete their texts."""
+    from headrace.cli.commands.contamination import read_list
     from headrace.cli.commands.maintenance import retract_records
 
-    return retract_records(uri, ids or [], source or [], as_json=json)
+    names = [*(ids or []), *(read_list(Path(listed)) if listed else [])]
+    return retract_records(uri, names, source or [], as_json=json)
 
 
 def dataset_gc(

@@ -104,7 +104,9 @@ def _raise_floor(dataset: str) -> str:
 def retract_records(uri: str, ids: list[str], sources: list[str], *, as_json: bool) -> int:
     """Retract records by id or by source; the exit code."""
     if not ids and not sources:
-        raise UsageError("give the ids of records, or --source with the URI of what they were read from")
+        raise UsageError(
+            "give the ids of records, --list with a file of them, or --source with the URI of what they were read from"
+        )
     dataset = Dataset.open(uri)
     store = dataset.store
 

@@ -33,24 +33,27 @@ class Decontaminate(Transform):
 
     def process(self, batch: Batch) -> Batch:
         """The batch less the contaminated texts; or all of it, tagged. Both count the contaminated by suite."""
-        texts = text_of(batch, self.name)
+        scores = self.score(text_of(batch, self.name))
+        for suite in np.asarray(scores["suite"], np.str_)[self.over(scores)].tolist():
+            batch = batch.counted(self.name, suite, 1)
+        return tag(batch, self.name, scores) if self.tag else drop(batch, self.name, self.rules(scores))
+
+    def score(self, texts: pa.Array[Any]) -> dict[str, Any]:
+        """Of each text the best score, the words that it is held against, and the suite and number of the item."""
         found, words, items = find_items(texts, self.index, self.threshold)
         suites, numbers = self.index.arrays["suite"], self.index.arrays["number"]
-        held = items >= 0
-        scores = {
+        held = items.tolist()
+        return {
             "score": found,
             "words": words,
-            "suite": [self._names[suites[item]] if item >= 0 else "" for item in items.tolist()],
-            "item": np.where(held, numbers[items], -1) if len(numbers) else items,
+            "suite": [self._names[suites[item]] if item >= 0 else "" for item in held],
+            "item": np.array([numbers[item] if item >= 0 else -1 for item in held], np.int32),
         }
-        for place in suites[items[held & self._over(scores)]].tolist():
-            batch = batch.counted(self.name, self._names[place], 1)
-        return tag(batch, self.name, scores) if self.tag else drop(batch, self.name, self.rules(scores))
 
     def rules(self, scores: dict[str, Any]) -> list[Rule]:
         """A reason for each item and score, and which texts with these scores it holds for."""
         reasons: dict[str, list[int]] = {}
-        for text in np.flatnonzero(self._over(scores)).tolist():
+        for text in np.flatnonzero(self.over(scores)).tolist():
             item = f"{scores['suite'][text]} item {scores['item'][text]} score {scores['score'][text]:.2f}"
             reasons.setdefault(f"{CONTAMINATED}: {item}", []).append(text)
         places = np.arange(len(scores["score"]))
@@ -61,7 +64,8 @@ class Decontaminate(Transform):
         left = f", {self.index.left_out:,} left out" if self.index.left_out else ""
         return {"items": f"{self.index.items:,} of {', '.join(self._names)}{left}"}
 
-    def _over(self, scores: dict[str, Any]) -> Any:
+    def over(self, scores: dict[str, Any]) -> Any:
+        """Which texts with these scores are contaminated."""
         return np.asarray(scores["score"], np.float64) >= needed(scores["words"], self.threshold)
 
 

@@ -144,19 +144,20 @@ def _items(stage: str, table: Mapping[str, Any]) -> Iterator[Item]:
 
 def _detect(where: str, given: str) -> dict[str, str]:
     """The field of each part, as the first item has them."""
-    problem: Exception | None = None
     for name in FIELDS["question"]:
         try:
             first = next(_records(where, given, name), None)
         except (InputError, PipelineError) as error:
-            problem = problem or error
+            if f'"{name}"' not in str(error):
+                raise
             continue
         if first is None:
             raise PipelineError(f"{where} ({given}) has no item")
         found = {part: next((field for field in fields if field in first[1]), "") for part, fields in FIELDS.items()}
         return {part: field for part, field in found.items() if field} | {"question": name}
     raise PipelineError(
-        f"{where}: item 0 has none of the fields {', '.join(FIELDS['question'])}; name that of its question: {problem}"
+        f"{where}: item 0 has none of the fields {', '.join(FIELDS['question'])} with a text: "
+        'name the field, {"input": ..., "question": ...}'
     )
 
 
@@ -172,12 +173,13 @@ def _records(where: str, given: str, text_key: str) -> Iterator[tuple[str, dict[
         for batch in source.read(fragment, [Gap(0, UNBOUNDED, 0)]):
             if isinstance(batch, FragmentEnd):
                 continue
-            for row in batch.verdicts.slice(0, 1).to_pylist():
-                raise PipelineError(f"{where} item {number + row['row'] - batch.first}: {row['reason']}")
+            bad = min(batch.verdicts.to_pylist(), key=lambda verdict: verdict["row"], default=None)
+            for row in batch.rows.select(["__row", "text", "metadata"]).to_pylist():
+                if bad is None or row["__row"] < bad["row"]:
+                    yield row["text"], orjson.loads(row["metadata"]) if row["metadata"] else {}
+            if bad is not None:
+                raise PipelineError(f"{where} item {number + bad['row'] - batch.first}: {bad['reason']}")
             number += batch.count
-            columns = (batch.rows.column(name).to_pylist() for name in ("text", "metadata"))
-            for text, packed in zip(*columns, strict=True):
-                yield text, orjson.loads(packed) if packed else {}
 
 
 def _item(where: str, question: str, others: Mapping[str, Any], fields: Mapping[str, str]) -> Item:

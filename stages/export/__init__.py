@@ -8,5 +8,6 @@ if TYPE_CHECKING:
     from headrace.stages.export.mds import export_mds as export_mds
     from headrace.stages.export.megatron import export_megatron as export_megatron
     from headrace.stages.export.parquet import export_parquet as export_parquet
+    from headrace.stages.export.source import read_documents as read_documents, token_shards as token_shards
 else:
     __getattr__ = door(__name__)

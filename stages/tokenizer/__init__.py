@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
+    from headrace.stages.tokenizer.decoding import Decoder as Decoder, make_decoder as make_decoder
     from headrace.stages.tokenizer.engine_choice import choose_engine as choose_engine
     from headrace.stages.tokenizer.minified import (
         is_for_gigatoken as is_for_gigatoken,

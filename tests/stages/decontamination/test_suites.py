@@ -119,7 +119,7 @@ def test_a_bad_list_of_suites_is_refused_in_one_line(
 BAD_ITEMS: list[tuple[list[Any], str]] = [
     ([], "has no item"),
     ([b"\n\n"], "has no item"),
-    ([{"title": "x"}], 'suite "in": item 0 has none of the fields question, problem, prompt, text'),
+    ([{"title": "x"}], 'suite "in": item 0 has none of the fields question, problem, prompt, text with a text'),
     ([QA, {"answer": "a"}], 'suite "in" item 1: no text: the record has no field "question"'),
     ([QA, {"question": "q"}], 'suite "in" item 1 has no field "answer"'),
     ([QA, {"question": 7, "answer": "a"}], 'item 1: text is not a string: field "question" holds a number'),

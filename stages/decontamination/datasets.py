@@ -1,0 +1,110 @@
+"""The items of suites in a dataset that exists already: its kept records are read, and nothing is changed.
+
+What is searched is what training sees: the tokens, decoded, or the text of a dataset of documents. The source may be
+gone, and reading it again would run the pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.pipeline import PipelineError
+from headrace.stages.decontamination.stage import Decontaminate
+from headrace.stages.export import read_documents, token_shards
+from headrace.stages.runtime import InputError
+from headrace.stages.tokenizer import Decoder, make_decoder, resolve_tokenizer
+from headrace.store.datasets import Dataset, ShardRecord
+from headrace.store.shards import column_names, read_row_groups
+
+#: Tokens that are decoded at once, and texts that are searched at once.
+TOKENS_AT_ONCE: Final = 1 << 20
+_TEXT: Final = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class Contaminated:
+    """A record, and the item that stands in it."""
+
+    id: str
+    suite: str
+    item: int
+    score: float
+
+
+def search_dataset(
+    dataset: Dataset, suites: Sequence[Mapping[str, Any]], *, threshold: float, tokenizer: str = ""
+) -> Iterator[tuple[int, list[Contaminated]]]:
+    """How many records were searched, and the contaminated ones among them, some at a time.
+
+    `tokenizer` names that of the dataset; without it the pipeline's is taken. Raises PipelineError, InputError,
+    StoreError.
+    """
+    stage = Decontaminate("contamination", suites, threshold)
+    for ids, texts in _texts(dataset, tokenizer):
+        scores = stage.score(texts)
+        yield (
+            len(ids),
+            [
+                Contaminated(
+                    str(ids[place].as_py()),
+                    scores["suite"][place],
+                    int(scores["item"][place]),
+                    float(scores["score"][place]),
+                )
+                for place in np.flatnonzero(stage.over(scores)).tolist()
+            ],
+        )
+
+
+def _texts(dataset: Dataset, tokenizer: str) -> Iterator[tuple[Any, pa.Array[Any]]]:
+    """Ids and texts of the kept records, some at a time."""
+    if any(shard.object("tokens") is not None for shard in dataset.shards):
+        decode = _decoder(dataset, tokenizer)
+        for shard in token_shards(dataset):
+            yield from _decoded(dataset, shard, decode)
+        return
+    documents = [item for shard in dataset.shards if (item := shard.object("documents")) is not None]
+    with_text = [item for item in documents if _TEXT in column_names(dataset.store, item.key)]
+    if not with_text:
+        raise InputError(f"{dataset.uri} holds neither tokens nor documents with text: search its files by a pipeline")
+    for item in with_text:
+        for table in read_row_groups(dataset.store, item.key, ["id", _TEXT]):
+            for batch in table.to_batches():
+                yield batch.column("id"), batch.column(_TEXT)
+
+
+def _decoded(dataset: Dataset, shard: ShardRecord, decode: Decoder) -> Iterator[tuple[Any, pa.Array[Any]]]:
+    found = read_documents(dataset, shard)
+    ids = found.table.column("id").combine_chunks()
+    ends = np.cumsum(found.lengths)
+    first = 0
+    while first < len(ends):
+        begin = int(ends[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, begin + TOKENS_AT_ONCE, side="right")))
+        yield ids.slice(first, last - first), decode(found.tokens[begin : ends[last - 1]], found.lengths[first:last])
+        first = last
+
+
+def _decoder(dataset: Dataset, tokenizer: str) -> Decoder:
+    """The decoder of the dataset's tokens. Raises PipelineError."""
+    sha256 = dataset.describe().tokenizer or ""
+    stages = [stage for pipeline in dataset.state.pipelines.values() for stage in pipeline.get("stages", ())]
+    given = [stage.get("parameters", {}).get("tokenizer") for stage in stages]
+    for name in [tokenizer] if tokenizer else [name for name in given if isinstance(name, str)]:
+        try:
+            facts = resolve_tokenizer(name, None)
+        except PipelineError:
+            if tokenizer:
+                raise
+            continue
+        if facts.sha256 == sha256:
+            return make_decoder(facts.path, sha256)
+    where = f"{tokenizer!r} is another one" if tokenizer else "it is not where the pipeline had it"
+    raise PipelineError(
+        f"{dataset.uri} was written with the tokenizer of sha256 {sha256[:16]}; {where}: name it by --tokenizer"
+    )
