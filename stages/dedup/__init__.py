@@ -8,12 +8,14 @@ if TYPE_CHECKING:
     from headrace.stages.dedup import kept as kept
     from headrace.stages.dedup.core import decider as decider
     from headrace.stages.dedup.core.scheme import (
+        DEFAULTS as DEFAULTS,
         PERMUTATIONS_MAX as PERMUTATIONS_MAX,
+        RULE as RULE,
         Scheme as Scheme,
         best_bands as best_bands,
     )
     from headrace.stages.dedup.index import KeyIndex as KeyIndex, Match as Match, compile_index as compile_index
     from headrace.stages.dedup.minhash import Keys as Keys, compile_keys as compile_keys, make_keys as make_keys
-    from headrace.stages.dedup.stage import KEYS as KEYS, keys_of as keys_of, matches_of as matches_of
+    from headrace.stages.dedup.stage import KEYS as KEYS, SKETCH as SKETCH, keys_of as keys_of, matches_of as matches_of
 else:
     __getattr__ = door(__name__)

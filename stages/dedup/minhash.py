@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.stages.dedup.core.scheme import EXACT_WORDS, PERMUTATIONS_MAX, Scheme
+from headrace.stages.dedup.judge import SKETCH_BYTES_MAX, WORDS_MAX, write
 from headrace.stages.text import (
     PUNCTUATION,
     SPACE,
@@ -57,14 +58,28 @@ _LOWER_STEPS = _STEPS.view(np.int16)
 
 def make_keys(column: Any, scheme: Scheme) -> Keys:
     """`[texts, scheme.words]`: the two words of each text's own key, and one a band; 0 where a text has no bands."""
+    return make_sketches(column, scheme)[0]
+
+
+def make_sketches(column: Any, scheme: Scheme) -> tuple[Keys, Any]:
+    """The keys of texts (`make_keys`), and a binary column of their sketches, which are empty without a judge."""
     data, offsets = text_bytes(column)
     keys = np.zeros((len(column), scheme.words), np.uint64)
     room = np.empty(max(1, longest(offsets)), np.uint64)
     factors, shifts = _permutations(scheme.bands * scheme.rows)
     least = np.empty(max(1, len(factors)), np.uint32)
+    ends = np.zeros(len(column) + 1, np.int32)
+    sketches = np.empty(_room_for(offsets) if scheme.judged else 0, np.uint8)
     if len(column):
-        _fill(data, offsets, keys, room, factors, shifts, least, scheme.ngram, scheme.rows)
-    return keys
+        lists = np.empty(WORDS_MAX, np.uint32)
+        _fill(data, offsets, keys, room, factors, shifts, least, scheme.ngram, scheme.rows, sketches, ends, lists)
+    content = pa.py_buffer(sketches[: ends[-1]].tobytes())
+    return keys, pa.Array.from_buffers(pa.binary(), len(column), [None, pa.py_buffer(ends.data), content])
+
+
+def _room_for(offsets: npt.NDArray[np.int64]) -> int:
+    """Bytes that the sketches of texts may take: a word has at least a byte, and most of them another behind it."""
+    return int(np.minimum(2 * np.diff(offsets) + 1, SKETCH_BYTES_MAX).sum())
 
 
 def compile_keys() -> None:
@@ -168,11 +183,23 @@ def _sign(words: Any, count: int, ngram: int, factors: Any, shifts: Any, least: 
 
 @compiled
 def _fill(
-    data: Any, offsets: Any, keys: Any, words: Any, factors: Any, shifts: Any, least: Any, ngram: int, rows: int
+    data: Any,
+    offsets: Any,
+    keys: Any,
+    words: Any,
+    factors: Any,
+    shifts: Any,
+    least: Any,
+    ngram: int,
+    rows: int,
+    sketches: Any,
+    ends: Any,
+    lists: Any,
 ) -> None:
     for text in range(len(offsets) - 1):
         high, low, count = _read(data, offsets[text], offsets[text + 1], words)
         keys[text, 0], keys[text, 1] = high, low
+        ends[text + 1] = write(sketches, ends[text], words, count, lists) if len(sketches) else 0
         if count == 0 or len(factors) == 0:
             continue
         _sign(words, count, ngram, factors, shifts, least)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +18,8 @@ from headrace.stages.dedup.core import decider as core
 from headrace.stages.dedup.core.scheme import Scheme
 from headrace.stages.dedup.index import KeyIndex, Match, compile_index
 from headrace.stages.dedup.kept import key_files
-from headrace.stages.dedup.minhash import Keys, compile_keys, make_keys
+from headrace.stages.dedup.minhash import Keys, compile_keys, make_sketches
+from headrace.stages.dedup.sketches import is_sketch
 from headrace.stages.runtime import (
     DUPLICATE,
     PART,
@@ -33,39 +36,42 @@ from headrace.stages.runtime import (
 from headrace.stages.text import with_column
 from headrace.store import ObjectStore
 from headrace.store.datasets import fold_ledger
-from headrace.store.shards import RecordName, read_keys
+from headrace.store.shards import RecordName, read_keys, read_sketches
 
 logger = logging.getLogger("headrace.dedup")
 
 #: The hidden column of a record's keys: `Scheme.words` words of 64 bits, the lowest byte first.
 KEYS = "__keys"
-#: Why a record is a duplicate.
+#: The hidden column of a record's sketch, where a judge compares records.
+SKETCH = "__sketch"
+#: Why a record is a duplicate. Behind `SIMILAR` stand the judge's score and rule.
 EQUAL, SIMILAR = "equal text", "similar text"
 
 
 class KeyMaker(Transform):
     """Gives each record its keys. It has no memory, and there may be many."""
 
-    def __init__(self, name: str, ngram: int, bands: int, rows: int) -> None:
+    def __init__(self, name: str, ngram: int, bands: int, rows: int, rule: int = 0) -> None:
         self.name = name
-        self.scheme = Scheme(ngram, bands, rows)
+        self.scheme = Scheme(ngram, bands, rows, rule)
         compile_keys()
 
     def process(self, batch: Batch) -> Batch:
-        """The same rows with their keys."""
-        keys = make_keys(text_of(batch, self.name), self.scheme)
+        """The same rows with their keys, and their sketches where a judge compares them."""
+        keys, sketches = make_sketches(text_of(batch, self.name), self.scheme)
         width = pa.binary(8 * self.scheme.words)
         content = pa.py_buffer(keys.astype("<u8").tobytes())
         column = pa.FixedSizeBinaryArray.from_buffers(width, len(keys), [None, content])
-        return batch.with_rows(with_column(batch.rows, KEYS, column))
+        rows = with_column(batch.rows, KEYS, column)
+        return batch.with_rows(with_column(rows, SKETCH, sketches) if self.scheme.judged else rows)
 
 
 class Dedup(StatefulTransform):
     """Keeps the first of several duplicates. There is one, and it remembers the keys of all that was kept."""
 
-    def __init__(self, name: str, ngram: int, bands: int, rows: int) -> None:
+    def __init__(self, name: str, ngram: int, bands: int, rows: int, rule: int = 0) -> None:
         self.name = name
-        self.scheme = Scheme(ngram, bands, rows)
+        self.scheme = Scheme(ngram, bands, rows, rule)
         compile_index()
         self.index = KeyIndex(self.scheme)
         self._decider = core.Decider(self.index)
@@ -85,10 +91,11 @@ class Dedup(StatefulTransform):
         Raises PipelineError where a shard has no keys, FormatError where they are of another scheme, StoreError.
         """
         if store is not None:
-            for key in key_files(fold_ledger(store), epoch, sink, store.uri):
-                twice = self.index.load(read_keys(store, key, self.scheme.identity()))
-                if twice:
-                    logger.warning("%s: %d keys are held by records of other shards too", key, twice)
+            for keys, sketches in key_files(fold_ledger(store), epoch, sink, store.uri, judged=self.scheme.judged):
+                reader = functools.partial(read_sketches, store, sketches)
+                twice = self.index.load(read_keys(store, keys, self.scheme.identity()), reader)
+                if twice and not self.scheme.judged:
+                    logger.warning("%s: %d keys are held by records of other shards too", keys, twice)
             logger.info("holds the keys of %d records, %d MiB", self.index.records, self.index.nbytes >> 20)
         self._handle(core.KeysLoaded())
 
@@ -97,19 +104,25 @@ class Dedup(StatefulTransform):
         self._decider = core.Decider(_Record(matches))
         self._handle(core.KeysLoaded())
 
-    @property
-    def question_bytes(self) -> int:
-        """Bytes of the keys of one record."""
-        return 8 * self.scheme.words
+    def fits(self, question: bytes) -> bool:
+        """Whether bytes from a stranger have the size of the keys of one record, and of its sketch."""
+        size = 8 * self.scheme.words
+        return is_sketch(question[size:]) if self.scheme.judged else len(question) == size
 
     def question(self, batch: Batch) -> bytes:
-        """The keys of a batch of one record, 8 bytes a word, the lowest byte first."""
-        return self._keys(batch.rows).astype("<u8").tobytes()
+        """The keys of a batch of one record, 8 bytes a word, the lowest byte first, and its sketch."""
+        sketch: bytes = self._sketches(batch.rows)[0].as_py() if self.scheme.judged else b""
+        return self._keys(batch.rows).astype("<u8").tobytes() + sketch
 
     def decide(self, name: RecordName, question: bytes) -> Match | None:
-        """What one record is a duplicate of; None: it is kept and holds its keys. StageContractError if fenced."""
-        keys = np.frombuffer(question, "<u8").astype(np.uint64).reshape(1, self.scheme.words)
-        found: Match | None = self._decided(core.BatchStamped(name.fragment, np.array([name.row]), keys))[0]
+        """What one record is a duplicate of; None: it is kept and holds its keys.
+
+        Raises StageContractError if fenced. The question `fits`.
+        """
+        size = 8 * self.scheme.words
+        keys = np.frombuffer(question[:size], "<u8").astype(np.uint64).reshape(1, self.scheme.words)
+        sketch = pa.array([question[size:]], pa.binary()) if self.scheme.judged else None
+        found: Match | None = self._decided(core.BatchStamped(name.fragment, np.array([name.row]), keys, sketch))[0]
         return found
 
     def release(self, names: Sequence[RecordName]) -> None:
@@ -124,7 +137,9 @@ class Dedup(StatefulTransform):
             return batch
         if PART in rows.schema.names:
             raise StageContractError(f'stage "{self.name}" got records that were split: split them after it')
-        stamped = core.BatchStamped(batch.fragment, ordinals_of(rows.column(ROW)), self._keys(rows))
+        keys = self._keys(rows)
+        sketches = self._sketches(rows) if self.scheme.judged else None
+        stamped = core.BatchStamped(batch.fragment, ordinals_of(rows.column(ROW)), keys, sketches)
         return self._without(batch, self._decided(stamped))
 
     def _decided(self, stamped: core.BatchStamped) -> Sequence[Any]:
@@ -145,11 +160,21 @@ class Dedup(StatefulTransform):
             ids=gone.column("id"),
             stage=self.name,
             verdict=DUPLICATE,
-            reasons=[SIMILAR if duplicates_of[place].near else EQUAL for place in lost],
+            reasons=[self._reason(duplicates_of[place]) for place in lost],
             duplicates_of=[duplicates_of[place].name for place in lost],
         )
         kept = batch.rows.filter(pa.array(mask))
         return replace(batch, rows=kept, verdicts=join_verdicts(batch.verdicts, verdicts))
+
+    def _reason(self, match: Match) -> str:
+        if not match.near:
+            return EQUAL
+        return SIMILAR if match.score < 0 else f"{SIMILAR}: score {match.score / 1000:.3f}, rule {self.scheme.rule}"
+
+    def _sketches(self, rows: pa.RecordBatch) -> pa.Array[Any]:
+        if SKETCH not in rows.schema.names:
+            raise StageContractError(f'stage "{self.name}" got records without sketches: put both its stages in')
+        return rows.column(SKETCH)
 
     def _keys(self, rows: pa.RecordBatch) -> Keys:
         if KEYS not in rows.schema.names:
@@ -168,9 +193,9 @@ class _Record:
     def __init__(self, matches: Mapping[RecordName, Match]) -> None:
         self._matches = matches
 
-    def decide(self, fragment: bytes, rows: Any, keys: Any) -> list[Match | None]:
+    def decide(self, fragment: bytes, rows: Any, keys: Any, sketches: Any) -> list[Match | None]:
         """What each record was a duplicate of; None of the others."""
-        del keys
+        del keys, sketches
         return [self._matches.get(RecordName(fragment, row)) for row in rows.tolist()]
 
     def release(self, name: RecordName) -> bool:
@@ -184,9 +209,15 @@ def matches_of(verdicts: pa.Table) -> dict[RecordName, Match]:
     lost = verdicts.filter(pc.equal(verdicts.column("verdict"), pa.scalar(DUPLICATE, pa.string())))
     columns: list[list[Any]] = [lost.column(name).to_pylist() for name in ("fragment", "row", "duplicate_of", "reason")]
     return {
-        RecordName(bytes.fromhex(fragment), row): Match(RecordName.parse(target), reason == SIMILAR)
+        RecordName(bytes.fromhex(fragment), row): Match(RecordName.parse(target), reason != EQUAL, _score_of(reason))
         for fragment, row, target, reason in zip(*columns, strict=True)
     }
+
+
+def _score_of(reason: str) -> int:
+    """The judge's score in a reason, in thousandths; -1: none is there."""
+    found = re.match(f"{SIMILAR}: score ([01])\\.([0-9]{{3}}),", reason)
+    return int(found[1] + found[2]) if found else -1
 
 
 def keys_of(rows: pa.RecordBatch) -> Keys:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from headrace.pipeline import PipelineError, Stage, StageKind
-from headrace.stages.dedup import PERMUTATIONS_MAX, best_bands
+from headrace.stages.dedup import DEFAULTS, PERMUTATIONS_MAX, RULE, best_bands
 from headrace.stages.runtime import check_integer, check_number, check_text
 
 #: The words of which Gopher asks for two.
@@ -322,22 +322,31 @@ _MODULE = "headrace.stages.dedup.stage"
 def dedup(
     *,
     near: bool = True,
-    ngram: int = 5,
-    bands: int = 14,
-    rows: int = 8,
+    judge: Literal["words", "none"] = "words",
+    ngram: int | None = None,
+    bands: int | None = None,
+    rows: int | None = None,
     threshold: float | None = None,
     num_perm: int = 128,
     name: str = "dedup",
 ) -> tuple[Stage, Stage]:
     """Keep the first of several duplicates: two stages for a pipeline, `*dedup()`, to make keys and to decide.
 
-    Duplicates are texts that are equal but for white space, and with `near` those that share one of `bands` bands of
-    `rows` MinHash values each over shingles of `ngram` words. With a `threshold` of Jaccard similarity the bands and
-    rows are those, of at most `num_perm` values, that err least about it. Stages behind it must keep each record.
+    Duplicates are texts that are equal but for white space, and with `near` similar ones. Two texts are candidates
+    where they share one of `bands` bands of `rows` MinHash values each over shingles of `ngram` words. The judge
+    "words" compares their words (docs/guide/dedup.md), and "none" takes each candidate for a duplicate. With a
+    `threshold` of Jaccard similarity the bands and rows are those, of at most `num_perm` values, that err least about
+    it. Defaults with a judge are 16 bands of 4 rows over 3 words, without 14 of 8 over 5. Stages behind it must keep
+    each record.
     """
     check_text(name, "name", name)
     if type(near) is not bool:
         raise PipelineError(f'stage "{name}": near is {near!r}; it must be True or False')
+    if judge not in ("words", "none"):
+        raise PipelineError(f'stage "{name}": judge is {judge!r}; it must be "words" or "none"')
+    judged = judge == "words"
+    given, defaults = (ngram, bands, rows), DEFAULTS[judged]
+    ngram, bands, rows = (default if value is None else value for value, default in zip(given, defaults, strict=True))
     check_integer(name, "ngram", ngram, 1, _NGRAM_MAX)
     if threshold is not None:
         check_number(name, "threshold", threshold, 0.05, 0.99)
@@ -351,6 +360,8 @@ def dedup(
             f"{PERMUTATIONS_MAX}"
         )
     parameters: dict[str, Any] = {"ngram": ngram, "bands": bands if near else 0, "rows": rows}
+    if near and judged:
+        parameters["rule"] = RULE
     return (
         Stage(f"{name}-keys", StageKind.TRANSFORM, f"{_MODULE}:KeyMaker", parameters, keeps=True),
         Stage(name, StageKind.STATEFUL, f"{_MODULE}:Dedup", parameters, replicas=1),

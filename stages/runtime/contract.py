@@ -177,10 +177,9 @@ class StatefulTransform(Transform):
     def recall(self, matches: Mapping[RecordName, Any]) -> None:
         """In place of `begin`: decide as these verdicts say, so that a shard can be made again."""
 
-    @property
     @abstractmethod
-    def question_bytes(self) -> int:
-        """Bytes of every `question`."""
+    def fits(self, question: bytes) -> bool:
+        """Whether bytes that another process sent may be a `question`."""
 
     @abstractmethod
     def question(self, batch: Batch) -> bytes:

@@ -26,10 +26,13 @@ from headrace.store.shards import (
     BLOCKS,
     HEADER_CHECK,
     ROLE,
+    SKETCHES_ROLE,
+    SKETCHES_SUFFIX,
     SUFFIX,
     build_tokens,
     checksum,
     merge_keys,
+    merge_sketches,
     quarantine_prefix,
     read_plain_header,
     read_shard,
@@ -112,6 +115,10 @@ def merge(source: ObjectStore, group: Group, target: ObjectStore, epoch: int) ->
     if keys:
         merged = merge_keys([(key, bytes(source.get(key))) for key in keys])
         objects.append(create_object(target, ROLE, prefix, SUFFIX, [merged]))
+    sketches = [item.key for closed in group.shards for item in closed.objects if item.role == SKETCHES_ROLE]
+    if sketches:
+        merged = merge_sketches([(key, bytes(source.get(key))) for key in sketches])
+        objects.append(create_object(target, SKETCHES_ROLE, prefix, SKETCHES_SUFFIX, [merged]))
     counts = reduce(add, (closed.counts for closed in group.shards))
     if built.tokens != counts.tokens or documents.num_rows != len(lengths):
         raise InputError(

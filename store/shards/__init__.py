@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from headrace.store.shards.object_keys import (
         FOLDERS as FOLDERS,
         KEYS_ROLE as KEYS_ROLE,
+        SKETCHES_ROLE as SKETCHES_ROLE,
         epoch_of as epoch_of,
         is_checksum as is_checksum,
         is_key as is_key,
@@ -72,6 +73,13 @@ if TYPE_CHECKING:
         verdicts_schema as verdicts_schema,
         verify_object as verify_object,
         write_parquet as write_parquet,
+    )
+    from headrace.store.shards.sketch_files import (
+        SKETCH_BYTES_MAX as SKETCH_BYTES_MAX,
+        SKETCHES_SUFFIX as SKETCHES_SUFFIX,
+        encode_sketches as encode_sketches,
+        merge_sketches as merge_sketches,
+        read_sketches as read_sketches,
     )
 else:
     __getattr__ = door(__name__)

@@ -8,6 +8,8 @@ import re
 FOLDERS = ("shards", "quarantine")
 #: The role of the object of a shard that has the keys of its kept records, where a dedup stage ran.
 KEYS_ROLE = "keys"
+#: The role of the object that has their sketches, where a judge compares them.
+SKETCHES_ROLE = "sketches"
 #: The one kind of checksum that objects have: its name before the colon, the hash of all bytes behind it.
 _CHECKSUM = re.compile(r"xxh3-128:[0-9a-f]{32}")
 _KEY = re.compile(r"(?:shards|quarantine)/([0-9]{1,18})/[0-9a-f]{32}(?:\.[a-z]+)+")

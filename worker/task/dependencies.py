@@ -29,7 +29,16 @@ from headrace.stages.runtime import (
 )
 from headrace.store import FormatError, ObjectStore, open_store
 from headrace.store.ledger import Closed, Range, StoredObject
-from headrace.store.shards import ROLE, SUFFIX, RecordName, encode_keys, read_table
+from headrace.store.shards import (
+    ROLE,
+    SKETCHES_ROLE,
+    SKETCHES_SUFFIX,
+    SUFFIX,
+    RecordName,
+    encode_keys,
+    encode_sketches,
+    read_table,
+)
 from headrace.worker.task.chain import Chain
 from headrace.worker.task.core.held import Duplicates
 from headrace.worker.task.core.ranges import Ordinals
@@ -59,7 +68,8 @@ class DuplicateDependencies:
         behind = pipeline.behind(stage.name) if stage is not None else ()
         if stage is None or sink not in {other.name for other in behind}:
             return None
-        scheme = Scheme(**{name: stage.parameters[name] for name in ("ngram", "bands", "rows")})
+        known = ("ngram", "bands", "rows", "rule")
+        scheme = Scheme(**{name: stage.parameters[name] for name in known if name in stage.parameters})
         return DuplicateDependencies(stage.name, frozenset(other.name for other in behind), scheme)
 
     def check(self, batch: Batch) -> None:
@@ -82,15 +92,21 @@ class DuplicateDependencies:
         return np.array(sorted(lost - set(ordinals_of(batch.rows.column(ROW)).tolist())), np.int64)
 
     def write_keys(self, batches: Iterable[Batch], store: ObjectStore, prefix: str) -> tuple[StoredObject, ...]:
-        """Write the keys of what is kept; nothing where nothing is."""
-        from headrace.stages.dedup import keys_of
+        """Write the keys of what is kept, and the sketches; nothing where nothing is."""
+        from headrace.stages.dedup import SKETCH, keys_of
         from headrace.stages.sinks import create_object
 
         kept = [batch for batch in batches if batch.rows.num_rows]
         if not kept:
             return ()
         parts = [(batch.fragment, ordinals_of(batch.rows.column(ROW)), keys_of(batch.rows)) for batch in kept]
-        return (create_object(store, ROLE, prefix, SUFFIX, [encode_keys(parts, self.scheme.identity())]),)
+        keys = create_object(store, ROLE, prefix, SUFFIX, [encode_keys(parts, self.scheme.identity())])
+        if not self.scheme.judged:
+            return (keys,)
+        sketches = [
+            (batch.fragment, rows, batch.rows.column(SKETCH)) for batch, (_, rows, _) in zip(kept, parts, strict=True)
+        ]
+        return keys, create_object(store, SKETCHES_ROLE, prefix, SKETCHES_SUFFIX, [encode_sketches(sketches)])
 
     def _lost_behind(self, batch: Batch, verdict: str) -> list[int]:
         lost = batch.verdicts
@@ -182,11 +198,9 @@ def decide(chain: Chain, in_flight: InFlightPage, message: pb.AskDecision) -> pb
     """What this task's dedup stage decides on a record of a solitary task; None where the question is none."""
     dedup, asked = chain.dedup, message.question
     assert dedup is not None
-    if len(asked.keys) != dedup.question_bytes:
+    if not dedup.fits(asked.keys):
         # The asker's worker may be anybody's, and this task decides for all of them.
-        logger.warning(
-            "a question of %d bytes, where keys have %d, is not answered", len(asked.keys), dedup.question_bytes
-        )
+        logger.warning("a question of %d bytes, which are no keys, is not answered", len(asked.keys))
         return None
     in_flight.take(STAGES, dedup.name, (Range(asked.fragment, asked.row, 1),), timed=True)
     match = dedup.decide(RecordName(asked.fragment, asked.row), asked.keys)

@@ -23,8 +23,11 @@ class Index:
         """A record was kept before: it holds its keys, unless another does."""
         self.held[name] = tuple(key for key in keys if self._holders.setdefault(key, name) == name)
 
-    def decide(self, fragment: bytes, rows: Sequence[int], keys: Sequence[tuple[int, ...]]) -> list[Name | None]:
-        """See `headrace.stages.dedup.core.decider.Index`."""
+    def decide(
+        self, fragment: bytes, rows: Sequence[int], keys: Sequence[tuple[int, ...]], sketches: None
+    ) -> list[Name | None]:
+        """See `headrace.stages.dedup.core.decider.Index`. A shared key decides: there is no judge."""
+        del sketches
         return [self._decide((fragment, row), mine) for row, mine in zip(rows, keys, strict=True)]
 
     def _decide(self, name: Name, keys: tuple[int, ...]) -> Name | None:
@@ -67,7 +70,7 @@ class SimulatedDecider:
         state = LedgerState()
         for number, entry in cluster.log.behind(-1):
             state.apply(number, entry)
-        for key in kept.key_files(state, self._task.epoch, self._sink, DATASET):
+        for key, _ in kept.key_files(state, self._task.epoch, self._sink, DATASET):
             for part in cluster.objects.content[key][1]:
                 for row in ordinals(part.kept, part.item.first):
                     name = part.item.fragment, row

@@ -1,7 +1,7 @@
 """The one who decides which of several duplicates is kept: the pure half of a dedup stage.
 
-It answers in the order in which batches come to it. A record that shares no key with one before it claims its keys and
-is kept; any other is a duplicate of the one that holds them. So of several duplicates the first to come is kept, and a
+It answers in the order in which batches come to it. A record that is no duplicate of one before it claims its keys and
+is kept; the index says which it is a duplicate of. So of several duplicates the first to come is kept, and a
 record that is read again has the fate that it had.
 
 A claim is soft state. What makes it lasting is the ledger: the record is closed as kept, and its keys lie beside its
@@ -42,7 +42,7 @@ TRANSITIONS: dict[tuple[DeciderState, DeciderTurn], DeciderState] = {
 class Index(Protocol):
     """What remembers: `headrace.stages.dedup.index`, or a dict in a test."""
 
-    def decide(self, fragment: bytes, rows: Any, keys: Any) -> Sequence[Any]:
+    def decide(self, fragment: bytes, rows: Any, keys: Any, sketches: Any) -> Sequence[Any]:
         """For each record None where it is kept and holds its keys now, else what it is a duplicate of."""
         ...
 
@@ -63,11 +63,12 @@ class ServiceForbidden:
 
 @dataclass(frozen=True, slots=True)
 class BatchStamped:
-    """A batch came: records `rows` `[n]` of a fragment, with their keys `[n, words]`."""
+    """A batch came: records `rows` `[n]` of a fragment, with their keys `[n, words]`, and sketches where a judge is."""
 
     fragment: bytes
     rows: Any
     keys: Any
+    sketches: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ class Decider:
             raise ValueError(f"a batch of {len(event.rows)} records before the keys of the kept are loaded")
         if self.state is DeciderState.FENCED:
             return [DropBatch()]
-        return [AnswerBatch(self._index.decide(event.fragment, event.rows, event.keys))]
+        return [AnswerBatch(self._index.decide(event.fragment, event.rows, event.keys, event.sketches))]
 
     def _turn(self, turn: DeciderTurn) -> None:
         target = TRANSITIONS.get((self.state, turn))

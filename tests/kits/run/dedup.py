@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.stages.dedup.core.scheme import Scheme
+from headrace.stages.dedup.core.scheme import DEFAULTS, Scheme
 from headrace.stages.dedup.minhash import make_keys
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.ledger.core.entries import EpochRaised, decode_entry
@@ -118,17 +118,19 @@ def fates_of(dataset: Path) -> dict[RecordName, Fate]:
 
 
 def check(dataset: Path, corpus: dict[str, str]) -> Counter[str]:
-    """Each record has one fate; what is kept shares no key; each duplicate shares one with a record that is kept."""
+    """Each record has one fate; of one module one text is kept; each duplicate shares a key with a kept record."""
     fates = fates_of(dataset)
     assert sorted(fate.id for fate in fates.values()) == sorted(corpus)
     ids = list(corpus)
-    words = make_keys(pa.array([corpus[name] for name in ids], pa.string()), Scheme()).tolist()
+    words = make_keys(pa.array([corpus[name] for name in ids], pa.string()), Scheme(*DEFAULTS[True])).tolist()
     keys = {
         name: {row[0] << 64 | row[1], *(place << 128 | word for place, word in enumerate(row[2:], 1))}
         for name, row in zip(ids, words, strict=True)
     }
     kept = {name: fate.entry for name, fate in fates.items() if fate.verdict == "kept"}
-    assert list(shared_keys((name, keys[fates[name].id]) for name in kept)) == []
+    assert list(shared_keys((name, [min(keys[fates[name].id], key=lambda key: key >> 128)]) for name in kept)) == []
+    modules = Counter(fates[name].id.partition("-")[2] or fates[name].id for name in kept)
+    assert max(modules.values()) == 1, f"kept twice: {[module for module, count in modules.items() if count > 1]}"
     leaning = [
         (fate.entry, name, RecordName.parse(fate.duplicate_of or "")) for name, fate in fates.items()
         if fate.verdict == "duplicate"

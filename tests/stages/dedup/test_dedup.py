@@ -162,7 +162,7 @@ def test_the_first_of_several_duplicates_is_kept_and_the_others_name_it() -> Non
     answer = decider.process(maker.process(batch(["a b c", long, "a  b c", f"{long} more", "d"])))
     first, second = RecordName(FRAGMENT, 0), RecordName(FRAGMENT, 1)
     assert fates(answer) == {0: None, 1: None, 2: str(first), 3: str(second), 4: None}
-    assert answer.verdicts.column("reason").to_pylist() == ["equal text", "similar text"]
+    assert answer.verdicts.column("reason").to_pylist() == ["equal text", "similar text: score 0.996, rule 1"]
     assert answer.verdicts.column("verdict").to_pylist() == ["duplicate", "duplicate"]
 
 

@@ -41,7 +41,7 @@ class Remembered:
     def __init__(self) -> None:
         self.holders: dict[int, RecordName] = {}
 
-    def decide(self, fragment: bytes, rows: list[int], keys: list[int]) -> list[RecordName | None]:
+    def decide(self, fragment: bytes, rows: list[int], keys: list[int], sketches: None) -> list[RecordName | None]:
         named = [RecordName(fragment, row) for row in rows]
         holders = [self.holders.setdefault(key, name) for name, key in zip(named, keys, strict=True)]
         return [None if holder == name else holder for name, holder in zip(named, holders, strict=True)]
