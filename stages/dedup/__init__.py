@@ -15,7 +15,12 @@ if TYPE_CHECKING:
         best_bands as best_bands,
     )
     from headrace.stages.dedup.index import KeyIndex as KeyIndex, Match as Match, compile_index as compile_index
-    from headrace.stages.dedup.minhash import Keys as Keys, compile_keys as compile_keys, make_keys as make_keys
+    from headrace.stages.dedup.minhash import (
+        Keys as Keys,
+        compile_keys as compile_keys,
+        make_keys as make_keys,
+        make_sketches as make_sketches,
+    )
     from headrace.stages.dedup.stage import KEYS as KEYS, SKETCH as SKETCH, keys_of as keys_of, matches_of as matches_of
 else:
     __getattr__ = door(__name__)

@@ -7,10 +7,10 @@ from headrace.store.ledger import LedgerState
 from headrace.store.shards import KEYS_ROLE, SKETCHES_ROLE
 
 
-def key_files(state: LedgerState, epoch: int, sink: str, uri: str, *, judged: bool = False) -> list[tuple[str, str]]:
+def key_files(state: LedgerState, epoch: int, sink: str, uri: str) -> list[tuple[str, str]]:
     """The files with the keys of what a sink has kept up to an epoch's position, and those with the sketches.
 
-    The second is "" unless `judged`. Raises PipelineError if one is missing.
+    The second is "" where no judge compared them. Raises PipelineError if a file with keys is missing.
     """
     if state.number < epoch:
         raise PipelineError(f"{uri}: the ledger ends at entry {state.number}, before epoch {epoch}: restore it")
@@ -20,11 +20,11 @@ def key_files(state: LedgerState, epoch: int, sink: str, uri: str, *, judged: bo
         if closed.sink != sink or shard.number > epoch or not closed.counts.kept:
             continue
         keys = [item.key for item in closed.objects if item.role == KEYS_ROLE]
-        sketches = [item.key for item in closed.objects if item.role == SKETCHES_ROLE] if judged else [""] * len(keys)
-        if not keys or len(keys) != len(sketches):
+        sketches = next((item.key for item in closed.objects if item.role == SKETCHES_ROLE), "")
+        if not keys:
             raise PipelineError(
                 f"{uri}: the shard of entry {shard.number} keeps {closed.counts.kept} records and has no keys of them: "
                 "it was made without deduplication; write a new dataset"
             )
-        found += zip(keys, sketches, strict=True)
+        found += [(key, sketches) for key in keys]
     return found

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.pipeline import PipelineError
 from headrace.stages.dedup.core import decider as core
 from headrace.stages.dedup.core.scheme import Scheme
 from headrace.stages.dedup.index import KeyIndex, Match, compile_index
@@ -46,6 +47,7 @@ KEYS = "__keys"
 SKETCH = "__sketch"
 #: Why a record is a duplicate. Behind `SIMILAR` stand the judge's score and rule.
 EQUAL, SIMILAR = "equal text", "similar text"
+_SCORE = re.compile(f"{SIMILAR}: score ([01])\\.([0-9]{{3}}),")
 
 
 class KeyMaker(Transform):
@@ -91,7 +93,9 @@ class Dedup(StatefulTransform):
         Raises PipelineError where a shard has no keys, FormatError where they are of another scheme, StoreError.
         """
         if store is not None:
-            for keys, sketches in key_files(fold_ledger(store), epoch, sink, store.uri, judged=self.scheme.judged):
+            for keys, sketches in key_files(fold_ledger(store), epoch, sink, store.uri):
+                if self.scheme.judged and not sketches:
+                    raise PipelineError(f"{store.uri}: no sketches lie beside {keys}: restore them")
                 reader = functools.partial(read_sketches, store, sketches)
                 twice = self.index.load(read_keys(store, keys, self.scheme.identity()), reader)
                 if twice and not self.scheme.judged:
@@ -216,7 +220,7 @@ def matches_of(verdicts: pa.Table) -> dict[RecordName, Match]:
 
 def _score_of(reason: str) -> int:
     """The judge's score in a reason, in thousandths; -1: none is there."""
-    found = re.match(f"{SIMILAR}: score ([01])\\.([0-9]{{3}}),", reason)
+    found = _SCORE.match(reason)
     return int(found[1] + found[2]) if found else -1
 
 

@@ -53,6 +53,8 @@ _TABLES = {
     "quarantine": ".parquet",
     "samples": ".samples.parquet",
 }
+#: What is merged by its own function: how a file's name ends, and the function.
+_MERGED = {ROLE: (SUFFIX, merge_keys), SKETCHES_ROLE: (SKETCHES_SUFFIX, merge_sketches)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ def groups(shards: Iterable[ClosedShard], target_bytes: int) -> Iterator[Group]:
     for shard in shards:
         closed = shard.closed
         for item in closed.objects:
-            if item.role not in ("tokens", ROLE) and item.role not in _TABLES:
+            if item.role != "tokens" and item.role not in _TABLES and item.role not in _MERGED:
                 raise InputError(f"{item.key} is of role {item.role!r}, which this Headrace cannot merge: upgrade it")
         if all(item.role != "tokens" for item in closed.objects):
             raise InputError(f"entry {shard.number} closes a shard without tokens: only shards of tokens are compacted")
@@ -111,14 +113,11 @@ def merge(source: ObjectStore, group: Group, target: ObjectStore, epoch: int) ->
     for role, table in (("documents", documents), *_sidecars(source, group)):
         at = quarantine_prefix(prefix) if role == "quarantine" else prefix
         objects.append(create_object(target, role, at, _TABLES[role], [table_to_parquet(table)]))
-    keys = [item.key for closed in group.shards for item in closed.objects if item.role == ROLE]
-    if keys:
-        merged = merge_keys([(key, bytes(source.get(key))) for key in keys])
-        objects.append(create_object(target, ROLE, prefix, SUFFIX, [merged]))
-    sketches = [item.key for closed in group.shards for item in closed.objects if item.role == SKETCHES_ROLE]
-    if sketches:
-        merged = merge_sketches([(key, bytes(source.get(key))) for key in sketches])
-        objects.append(create_object(target, SKETCHES_ROLE, prefix, SKETCHES_SUFFIX, [merged]))
+    for role, (suffix, merge_files) in _MERGED.items():
+        keys = [item.key for closed in group.shards for item in closed.objects if item.role == role]
+        if keys:
+            merged = merge_files([(key, bytes(source.get(key))) for key in keys])
+            objects.append(create_object(target, role, prefix, suffix, [merged]))
     counts = reduce(add, (closed.counts for closed in group.shards))
     if built.tokens != counts.tokens or documents.num_rows != len(lengths):
         raise InputError(

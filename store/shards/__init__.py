@@ -75,7 +75,6 @@ if TYPE_CHECKING:
         write_parquet as write_parquet,
     )
     from headrace.store.shards.sketch_files import (
-        SKETCH_BYTES_MAX as SKETCH_BYTES_MAX,
         SKETCHES_SUFFIX as SKETCHES_SUFFIX,
         encode_sketches as encode_sketches,
         merge_sketches as merge_sketches,

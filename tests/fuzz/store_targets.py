@@ -24,7 +24,7 @@ from headrace.store.ledger.core.entries import Entry
 from headrace.store.ledger.core.fold import FoldError, LedgerState
 from headrace.store.ledger.core.log_state import LogState
 from headrace.store.parquet import gate
-from headrace.store.shards import builder, header, key_files, object_keys, shard
+from headrace.store.shards import builder, header, key_files, object_keys, shard, sketch_files
 from headrace.store.shards.core import blocks
 from tests.fuzz.harness import Target
 from tests.fuzz.mutations import changed_tree, within_json, within_msgpack
@@ -316,6 +316,37 @@ def key_file_seeds() -> list[bytes]:
     return [key_files.encode_keys([(A.id, rows, words)], "s1"), orjson.dumps([facts, ["ab", "ab"], [1, 2]])]
 
 
+def run_sketch_file(data: bytes) -> object | None:
+    """The file of sketches: as it is, and with facts that are whatever the input says."""
+    found = None
+    for candidate in (data, with_sketch_facts(data)):
+        with contextlib.suppress(FormatError):
+            table = sketch_files._from_file(candidate, "it")
+            assert table.schema.names == list(sketch_files._COLUMNS)
+            found = table.column("row").to_pylist()
+    return found
+
+
+def with_sketch_facts(data: bytes) -> bytes:
+    """A file of sketches that the input names in JSON: facts, fragments, rows, sketches."""
+    try:
+        facts, fragments, rows, sketches = orjson.loads(data)
+        columns = [pa.array(fragments, pa.string()), pa.array(rows, pa.int64())]
+        columns.append(pa.array([text.encode() for text in sketches], pa.binary()))
+        table = pa.Table.from_arrays(columns, names=list(sketch_files._COLUMNS))
+    except (ValueError, TypeError, AttributeError, pa.ArrowException, OverflowError):
+        return data
+    sink = pa.BufferOutputStream()
+    pq.write_table(table.replace_schema_metadata({sketch_files._METADATA: orjson.dumps(facts)}), sink)
+    return sink.getvalue().to_pybytes()
+
+
+def sketch_file_seeds() -> list[bytes]:
+    sketches = pa.array([b"\x00ab", b"\x01abcd"], pa.binary())
+    whole = sketch_files.encode_sketches([(A.id, np.array([1, 5]), sketches)])
+    return [whole, orjson.dumps([{"format": 1}, ["ab", "ab"], [1, 2], ["\0ab", "\1abcd"]])]
+
+
 def run_parquet_head(data: bytes) -> object | None:
     """What the process that reads a footer says of it, whatever has become of that process."""
     found = None
@@ -399,6 +430,14 @@ TARGETS = [
         ("headrace.store.shards.key_files",),
         run_key_file,
         key_file_seeds,
+        mutate=within_json,
+        bytes_max=4096,
+    ),
+    Target(
+        "sketch_file",
+        ("headrace.store.shards.sketch_files",),
+        run_sketch_file,
+        sketch_file_seeds,
         mutate=within_json,
         bytes_max=4096,
     ),

@@ -80,7 +80,7 @@ def test_a_text_with_light_changes_is_a_duplicate(kind: str, size: int) -> None:
     assert sum(found == place for place, found in enumerate(named)) >= 58
 
 
-def test_of_noisy_copies_of_one_text_few_are_kept_however_many_there_are() -> None:
+def test_of_many_noisy_copies_of_one_text_few_are_kept() -> None:
     """Two of them have 58 % of their 3-grams in common, so that bands miss some."""
     original, chance = words(1, 500), random.Random(5)
     first = edited(original, chance)
