@@ -26,6 +26,7 @@ from headrace.stages.dedup import DEFAULTS, RULE, KeyIndex, Scheme, make_sketche
 BATCH = 512
 FAMILY = 1000
 WORDS_MIN = 40
+BULLET, BULLETS_MAX = "•", 5
 FRAGMENT = bytes(16)
 SCHEMES = {"judged": Scheme(*DEFAULTS[True], RULE), "bands alone": Scheme(*DEFAULTS[False])}
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
@@ -47,15 +48,27 @@ class Maker:
 
     def __init__(self, documents: Sequence[str], seed: int) -> None:
         self.chance = random.Random(seed)
-        self._documents = [document.split() for document in documents]
+        # Without the lists of links that many pages of a manual have in common.
+        self._documents = [document.split() for document in documents if document.count(BULLET) < BULLETS_MAX]
         self._documents = [words for words in self._documents if len(words) > 700]
-        self._vocabulary = [word for words in self._documents[:200] for word in words]
+        self._vocabulary = [word for words in self._documents[:200] for word in words if word.isalpha()]
+        self._taken = dict[int, int]()
 
     def span(self, count: int) -> str:
         """So many words in a row of a document."""
         words = self.chance.choice(self._documents)
         at = self.chance.randrange(len(words) - count)
         return " ".join(words[at : at + count])
+
+    def own(self, count: int) -> str:
+        """So many words in a row that no other record has."""
+        while True:
+            number = self.chance.randrange(len(self._documents))
+            # Many documents begin alike.
+            at = self._taken.get(number, 200)
+            if at + count <= len(self._documents[number]):
+                self._taken[number] = at + count
+                return " ".join(self._documents[number][at : at + count])
 
     def words(self, count: int) -> str:
         """So many words of the corpus, drawn one by one."""
@@ -72,10 +85,10 @@ class Maker:
             "calls, 4 of 12 schemas, 10 own behind each": lambda: " ".join(
                 f"{schema} {self.words(10)}" for schema in chance.sample(schemas, 4)
             ),
-            "forms of 400 words, 80 own": lambda: f"{form} {self.span(80)}",
+            "forms of 400 words, 80 own": lambda: f"{form} {self.own(80)}",
             "forms of 8 parts, 3 own behind each": lambda: " ".join(f"{part} {self.words(3)}" for part in parts),
             "licences of 170 words, name and year, 60 own": lambda: (
-                f"Copyright (c) {year()} {self.words(3)}\n{licence}\n{self.span(60)}"
+                f"Copyright (c) {year()} {self.words(3)}\n{licence}\n{self.words(60)}"
             ),
             "licences of 600 words, name and year": lambda: f"Copyright (c) {year()} {self.words(2)}\n{long}",
             "logs of 1, 5 or 20 lines": lambda: "\n".join(self._line() for _ in range(chance.choice([1, 5, 20]))),
@@ -110,15 +123,16 @@ class Maker:
 def measure(documents: Sequence[str], count: int, seed: int) -> dict[str, dict[str, dict[str, float]]]:
     """For each scheme the share kept of each family, and the share removed of each kind of copy."""
     answer: dict[str, dict[str, dict[str, float]]] = {}
+    several = [text for text in documents if len(text.split()) >= WORDS_MIN]
+    alone = [text for text, only in zip(several, kept(several, SCHEMES["judged"]), strict=True) if only]
     for name, scheme in SCHEMES.items():
-        maker = Maker(documents, seed)
+        maker = Maker(alone, seed)
         families = {
             family: float(np.mean(kept([make() for _ in range(FAMILY)], scheme)))
             for family, make in maker.families().items()
         }
-        long = [text for text in documents if len(text.split()) >= WORDS_MIN]
-        maker.chance.shuffle(long)
-        originals = [text for text, alone in zip(long, kept(long, scheme), strict=True) if alone][:count]
+        texts = maker.chance.sample(alone, len(alone))
+        originals = [text for text, only in zip(texts, kept(texts, scheme), strict=True) if only][:count]
         removed: dict[str, float] = {}
         for kind, change in maker.copies().items():
             index = KeyIndex(scheme)

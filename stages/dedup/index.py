@@ -233,7 +233,7 @@ NOBODY = -1
 #: In place of a score: the whole text is the same, and: a shared band decided.
 EQUAL_TEXT, UNJUDGED = -2, -1
 #: Records that one is compared with.
-CANDIDATES_MAX = 6
+CANDIDATES_MAX = 16
 _NO_BYTES = np.zeros(1, np.uint8)
 #: Which cannot be written, as what comes from Arrow: the loops are compiled once.
 _NO_SKETCHES = np.frombuffer(bytes(1), np.uint8)
@@ -310,7 +310,7 @@ def decide(at: int, mine: Any, tables: Any, bits: Any, records: Any, judging: An
             if missing >= 0:
                 return at, count, taken_texts, taken_bands, missing, used
         else:
-            found, score = _first_holder(keys, at, bands, bits[1], released, 0), UNJUDGED
+            found, score = _first_holder(keys, at, bands, bits[1], released), UNJUDGED
         answers[at], scores[at] = found, score
         if found < 0:
             fragments[count], ordinals[count], released[count] = fragment, rows[at], False
@@ -334,18 +334,23 @@ def decide(at: int, mine: Any, tables: Any, bits: Any, records: Any, judging: An
 
 @compiled
 def _judge(at: int, mine: Any, bands: Any, bits: int, released: Any, judging: Any) -> Any:
-    """Compare a record with those that share a band with it, the first kept first, at most CANDIDATES_MAX.
+    """Compare a record with those that share most bands with it, of equals the first kept, at most CANDIDATES_MAX.
 
     Returns the one that it is a duplicate of, or NOBODY; what of it that one has, in thousandths; the head of those of
     whose form it is, or NOBODY; and the record whose sketch is missing, or NOBODY.
     """
     keys, _, _, sketches, offsets = mine
     _, arena, begins, ends, heads, _, room = judging
-    head, last = NOBODY, NOBODY
-    for _ in range(CANDIDATES_MAX):
-        holder = _first_holder(keys, at, bands, bits, released, last + 1)
-        if holder < 0:
-            break
+    head = NOBODY
+    holders, times = room[10], room[11]
+    found = _count_holders(keys, at, bands, bits, released, holders, times)
+    for _ in range(min(found, CANDIDATES_MAX)):
+        best = 0
+        for place in range(1, found):
+            more = times[place] - times[best]
+            if more > 0 or (more == 0 and holders[place] < holders[best]):
+                best = place
+        holder, times[best] = holders[best], -1
         if ends[holder] == ELSEWHERE:
             return NOBODY, 0, NOBODY, holder
         form = int(heads[holder])
@@ -358,18 +363,37 @@ def _judge(at: int, mine: Any, bands: Any, bits: int, released: Any, judging: An
             return holder, np.int64(1000 * score), NOBODY, NOBODY
         if relative and head < 0:
             head = int(form if form >= 0 else holder)
-        last = holder
     return NOBODY, 0, head, NOBODY
 
 
 @compiled
-def _first_holder(keys: Any, place: int, bands: Any, bits: int, released: Any, least: int) -> int:
-    """Of the records from number `least` on that share a band, the one that was kept first."""
+def _count_holders(keys: Any, at: int, bands: Any, bits: int, released: Any, holders: Any, times: Any) -> int:
+    """Put the records that share a band into `holders`, and how many each shares into `times`; how many there are."""
+    found = 0
+    for word in range(2, keys.shape[1]):
+        holder = NOBODY
+        if keys[at, word] != 0:
+            holder = _holder(bands, bits, keys[at, word], np.uint64(word), released)
+        place = 0
+        while place < found and holders[place] != holder:
+            place += 1
+        if holder < 0 or (place == found and found == len(holders)):
+            continue
+        if place == found:
+            holders[found], times[found] = holder, 0
+            found += 1
+        times[place] += 1
+    return found
+
+
+@compiled
+def _first_holder(keys: Any, place: int, bands: Any, bits: int, released: Any) -> int:
+    """Of the records that share a band, the one that was kept first."""
     first = NOBODY
     for word in range(2, keys.shape[1]):
         if keys[place, word] != 0:
             holder = _holder(bands, bits, keys[place, word], np.uint64(word), released)
-            if holder >= least and (first < 0 or holder < first):
+            if holder >= 0 and (first < 0 or holder < first):
                 first = holder
     return first
 

@@ -6,7 +6,8 @@ Bands nominate generously; this decides strictly. It asks what would be lost wit
 2. At most EDITS_MAX of its words are single edits; a text of fewer than some 20 words may have none.
 3. Where both have a run of their own at the same place, text was replaced: at most REPLACED_MAX of what they share.
 4. A place of the kept record where its relatives (records that were compared with it) differ each in its own way is a
-   slot of a form. Whoever fills a slot otherwise is no duplicate, however little that is.
+   slot of a form. A record that fills a slot otherwise is no duplicate, however little that is, unless it has as many
+   edits elsewhere.
 
 A sketch holds each word of a text as 16 bits, in order; of a text of more than WORDS_MAX words, 3-grams of words as 32
 bits, of which the share 2^-level is sampled by their hash, so that two texts sample alike. So the two are aligned as
@@ -30,11 +31,11 @@ LEVEL_MAX = 31
 #: Bytes of a sketch: its level, and two a word or four a sample.
 SKETCH_BYTES_MAX = 1 + max(2 * WORDS_MAX, 4 * SAMPLES_MAX)
 #: What a record may add in runs, have edited, and have replaced, each as a share.
-ADDED_MAX = 0.45
-EDITS_MAX = 0.15
+ADDED_MAX = 0.5
+EDITS_MAX = 0.17
 REPLACED_MAX = 0.05
 #: What of EDITS_MAX a short text lacks, in words: one of SHORT_WORDS / EDITS_MAX words may have no edit.
-SHORT_WORDS = 1.5
+SHORT_WORDS = 1.0
 #: The share of the shorter of both that both must have.
 SHARED_MIN = 0.75
 #: A run is at least so many words, or samples, that the other lacks.
@@ -43,11 +44,15 @@ RUN_SAMPLES = 8
 #: A gap of at most so many words is aligned word by word.
 GAP_WORDS = 8
 #: Relatives from which on two words, and one, show a slot; and what of the relatives may agree at a slot.
-RELATIVES_MIN = 4
-RELATIVES_ONE = 8
+RELATIVES_MIN = 3
+RELATIVES_ONE = 6
 SLOT_SHARE = 8
+#: Slots must be filled otherwise so many times as often as other places are edited: else the record is a noisy copy.
+NOISE_TIMES = 3
 #: The share of a record that must fill slots which the kept record leaves empty.
 FILLED_MIN = 0.1
+#: Kept records of those that share a band which are looked at.
+HOLDERS_MAX = 64
 #: Relatives at which counts are halved.
 RELATIVES_MAX = 60_000
 #: Slots of the hash table of 3-grams: a power of two, twice as many as a sketch has words.
@@ -64,7 +69,7 @@ _HAD, _LAST, _AGREED, _BEFORE = 0, 1, 2, 3
 
 
 def make_room(states: int = STATES) -> tuple[Any, ...]:
-    """What the loops write into: both records, where each stands in the other, and what relatives showed."""
+    """What the loops write into: two records, where each stands in the other, what relatives showed, candidates."""
     return (
         np.zeros(WORDS_MAX, np.uint32),
         np.zeros(WORDS_MAX, np.uint32),
@@ -76,6 +81,8 @@ def make_room(states: int = STATES) -> tuple[Any, ...]:
         np.full(states, -1, np.int64),
         np.zeros((states, 2), np.int64),
         np.zeros((states, 4, WORDS_MAX + 1), np.uint16),
+        np.zeros(HOLDERS_MAX, np.int64),
+        np.zeros(HOLDERS_MAX, np.int64),
     )
 
 
@@ -276,7 +283,7 @@ def weigh(
     for place in range(n):
         shared += to_two[place] >= 0
     relative = shared >= SHARED_MIN * min(n, m)
-    added, edits, replaced, slots, filled = 0, 0, 0, 0, 0
+    added, edits, replaced, slots, filled, cut = 0, 0, 0, 0, 0, False
     for at in range(-1, n):
         if at >= 0 and to_two[at] < 0:
             continue
@@ -293,7 +300,8 @@ def weigh(
         else:
             edits += mine
         filler = _filler(one, at + 1, mine)
-        slots += _slots_filled(filler, low, theirs, relatives, kept) if mine else 0
+        slots += _slots_open(filler, low, theirs, relatives, kept)
+        cut = mine == 1 and at + 1 + mine == n
         if learn and relative:
             _learn_gap(filler, low, theirs, kept)
             kept[_BEFORE, low] += mine >= run > theirs
@@ -307,7 +315,14 @@ def weigh(
     allowed = max(0.0, EDITS_MAX - (SHORT_WORDS / max(1, n) if words else 0.0))
     duplicate = relative and added <= ADDED_MAX * n and edited <= allowed and replaced <= REPLACED_MAX * shared
     if relatives >= RELATIVES_MIN:
-        duplicate = duplicate and slots < (1 if relatives >= RELATIVES_ONE else 2) and filled < FILLED_MIN * n
+        # A last word that was cut off fills nothing.
+        slots = min(slots, added + edits - cut)
+        empty = 0
+        for place in range(m):
+            empty += _is_slot(place, relatives, kept)
+        noise = max(0, edits - slots) / max(1, m - empty)
+        other = slots >= (1 if relatives >= RELATIVES_ONE else 2) and slots > NOISE_TIMES * noise * empty
+        duplicate = duplicate and not other and filled < FILLED_MIN * n
     return duplicate, score, relative
 
 
@@ -321,13 +336,18 @@ def _filler(one: Any, first: int, mine: int) -> Any:
 
 
 @compiled
-def _slots_filled(filler: Any, low: int, theirs: int, relatives: int, kept: Any) -> int:
-    """Places of the kept record in a gap that are slots, where the last relative had something else."""
+def _slots_open(filler: Any, low: int, theirs: int, relatives: int, kept: Any) -> int:
+    """Slots of the kept record in a gap, where the last relative had something else than this record."""
     found = 0
     for place in range(low, low + theirs):
-        seldom = kept[_HAD, place] * SLOT_SHARE <= relatives and kept[_AGREED, place] * SLOT_SHARE <= relatives
-        found += seldom and kept[_LAST, place] != filler
+        found += _is_slot(place, relatives, kept) and kept[_LAST, place] != filler
     return found
+
+
+@compiled
+def _is_slot(place: int, relatives: int, kept: Any) -> bool:
+    """Whether few relatives have what stands in a place, and few of the others agree on what else does."""
+    return kept[_HAD, place] * SLOT_SHARE <= relatives and kept[_AGREED, place] * SLOT_SHARE <= relatives
 
 
 @compiled
@@ -345,7 +365,7 @@ def compare(mine: Any, theirs: Any, heads: Any, number: int, head: int, room: An
     A sketch is (bytes, start, end). `heads` is the sketch of record `head`, of whose form `number` is known to be; it
     is empty where there is none. What the relatives of the head showed then holds for `number` too.
     """
-    one, two, to_two, to_one, firsts, nexts, costs, tags, counts, states = room
+    one, two, to_two, to_one, firsts, nexts, costs, tags, counts, states, _, _ = room
     place = number & (STATES - 1)
     known = tags[place] == number
     if not known:
@@ -375,7 +395,7 @@ def compare(mine: Any, theirs: Any, heads: Any, number: int, head: int, room: An
 @compiled
 def _begin(place: int, theirs: Any, heads: Any, number: int, head: int, room: Any) -> None:
     """Begin to remember the relatives of a kept record, with what those of its head showed."""
-    one, two, to_two, to_one, firsts, nexts, costs, tags, counts, states = room
+    one, two, to_two, to_one, firsts, nexts, costs, tags, counts, states, _, _ = room
     data, start, end = theirs
     other, begin, stop = heads
     counts[place, 0], counts[place, 1], tags[place] = 0, 0, number

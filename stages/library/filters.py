@@ -336,7 +336,7 @@ def dedup(
     where they share one of `bands` bands of `rows` MinHash values each over shingles of `ngram` words. The judge
     "words" compares their words (docs/guide/dedup.md), and "none" takes each candidate for a duplicate. With a
     `threshold` of Jaccard similarity the bands and rows are those, of at most `num_perm` values, that err least about
-    it. Defaults with a judge are 16 bands of 4 rows over 3 words, without 14 of 8 over 5. Stages behind it must keep
+    it. Defaults with a judge are 20 bands of 4 rows over 3 words, without 14 of 8 over 5. Stages behind it must keep
     each record.
     """
     check_text(name, "name", name)
