@@ -347,7 +347,7 @@ def _slots_open(filler: Any, low: int, theirs: int, relatives: int, kept: Any) -
 @compiled
 def _is_slot(place: int, relatives: int, kept: Any) -> bool:
     """Whether few relatives have what stands in a place, and few of the others agree on what else does."""
-    return kept[_HAD, place] * SLOT_SHARE <= relatives and kept[_AGREED, place] * SLOT_SHARE <= relatives
+    return bool(kept[_HAD, place] * SLOT_SHARE <= relatives and kept[_AGREED, place] * SLOT_SHARE <= relatives)
 
 
 @compiled
