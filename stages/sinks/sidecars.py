@@ -143,6 +143,10 @@ def lost_of(batch: Batch) -> dict[str, Any]:
     return {**{name: verdicts.column(name) for name in verdicts.schema.names}, "duplicate_of": _names(verdicts)}
 
 
+#: Arrow looks for a module of dates wherever it has to find out the type of a value.
+_BETWEEN = pa.scalar("#", pa.string())
+
+
 def _names(verdicts: pa.RecordBatch) -> pa.Array[Any]:
     """The records that duplicates name, as text (`headrace.store.shards.RecordName`)."""
     fragments: Any = verdicts.column("named_fragment").dictionary_encode()
@@ -150,7 +154,7 @@ def _names(verdicts: pa.RecordBatch) -> pa.Array[Any]:
         return pa.nulls(verdicts.num_rows, pa.string())
     texts = pa.array([fragment.hex() for fragment in fragments.dictionary.to_pylist()], pa.string())
     rows: Any = verdicts.column("named_row").cast(pa.string())
-    names: pa.Array[Any] = pc.binary_join_element_wise(texts.take(fragments.indices), rows, "#")
+    names: pa.Array[Any] = pc.binary_join_element_wise(texts.take(fragments.indices), rows, _BETWEEN)
     return names
 
 

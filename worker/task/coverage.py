@@ -46,12 +46,12 @@ def fates(batch: Batch) -> npt.NDArray[np.bool_]:
     return mask
 
 
-def part(batch: Batch, item: Range) -> Batch:
-    """The records of `item` alone; the batch itself where that is all of it."""
-    if item.first == batch.first and item.count == batch.count:
+def part(batch: Batch, item: Range, held: Mask | None = None) -> Batch:
+    """The records of `item` alone, those of them that `held` has; the batch itself where that is all of it."""
+    if held is None and item.first == batch.first and item.count == batch.count:
         return batch
     inside = np.zeros(batch.count, np.bool_)
-    inside[item.first - batch.first : item.end - batch.first] = True
+    inside[item.first - batch.first : item.end - batch.first] = True if held is None else held
     return parted(batch, item, inside)
 
 
@@ -60,8 +60,9 @@ def parted(batch: Batch, item: Range, inside: Mask) -> Batch:
 
     What stages counted stays with the kept rows, if all of them stay together.
     """
-    rows, verdicts = batch.rows, batch.verdicts
-    kept, lost = (inside[ordinals_of(column) - batch.first] for column in (rows.column(ROW), verdicts.column("row")))
+    kept, lost = (
+        inside[ordinals_of(column) - batch.first] for column in (batch.rows.column(ROW), batch.verdicts.column("row"))
+    )
     whole = bool(len(kept)) and bool(kept.all())
     return replace(
         batch,
@@ -69,8 +70,8 @@ def parted(batch: Batch, item: Range, inside: Mask) -> Batch:
         count=item.count,
         offset=item.offset,
         length=item.length,
-        rows=rows if whole else rows.filter(pa.array(kept)),
-        verdicts=verdicts.filter(pa.array(lost)),
+        rows=batch.rows if whole else batch.rows.filter(pa.array(kept)),
+        verdicts=batch.verdicts.filter(pa.array(lost)),
         edits=batch.edits if whole else {},
         counters=batch.counters if whole else {},
     )

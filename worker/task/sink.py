@@ -13,10 +13,20 @@ from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 import numpy as np
+import pyarrow as pa
 
 from headrace.daemon import OneThread, about
 from headrace.protos import codec, control_pb2 as pb
-from headrace.stages.runtime import QUARANTINED, Batch, Sink, WrittenShard, give_back, join_verdicts
+from headrace.stages.runtime import (
+    QUARANTINED,
+    Batch,
+    Sink,
+    WrittenShard,
+    give_back,
+    join_verdicts,
+    no_verdicts,
+    ordinals_of,
+)
 from headrace.store import ObjectStore, StoreStalled
 from headrace.store.ledger import Range
 from headrace.worker.task.chain import StageStatistics, Watch
@@ -24,7 +34,7 @@ from headrace.worker.task.core import held
 from headrace.worker.task.core.held import Duplicates
 from headrace.worker.task.core.ranges import Columns, Ordinals, columns_of, runs
 from headrace.worker.task.core.sink import SealAsked, SealPolicy, ShardStalled, TimePassed
-from headrace.worker.task.coverage import Mask, fates, join, ordinals_in, parted
+from headrace.worker.task.coverage import Mask, fates, join, ordinals_in, part
 from headrace.worker.task.dependencies import NO_DUPLICATES, DuplicateDependencies, duplicates_of
 from headrace.worker.task.in_flight import RANGES_MAX, STAGES, WRITER, InFlightPage
 from headrace.worker.task.merge import apart, ranges_of
@@ -55,34 +65,40 @@ class SinkBatch:
         return SinkBatch(item, batch, mask, None, duplicates_of(batch), dependencies.released(batch))
 
     def cut(self, ranges: Columns) -> list[SinkBatch]:
-        """See `Holdable`: what is left in one batch. No kept row is copied where none is cut away."""
+        """See `Holdable`: what is left in one batch, whose tables `laid_out` cuts.
+
+        What keeps no row waits: its tables are cut at once, so that it holds nothing else in memory.
+        """
         inside = _mask_of(ranges, self.item)
         inside = inside if self.held is None else inside & self.held
         places = np.flatnonzero(inside)
         if len(places) in (0, self.records):
             return [self] if len(places) else []
         low, high = int(places[0]), int(places[-1]) + 1
-        item = Range(self.item.fragment, self.item.first + low, high - low)
         whole = len(places) == high - low
-        if len(ranges) == 1 and whole:
-            item = replace(item, offset=int(ranges[0, 2]), length=int(ranges[0, 3]))
-        names = self.names
-        mine = inside[names.rows - self.item.first]
-        return [
-            SinkBatch(
-                item,
-                parted(self.batch, item, inside),
-                self.mask[low:high] & inside[low:high],
-                None if whole else inside[low:high],
-                replace(names, rows=names.rows[mine], numbers=names.numbers[mine], targets=names.targets[mine]),
-                self.released[inside[self.released - self.item.first]],
-            )
-        ]
+        bytes_of = (int(ranges[0, 2]), int(ranges[0, 3])) if whole and len(ranges) == 1 else (-1, -1)
+        item = Range(self.item.fragment, self.item.first + low, high - low, *bytes_of)
+        kept = self.mask & inside
+        batch = self.batch if (kept == self.mask).all() and kept.any() else part(self.batch, item, inside[low:high])
+        mine = inside[self.names.rows - self.item.first]
+        named = self.names
+        names = Duplicates(named.rows[mine], named.numbers[mine], named.targets[mine], named.fragments)
+        released = self.released[inside[self.released - self.item.first]] if len(self.released) else self.released
+        held = None if whole else inside[low:high]
+        return [SinkBatch(item, batch, kept[low:high], held, names, released)]
 
     @property
     def records(self) -> int:
         """How many records it has."""
         return self.item.count if self.held is None else int(np.count_nonzero(self.held))
+
+    def covers(self, rows: Ordinals) -> Mask:
+        """Which of these records it has."""
+        places = rows - self.item.first
+        inside = (places >= 0) & (places < self.item.count)
+        if self.held is not None:
+            inside[inside] = self.held[places[inside]]
+        return inside
 
     def ranges(self) -> Columns:
         """Its records as ranges."""
@@ -157,7 +173,8 @@ class TaskSink:
         whole = SinkBatch.of(batch, mask, self._dependencies)
         doubtful = _quarantined(batch) if self.core.doubtful else 0
         for item in self.core.missing(whole.item):
-            (fresh,) = whole.cut(np.array([(item.first, item.end, item.offset, item.length)], np.int64))
+            place = np.array([(item.first, item.end, item.offset, item.length)], np.int64)
+            fresh = whole if item is whole.item else whole.cut(place)[0]
             spilled, sizes = self._shelved(fresh.batch, (item,))
             self.do(held.BatchHeld(replace(fresh, batch=spilled), *sizes, min(item.count, doubtful)))
 
@@ -293,8 +310,8 @@ class TaskSink:
 def _mask_of(ranges: Columns, item: Range) -> Mask:
     """Which records of `item` lie in these ranges, all of which lie in it."""
     steps = np.zeros(item.count + 1, np.int8)
-    np.add.at(steps, ranges[:, 0] - item.first, 1)
-    np.add.at(steps, ranges[:, 1] - item.first, -1)
+    steps[ranges[:, 0] - item.first] = 1
+    steps[ranges[:, 1] - item.first] -= 1
     return np.cumsum(steps[:-1], dtype=np.int8).view(np.bool_)
 
 
@@ -308,9 +325,9 @@ def _ranges_of(batches: Sequence[SinkBatch]) -> Iterator[Range]:
 
 
 def laid_out(held: Sequence[SinkBatch]) -> list[Batch]:
-    """What a sink writes: the batches of a fragment one behind the other, none between two records of another.
+    """What a sink writes, in the order of each fragment's records. A batch costs a sink more than a verdict does.
 
-    Neighbours without kept rows are one: a sink's work for a batch is more than for its verdicts.
+    So the verdicts of a fragment are one batch, behind the kept rows.
     """
     found: dict[bytes, list[SinkBatch]] = {}
     for batch in sorted(held, key=lambda batch: batch.item.first):
@@ -319,10 +336,35 @@ def laid_out(held: Sequence[SinkBatch]) -> list[Batch]:
     for batches in found.values():
         if any(one.item.end > other.item.first for one, other in itertools.pairwise(batches)):
             batches = _in_turn(batches)
-        for bare, group in itertools.groupby((batch.batch for batch in batches), _is_bare):
-            alike = list(group)
-            laid += [_one_of(alike)] if bare else alike
+        laid += _of_fragment(batches)
     return laid
+
+
+def _of_fragment(batches: Sequence[SinkBatch]) -> list[Batch]:
+    if len(batches) == 1 and batches[0].held is None and batches[0].item.count == batches[0].batch.count:
+        return [batches[0].batch]
+    tables = [(batch, batch.batch.verdicts) for batch in batches if batch.batch.verdicts.num_rows]
+    if any(table.column("part").null_count < table.num_rows for _, table in tables):
+        # What became of a record that was split follows from its rows and its verdicts.
+        return [part(batch.batch, batch.item, batch.held) for batch in batches]
+    laid = [
+        _at(batch.item, replace(batch.batch, verdicts=no_verdicts()))
+        for batch in batches
+        if batch.batch.rows.num_rows or batch.batch.edits or batch.batch.counters
+    ]
+    if tables:
+        inside = pa.array(np.concatenate([batch.covers(ordinals_of(table.column("row"))) for batch, table in tables]))
+        verdicts = join_verdicts(*pa.Table.from_batches([table for _, table in tables]).filter(inside).to_batches())
+        first, end = batches[0].item.first, batches[-1].item.end
+        one = batches[0].batch
+        rows = one.rows.filter(pa.array(np.zeros(one.rows.num_rows, np.bool_)))
+        whole = replace(one, rows=rows, verdicts=verdicts, edits={}, counters={})
+        laid.append(_at(Range(one.fragment, first, end - first), whole))
+    return laid
+
+
+def _at(item: Range, batch: Batch) -> Batch:
+    return replace(batch, first=item.first, count=item.count, offset=item.offset, length=item.length)
 
 
 def _in_turn(batches: Sequence[SinkBatch]) -> list[SinkBatch]:
@@ -336,18 +378,6 @@ def _in_turn(batches: Sequence[SinkBatch]) -> list[SinkBatch]:
     return [
         part for low, high in itertools.pairwise(edges) for part in batches[int(owners[low])].cut(columns[low:high])
     ]
-
-
-def _is_bare(batch: Batch) -> bool:
-    return not (batch.rows.num_rows or batch.edits or batch.counters)
-
-
-def _one_of(batches: Sequence[Batch]) -> Batch:
-    first, last = batches[0], batches[-1]
-    if first is last:
-        return first
-    verdicts = join_verdicts(*(batch.verdicts for batch in batches))
-    return replace(first, count=last.first + last.count - first.first, offset=-1, length=-1, verdicts=verdicts)
 
 
 def _bytes_of(batch: Batch) -> int:

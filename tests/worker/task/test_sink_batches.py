@@ -58,7 +58,7 @@ def test_a_batch_that_loses_only_verdicts_keeps_its_rows() -> None:
     whole = held(5, "kdkdf")
     (left,) = cut(whole, 5, 7, 9)
     assert left.batch.rows is whole.batch.rows
-    assert records([left.batch]) == [(5, "k"), (7, "k"), (9, "l")]
+    assert records(laid_out([left])) == [(5, "k"), (7, "k"), (9, "l")]
     assert (left.batch.edits, left.kept_rows().tolist(), left.names.rows.tolist()) == ({"upper": 1}, [5, 7], [])
 
 
@@ -80,15 +80,25 @@ def test_a_batch_that_is_asked_for_whole_is_not_cut() -> None:
 def test_interleaved_batches_are_laid_out_in_turn() -> None:
     (outer,) = cut(held(0, "dkdkd"), 0, 2, 4)
     (inner,) = cut(held(0, "dkdkd"), 1, 3)
-    laid = laid_out([inner, outer])
-    assert records(laid) == [(0, "l"), (1, "k"), (2, "l"), (3, "k"), (4, "l")]
-    assert [item.first for item in laid] == [0, 1, 2, 3, 4]
+    (split,) = cut(held(0, "kdkdk"), 0, 2, 4)
+    assert records(laid_out([inner, outer])) == [(1, "k"), (3, "k"), (0, "l"), (2, "l"), (4, "l")]
+    assert records(laid_out([split, inner])) == [(row, "k") for row in range(5)]
 
 
-def test_neighbours_without_kept_rows_are_written_as_one() -> None:
-    first, second = (replace(held(at, "ddd"), batch=replace(batch(at, "ddd"), edits={})) for at in (0, 3))
-    (bare,) = laid_out([second, first])
-    assert (bare.first, bare.count, records([bare])) == (0, 6, [(row, "l") for row in range(6)])
+def test_the_verdicts_of_a_fragment_are_one_batch() -> None:
+    *kept, lost = laid_out([held(3, "dfd"), held(0, "kdk")])
+    assert [(item.first, item.count, item.verdicts.num_rows) for item in kept] == [(0, 3, 0), (3, 3, 0)]
+    assert (lost.first, lost.count, records([lost])) == (0, 6, [(row, "l") for row in (1, 3, 4, 5)])
+
+
+def test_what_became_of_the_parts_of_a_record_stays_together() -> None:
+    whole = held(0, "kd")
+    parts = whole.batch.verdicts.set_column(1, "part", pa.array([0], pa.int32()))
+    split = replace(whole, batch=replace(whole.batch, verdicts=parts))
+    assert [(item.rows.num_rows, item.verdicts.num_rows) for item in laid_out([held(2, "kd"), split])] == [
+        (1, 1),
+        (1, 1),
+    ]
 
 
 def test_batches_of_two_fragments_are_not_laid_out_together() -> None:

@@ -175,6 +175,8 @@ class HeldBatches(Generic[B, R]):
         self._gathered: list[B] = []
         self._shards: dict[int, list[B]] = {}
         self._results: dict[int, R] = {}
+        #: What the duplicates of a shard name that it does not keep itself.
+        self._needs: dict[int, Records] = {}
 
     @property
     def accepts(self) -> bool:
@@ -251,6 +253,7 @@ class HeldBatches(Generic[B, R]):
         asked = self._gathering.asks(event.shard)
         commands = self._gathering.handle(sink.NeedsAnswered(event.shard, waiting, void), now)
         if asked:
+            self._needs[event.shard] = _without(_without(self._needs.get(event.shard, ()), event.open), event.gone)
             for command in commands:
                 waiting = waiting.minus(command.ranges) if isinstance(command, sink.LetGo) else waiting
             self._gathered += _cut(held, waiting)
@@ -267,7 +270,8 @@ class HeldBatches(Generic[B, R]):
                     batches = self._take(command.shard, command.ranges)
                     commands.append(WriteBatches(command.shard, tuple(batches), command.reason))
                 case sink.AskNeeds():
-                    if records := needs(self._take(command.shard, command.ranges)):
+                    records = self._needs[command.shard] = needs(self._take(command.shard, command.ranges))
+                    if records:
                         commands.append(AskDependencies(command.shard, records))
                     else:
                         commands += self._drive(sink.NeedsAnswered(command.shard), now)
@@ -277,17 +281,21 @@ class HeldBatches(Generic[B, R]):
                     commands.append(ReportLetGo(command.ranges))
                 case sink.RenewShard():
                     self._shards[command.into] = self._shards.pop(command.shard)
-                    self._results.pop(command.shard, None)
+                    self._forget(command.shard)
                 case sink.ReleaseShard():
                     self._shards.pop(command.shard, None)
-                    self._results.pop(command.shard, None)
+                    self._forget(command.shard)
                 case _:
                     assert_never(command)
         return commands
 
+    def _forget(self, shard: int) -> None:
+        self._results.pop(shard, None)
+        self._needs.pop(shard, None)
+
     def _proposal(self, shard: int) -> ProposeBatches[B, R]:
         batches = tuple(self._shards[shard])
-        tied = (needs(batches), released(batches)) if self._dependent else ((), ())
+        tied = (self._needs.get(shard, ()), released(batches)) if self._dependent else ((), ())
         return ProposeBatches(shard, batches, self._results[shard], *tied)
 
     def _take(self, shard: int, ranges: Ranges) -> list[B]:
@@ -306,7 +314,16 @@ def needs(batches: Iterable[Holdable]) -> Records:
     named = _names([batch.duplicate_names() for batch in held], lambda name: numbers.setdefault(name, len(numbers)))
     mine = [batch for batch in held if batch.item.fragment in numbers]
     kept = [_keys(numbers[batch.item.fragment], batch.kept_rows()) for batch in mine]
-    return _records(np.setdiff1d(named, _joined(kept)), numbers)
+    return _records(np.setdiff1d(np.unique(named), _joined(kept), assume_unique=True), numbers)
+
+
+def _without(records: Records, others: Records) -> Records:
+    """What is left of these records without others."""
+    gone: dict[bytes, set[int]] = {}
+    for fragment, rows in others:
+        gone.setdefault(fragment, set()).update(rows)
+    left = ((name, tuple(row for row in rows if row not in gone.get(name, ()))) for name, rows in records)
+    return tuple((name, rows) for name, rows in left if rows) if gone else records
 
 
 def released(batches: Iterable[Holdable]) -> Records:
@@ -336,11 +353,9 @@ def dependents(batches: Iterable[Holdable], records: Records) -> Ranges:
 
 def _names(columns: Iterable[Duplicates], number: Callable[[bytes], int]) -> Ordinals:
     """The keys of the records that all these duplicates name."""
-    return _joined(
-        _keys(np.array([number(name) for name in mine.fragments], np.int64)[mine.numbers], mine.targets)
-        for mine in columns
-        if len(mine.rows)
-    )
+    named = [mine for mine in columns if len(mine.rows)]
+    numbers = [np.array([number(name) for name in mine.fragments], np.int64)[mine.numbers] for mine in named]
+    return _keys(_joined(numbers), _joined(mine.targets for mine in named))
 
 
 def _keys(numbers: Ordinals | int, rows: Ordinals) -> Ordinals:
