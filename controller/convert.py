@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, assert_never
 
 from headrace.controller.core.cluster import TEXT_MAX
 from headrace.controller.core.messages import TaskEvent, dedup, messages as core
@@ -111,20 +111,22 @@ _OUTCOMES: dict[core.Outcome, Any] = {
 
 
 def to_worker(
-    command: core.Command,
+    command: core.WorkerCommand,
     term: int,
     seal: pb.SealPolicy | None = None,
     limits: pb.Limits | None = None,
     introduction: Introduction | None = None,
 ) -> pb.ToWorker | None:
-    """A command of the core for the worker that it names; None if it is none for a worker.
+    """A command of the core for the worker that it names; None for a link without an introduction.
 
     `seal` and `limits` go with the start of a task, `introduction` with a link and with a relay of one.
     """
     match command:
-        case core.MakeLink() if introduction is not None:
-            return pb.ToWorker(term=term, link=_link(command, introduction))
-        case core.OpenRelay(_, link) if introduction is not None:
+        case core.MakeLink():
+            return pb.ToWorker(term=term, link=_link(command, introduction)) if introduction is not None else None
+        case core.OpenRelay(_, link):
+            if introduction is None:
+                return None
             relay = pb.OpenRelay(link=link.link, generation=link.generation)
             relay.sender_ticket, relay.receiver_ticket = introduction.sender_knock, introduction.receiver_knock
             return pb.ToWorker(term=term, relay=relay)
@@ -152,7 +154,7 @@ def to_worker(
                 message.start.limits.CopyFrom(limits)
             return pb.ToWorker(term=term, task=message)
         case _:
-            return None
+            assert_never(command)
 
 
 def said_together(commands: Iterable[core.Command]) -> Iterator[list[core.Command]]:
@@ -169,11 +171,9 @@ def said_together(commands: Iterable[core.Command]) -> Iterator[list[core.Comman
 
 def _reader_of(command: core.Command) -> tuple[str, str, int] | None:
     """The attempt that is told to read; None for any other command."""
-    match command:
-        case core.ReadFragment():
-            return command.worker, command.task, command.attempt
-        case _:
-            return None
+    if isinstance(command, core.ReadFragment):
+        return command.worker, command.task, command.attempt
+    return None
 
 
 def add_reads(message: pb.ToWorker, commands: Iterable[core.Command]) -> None:
@@ -183,7 +183,7 @@ def add_reads(message: pb.ToWorker, commands: Iterable[core.Command]) -> None:
         _add_read(message.task.reads, command)
 
 
-def _fill(message: pb.TaskCommand, command: core.Command) -> None:
+def _fill(message: pb.TaskCommand, command: core.TaskCommand) -> None:
     match command:
         case core.StartTask():
             message.start.pipeline_json = json.dumps(command.pipeline)
@@ -222,7 +222,7 @@ def _fill(message: pb.TaskCommand, command: core.Command) -> None:
             if made.duplicate_of is not None:
                 message.decision.fragment, message.decision.row = made.duplicate_of
         case _:
-            raise TypeError(f"no task command: {type(command).__name__}")
+            assert_never(command)
 
 
 def _add_read(message: pb.ReadFragments, command: core.ReadFragment) -> None:

@@ -254,9 +254,9 @@ class Shell:
             case _:
                 self._send(command, more)
 
-    def _send(self, command: core.Command, more: Sequence[core.Command]) -> None:
+    def _send(self, command: core.WorkerCommand, more: Sequence[core.Command]) -> None:
         link = command.link if isinstance(command, core.OpenRelay) else command
-        name = link.sender if isinstance(link, core.MakeLink) else getattr(command, "task", "")
+        name = link.sender if isinstance(link, core.MakeLink) else link.task
         pipeline = name.split("/", 1)[0]
         run = self.core.runs.get(pipeline)
         introduction = None
@@ -266,7 +266,7 @@ class Shell:
         if run is not None and isinstance(command, core.StartTask):
             seal, limits = _policy(run.request.seal), _limits(run.request.limits)
         message = to_worker(command, term, seal, limits, introduction)
-        session = self.sessions.get(getattr(command, "worker", ""))
+        session = self.sessions.get(command.worker)
         if session is None or message is None:
             return
         add_reads(message, more)
@@ -303,20 +303,24 @@ class Shell:
         self.sessions.clear()
         self.progress.clear()
 
-    def _give_up(self, about: object, reason: str) -> list[core.Command]:
+    def _give_up(self, about: core.Event | core.Command, reason: str) -> list[core.Command]:
         """End the runs that an event or a command is about."""
-        log, task = getattr(about, "log", None), str(getattr(about, "task", ""))
+        log, task = None, ""
+        if isinstance(about, core.LogEvent | core.LogCommand | core.ManifestWritten | core.WriteManifest):
+            log = about.log
+        elif isinstance(about, core.TaskEvent | core.TaskCommand | core.KillTask):
+            task = about.task
         commands: list[core.Command] = []
         for name, run in self.core.runs.items():
             if run.leadership.log == log or task.partition("/")[0] == name:
                 commands += run.give_up(reason)
         return commands
 
-    def _send_off(self, event: object, error: Exception) -> None:
+    def _send_off(self, event: core.Event, error: Exception) -> None:
         """An event of no run could not be taken: refuse who asked, or part from that worker, or end."""
-        request, worker = getattr(event, "request", None), str(getattr(event, "worker", ""))
-        if request in self.requests:
-            self._execute([core.AnswerRequest(request, accepted=False, reason=in_words(error))])
+        worker = event.worker if isinstance(event, core.WorkerRegistered | core.WorkerLost) else ""
+        if isinstance(event, core.AnsweredRequest) and event.request in self.requests:
+            self._execute([core.AnswerRequest(event.request, accepted=False, reason=in_words(error))])
         elif (session := self.sessions.pop(worker, None)) is not None:
             session.outbox.put_nowait(None)
         else:

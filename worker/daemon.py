@@ -20,7 +20,7 @@ import socket
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 import setproctitle
 import uvloop
@@ -309,6 +309,8 @@ class Daemon:
                     self._processes.cut_links(command.task, command.attempt, command.reason)
                 case core.ReportExit():
                     self._report_exit(command)
+                case _:
+                    assert_never(command)
         self._set_timer()
 
     def _report_exit(self, command: core.ReportExit) -> None:

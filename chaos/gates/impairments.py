@@ -9,6 +9,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
+from typing import assert_never
 
 #: A reordered datagram is held back for up to so many seconds, while others overtake it.
 OVERTAKEN_S_MAX = 0.05
@@ -122,6 +123,8 @@ class Impairments:
                     copies *= 2
                 case NetworkFault.CORRUPT:
                     data = self._corrupted(data)
+                case _:
+                    assert_never(impairment.fault)
         return [(delay_s, is_late, data)] * copies
 
     def _corrupted(self, data: bytes) -> bytes:

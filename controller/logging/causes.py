@@ -10,7 +10,7 @@ import itertools
 import secrets
 from collections.abc import Iterable
 
-from headrace.controller.core.messages import DECISION_EVENTS, TokenOffered, messages as core
+from headrace.controller.core.messages import DecisionAsked, DecisionMade, TokenOffered, messages as core
 from headrace.controller.core.run import Run
 from headrace.daemon import current_cause
 
@@ -33,7 +33,7 @@ _BEGINNINGS: dict[type[object], str] = {
     core.FragmentsWereRead: "read",
     core.ShardProposed: "shard",
     core.NeedsAsked: "needs",
-    **dict.fromkeys(DECISION_EVENTS, "decision"),
+    **dict.fromkeys((DecisionAsked, DecisionMade), "decision"),
     core.VerdictsLetGo: "needs",
 }
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import numpy as np
 
@@ -191,6 +191,8 @@ def _event_to_json(event: Event) -> dict[str, Any]:
                 "world_size": event.cut.world_size,
                 "last": event.cut.last.value,
             }
+        case _:
+            assert_never(event)
 
 
 def parse_journal(journal: object) -> tuple[Event, ...]:

@@ -14,7 +14,16 @@ from typing import Any, Final
 import orjson
 
 from headrace.store import Buffer, FormatError, ObjectMissing, ObjectStore
-from headrace.store.ledger import NUMBER_MAX, EntryError, Log, Removed, VersionPublished, decode_entry, read_behind
+from headrace.store.ledger import (
+    NUMBER_MAX,
+    EntryError,
+    LedgerState,
+    Log,
+    Removed,
+    VersionPublished,
+    decode_entry,
+    read_behind,
+)
 
 MANIFEST_KEY: Final = "manifest.json"
 #: The version of `manifest.json`; a reader refuses one that it does not know.
@@ -110,18 +119,16 @@ def _said(store: ObjectStore, entry: int) -> tuple[dict[int, int], bool]:
     Raises StoreError, and FormatError where the ledger lacks the entry.
     """
     snapshot, entries = read_behind(Log(store), entry - 1)
+    published, gone = dict[int, int](), False
     if snapshot is not None:
-        _, state = snapshot
-        published = {shown.number: number for number, shown in getattr(state, "published", {}).items()}
-        gone = bool(getattr(state, "removed", False))
+        if isinstance(state := snapshot[1], LedgerState):
+            published, gone = {shown.number: number for number, shown in state.published.items()}, state.removed
     elif not entries:
         raise FormatError(
             f"{store.uri}: {MANIFEST_KEY} names entry {entry}, and the ledger beside it has none of that number: "
             "bring the whole of ledger/ here too, or open the dataset where it was written; where that is all of it, "
             f"`headrace dataset gc {store.uri}` derives the manifest anew"
         )
-    else:
-        published, gone = {}, False
     for number, data in entries:
         try:
             changes = decode_entry(data).changes

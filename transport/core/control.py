@@ -5,6 +5,7 @@ FrameError.
 """
 
 from dataclasses import dataclass
+from typing import assert_never
 
 from headrace.transport.core.errors import FrameError, FrameKindError
 from headrace.transport.core.frame import Bytes, Frame, FrameKind, decode, encode
@@ -61,6 +62,8 @@ def encode_control(message: Control) -> bytes:
             return _encode(FrameKind.CLOSE, first=frames)
         case Welcomed(window_bytes, limit_bytes):
             return _encode(FrameKind.HELLO, first=window_bytes, count=limit_bytes)
+        case _:
+            assert_never(message)
 
 
 def decode_control(buffer: Bytes) -> Control:

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Self, assert_never
 
 from headrace.cluster import Credentials, Expelled, Peer, PeerError, utc_now
 from headrace.daemon import threads
@@ -306,6 +306,8 @@ class QuicEndpoint:
                 self._strangers.pop((connection, stream), None)
             case ConnectionEnded(connection, reason, refused):
                 self._forget(connection, f"refused: {reason}" if refused else f"the connection ended: {reason}")
+            case _:
+                assert_never(event)
 
     def _stranger(self, event: StreamReceived, now: float) -> None:
         """Take the first bytes of a stream that the peer has opened: a HELLO, or a notice."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import assert_never
 
 #: Seconds that a task may take to end by itself.
 STOP_GRACE_S = 5.0
@@ -169,6 +170,8 @@ class Supervisor:
             case TimePassed():
                 late = [p for p in self._processes.values() if p.kill_at is not None and now >= p.kill_at]
                 return [command for p in late for command in self._kill(p.task, p.attempt, ProcessTurn.GRACE_OVER)]
+            case _:
+                assert_never(event)
 
     def _start(self, event: StartAsked) -> list[Command]:
         commands: list[Command] = []

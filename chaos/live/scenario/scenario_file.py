@@ -52,9 +52,8 @@ def read_scenario(path: Path) -> Scenario:
             found = file.read(FILE_BYTES_MAX + 1)
         text = found.decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"scenario {str(path)!r} cannot be read: {getattr(error, 'strerror', None) or error}"
-        ) from error
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"scenario {str(path)!r} cannot be read: {why}") from error
     if len(found) > FILE_BYTES_MAX:
         raise UsageError(f"scenario {path.name} has more than {FILE_BYTES_MAX} bytes, the limit of a scenario")
     try:

@@ -6,7 +6,7 @@ is paused, and which workers are drained. So whoever leads next goes on with the
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, assert_never
 
 import orjson
 
@@ -67,6 +67,8 @@ class Assignments:
             case TokenOffered():
                 spent = self.history.ledger.tokens.get(wish.token)
                 durable = spent is not None and spent.key == wish.key
+            case _:
+                assert_never(wish)
         if not durable:
             raise ViolationError(3, f"{controller.name} accepts what no entry of the cluster's log says: {wish}")
 

@@ -135,7 +135,7 @@ class SimulatedController:
             self._handle(event, worker)
 
     def _handle(self, event: core.Event, worker: str = "") -> None:
-        if worker and isinstance(event, core.TASK_EVENTS):
+        if worker and isinstance(event, core.TaskEvent):
             believed, why = self.core.witness.hear(worker, event)
             if believed is None:
                 return
@@ -184,6 +184,8 @@ class SimulatedController:
                 case core.AnswerRequest() | core.ReportRun():
                     world.note(self.name, "says", command)
                     self.cluster.operator.hear(self, command)
+                case core.SpreadExpulsions():
+                    world.note(self.name, "tells who was expelled")
                 case _:
                     self._send(command)
 
@@ -194,13 +196,13 @@ class SimulatedController:
                 run.ledger, lambda error: self._later(core.ManifestWritten(command.log, error, bool(error)), life)
             )
 
-    def _send(self, command: core.Command) -> None:
+    def _send(self, command: core.WorkerCommand) -> None:
         run = self.run()
         given = fence_of(self.core.log, run.leadership if run is not None else None, command)
         self.cluster.checker.commanded(self, command, given)
         if run is not None:
             self.cluster.checker.rereading.commanded(self, run, command)
-        session = self.sessions.get(getattr(command, "worker", ""))
+        session = self.sessions.get(command.worker)
         if session is not None:
             ticket = b""
             if run is not None and isinstance(command, core.MakeLink):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, assert_never
 
 from headrace.chaos.sim.network import Order, Session, SimulatedLink
 from headrace.chaos.sim.nodes.parts import Cluster, Member
@@ -308,6 +308,8 @@ class SimulatedWorker:
                     self._cut(command)
                 case supervisor.ReportExit():
                     self._report_exit(command)
+                case _:
+                    assert_never(command)
         self._set_timer()
 
     def _report_exit(self, command: supervisor.ReportExit) -> None:

@@ -22,8 +22,6 @@ from headrace.controller.core.cluster.records import (
 from headrace.controller.core.cluster.requests import Requests, turned_away
 from headrace.controller.core.log import LOG_LIMITS, LOST, UNREADABLE_S, Leadership, LeaderState, LogLimits
 from headrace.controller.core.messages import (
-    LOG_EVENTS,
-    TASK_EVENTS,
     AnswerRequest,
     ClearRequested,
     Command,
@@ -38,6 +36,7 @@ from headrace.controller.core.messages import (
     SteerRequested,
     StepDown,
     StopRequested,
+    TaskEvent,
     TimePassed,
     TokenOffered,
     WorkerLost,
@@ -174,9 +173,9 @@ class Controller:
         return min((time for time in times if time is not None), default=None)
 
     def _dispatch(self, event: Event, now: float, worker: str) -> list[Command]:
-        if isinstance(event, LOG_EVENTS):
+        if isinstance(event, LogEvent):
             return self._on_log(event, now)
-        if isinstance(event, TASK_EVENTS):
+        if isinstance(event, TaskEvent):
             self._reported.heard(event, worker)
             run = self.runs.get(event.task.split("/", 1)[0])
             return run.handle(event, now) if run else []

@@ -7,7 +7,7 @@ is done at once and forgotten with the process.
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, assert_never
 
 from headrace.controller.core.cluster.records import change_to_plain
 from headrace.controller.core.log import Leadership
@@ -57,6 +57,8 @@ class Requests:
                 return self._drain(event, now)
             case ClearRequested():
                 return self._clear(event)
+            case _:
+                assert_never(event)
 
     def _stop(self, event: StopRequested, now: float) -> list[Command]:
         """End a run, or have the log say that it is to end."""

@@ -7,7 +7,6 @@ from headrace.pipeline.door import door
 if TYPE_CHECKING:
     from headrace.controller.core.messages import dedup as dedup, messages as messages
     from headrace.controller.core.messages.dedup import (
-        DECISION_EVENTS as DECISION_EVENTS,
         AnswerDecision as AnswerDecision,
         AnswerNeeds as AnswerNeeds,
         AskDecision as AskDecision,
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
         VerdictsLetGo as VerdictsLetGo,
     )
     from headrace.controller.core.messages.log import (
-        LOG_EVENTS as LOG_EVENTS,
         EntryFailed as EntryFailed,
         EntryOvertaken as EntryOvertaken,
         EntryRefused as EntryRefused,
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
         WriteSnapshot as WriteSnapshot,
     )
     from headrace.controller.core.messages.messages import (
-        TASK_EVENTS as TASK_EVENTS,
         AnswerProposal as AnswerProposal,
         AnswerRequest as AnswerRequest,
         Command as Command,

@@ -118,5 +118,3 @@ class ReleaseClaims:
 
 DecisionEvent = DecisionAsked | DecisionMade
 DecisionCommand = AskDecision | AnswerDecision
-#: For `isinstance`.
-DECISION_EVENTS = (DecisionAsked, DecisionMade)

@@ -96,17 +96,6 @@ LogEvent = (
     | EntryOvertaken
     | SnapshotWritten
 )
-#: The same, for `isinstance`.
-LOG_EVENTS = (
-    LogRead,
-    LogUnreadable,
-    EntryWritten,
-    EntryRefused,
-    EntryUnresolved,
-    EntryFailed,
-    EntryOvertaken,
-    SnapshotWritten,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,3 +131,6 @@ class TruncateLog:
     log: str
     upto: int
     keep: frozenset[int]
+
+
+LogCommand = ReadLog | WriteEntry | WriteSnapshot | TruncateLog

@@ -13,7 +13,6 @@ from enum import Enum
 from typing import Any, TypeAlias
 
 from headrace.controller.core.messages.dedup import (
-    DECISION_EVENTS,
     AnswerNeeds as AnswerNeeds,
     DecisionCommand,
     DecisionEvent,
@@ -28,6 +27,7 @@ from headrace.controller.core.messages.log import (
     EntryRefused as EntryRefused,
     EntryUnresolved as EntryUnresolved,
     EntryWritten as EntryWritten,
+    LogCommand as LogCommand,
     LogEvent as LogEvent,
     LogRead as LogRead,
     LogUnreadable as LogUnreadable,
@@ -259,28 +259,20 @@ TaskEvent: TypeAlias = (
     | TaskSwept
     | LinkLost
 )
+#: Requests that `AnswerRequest` answers, by their number.
+AnsweredRequest: TypeAlias = (
+    PipelineRequested | SteerRequested | DrainRequested | ClearRequested | TokenOffered | ExpelRequested
+)
 Event: TypeAlias = (
     TaskEvent
     | LogEvent
     | WorkerRegistered
     | WorkerLost
     | ManifestWritten
-    | PipelineRequested
+    | AnsweredRequest
     | StopRequested
     | ShutdownAsked
-    | SteerRequested
-    | DrainRequested
-    | ClearRequested
-    | TokenOffered
-    | ExpelRequested
     | TimePassed
-)
-#: What tasks say, for `isinstance`.
-TASK_EVENTS = (
-    *(TaskReady, TaskExited, TaskFailed, SourceListed, FragmentWasRead, FragmentsWereRead),
-    *(ShardProposed, TaskSwept, LinkLost),
-    *(NeedsAsked, VerdictsLetGo),
-    *DECISION_EVENTS,
 )
 
 
@@ -471,15 +463,9 @@ class StepDown:
     reason: str
 
 
-Command: TypeAlias = (
-    ReadLog
-    | WriteEntry
-    | WriteSnapshot
-    | TruncateLog
-    | StartTask
-    | MakeLink
-    | OpenRelay
-    | KillTask
+#: For a task, by its worker.
+TaskCommand: TypeAlias = (
+    StartTask
     | StopTask
     | ListSource
     | ReadFragment
@@ -489,9 +475,9 @@ Command: TypeAlias = (
     | AnswerNeeds
     | ReleaseClaims
     | DecisionCommand
-    | AnswerRequest
-    | WriteManifest
-    | ReportRun
-    | StepDown
-    | SpreadExpulsions
+)
+#: For a worker.
+WorkerCommand: TypeAlias = TaskCommand | KillTask | MakeLink | OpenRelay
+Command: TypeAlias = (
+    LogCommand | WorkerCommand | AnswerRequest | WriteManifest | ReportRun | StepDown | SpreadExpulsions
 )

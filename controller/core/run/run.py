@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from headrace.controller.core.log import LOST, OVER, Leadership, LeaderState
-from headrace.controller.core.messages import LOG_EVENTS, Command, messages as m
+from headrace.controller.core.messages import Command, LogEvent, messages as m
 from headrace.controller.core.plan import Change, LinkPlan, RequestedChanges, WorkerFacts
 from headrace.controller.core.run.changed_input import ChangedFragments
 from headrace.controller.core.run.input import Intake, Listing
@@ -211,7 +211,7 @@ class Run:
         return self.reconfiguration.why_not_without(worker, self.tasks)
 
     def _dispatch(self, event: RunEvent, now: float) -> list[Command]:
-        if isinstance(event, LOG_EVENTS):
+        if isinstance(event, LogEvent):
             return self._on_log(event, now)
         match event:
             case m.TimePassed():
@@ -247,7 +247,7 @@ class Run:
 
     def _after_the_end(self, event: RunEvent, now: float) -> list[Command]:
         """Only the log still matters: the entry that was being written, and the resignation."""
-        if not isinstance(event, (*LOG_EVENTS, m.TimePassed)):
+        if not isinstance(event, LogEvent | m.TimePassed):
             return []
         commands = self.leadership.handle(event, now)
         for _, entry in self.leadership.committed():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, assert_never
 
 from headrace.store.ledger.core.cluster_changes import (
     MemberExpelled,
@@ -131,3 +131,5 @@ def _move(run: RunRecord, change: RunPlanned | RunStopAsked | RunSteered | RunCh
                 run.wished = {key: {**run.wished.get(key, {}), **wish.get(key, {})} for key in {*run.wished, *wish}}
         case RunEnded():
             run.outcome, run.reason, run.plan = change.outcome, change.reason, None
+        case _:
+            assert_never(change)
