@@ -95,7 +95,7 @@ class Daemon:
         self._fencing = Fencing()
         self._live = LiveTasks()
         self._processes = Processes(self._said, self._exited, self._lost, book)
-        self._desk = LogDesk(book, self._say_page)
+        self._desk = LogDesk(book, lambda page: self._say(pb.FromWorker(logs=page)))
         self._faults = FaultDesk(name, self._found, lambda told: self._say(pb.FromWorker(fault=told)))
         #: What is counted for metrics, and the sessions of which there is one at a time.
         self.counters = Counters()
@@ -318,9 +318,6 @@ class Daemon:
         exited.code = command.code
         event = pb.TaskEvent(task=command.task, attempt=command.attempt, cause=current_cause(), exited=exited)
         self._outbox.put_nowait(pb.FromWorker(task=event))
-
-    def _say_page(self, page: pb.LogPage) -> None:
-        self._say(pb.FromWorker(logs=page))
 
     def _say(self, message: pb.FromWorker) -> None:
         if not self._outbox.full():
