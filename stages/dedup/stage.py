@@ -34,7 +34,7 @@ from headrace.stages.runtime import (
     ordinals_of,
     text_of,
 )
-from headrace.stages.text import with_column
+from headrace.stages.text import is_prepared, with_column
 from headrace.store import ObjectStore
 from headrace.store.datasets import fold_ledger
 from headrace.store.shards import RecordName, read_keys, read_sketches
@@ -48,6 +48,13 @@ SKETCH = "__sketch"
 #: Why a record is a duplicate. Behind `SIMILAR` stand the judge's score and rule.
 EQUAL, SIMILAR = "equal text", "similar text"
 _SCORE = re.compile(f"{SIMILAR}: score ([01])\\.([0-9]{{3}}),")
+
+
+def preload(**_parameters: object) -> None:
+    """Load the loops that are compiled already, for the tasks that are forked; compiling them is a task's work."""
+    if is_prepared("keys") and is_prepared("index"):
+        compile_keys()
+        compile_index()
 
 
 class KeyMaker(Transform):

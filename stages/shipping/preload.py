@@ -18,7 +18,7 @@ REMOTE = "headrace.store.s3.store"
 #: Where the library's modules are. User code is none of them: it runs in tasks only.
 LIBRARY = "headrace.stages."
 #: Those that have a `preload`.
-MODULES = ("headrace.stages.tokenizer.tokenize", MINIFIED)
+MODULES = ("headrace.stages.tokenizer.tokenize", "headrace.stages.dedup.stage", MINIFIED)
 
 #: A module, and the parameters of a stage of it, if it has a `preload`.
 Inherited = tuple[str, dict[str, Any]]

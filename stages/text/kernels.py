@@ -50,6 +50,12 @@ def prepared(loops: str) -> Iterator[None]:
         ready.touch()
 
 
+def is_prepared(loops: str) -> bool:
+    """Whether the machine code of some loops is in the cache."""
+    folder = _cache_folder()
+    return bool(folder) and pathlib.Path(folder, f"{loops}.ready").exists()
+
+
 def _is_taken(descriptor: int) -> bool:
     """Take the lock if it is free; it goes when the file is closed, or its holder dies."""
     try:

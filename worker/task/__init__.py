@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         AskNeeds as AskNeeds,
         Gathering as Gathering,
         NeedsAnswered as NeedsAnswered,
+        SealAsked as SealAsked,
         SealPolicy as SealPolicy,
         ShardOverlapped as ShardOverlapped,
     )
@@ -35,5 +36,6 @@ if TYPE_CHECKING:
     from headrace.worker.task.forkserver_main import main as main
     from headrace.worker.task.in_flight import STAGES as STAGES, InFlightPage as InFlightPage
     from headrace.worker.task.isolation import KILLED as KILLED
+    from headrace.worker.task.sink import TaskSink as TaskSink
 else:
     __getattr__ = door(__name__)

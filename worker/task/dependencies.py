@@ -126,15 +126,13 @@ def duplicates_of(batch: Batch) -> Duplicates:
     names: Any = batch.verdicts.column("named_fragment")
     if names.null_count == len(names):
         return NO_DUPLICATES
-    encoded = names.dictionary_encode()
-    named = np.asarray(names.is_valid())
-    rows, targets = (batch.verdicts.column(name) for name in ("row", "named_row"))
-    return Duplicates(
-        ordinals_of(rows)[named],
-        ordinals_of(encoded.indices.drop_null()),
-        ordinals_of(targets.drop_null()),
-        tuple(encoded.dictionary.to_pylist()),
-    )
+    encoded: Any = names.dictionary_encode()
+    columns: list[Any] = [batch.verdicts.column("row"), encoded.indices, batch.verdicts.column("named_row")]
+    if names.null_count:
+        mask = names.is_valid()
+        columns = [column.filter(mask) for column in columns]
+    rows, numbers, targets = map(ordinals_of, columns)
+    return Duplicates(rows, numbers, targets, tuple(encoded.dictionary.to_pylist()))
 
 
 def _killers(batch: Batch) -> list[int]:

@@ -158,6 +158,15 @@ class TaskSink:
         return time.perf_counter() - since if since else 0.0
 
     @property
+    def is_writing(self) -> bool:
+        """Whether a shard is being written."""
+        return bool(self._writing)
+
+    def close(self) -> None:
+        """End the writer's thread."""
+        self._thread.close(wait=True)
+
+    @property
     def trouble(self) -> str:
         """Why a shard waits for its store; "" while none does."""
         return self.core.trouble or (self._store.capabilities.trouble() if self._writing else "")

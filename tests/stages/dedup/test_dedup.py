@@ -15,6 +15,7 @@ from headrace.cli.diagrams import redraw
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline, Stage
 from headrace.pipeline.validation import validate
+from headrace.stages.dedup import stage as stage_module
 from headrace.stages.dedup.core import decider as core
 from headrace.stages.dedup.core.scheme import Scheme, best_bands
 from headrace.stages.dedup.index import KeyIndex
@@ -32,6 +33,7 @@ from headrace.stages.library import (
 from headrace.stages.runtime.batch import Batch, no_verdicts
 from headrace.stages.runtime.build import build_stage
 from headrace.stages.runtime.errors import StageContractError
+from headrace.stages.shipping.preload import inherited_by, preload
 from headrace.store.contract.errors import FormatError
 from headrace.store.shards.key_files import PARTITIONS, RecordName, decode_keys, encode_keys
 
@@ -330,3 +332,14 @@ def test_parameters_that_cannot_be_are_named(parameters: dict[str, int], words: 
 def test_the_diagram_in_the_documentation_is_that_of_the_table() -> None:
     text = (Path(__file__).resolve().parents[3] / "docs" / "guide" / "dedup.md").read_text(encoding="utf-8")
     assert text == redraw(text), "a table has changed: run `make diagrams`"
+
+
+@pytest.mark.parametrize("is_cached", [True, False])
+def test_a_forkserver_loads_loops_and_compiles_none(monkeypatch: pytest.MonkeyPatch, is_cached: bool) -> None:
+    loaded: list[str] = []
+    monkeypatch.setattr(stage_module, "is_prepared", lambda _loops: is_cached)
+    monkeypatch.setattr(stage_module, "compile_keys", lambda: loaded.append("keys"))
+    monkeypatch.setattr(stage_module, "compile_index", lambda: loaded.append("index"))
+    for module, parameters in inherited_by([stage.to_dict() for stage in dedup()], "file:///out"):
+        preload(module, parameters)
+    assert loaded == (["keys", "index"] if is_cached else [])

@@ -48,7 +48,7 @@ def test_a_proposal_holds_what_stages_counted(tmp_path: Path) -> None:
     assert select.select([sinks.wake_fd], [], [], PATIENCE_S)[0]
     sinks.tick()
     [proposal] = sinks.take_proposals()
-    sinks._thread.close(wait=True)
+    sinks.close()
     counts = counts_from(proposal.counts)
     assert (counts.edited, counts.counters) == ({"upper": 1}, {"urls/without a URL": 2})
     assert counts_to(counts) == proposal.counts
@@ -94,7 +94,7 @@ def test_who_is_woken_by_the_writer_finds_its_shard_written(tmp_path: Path, monk
         assert proposal.counts.kept == 3
     finally:
         looked.set()
-        sinks._thread.close(wait=True)
+        sinks.close()
 
 
 def test_a_joint_batch_is_held_as_ranges_of_its_members(tmp_path: Path) -> None:
