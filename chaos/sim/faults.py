@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headrace.chaos.sim.cluster import SimulatedCluster
-from headrace.chaos.sim.network import MARKER_BYTES, Frame, Harm
+from headrace.chaos.sim.network import MARKER_BYTES, Harm, SimulatedFrame
 from headrace.chaos.sim.nodes import SimulatedController, SimulatedTask
 from headrace.chaos.sim.storage import CALM, TROUBLE
 from headrace.controller.core.messages import messages as core
@@ -331,7 +331,7 @@ class Faults:
         link = self._world.rng.choice(links) if links else None
         if link is None or link.receiver is None or not link.receiver.alive:
             return False
-        return link.try_send(Frame(link.receiver.epoch + 1, MARKER_BYTES, sweep=1 << 30))
+        return link.try_send(SimulatedFrame(link.receiver.epoch + 1, MARKER_BYTES, sweep=1 << 30))
 
     # -- what people do --
 

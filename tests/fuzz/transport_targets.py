@@ -84,7 +84,7 @@ def run_control(data: bytes) -> object | None:
 
 
 def controls() -> list[bytes]:
-    said = [control.Granted(9), control.Aborted(4, "gave up"), control.Closed(12), control.Welcomed(4096, 1 << 20)]
+    said = [control.Granted(9), control.Aborted(4, "gave up"), control.Finished(12), control.Welcomed(4096, 1 << 20)]
     return [control.encode_control(message) for message in said]
 
 

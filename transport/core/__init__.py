@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from headrace.transport.core import frame as frame
     from headrace.transport.core.control import (
         Aborted as Aborted,
-        Closed as Closed,
         Control as Control,
+        Finished as Finished,
         Granted as Granted,
         Welcomed as Welcomed,
         decode_control as decode_control,

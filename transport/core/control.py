@@ -34,7 +34,7 @@ class Aborted:
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class Finished:
     """The sender has ended the link in order after `frames` frames."""
 
     frames: int
@@ -48,7 +48,7 @@ class Welcomed:
     limit_bytes: int
 
 
-Control = Granted | Aborted | Closed | Welcomed
+Control = Granted | Aborted | Finished | Welcomed
 
 
 def encode_control(message: Control) -> bytes:
@@ -58,7 +58,7 @@ def encode_control(message: Control) -> bytes:
             return _encode(FrameKind.GRANT, first=size_bytes)
         case Aborted(link, reason):
             return _encode(FrameKind.ABORT, first=link, metadata=reason.encode("utf-8", "replace")[:REASON_LIMIT_BYTES])
-        case Closed(frames):
+        case Finished(frames):
             return _encode(FrameKind.CLOSE, first=frames)
         case Welcomed(window_bytes, limit_bytes):
             return _encode(FrameKind.HELLO, first=window_bytes, count=limit_bytes)
@@ -77,7 +77,7 @@ def decode_control(buffer: Bytes) -> Control:
         case FrameKind.ABORT:
             return Aborted(frame.first, bytes(frame.metadata[:REASON_LIMIT_BYTES]).decode("utf-8", "replace"))
         case FrameKind.CLOSE:
-            return Closed(frame.first)
+            return Finished(frame.first)
         case FrameKind.HELLO:
             return Welcomed(frame.first, frame.count)
         case _:

@@ -38,10 +38,10 @@ from headrace.transport import (
 from headrace.transport.core import (
     FRAME_LIMIT_BYTES,
     Aborted,
-    Closed,
     Control,
     CreditReceiver,
     CreditSender,
+    Finished,
     Frame,
     Granted,
     decode,
@@ -302,7 +302,7 @@ class PipeSender(_PipeEnd):
             self._closed = True
             self._unwatch_pipe()
             # Said first: whoever finds the pipe ended finds the reason in the channel.
-            self._say(Closed(self._frames))
+            self._say(Finished(self._frames))
             self._writer.finish()
 
     def abort(self, reason: str) -> None:
@@ -460,7 +460,7 @@ class PipeReceiver(_PipeEnd):
 
     def _heard(self, message: Control) -> None:
         match message:
-            case Closed(frames):
+            case Finished(frames):
                 self._frames_promised = frames
             case Aborted(_, reason):
                 raise self._cut("sender", reason)

@@ -59,7 +59,7 @@ class Rebuilt:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RebuildOrder:
     """A shard that is to be made again, and by what; nothing of it has run yet."""
 
     store: ObjectStore
@@ -78,7 +78,7 @@ class Order:
         return [*list(found)[:PLACES_SHOWN], *([f"and {counted(more, 'object')} more"] if more > 0 else [])]
 
 
-def order(uri: str, shard: str) -> Order:
+def order(uri: str, shard: str) -> RebuildOrder:
     """Find the shard that has `shard` in a key of it, and the pipeline that made it. Raises StoreError, PipelineError.
 
     The ledger is read, and nothing that it names is imported.
@@ -86,7 +86,7 @@ def order(uri: str, shard: str) -> Order:
     store = open_store(uri)
     state = fold_ledger(store)
     closed = find_shard(state, shard, store.uri)
-    return Order(store, state, closed, _pipeline_of(store.uri, state, closed.version))
+    return RebuildOrder(store, state, closed, _pipeline_of(store.uri, state, closed.version))
 
 
 def _code_of(stage: Stage, modules: Mapping[str, str]) -> Iterator[str]:
@@ -106,8 +106,8 @@ def _code_of(stage: Stage, modules: Mapping[str, str]) -> Iterator[str]:
         yield f"{stage.name}: runs the program {stage.parameters['arguments']!r}"
 
 
-def rebuild(work: Order, *, restore: bool = False) -> Rebuilt:
-    """Make the shard again: this runs the code that the ledger names (`Order.code`), with the rights of this process.
+def rebuild(work: RebuildOrder, *, restore: bool = False) -> Rebuilt:
+    """Make the shard again: this runs the code that the ledger names (`RebuildOrder.code`), with this process's rights.
 
     With `restore`, objects that are missing in the store and came out identical are put back; one that stands there
     and is another is refused. Raises StoreError, InputError and PipelineError.

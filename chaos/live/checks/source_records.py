@@ -33,7 +33,7 @@ DAMAGE = (OSError, EOFError, ValueError, zlib.error, pa.ArrowException)
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceRecords:
     """What the files of an input hold: records of each, in their order, and ids of those that have one of their own.
 
     `unread`: files of formats that are not known here.
@@ -53,7 +53,7 @@ class SourceDamaged(Exception):  # noqa: N818 - named after what is so
     """A file cannot be read to its end."""
 
 
-def read_source(files: Sequence[SourceFile], id_key: str) -> Source:
+def read_source(files: Sequence[SourceFile], id_key: str) -> SourceRecords:
     """Count the records of each file, and gather the ids of those that can be parsed. Raises SourceDamaged."""
     counts: list[int] = []
     ids, unread = Counter[str](), list[str]()
@@ -71,7 +71,7 @@ def read_source(files: Sequence[SourceFile], id_key: str) -> Source:
         except DAMAGE as error:
             raise SourceDamaged(f"{item.name}: {error}") from error
         counts.append(count)
-    return Source(tuple(counts), ids, tuple(unread))
+    return SourceRecords(tuple(counts), ids, tuple(unread))
 
 
 class _UnknownFormat(Exception):  # noqa: N818 - named after what is so

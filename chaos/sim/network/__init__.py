@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from headrace.chaos.sim.network.connections import Wires as Wires
     from headrace.chaos.sim.network.links import (
         MARKER_BYTES as MARKER_BYTES,
-        Frame as Frame,
         Harm as Harm,
+        SimulatedFrame as SimulatedFrame,
         SimulatedLink as SimulatedLink,
     )
-    from headrace.chaos.sim.network.sessions import Order as Order, Session as Session
+    from headrace.chaos.sim.network.sessions import FencedCommand as FencedCommand, SimulatedSession as SimulatedSession
 else:
     __getattr__ = door(__name__)

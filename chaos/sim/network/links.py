@@ -16,7 +16,7 @@ from headrace.transport.core import (
     HEADER_BYTES,
     CreditReceiver,
     CreditSender,
-    Frame as Transported,
+    Frame,
     FrameKind,
     decode,
     encode,
@@ -32,7 +32,7 @@ STUCK_S = 10.0
 MARKER_BYTES = 8
 
 
-class Frame(NamedTuple):
+class SimulatedFrame(NamedTuple):
     """A batch on its way (`sweep` -1), or marker `sweep` of a sweep. `kept` has one bit a record,
     `quarantined` one for each that killed its task; `duplicates` are ordinals and what each is a duplicate of.
     `read_from` is the writing of the object whose bytes they are.
@@ -81,7 +81,7 @@ class _Lent:
     """A frame on loan."""
 
     link: SimulatedLink
-    frame: Frame
+    frame: SimulatedFrame
 
     def try_release(self) -> bool:
         """See `Received`."""
@@ -110,7 +110,7 @@ class SimulatedLink:
         self.stands = sender is not None and receiver is not None
         self._last_arrival = self._last_grant = 0.0
         #: What the receiver has not taken yet.
-        self._arrived: deque[Frame] = deque()
+        self._arrived: deque[SimulatedFrame] = deque()
         #: What befalls the next frame, whether anything has befallen one, and who cuts the link for it.
         self.spoils: Harm | None = None
         self._harmed = self._stuck = False
@@ -137,7 +137,7 @@ class SimulatedLink:
             raise LinkAborted(self.name, "owner", "it was cut")
         return self.credit.available if self.stands else 0
 
-    def try_send(self, frame: Frame) -> bool:
+    def try_send(self, frame: SimulatedFrame) -> bool:
         """See `Sender`."""
         if not self.open:
             raise LinkAborted(self.name, "owner", "it was cut")
@@ -153,7 +153,7 @@ class SimulatedLink:
         self.carry(frame)
         return True
 
-    def carry(self, frame: Frame) -> None:
+    def carry(self, frame: SimulatedFrame) -> None:
         """Take a frame to the receiver, behind those before it."""
         harm, self.spoils = self.spoils, None
         if harm is not None:
@@ -182,14 +182,14 @@ class SimulatedLink:
         """See `Receiver`."""
         return _Lent(self, self._arrived.popleft()) if self._arrived else None
 
-    def released(self, frame: Frame) -> None:
+    def released(self, frame: SimulatedFrame) -> None:
         """The receiver has the frame in its own memory."""
         grant = self._window.released(frame.size)
         if grant:
             self._last_grant = max(self._last_grant, self._world.now + self._world.between(0.0005, 0.01))
             self._world.at(self._last_grant, self._grant, grant)
 
-    def _arrive(self, frame: Frame) -> None:
+    def _arrive(self, frame: SimulatedFrame) -> None:
         if not self.open and self._world.chance(0.5):
             return  # what was under way when the link was cut comes, or does not
         try:
@@ -209,7 +209,7 @@ class SimulatedLink:
                 self._refuse(error)
             self.sender.wake()
 
-    def _arrive_spoilt(self, frame: Frame) -> None:
+    def _arrive_spoilt(self, frame: SimulatedFrame) -> None:
         """20: a frame of which one bit is another is none, whichever bit it is, and the link is cut."""
         if not self.open:
             return
@@ -233,12 +233,12 @@ class SimulatedLink:
         self.cut(str(error))
 
 
-def _encodable(frame: Frame) -> Transported:
+def _encodable(frame: SimulatedFrame) -> Frame:
     """What the frame is on a real link."""
     kind = FrameKind.SWEEP if frame.sweep >= 0 else FrameKind.DATA
     rows = frame.kept.to_bytes(32, "little") + frame.quarantined.to_bytes(32, "little")
     fragment = frame.fragment or bytes(FRAGMENT_BYTES)
-    return Transported(kind, frame.epoch, fragment, frame.first, frame.records, b"", rows)
+    return Frame(kind, frame.epoch, fragment, frame.first, frame.records, b"", rows)
 
 
 def _incomplete(data: bytearray) -> bool:

@@ -16,7 +16,7 @@ UNNOTICED_S = 10.0
 DOUBLED_SHARE = 0.3
 
 
-class Order(NamedTuple):
+class FencedCommand(NamedTuple):
     """A command on its way, in whose name it is given, and the ticket of a link."""
 
     command: core.Command
@@ -46,7 +46,7 @@ class ControllerEnd(Protocol):
         """An event came by a worker's session."""
         ...
 
-    def session_over(self, session: Session, reason: str) -> None:
+    def session_over(self, session: SimulatedSession, reason: str) -> None:
         """The session broke."""
         ...
 
@@ -61,20 +61,20 @@ class WorkerEnd(Protocol):
         """What it is a part of."""
         ...
 
-    def take(self, order: Order) -> None:
+    def take(self, order: FencedCommand) -> None:
         """A command has come."""
         ...
 
-    def session_left(self, session: Session) -> None:
+    def session_left(self, session: SimulatedSession) -> None:
         """The session broke at this end alone."""
         ...
 
-    def session_over(self, session: Session) -> None:
+    def session_over(self, session: SimulatedSession) -> None:
         """The session broke."""
         ...
 
 
-class Session:
+class SimulatedSession:
     """One session. What is under way when it breaks is lost, or where only the worker knows of it, comes late."""
 
     def __init__(self, controller: ControllerEnd, worker: WorkerEnd, life: int) -> None:
@@ -85,7 +85,7 @@ class Session:
         self._world = worker.cluster.world
         self._down_at = self._up_at = 0.0
 
-    def tell(self, order: Order) -> None:
+    def tell(self, order: FencedCommand) -> None:
         """From the controller to the worker."""
         if self.open and not self._lost():
             self._down_at = max(self._down_at, self._world.now + self._world.between(0.0005, 0.03))
@@ -121,7 +121,7 @@ class Session:
             return True
         return False
 
-    def _down(self, order: Order) -> None:
+    def _down(self, order: FencedCommand) -> None:
         if self.open:
             self.worker.take(order)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 
-from headrace.chaos.sim.network import Order, Session
+from headrace.chaos.sim.network import FencedCommand, SimulatedSession
 from headrace.chaos.sim.nodes.parts import Cluster, core_of
 from headrace.chaos.sim.storage import SimulatedLog
 from headrace.chaos.sim.world import ViolationError
@@ -32,7 +32,7 @@ class SimulatedController:
         self._clock = cluster.world.clock()
         self.identity = ""
         self.core = self._made({})
-        self.sessions: dict[str, Session] = {}
+        self.sessions: dict[str, SimulatedSession] = {}
         self._inbox: deque[tuple[str, core.Event]] = deque()
         self._timer_at: float | None = None
         self._led = False
@@ -92,7 +92,7 @@ class SimulatedController:
             return self.core.leads
         return self.leads or self.cluster.world.chance(0.5)
 
-    def welcome(self, session: Session) -> None:
+    def welcome(self, session: SimulatedSession) -> None:
         """A worker comes; the same process may be back before its broken session was noticed."""
         if self.sessions.pop(session.worker.name, None) is not None:
             self.post(core.WorkerLost(session.worker.name, "it opened a new session"))
@@ -115,7 +115,7 @@ class SimulatedController:
         run = self.run()
         return run.request.token if run is not None else ""
 
-    def session_over(self, session: Session, reason: str) -> None:
+    def session_over(self, session: SimulatedSession, reason: str) -> None:
         """A session broke."""
         if self.sessions.get(session.worker.name) is session:
             del self.sessions[session.worker.name]
@@ -207,7 +207,7 @@ class SimulatedController:
             ticket = b""
             if run is not None and isinstance(command, core.MakeLink):
                 ticket = link_ticket(command, run, TICKET_KEY)
-            session.tell(Order(command, given, ticket))
+            session.tell(FencedCommand(command, given, ticket))
 
     def _log(self, command: core.ReadLog | core.WriteEntry | core.WriteSnapshot | core.TruncateLog) -> SimulatedLog:
         return self.cluster.log_of(command.log)

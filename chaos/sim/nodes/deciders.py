@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.chaos.sim.network import Frame
+from headrace.chaos.sim.network import SimulatedFrame
 from headrace.chaos.sim.nodes.parts import Member
 from headrace.chaos.sim.world import DATASET, Name, Texts, ViolationError, ordinals
 from headrace.controller.core.messages import Records, dedup
@@ -78,7 +78,7 @@ class SimulatedDecider:
         cluster.checker.verdicts.begun(self._who, self._task.epoch, self.index.held)
         self._do(core.KeysLoaded())
 
-    def decide(self, frame: Frame) -> Frame:
+    def decide(self, frame: SimulatedFrame) -> SimulatedFrame:
         """The batch less the duplicates, each with the name of the record that is kept in its place."""
         if not frame.kept:
             return frame
@@ -96,7 +96,7 @@ class SimulatedDecider:
     def asked(self, message: dedup.AskDecision) -> dedup.DecisionMade:
         """What is decided on a record of a solitary task."""
         question = message.question
-        frame = self.decide(Frame(self._task.epoch, 0, question.fragment, question.row, 1, 1))
+        frame = self.decide(SimulatedFrame(self._task.epoch, 0, question.fragment, question.row, 1, 1))
         target = frame.duplicates[0][1] if frame.duplicates else None
         made = dedup.Decision(question.number, target)
         return dedup.DecisionMade(self._task.name, self._task.attempt, message.asker, message.asker_attempt, made)

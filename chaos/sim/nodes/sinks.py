@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import assert_never
 
-from headrace.chaos.sim.network import Frame
+from headrace.chaos.sim.network import SimulatedFrame
 from headrace.chaos.sim.nodes.parts import Member, core_of
 from headrace.chaos.sim.storage import CALM
 from headrace.chaos.sim.world import GHOST_PROPOSALS, HELD_BYTES, Name, Part, keys_of
@@ -60,7 +60,7 @@ class SimulatedSink:
         self._task = task
         self._writing: dict[int, tuple[Part, ...]] = {}
 
-    def add(self, frame: Frame) -> None:
+    def add(self, frame: SimulatedFrame) -> None:
         """Take a batch; what is held already is left out."""
         whole = Range(frame.fragment, frame.first, frame.records, frame.first * HELD_BYTES, frame.records * HELD_BYTES)
         other = ((1 << frame.records) - 1) ^ frame.kept

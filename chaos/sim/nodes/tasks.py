@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import assert_never
 
-from headrace.chaos.sim.network import MARKER_BYTES, Frame, SimulatedLink
+from headrace.chaos.sim.network import MARKER_BYTES, SimulatedFrame, SimulatedLink
 from headrace.chaos.sim.nodes.deciders import SimulatedDecider
 from headrace.chaos.sim.nodes.parts import Cluster, Host, core_of
 from headrace.chaos.sim.nodes.sinks import SimulatedSink
@@ -106,7 +106,7 @@ class SimulatedSource:
         # A source that reads one record at a time says so; any other does not know how many it will read.
         hand = Range(fragment.id, first, 1 if task.alone else 0)
         if dead or task.outlives(SOURCE, [Part(item, everyone, 0)], hand):
-            frame = Frame(task.epoch, size, fragment.id, first, records, everyone & ~dead, quarantined=dead)
+            frame = SimulatedFrame(task.epoch, size, fragment.id, first, records, everyone & ~dead, quarantined=dead)
             task.do(messages.BatchRead(frame._replace(read_from=writing), item))
 
     def _end(
@@ -141,9 +141,9 @@ class SimulatedTask:
         self.decider: SimulatedDecider | None = None
         if DEDUP in order.stages and self._corpus.texts is not None and not order.alone:
             self.decider = SimulatedDecider(self, self._corpus.texts, self._corpus.sinks[0], fenced=order.fenced)
-        self._inbox = Inbox[Frame](self._input_closed, _cut)
-        self._outbox = Outbox[Frame](_following(order), _cut)
-        self.core = TaskCore[Frame, dedup.Decision](
+        self._inbox = Inbox[SimulatedFrame](self._input_closed, _cut)
+        self._outbox = Outbox[SimulatedFrame](_following(order), _cut)
+        self.core = TaskCore[SimulatedFrame, dedup.Decision](
             order.epoch,
             reads=SOURCE in order.stages,
             sink=self.sink.core if self.sink is not None else None,
@@ -154,7 +154,7 @@ class SimulatedTask:
         self._worker = worker
         self._links: dict[str, SimulatedLink] = {}
         #: The frame that has arrived.
-        self._frame: Frame | None = None
+        self._frame: SimulatedFrame | None = None
         #: In the solitary task: the records that are condemned, by stage, and fragments whose sink died.
         self._sentences: set[tuple[bytes, int, str]] = set()
         self._trials: set[bytes] = set()
@@ -349,7 +349,7 @@ class SimulatedTask:
             case messages.SendUnsent():
                 return self._outbox.flush()
             case messages.SendMarkers():
-                marker = Frame(self.epoch, MARKER_BYTES, sweep=command.sweep)
+                marker = SimulatedFrame(self.epoch, MARKER_BYTES, sweep=command.sweep)
                 return self._outbox.mark(marker, command.sweep) and self.do(messages.MarkersSent(command.sweep))
             case messages.DropInput():
                 self._source.close()
@@ -390,14 +390,14 @@ class SimulatedTask:
             case _:
                 assert_never(command)
 
-    def _received(self, link: str, frame: Frame) -> None:
+    def _received(self, link: str, frame: SimulatedFrame) -> None:
         self._frame = frame
         event = messages.FrameArrived(link, frame.epoch, frame.sweep if frame.sweep >= 0 else None)
         self.do(event)
         if self.alive:
             self.cluster.checker.frame_taken(self.label, frame.epoch, self.epoch)
 
-    def _run_stages(self, frame: Frame) -> None:
+    def _run_stages(self, frame: SimulatedFrame) -> None:
         if FILTER in self.stages:
             dead = frame.quarantined | self.condemned(frame.fragment, frame.first, FILTER)
             if self._corpus.dies(FILTER) and not self.outlives(FILTER, [_part(frame, frame.kept & ~dead, dead)]):
@@ -408,7 +408,7 @@ class SimulatedTask:
             frame = self.decider.decide(frame)
         self.do(messages.BatchProcessed(frame, kept=frame.kept > 0))
 
-    def _hold(self, frame: Frame) -> None:
+    def _hold(self, frame: SimulatedFrame) -> None:
         assert self.sink is not None
         if self.condemned(frame.fragment, frame.first, self.sink.name):
             frame = frame._replace(kept=0, quarantined=frame.quarantined | frame.kept)
@@ -430,5 +430,5 @@ def _cut(_link: str, _reason: str) -> None:
     """The worker is told by the network."""
 
 
-def _part(frame: Frame, kept: int, quarantined: int) -> Part:
+def _part(frame: SimulatedFrame, kept: int, quarantined: int) -> Part:
     return Part(Range(frame.fragment, frame.first, frame.records), kept, quarantined)

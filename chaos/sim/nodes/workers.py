@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, assert_never
 
-from headrace.chaos.sim.network import Order, Session, SimulatedLink
+from headrace.chaos.sim.network import FencedCommand, SimulatedLink, SimulatedSession
 from headrace.chaos.sim.nodes.parts import Cluster, Member
 from headrace.chaos.sim.nodes.tasks import SimulatedTask
 from headrace.controller.core.messages import dedup, messages as core
@@ -28,7 +28,7 @@ class SimulatedWorker:
         self.alive = False
         self.clock = cluster.world.clock()
         self.tasks: dict[tuple[str, int], SimulatedTask] = {}
-        self.session: Session | None = None
+        self.session: SimulatedSession | None = None
         self._life = 0
         self._supervisor = supervisor.Supervisor()
         self._orders: dict[tuple[str, int], core.StartTask] = {}
@@ -115,7 +115,7 @@ class SimulatedWorker:
             self._waiting.append((action, arguments))
         return self._sleeps
 
-    def _unheard(self, session: Session) -> None:
+    def _unheard(self, session: SimulatedSession) -> None:
         """Its controller has heard nothing for long, and gives it up."""
         if self._sleeps and self.session is session:
             session.end("the worker is silent")
@@ -142,7 +142,7 @@ class SimulatedWorker:
             self._next += 1
             self._seek()
             return
-        session = self.session = Session(controller, self, self._life)
+        session = self.session = SimulatedSession(controller, self, self._life)
         controller.welcome(session)
         running = tuple(
             core.RunningTask(
@@ -176,7 +176,7 @@ class SimulatedWorker:
             session.report(self._outbox.popleft())
         self.cluster.world.after(PATIENCE_S, self._look, session)
 
-    def _look(self, session: Session) -> None:
+    def _look(self, session: SimulatedSession) -> None:
         """Is the controller worth staying with?"""
         if self.session is not session or not session.open or self._postponed(self._look, session):
             return
@@ -193,13 +193,13 @@ class SimulatedWorker:
         if self.session is not None:
             self.session.end("the worker looks for another controller")
 
-    def session_left(self, session: Session) -> None:
+    def session_left(self, session: SimulatedSession) -> None:
         """The session broke at this end alone; try the same controller."""
         if self.session is session and not self._postponed(self.session_left, session):
             self.session = None
             self._seek()
 
-    def session_over(self, session: Session) -> None:
+    def session_over(self, session: SimulatedSession) -> None:
         """The session broke; try the next controller."""
         if self.session is session and not self._postponed(self.session_over, session):
             self.session = None
@@ -208,7 +208,7 @@ class SimulatedWorker:
 
     # -- the controller's words --
 
-    def take(self, order: Order) -> None:
+    def take(self, order: FencedCommand) -> None:
         """Obey, unless a later leader has spoken, of the cluster or of the dataset."""
         if not self.alive or self._postponed(self.take, order):
             return
