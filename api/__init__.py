@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         command as command,
         decontaminate as decontaminate,
         dedup as dedup,
+        dedup_keys as dedup_keys,
         duplicate_lines as duplicate_lines,
         fasttext_classifier as fasttext_classifier,
         fineweb_quality as fineweb_quality,

@@ -6,7 +6,7 @@ They import what they need when they run.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -25,6 +25,7 @@ def add_to(app: typer.Typer, dataset: typer.Typer) -> None:
         dataset_trace,
         dataset_export,
         dataset_rebuild,
+        dataset_dedup,
         dataset_contamination,
         dataset_retract,
         dataset_gc,
@@ -152,6 +153,29 @@ def dataset_rebuild(
     from headrace.cli.commands.trace import rebuild_shard
 
     return rebuild_shard(uri, shard, restore=restore, trust_code=trust_code, as_json=json)
+
+
+def dataset_dedup(
+    uris: Annotated[list[str], typer.Argument(metavar="DATASET...", help="Folders or URIs of datasets.")],
+    against: Annotated[
+        list[str] | None,
+        typer.Option("--against", metavar="URI", help="A dataset whose records come first and stay; repeatable."),
+    ] = None,
+    keep: Annotated[
+        Literal["first", "longest", "newest", "best"], typer.Option(help="Which of several duplicates stays.")
+    ] = "first",
+    by: Annotated[
+        str, typer.Option(metavar="FIELD", help="Field of the metadata for newest (date) and best (score).")
+    ] = "",
+    exact: Annotated[bool, typer.Option("--exact", help="Only equal texts are duplicates.")] = False,
+    out: Annotated[str, typer.Option(metavar="FILE", help="Write the duplicates to a list.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only look for them.")] = False,
+    json: Json = False,
+) -> int:
+    """Find duplicates from the keys beside the shards, and publish versions without them."""
+    from headrace.cli.commands.deduplication import deduplicate
+
+    return deduplicate(uris, against or [], keep=keep, by=by, near=not exact, out=out, dry_run=dry_run, as_json=json)
 
 
 def dataset_contamination(

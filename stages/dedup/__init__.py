@@ -9,10 +9,12 @@ if TYPE_CHECKING:
     from headrace.stages.dedup.core import decider as decider
     from headrace.stages.dedup.core.scheme import (
         DEFAULTS as DEFAULTS,
+        KEY_MAKER as KEY_MAKER,
         PERMUTATIONS_MAX as PERMUTATIONS_MAX,
         RULE as RULE,
         Scheme as Scheme,
         best_bands as best_bands,
+        scheme_of as scheme_of,
     )
     from headrace.stages.dedup.index import KeyIndex as KeyIndex, Match as Match, compile_index as compile_index
     from headrace.stages.dedup.minhash import (
@@ -20,6 +22,11 @@ if TYPE_CHECKING:
         compile_keys as compile_keys,
         make_keys as make_keys,
         make_sketches as make_sketches,
+    )
+    from headrace.stages.dedup.offline import (
+        OfflineDuplicate as OfflineDuplicate,
+        Rule as Rule,
+        find_offline as find_offline,
     )
     from headrace.stages.dedup.stage import KEYS as KEYS, SKETCH as SKETCH, keys_of as keys_of, matches_of as matches_of
 else:

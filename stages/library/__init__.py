@@ -9,6 +9,7 @@ if TYPE_CHECKING:
         c4_quality as c4_quality,
         decontaminate as decontaminate,
         dedup as dedup,
+        dedup_keys as dedup_keys,
         duplicate_lines as duplicate_lines,
         fineweb_quality as fineweb_quality,
         gopher_quality as gopher_quality,

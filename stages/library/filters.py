@@ -366,3 +366,11 @@ def dedup(
         Stage(f"{name}-keys", StageKind.TRANSFORM, f"{_MODULE}:KeyMaker", parameters, keeps=True),
         Stage(name, StageKind.STATEFUL, f"{_MODULE}:Dedup", parameters, replicas=1),
     )
+
+
+def dedup_keys(**options: Any) -> Stage:
+    """The first stage of `dedup`, with its options, alone: keys lie beside the shards, and nothing is decided.
+
+    `headrace dataset dedup` decides afterwards, the same for any number of tasks.
+    """
+    return dedup(**options)[0]

@@ -80,7 +80,9 @@ def target_problems(store: ObjectStore, state: LedgerState) -> Iterator[str]:
 
 
 def key_problems(store: ObjectStore, state: LedgerState) -> Iterator[str]:
-    """A file of keys has one key of a text for each kept record of its shard, and no two shards have the same."""
+    """A file of keys has one key of a text for each kept record of its shard, and where a stage decided no two shards
+    have the same.
+    """
     found: list[npt.NDArray[np.uint64]] = []
     for shard in state.shards:
         for item in shard.closed.objects:
@@ -94,7 +96,8 @@ def key_problems(store: ObjectStore, state: LedgerState) -> Iterator[str]:
             pairs = np.empty((texts.num_rows, 3), np.uint64)
             pairs[:, 0], pairs[:, 1] = (np.asarray(texts.column(name), np.uint64) for name in ("high", "low"))
             pairs[:, 2] = shard.number
-            found.append(pairs)
+            if _decides(state, shard.closed.version):
+                found.append(pairs)
     keys = np.concatenate([np.zeros((0, 3), np.uint64), *found])
     keys = keys[np.lexsort((keys[:, 2], keys[:, 1], keys[:, 0]))]
     same = np.flatnonzero((keys[1:, :2] == keys[:-1, :2]).all(axis=1))
@@ -105,6 +108,11 @@ def key_problems(store: ObjectStore, state: LedgerState) -> Iterator[str]:
             f"entry {other}: of {many} the text is that of another kept record, the first one's of "
             f"one that entry {one} closes; {_BROKEN_DEDUP}"
         )
+
+
+def _decides(state: LedgerState, version: str) -> bool:
+    """Whether a pipeline has a stage that decides on duplicates: else it makes their keys alone."""
+    return any(stage.get("kind") == "stateful" for stage in state.pipelines[version].get("stages", ()))
 
 
 def _duplicates(store: ObjectStore, shard: ClosedShard) -> Iterator[tuple[str, str, str]]:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from headrace.pipeline import Pipeline, StageKind
 from headrace.protos import control_pb2 as pb
-from headrace.stages.dedup import Scheme
+from headrace.stages.dedup import KEY_MAKER, Scheme, scheme_of
 from headrace.stages.runtime import (
     FILTERED,
     QUARANTINED,
@@ -54,12 +54,43 @@ NO_DUPLICATES = Duplicates.of(())
 
 
 @dataclass(frozen=True, slots=True)
+class KeyFiles:
+    """What a sink writes beside its shards where a stage before it makes keys."""
+
+    scheme: Scheme
+
+    @staticmethod
+    def of(pipeline: Pipeline, sink: str) -> KeyFiles | None:
+        """The keys that come to a sink; None if none do."""
+        for stage in pipeline.stages:
+            if stage.target.endswith(KEY_MAKER) and sink in {other.name for other in pipeline.behind(stage.name)}:
+                return KeyFiles(scheme_of(stage.parameters))
+        return None
+
+    def write(self, batches: Iterable[Batch], store: ObjectStore, prefix: str) -> tuple[StoredObject, ...]:
+        """Write the keys of what is kept, and the sketches; nothing where nothing is."""
+        from headrace.stages.dedup import SKETCH, keys_of
+        from headrace.stages.sinks import create_object
+
+        kept = [batch for batch in batches if batch.rows.num_rows]
+        if not kept:
+            return ()
+        parts = [(batch.fragment, ordinals_of(batch.rows.column(ROW)), keys_of(batch.rows)) for batch in kept]
+        keys = create_object(store, ROLE, prefix, SUFFIX, [encode_keys(parts, self.scheme.identity())])
+        if not self.scheme.judged:
+            return (keys,)
+        sketches = [
+            (batch.fragment, rows, batch.rows.column(SKETCH)) for batch, (_, rows, _) in zip(kept, parts, strict=True)
+        ]
+        return keys, create_object(store, SKETCHES_ROLE, prefix, SKETCHES_SUFFIX, [encode_sketches(sketches)])
+
+
+@dataclass(frozen=True, slots=True)
 class DuplicateDependencies:
     """A dedup stage and those behind it, as a sink sees them."""
 
     stage: str
     behind: frozenset[str]
-    scheme: Scheme
 
     @staticmethod
     def of(pipeline: Pipeline, sink: str) -> DuplicateDependencies | None:
@@ -68,9 +99,7 @@ class DuplicateDependencies:
         behind = pipeline.behind(stage.name) if stage is not None else ()
         if stage is None or sink not in {other.name for other in behind}:
             return None
-        known = ("ngram", "bands", "rows", "rule")
-        scheme = Scheme(**{name: stage.parameters[name] for name in known if name in stage.parameters})
-        return DuplicateDependencies(stage.name, frozenset(other.name for other in behind), scheme)
+        return DuplicateDependencies(stage.name, frozenset(other.name for other in behind))
 
     def check(self, batch: Batch) -> None:
         """StageContractError where a stage behind dedup has dropped a record, or its keys."""
@@ -90,23 +119,6 @@ class DuplicateDependencies:
             return np.zeros(0, np.int64)
         lost = {*self._lost_behind(batch, QUARANTINED), *_killers(batch)}
         return np.array(sorted(lost - set(ordinals_of(batch.rows.column(ROW)).tolist())), np.int64)
-
-    def write_keys(self, batches: Iterable[Batch], store: ObjectStore, prefix: str) -> tuple[StoredObject, ...]:
-        """Write the keys of what is kept, and the sketches; nothing where nothing is."""
-        from headrace.stages.dedup import SKETCH, keys_of
-        from headrace.stages.sinks import create_object
-
-        kept = [batch for batch in batches if batch.rows.num_rows]
-        if not kept:
-            return ()
-        parts = [(batch.fragment, ordinals_of(batch.rows.column(ROW)), keys_of(batch.rows)) for batch in kept]
-        keys = create_object(store, ROLE, prefix, SUFFIX, [encode_keys(parts, self.scheme.identity())])
-        if not self.scheme.judged:
-            return (keys,)
-        sketches = [
-            (batch.fragment, rows, batch.rows.column(SKETCH)) for batch, (_, rows, _) in zip(kept, parts, strict=True)
-        ]
-        return keys, create_object(store, SKETCHES_ROLE, prefix, SKETCHES_SUFFIX, [encode_sketches(sketches)])
 
     def _lost_behind(self, batch: Batch, verdict: str) -> list[int]:
         lost = batch.verdicts

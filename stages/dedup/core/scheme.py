@@ -12,8 +12,10 @@ of pairs of similarity 0.68.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from typing import Any
 
 import xxhash
 
@@ -28,6 +30,8 @@ EXACT_WORDS = 2
 #: MinHash values that a scheme may have.
 PERMUTATIONS_MAX = 1024
 _STEPS = 200
+#: How the target of the stage that makes keys ends.
+KEY_MAKER = "stages.dedup.stage:KeyMaker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,11 @@ class Scheme:
     def share_of(self, similarity: float) -> float:
         """The probability that two texts of this Jaccard similarity share a band."""
         return 1.0 - (1.0 - similarity**self.rows) ** self.bands
+
+
+def scheme_of(parameters: Mapping[str, Any]) -> Scheme:
+    """The scheme of a stage with these parameters. Raises ValueError for a rule that is unknown."""
+    return Scheme(**{name: parameters[name] for name in ("ngram", "bands", "rows", "rule") if name in parameters})
 
 
 @lru_cache

@@ -1,0 +1,107 @@
+"""`headrace dataset dedup`: duplicates of datasets that exist already, found from their key files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from headrace.cli.ui import FAINT, console, number, plain_table, title
+from headrace.client import CliError, UsageError
+from headrace.controller import OfflineWriter, with_offline_writer
+from headrace.stages.dedup import OfflineDuplicate, Rule, find_offline
+from headrace.store import counted
+from headrace.store.datasets import Dataset, bring_forward
+from headrace.store.ledger import EpochRaised, Retracted, VersionPublished
+
+#: Duplicates that are shown to people; `--json` and the list have all of them.
+PAIRS_SHOWN = 10
+_BY = {"first": "", "longest": "", "newest": "date", "best": "score"}
+
+
+def deduplicate(
+    uris: Sequence[str],
+    against: Sequence[str],
+    *,
+    keep: Rule,
+    by: str,
+    near: bool,
+    out: str,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Find the duplicates, write the list, and publish versions without them; the exit code."""
+    datasets, references = [Dataset.open(uri) for uri in uris], [Dataset.open(uri) for uri in against]
+    names = [dataset.uri for dataset in (*references, *datasets)]
+    if len(set(names)) < len(names):
+        raise UsageError("a dataset is given twice: a record would be a duplicate of itself")
+    found = list(find_offline(datasets, references, rule=keep, by=by or _BY[keep], near=near))
+    rows = [_line(one, names) for one in found]
+    if out:
+        _write(Path(out), rows)
+    versions = {}
+    for place, dataset in enumerate(datasets, len(references)):
+        mine = [one for one in found if one.record.dataset == place]
+        if mine and not dry_run:
+            versions[dataset.uri] = _publish(dataset, mine)
+    if as_json:
+        print(json.dumps({"datasets": names, "duplicates": len(rows), "versions": versions, "found": rows}))
+        return 0
+    page = console(sys.stdout)
+    page.print(title(", ".join(names[len(references) :]), counted(len(rows), "duplicate")))
+    shown = [(row["id"], row["duplicate_of"], row["reason"]) for row in rows[:PAIRS_SHOWN]]
+    if shown:
+        page.print(plain_table(("record", "duplicate of", "why"), shown))
+    if len(rows) > PAIRS_SHOWN:
+        page.print(f"  and {number(len(rows) - PAIRS_SHOWN)} more; `--json` and `--out` give all of them", style=FAINT)
+    for uri, version in versions.items():
+        page.print(f"  version {version} of {uri} shows them no more", style=FAINT, markup=False)
+    return 0
+
+
+def _line(one: OfflineDuplicate, names: Sequence[str]) -> dict[str, Any]:
+    """What the list says of one duplicate."""
+    reason = "similar text" if one.near else "equal text"
+    return {
+        "id": one.record.id,
+        "dataset": names[one.record.dataset],
+        "duplicate_of": one.kept.id,
+        "of_dataset": names[one.kept.dataset],
+        "reason": f"{reason}: score {one.score / 1000:.3f}" if one.score >= 0 else reason,
+    }
+
+
+def _write(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    try:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    except OSError as error:
+        raise CliError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _publish(dataset: Dataset, found: Sequence[OfflineDuplicate]) -> int:
+    """Publish a version of a dataset without these records; its number. Raises CliError, StoreError."""
+    documents: dict[str, list[int]] = {}
+    for one in found:
+        documents.setdefault(one.record.tokens_key, []).append(one.record.place)
+    if any(key.endswith(".parquet") for key in documents):
+        raise CliError(f"{dataset.uri} holds text: only datasets of tokens get a version without them; use --dry-run")
+
+    async def published(pen: OfflineWriter) -> int:
+        seen, now = dataset.state, pen.ledger
+        if (seen.version, seen.retracted_at) != (now.version, now.retracted_at):
+            raise CliError(f"{dataset.uri} has changed since its duplicates were looked for: do it again")
+        base = pen.ledger.newest
+        await pen.commit(EpochRaised("deduplication"))
+        version = pen.ledger.version + 1
+        rows = tuple((key, tuple(sorted(places))) for key, places in sorted(documents.items()))
+        shown = [VersionPublished(version, "deduplication", base.shows, base.complete)] if base is not None else []
+        await pen.commit(Retracted(version, rows, ()), *shown)
+        if pen.ledger.newest is not None:
+            fresh = Dataset(dataset.store, pen.ledger)
+            described = await pen.beside(fresh.describe)
+            await pen.beside(lambda: bring_forward(dataset.store, fresh.manifest(described)))
+        return version
+
+    return with_offline_writer(dataset.uri, published)

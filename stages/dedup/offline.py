@@ -1,0 +1,310 @@
+"""Deduplication of datasets that are there already, from their key files and sketches alone: no text is read.
+
+The records of all datasets are put into one order, which depends on their names and on what the documents tables say of
+them, and never on how a run laid them out. Then the index decides in that order, as it does in a run: the first of
+several duplicates is kept. So two runs over datasets with the same records give the same answer, whatever tasks there
+were. Keys and sketches lie in scratch files in that order; memory holds some 100 bytes a record beside the index.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.stages.dedup.core.scheme import KEY_MAKER, Scheme, scheme_of
+from headrace.stages.dedup.index import KeyIndex
+from headrace.stages.dedup.sketches import is_sketch
+from headrace.stages.runtime import InputError
+from headrace.store.datasets import Dataset
+from headrace.store.files import Scratch
+from headrace.store.shards import KEYS_ROLE, SKETCHES_ROLE, KeptKeys, read_keys, read_sketches, read_table
+
+#: Which of several duplicates is kept.
+Rule = Literal["first", "longest", "newest", "best"]
+#: Records that the index is asked about at once.
+RECORDS_AT_ONCE = 4096
+_COLUMNS = ["id", "source", "fragment", "row", "part", "tokens", "metadata"]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A kept record of a dataset: of which dataset, where in which documents table, and its id."""
+
+    dataset: int
+    tokens_key: str
+    place: int
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class OfflineDuplicate:
+    """A record that another says already. `score` is in thousandths, -1 where the judge was not asked."""
+
+    record: Member
+    kept: Member
+    near: bool
+    score: int
+
+
+def find_offline(
+    datasets: Sequence[Dataset],
+    against: Sequence[Dataset] = (),
+    *,
+    rule: Rule = "first",
+    by: str = "",
+    near: bool = True,
+) -> Iterator[OfflineDuplicate]:
+    """The duplicates among the records of `datasets` that their newest versions show, in their order.
+
+    Records of `against` come before all others, and are no duplicates themselves. `rule` orders the rest: "first" by
+    dataset as given, source, fragment and row; "longest" by tokens before that; "newest" and "best" by what the
+    metadata has under `by`, the greatest first. Without `near` only equal texts are duplicates.
+
+    Raises InputError where a dataset has no keys, or they are of two schemes, or a record was split; StoreError.
+    """
+    shown = [dataset.of_version() for dataset in (*against, *datasets)]
+    schemes = {_scheme_of(dataset) for dataset in shown}
+    if len(schemes) != 1:
+        raise InputError(f"the keys of these datasets are of {len(schemes)} schemes: deduplicate each by itself")
+    records = _Records(shown, len(against), rule, by)
+    room = _Room(records.count, scheme := schemes.pop())
+    for dataset, shards in zip(shown, records.shards, strict=True):
+        for shard in shards:
+            room.fill(dataset, shard)
+    yield from _decide(records, room, scheme if near else Scheme(bands=0), len(against))
+
+
+def _decide(records: _Records, room: _Room, scheme: Scheme, references: int) -> Iterator[OfflineDuplicate]:
+    index = KeyIndex(scheme)
+    for first in range(0, records.count, RECORDS_AT_ONCE):
+        end = min(first + RECORDS_AT_ONCE, records.count)
+        keys = np.ascontiguousarray(room.keys[first:end, : scheme.words])
+        sketches = room.sketches(first, end) if scheme.judged else None
+        for place, match in enumerate(index.decide(_ALL, np.arange(first, end), keys, sketches), first):
+            record = records.member(place) if match is not None else None
+            if match is not None and record is not None and record.dataset >= references:
+                yield OfflineDuplicate(record, records.member(match.name.row), match.near, match.score)
+
+
+def _scheme_of(dataset: Dataset) -> Scheme:
+    """The scheme of a dataset's keys: that of the pipelines which made them. Raises InputError."""
+    found = {
+        scheme_of(stage["parameters"])
+        for pipeline in dataset.state.pipelines.values()
+        for stage in pipeline.get("stages", ())
+        if str(stage.get("target", "")).endswith(KEY_MAKER)
+    }
+    if len(found) != 1:
+        why = "no keys: put `dedup_keys()` or `*dedup()` into its pipeline" if not found else "keys of several schemes"
+        raise InputError(f"{dataset.uri} has {why}")
+    return found.pop()
+
+
+@dataclass(frozen=True, slots=True)
+class _Shard:
+    """One shard: its key files, and the ranks of its records by fragment and row."""
+
+    keys: str
+    sketches: str
+    ranks: dict[tuple[bytes, int], int]
+
+
+class _Records:
+    """All records in their order: a rank is a place in it."""
+
+    def __init__(self, datasets: Sequence[Dataset], references: int, rule: Rule, by: str) -> None:
+        tables: list[pa.Table] = []
+        objects: list[tuple[int, str, str, str]] = []
+        for place, dataset in enumerate(datasets):
+            for shard in dataset.shards:
+                roles = {item.role: item.key for item in shard.closed.objects}
+                if "documents" not in roles or not shard.closed.counts.kept:
+                    continue
+                if KEYS_ROLE not in roles:
+                    raise InputError(f"{dataset.uri}: the shard of entry {shard.number} has no keys")
+                tokens = roles.get("tokens", roles["documents"])
+                table = read_table(dataset.store, roles["documents"], _COLUMNS)
+                ranked = _ranked(table, rule, by) if place >= references else np.full(table.num_rows, np.inf)
+                tables.append(_facts(table, dataset, place, len(objects), tokens, ranked))
+                objects.append((place, tokens, roles[KEYS_ROLE], roles.get(SKETCHES_ROLE, "")))
+        self._objects = objects
+        whole = pa.concat_tables(tables) if tables else _FACTS.empty_table()
+        order = pc.sort_indices(whole, sort_keys=[(name, way) for name, way in _ORDER])
+        self._table = whole.take(order).combine_chunks()
+        self.count = self._table.num_rows
+        self.shards = self._ranks(len(datasets))
+
+    def _ranks(self, datasets: int) -> list[list[_Shard]]:
+        """For each dataset the shards, with the ranks of their records."""
+        objects = np.asarray(self._table.column("object"), np.int64)
+        fragments, rows = self._table.column("fragment"), self._table.column("row")
+        order = np.argsort(objects, kind="stable")
+        bounds = np.searchsorted(objects[order], np.arange(len(self._objects) + 1))
+        found: list[list[_Shard]] = [[] for _ in range(datasets)]
+        for number, (place, _, keys, sketches) in enumerate(self._objects):
+            mine = order[bounds[number] : bounds[number + 1]]
+            taken: Any = pa.array(mine)
+            columns: list[list[Any]] = [column.take(taken).to_pylist() for column in (fragments, rows)]
+            names = zip(*columns, strict=True)
+            ranks = {(bytes.fromhex(name), row): rank for (name, row), rank in zip(names, mine.tolist(), strict=True)}
+            found[place].append(_Shard(keys, sketches, ranks))
+        return found
+
+    def member(self, rank: int) -> Member:
+        """The record at a rank."""
+        row = self._table.slice(rank, 1).to_pylist()[0]
+        place, tokens, _, _ = self._objects[row["object"]]
+        return Member(place, tokens, row["place"], row["id"])
+
+
+_FACTS = pa.schema(
+    [
+        pa.field(name, kind)
+        for name, kind in {
+            "by": pa.float64(),
+            "dataset": pa.int64(),
+            "source": pa.string(),
+            "start": pa.int64(),
+            "row": pa.int64(),
+            "fragment": pa.string(),
+            "id": pa.string(),
+            "object": pa.int64(),
+            "place": pa.int64(),
+        }.items()
+    ]
+)
+_ORDER: tuple[tuple[str, Literal["ascending", "descending"]], ...] = (
+    ("by", "descending"),
+    ("dataset", "ascending"),
+    ("source", "ascending"),
+    ("start", "ascending"),
+    ("row", "ascending"),
+)
+
+
+def _facts(
+    table: pa.Table, dataset: Dataset, place: int, number: int, tokens: str, ranked: npt.NDArray[np.float64]
+) -> pa.Table:
+    """What orders and names the records of one documents table, without those that were retracted."""
+    if table.column("part").null_count < table.num_rows:
+        raise InputError(f"{dataset.uri}: records were split after their keys were made: they cannot be compared")
+    named: list[Any] = table.column("fragment").to_pylist()
+    fragments = [bytes.fromhex(name) for name in named]
+    states = dataset.state.fragments
+    count = table.num_rows
+    columns: list[Any] = [
+        pa.array(ranked, pa.float64()),
+        pa.array(np.full(count, place, np.int64)),
+        table.column("source"),
+        pa.array([states[name].fragment.start for name in fragments], pa.int64()),
+        table.column("row"),
+        table.column("fragment"),
+        table.column("id"),
+        pa.array(np.full(count, number, np.int64)),
+        pa.array(np.arange(count, dtype=np.int64)),
+    ]
+    hidden = np.isin(np.arange(count), list(dataset.retracted(tokens)))
+    return pa.Table.from_arrays(columns, schema=_FACTS).filter(pa.array(~hidden))
+
+
+def _ranked(table: pa.Table, rule: Rule, by: str) -> npt.NDArray[np.float64]:
+    """`[rows]`: the greater, the sooner a record is kept. Raises InputError where a record has nothing to go by."""
+    if rule == "first":
+        return np.zeros(table.num_rows)
+    if rule == "longest":
+        return np.asarray(table.column("tokens").to_numpy(), np.float64)
+    values: list[float] = []
+    for packed, name in zip(table.column("metadata").to_pylist(), table.column("id").to_pylist(), strict=True):
+        try:
+            facts = orjson.loads(packed) if packed else {}
+        except ValueError as error:
+            raise InputError(f"record {name!r} has metadata that is no JSON: {error}; restore its table") from error
+        value = facts.get(by) if isinstance(facts, dict) else None
+        number = _number(value)
+        if number is None:
+            raise InputError(
+                f"record {name!r}: its metadata has {value!r} under {by!r}, which is no number and no date"
+            )
+        values.append(number)
+    return np.array(values, np.float64)
+
+
+def _number(value: object) -> float | None:
+    """A number, or the seconds of a date as ISO 8601 writes it; None for anything else."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    if isinstance(value, str):
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            return None
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return None
+
+
+class _Room:
+    """Keys and sketches of all records by rank, in scratch files."""
+
+    def __init__(self, count: int, scheme: Scheme) -> None:
+        self._scheme = scheme
+        self._files = Scratch.on_disk(), Scratch.on_disk()
+        size = max(1, count) * 8 * scheme.words
+        os.posix_fallocate(self._files[0].fileno(), 0, size)
+        mapped = mmap.mmap(self._files[0].fileno(), size)
+        self.keys = np.frombuffer(mapped, np.uint64, count * scheme.words).reshape(count, scheme.words)
+        self._begins = np.zeros(count, np.int64)
+        self._sizes = np.zeros(count, np.int32)
+
+    def fill(self, dataset: Dataset, shard: _Shard) -> None:
+        """Take the keys and sketches of one shard. Raises InputError where they are not of the records it keeps."""
+        kept = read_keys(dataset.store, shard.keys, self._scheme.identity())
+        ranks = self._ranks_of(kept, shard)
+        places, there = ranks[kept.holders], ranks[kept.holders] >= 0
+        exact = there & (kept.words == 0)
+        self.keys[places[exact], :2] = kept.keys[exact]
+        band = there & (kept.words != 0)
+        if band.any() and int(kept.words[band].max()) >= self._scheme.words:
+            raise InputError(f"{dataset.uri}: {shard.keys} has more bands than its scheme: restore it")
+        self.keys[places[band], kept.words[band]] = kept.keys[band, 0]
+        if self._scheme.judged:
+            self._take_sketches(dataset, shard)
+
+    def _ranks_of(self, kept: KeptKeys, shard: _Shard) -> npt.NDArray[np.int64]:
+        """`[records]`: the rank of each record of a key file; -1 for one that was retracted."""
+        fragments = [kept.fragments[code] for code in kept.places.tolist()]
+        names = zip(fragments, kept.records.tolist(), strict=True)
+        return np.array([shard.ranks.get(name, -1) for name in names], np.int64)
+
+    def _take_sketches(self, dataset: Dataset, shard: _Shard) -> None:
+        table = read_sketches(dataset.store, shard.sketches)
+        columns: list[list[Any]] = [column.to_pylist() for column in table.columns]
+        for fragment, row, sketch in zip(*columns, strict=True):
+            rank = shard.ranks.get((bytes.fromhex(fragment), row))
+            if rank is None:
+                continue
+            if not is_sketch(sketch):
+                raise InputError(f"{dataset.uri}: {shard.sketches} holds what is no sketch: restore it")
+            self._begins[rank], self._sizes[rank] = self._files[1].append(sketch), len(sketch)
+
+    def sketches(self, first: int, end: int) -> pa.Array[Any]:
+        """The sketches of the records from one rank to another. Raises InputError where one is missing."""
+        found: list[bytes] = []
+        for begin, size in zip(self._begins[first:end].tolist(), self._sizes[first:end].tolist(), strict=True):
+            if not size:
+                raise InputError("a kept record has no sketch beside its shard: restore the file")
+            found.append(os.pread(self._files[1].fileno(), size, begin))
+        return pa.array(found, pa.binary())
+
+
+_ALL = bytes(16)
