@@ -9,8 +9,8 @@ them waits for a record that the other sink holds. A controller in the same proc
 proposals; its time does not count. What counts is the CPU of the sinks' thread and of their writers, the least of all
 rounds. A record costs what its run takes beyond the run with the kept alone.
 
-Last result, two cores of an AMD EPYC that others used too: a filtered record 2.1 us, a duplicate 5.7 us, 2.8 times. While
-each duplicate that waited was a batch of its own, it was 182 us.
+Last result, two cores of an AMD EPYC that others used too: a filtered record 2.1 us, a duplicate 5.7 us, 2.8 times.
+While each duplicate that waited was a batch of its own, it was 182 us.
 """
 
 from __future__ import annotations

@@ -158,12 +158,12 @@ def _killers(batch: Batch) -> list[int]:
     return rows
 
 
-def begin_dedup(dedup: StatefulTransform, pipeline: Pipeline, order: pb.StartTask) -> None:
+def begin_dedup(dedup: StatefulTransform | None, pipeline: Pipeline, order: pb.StartTask) -> None:
     """Have a dedup stage learn what was kept, or let nothing through. Raises PipelineError, StoreError.
 
     That of a solitary task learns nothing: another task decides.
     """
-    if order.alone:
+    if dedup is None or order.alone:
         return
     if order.fenced:
         dedup.forbid()

@@ -108,8 +108,7 @@ class Task:
                 dependencies=DuplicateDependencies.of(pipeline, self._chain.sink_name),
                 key_files=KeyFiles.of(pipeline, self._chain.sink_name),
             )
-        if self._chain.dedup is not None:
-            begin_dedup(self._chain.dedup, pipeline, order)
+        begin_dedup(self._chain.dedup, pipeline, order)
         dedup = _dedup_of(order) if self._chain.dedup is not None else Dedup.NONE
         self._asks = dedup is Dedup.ASKS
         self._core = TaskCore[Batch, pb.Decision](
