@@ -56,6 +56,6 @@ def test_a_canary_that_is_not_found_fails_the_run(reports: dict[str, dict[str, A
 
 
 def test_with_canary_a_target_ends_when_it_sings(tmp_path: Path) -> None:
-    status, (report,) = fuzz(["frame"], tmp_path, "--canary")
+    status, (report,) = fuzz(["frame"], tmp_path, "--from", "transport_targets", "--canary")
     assert status == 0
     assert "the canary sings" in report["account"]

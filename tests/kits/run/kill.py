@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import select
@@ -62,13 +63,10 @@ class Marked:
         """Process ids of everything that carries the mark."""
         wanted = f"{MARK}={self.mark}".encode()
         found = []
-        for entry in pathlib.Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    if wanted in (entry / "environ").read_bytes():
-                        found.append(int(entry.name))
-                except OSError:
-                    continue
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb", buffering=0) as environ:
+                if wanted in environ.readall():
+                    found.append(int(name))
         return found
 
     def memory_left(self) -> list[str]:
