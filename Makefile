@@ -93,6 +93,8 @@ $(VENV)/.dev: $(VENV)/.made $(FACTS) tests/kits/inputs/readers.py
 	@echo "installing headrace, its tests and its checkers into $(VENV) (once; a minute or two)"
 	@$(INSTALL) -e '.[dev,loader,quickstart]'
 	@$(BIN)/python tests/kits/inputs/readers.py
+	@echo "compiling the filters (once; about half a minute)"
+	@$(BIN)/python -m headrace.stages.library.warm >/dev/null
 	@touch $@
 
 $(VENV)/.trainers: $(VENV)/.dev
