@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import sys
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rich.text import Text
+
 from headrace.cli.commands.preview import print_samples
 from headrace.cli.ui import (
+    ACCENT,
     FAINT,
     Recipes,
     balance_page,
@@ -28,6 +32,7 @@ from headrace.cli.ui import (
     title,
 )
 from headrace.client import EXIT_FAULT, CliError
+from headrace.stages.export import DuplicatePair, differences, duplicate_pairs
 from headrace.stages.runtime import read_samples
 from headrace.store import NoDataset, ObjectStore, StoreError, below, counted, open_store
 from headrace.store.datasets import Dataset, completeness_of
@@ -44,7 +49,9 @@ GIVEN_UP_SHOWN = 10
 OBJECTS_MAX = 1_000_000
 
 
-def show_dataset(uri: str, *, quarantine: bool, samples: bool, ranges: bool, as_json: bool) -> int:
+def show_dataset(
+    uri: str, *, quarantine: bool, samples: bool, ranges: bool, as_json: bool, duplicates: bool = False
+) -> int:
     """Show one dataset; the exit code."""
     dataset = Dataset.open(uri)
     balance = balance_of(dataset.state)
@@ -53,6 +60,7 @@ def show_dataset(uri: str, *, quarantine: bool, samples: bool, ranges: bool, as_
     recipes = Recipes.of(dataset.state)
     closed = ranges_json(dataset.state) if ranges else []
     sampled = read_samples(dataset, main_sink(dataset.state.counts)) if samples else {}
+    pairs = list(duplicate_pairs(dataset, main_sink(dataset.state.counts))) if duplicates else []
     facts = {
         "dataset": dataset.uri,
         "pipeline": str(dataset.state.pipeline.get("name", "")),
@@ -72,8 +80,13 @@ def show_dataset(uri: str, *, quarantine: bool, samples: bool, ranges: bool, as_
         "epoch": dataset.state.epoch,
     }
     if as_json:
-        asked = {"quarantine": records, "samples": sampled, "ranges": closed}
-        wanted = {"quarantine": quarantine, "samples": samples, "ranges": ranges}
+        asked = {
+            "quarantine": records,
+            "samples": sampled,
+            "duplicates": [asdict(pair) for pair in pairs],
+            "ranges": closed,
+        }
+        wanted = {"quarantine": quarantine, "samples": samples, "duplicates": duplicates, "ranges": ranges}
         print(json.dumps({**facts, **{name: found for name, found in asked.items() if wanted[name]}}))
         return 0
     out = console(sys.stdout)
@@ -106,10 +119,38 @@ def show_dataset(uri: str, *, quarantine: bool, samples: bool, ranges: bool, as_
         out.print(f"  given up  {safe(item['uri'])}: {safe(item['reason'])}", style="yellow", markup=False)
     if samples:
         print_samples(sampled, dict(balance.counts.filtered_by))
+    if duplicates:
+        _print_pairs(pairs)
     if quarantine:
         main = main_sink(dataset.state.counts)
         _print_quarantine([record for record in records if record["sink"] == main])
     return 0
+
+
+#: How a word is shown that only the kept record has, that only the duplicate has, and that both have.
+_STYLES = {"kept": ("[-", "-]", "red"), "other": ("{+", "+}", "green"), "same": ("", "", FAINT)}
+
+
+def _print_pairs(pairs: Sequence[DuplicatePair]) -> None:
+    out = console(sys.stdout)
+    if not pairs:
+        out.print()
+        out.print(Text("  no duplicates are sampled", style=FAINT))
+    for pair in pairs:
+        out.print()
+        out.print(
+            Text.assemble(
+                "  duplicate ", (safe(pair.id), ACCENT), " of ", (safe(pair.kept), ACCENT), f"  {safe(pair.reason)}"
+            )
+        )
+        if pair.kept_text is None:
+            out.print(Text("    the kept record has no text in this dataset", style=FAINT))
+            continue
+        shown = Text("    ")
+        for kind, words in differences(pair.kept_text, pair.text):
+            begin, end, style = _STYLES[kind]
+            shown.append(f"{begin}{safe(words)}{end} ", style)
+        out.print(shown)
 
 
 def _say_standing(dataset: Dataset) -> None:

@@ -50,6 +50,9 @@ def dataset_show(
     uri: Dataset,
     quarantine: Annotated[bool, typer.Option("--quarantine", help="Show quarantined records.")] = False,
     samples: Annotated[bool, typer.Option("--samples", help="Show samples of filtered records, by reason.")] = False,
+    duplicates: Annotated[
+        bool, typer.Option("--duplicates", help="Show sampled duplicates beside the records that are kept.")
+    ] = False,
     ranges: Annotated[bool, typer.Option("--ranges", help="Show each closed range and its pipeline.")] = False,
     card: Annotated[
         str, typer.Option(metavar="FOLDER", help="Write the scorecard to a folder, as Markdown and HTML.")
@@ -63,7 +66,7 @@ def dataset_show(
         return write_card(uri, Path(card))
     from headrace.cli.commands.dataset import show_dataset
 
-    return show_dataset(uri, quarantine=quarantine, samples=samples, ranges=ranges, as_json=json)
+    return show_dataset(uri, quarantine=quarantine, samples=samples, duplicates=duplicates, ranges=ranges, as_json=json)
 
 
 def dataset_verify(

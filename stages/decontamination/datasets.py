@@ -13,11 +13,10 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from headrace.pipeline import PipelineError
 from headrace.stages.decontamination.stage import Decontaminate
-from headrace.stages.export import read_documents, token_shards
+from headrace.stages.export import read_documents, text_decoder, token_shards
 from headrace.stages.runtime import InputError
-from headrace.stages.tokenizer import Decoder, make_decoder, resolve_tokenizer
+from headrace.stages.tokenizer import Decoder
 from headrace.store.datasets import Dataset, ShardRecord
 from headrace.store.shards import column_names, read_row_groups
 
@@ -64,7 +63,7 @@ def search_dataset(
 def _texts(dataset: Dataset, tokenizer: str) -> Iterator[tuple[Any, pa.Array[Any]]]:
     """Ids and texts of the kept records, some at a time."""
     if any(shard.object("tokens") is not None for shard in dataset.shards):
-        decode = _decoder(dataset, tokenizer)
+        decode = text_decoder(dataset, tokenizer)
         for shard in token_shards(dataset):
             yield from _decoded(dataset, shard, decode)
         return
@@ -88,23 +87,3 @@ def _decoded(dataset: Dataset, shard: ShardRecord, decode: Decoder) -> Iterator[
         last = max(first + 1, int(np.searchsorted(ends, begin + TOKENS_AT_ONCE, side="right")))
         yield ids.slice(first, last - first), decode(found.tokens[begin : ends[last - 1]], found.lengths[first:last])
         first = last
-
-
-def _decoder(dataset: Dataset, tokenizer: str) -> Decoder:
-    """The decoder of the dataset's tokens. Raises PipelineError."""
-    sha256 = dataset.describe().tokenizer or ""
-    stages = [stage for pipeline in dataset.state.pipelines.values() for stage in pipeline.get("stages", ())]
-    given = [stage.get("parameters", {}).get("tokenizer") for stage in stages]
-    for name in [tokenizer] if tokenizer else [name for name in given if isinstance(name, str)]:
-        try:
-            facts = resolve_tokenizer(name, None)
-        except PipelineError:
-            if tokenizer:
-                raise
-            continue
-        if facts.sha256 == sha256:
-            return make_decoder(facts.path, sha256)
-    where = f"{tokenizer!r} is another one" if tokenizer else "it is not where the pipeline had it"
-    raise PipelineError(
-        f"{dataset.uri} was written with the tokenizer of sha256 {sha256[:16]}; {where}: name it by --tokenizer"
-    )

@@ -7,6 +7,12 @@ from headrace.pipeline.door import door
 if TYPE_CHECKING:
     from headrace.stages.export.mds import export_mds as export_mds
     from headrace.stages.export.megatron import export_megatron as export_megatron
+    from headrace.stages.export.pairs import (
+        DuplicatePair as DuplicatePair,
+        differences as differences,
+        duplicate_pairs as duplicate_pairs,
+        text_decoder as text_decoder,
+    )
     from headrace.stages.export.parquet import export_parquet as export_parquet
     from headrace.stages.export.source import read_documents as read_documents, token_shards as token_shards
 else:

@@ -8,9 +8,11 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from headrace.stages.export.pairs import differences
 from headrace.store.datasets.dataset import Dataset
 from tests.kits.run.command import DEADLINE_S
 from tests.kits.run.daemons import until
@@ -145,6 +147,17 @@ def test_a_deduplicated_dataset_is_audited_traced_and_made_again(place: Place, p
     again = tell(place, "dataset", "rebuild", "--trust-code", "plain", Path(tokens).name.partition(".")[0])
     assert isinstance(again, dict)
     assert (again["identical"], again["differing"]) == (True, [])
+
+
+def test_duplicates_are_shown_beside_the_records_that_are_kept(place: Place, plain: Path) -> None:
+    found: Any = tell(place, "dataset", "show", "plain", "--duplicates")
+    assert {pair["reason"].partition(":")[0] for pair in found["duplicates"]} == {"equal text", "similar text"}
+    kept = {fate.id for fate in fates_of(plain).values() if fate.verdict == "kept"}
+    for pair in found["duplicates"]:
+        assert pair["kept"] in kept
+        assert pair["id"] not in kept
+        same = [words for kind, words in differences(pair["kept_text"], pair["text"]) if kind == "same"]
+        assert sum(map(len, same)) > 0
 
 
 def test_a_compacted_dataset_has_the_keys_of_all_that_it_keeps(place: Place, plain: Path) -> None:
