@@ -36,7 +36,7 @@ from headrace.stages.export import DuplicatePair, differences, duplicate_pairs
 from headrace.stages.runtime import read_samples
 from headrace.store import NoDataset, ObjectStore, StoreError, below, counted, open_store
 from headrace.store.datasets import Dataset, completeness_of
-from headrace.store.ledger import Log, balance_of, main_sink
+from headrace.store.ledger import Balance, Log, balance_of, main_sink
 from headrace.store.shards import read_table
 
 #: Quarantined records that `show --quarantine` prints; `--json` gives all of them.
@@ -74,7 +74,7 @@ def show_dataset(
         **completeness_of(dataset.state).to_dict(),
         "bytes": _bytes(dataset),
         "given_up": list(_given_up(dataset)),
-        "retracted": sum(len(rows) for _, _, rows in dataset.state.retracted),
+        "retracted": _retracted(dataset),
         "ledger_entries": dataset.state.number + 1,
         "term": dataset.state.term,
         "epoch": dataset.state.epoch,
@@ -96,19 +96,7 @@ def show_dataset(
     out.print(balance_page(balance))
     _say_standing(dataset)
     out.print()
-    sizes = f"{number(balance.shards)}, {megabytes(_bytes(dataset))}"
-    rows = [
-        ("tokens", f"{number(balance.counts.tokens)} in {counted(balance.counts.sequences, 'sequence')}"),
-        ("padding", padding(balance)),
-        ("shards", sizes),
-        ("seq_len", str(described.seq_len)),
-        ("tokenizer", f"sha256 {described.tokenizer[:16]}" if described.tokenizer else "unknown"),
-        ("pipeline", f"{described.pipeline_version}{_made_by(recipes)}"),
-        ("ledger", f"{counted(dataset.state.number + 1, 'entry', 'entries')}, term {dataset.state.term}"),
-    ]
-    if facts["retracted"]:
-        rows.append(("retracted", f"{counted(int(facts['retracted']), 'document')} of those kept, shown no more"))
-    out.print(facts_page(rows))
+    out.print(facts_page(_facts_of(dataset, balance, recipes)))
     if len(recipes) > 1:
         out.print()
         out.print(recipes_page(recipes))
@@ -125,6 +113,27 @@ def show_dataset(
         main = main_sink(dataset.state.counts)
         _print_quarantine([record for record in records if record["sink"] == main])
     return 0
+
+
+def _facts_of(dataset: Dataset, balance: Balance, recipes: Recipes) -> list[tuple[str, str]]:
+    described = dataset.describe()
+    sizes = f"{number(balance.shards)}, {megabytes(_bytes(dataset))}"
+    rows = [
+        ("tokens", f"{number(balance.counts.tokens)} in {counted(balance.counts.sequences, 'sequence')}"),
+        ("padding", padding(balance)),
+        ("shards", sizes),
+        ("seq_len", str(described.seq_len)),
+        ("tokenizer", f"sha256 {described.tokenizer[:16]}" if described.tokenizer else "unknown"),
+        ("pipeline", f"{described.pipeline_version}{_made_by(recipes)}"),
+        ("ledger", f"{counted(dataset.state.number + 1, 'entry', 'entries')}, term {dataset.state.term}"),
+    ]
+    if retracted := _retracted(dataset):
+        rows.append(("retracted", f"{counted(retracted, 'document')} of those kept, shown no more"))
+    return rows
+
+
+def _retracted(dataset: Dataset) -> int:
+    return sum(len(rows) for _, _, rows in dataset.state.retracted)
 
 
 #: How a word is shown that only the kept record has, that only the duplicate has, and that both have.
