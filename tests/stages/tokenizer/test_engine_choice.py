@@ -73,11 +73,22 @@ def few_codes() -> list[int]:
     return [code for code in sweep_codes() if code < 0x500 or code in near]
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture(autouse=True)
-def _few_code_points(few_codes: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
-    """A sweep of some blocks in place of four seconds, and a cache of the test's own."""
+def _few_code_points(
+    few_codes: list[int],
+    cache: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: pathlib.Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    """A sweep of some blocks in place of four seconds, and a cache that tests share which do not look at it."""
     monkeypatch.setattr(engine_check, "sweep_codes", lambda: few_codes)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache" if request.cls is TestWhatIsKept else cache))
 
 
 @pytest.fixture(scope="module")
