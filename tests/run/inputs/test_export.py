@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import pathlib
 import struct
@@ -54,7 +55,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return folder
 
 
+@functools.cache
 def export(home: pathlib.Path, kind: str) -> dict[str, object]:
+    """Export the dataset once into `to-<kind>`; the report."""
     done = headrace(home, "dataset", "export", "out", f"to-{kind}", "--format", kind, "--json")
     assert done.returncode == 0, done.stderr
     report: dict[str, object] = json.loads(done.stdout)
@@ -144,12 +147,11 @@ def test_mds_has_each_packed_sequence(home: pathlib.Path) -> None:
 
 def test_each_format_is_read_by_its_own_reader(home: pathlib.Path, tmp_path: pathlib.Path) -> None:
     for kind in ("mds", "megatron", "parquet"):
-        done = headrace(home, "dataset", "export", "out", str(tmp_path / kind), "--format", kind, "--json")
-        assert done.returncode == 0, done.stderr
-    assert readers.read_with("mosaicml", readers.MOSAICML, str(tmp_path / "mds")) == sequences(home)
-    megatron = readers.read_with("megatron", readers.MEGATRON, str(tmp_path / "megatron" / "documents"))
+        export(home, kind)
+    assert readers.read_with("mosaicml", readers.MOSAICML, str(home / "to-mds")) == sequences(home)
+    megatron = readers.read_with("megatron", readers.MEGATRON, str(home / "to-megatron" / "documents"))
     assert megatron == [tokens for _, tokens in documents(home)]
-    rows = readers.read_with("datasets", readers.DATASETS, str(tmp_path / "parquet"), str(tmp_path / "cache"))
+    rows = readers.read_with("datasets", readers.DATASETS, str(home / "to-parquet"), str(tmp_path / "cache"))
     assert rows == [[name, tokens] for name, tokens in documents(home)]
 
 
