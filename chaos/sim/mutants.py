@@ -228,7 +228,7 @@ def _releases_nothing(sink: str, _records: Any) -> ClaimsReleased:
     return ClaimsReleased(sink, ())
 
 
-def _one_short(state: LedgerState, epoch: int, sink: str, uri: str) -> list[tuple[str, str]]:
+def _one_short(state: LedgerState, epoch: int, sink: str, uri: str) -> list[kept.KeyFile]:
     return _key_files(state, epoch, sink, uri)[:-1]
 
 

@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from headrace.pipeline import PipelineError
 from headrace.store.ledger import LedgerState
 from headrace.store.shards import KEYS_ROLE, SKETCHES_ROLE
 
 
-def key_files(state: LedgerState, epoch: int, sink: str, uri: str) -> list[tuple[str, str]]:
-    """The files with the keys of what a sink has kept up to an epoch's position, and those with the sketches.
+class KeyFile(NamedTuple):
+    """A file with keys, that with the sketches beside it, "" where no judge compared them, and its checksum."""
 
-    The second is "" where no judge compared them. Raises PipelineError if a file with keys is missing.
+    keys: str
+    sketches: str
+    checksum: str
+
+
+def key_files(state: LedgerState, epoch: int, sink: str, uri: str) -> list[KeyFile]:
+    """The files with the keys of what a sink has kept up to an epoch's position.
+
+    Raises PipelineError if one is missing.
     """
     if state.number < epoch:
         raise PipelineError(f"{uri}: the ledger ends at entry {state.number}, before epoch {epoch}: restore it")
-    found: list[tuple[str, str]] = []
+    found: list[KeyFile] = []
     for shard in state.shards:
         closed = shard.closed
         if closed.sink != sink or shard.number > epoch or not closed.counts.kept:
             continue
-        keys = [item.key for item in closed.objects if item.role == KEYS_ROLE]
+        keys = [item for item in closed.objects if item.role == KEYS_ROLE]
         sketches = next((item.key for item in closed.objects if item.role == SKETCHES_ROLE), "")
         if not keys:
             raise PipelineError(
                 f"{uri}: the shard of entry {shard.number} keeps {closed.counts.kept} records and has no keys of them: "
                 "it was made without deduplication; write a new dataset"
             )
-        found += [(key, sketches) for key in keys]
+        found += [KeyFile(item.key, sketches, item.checksum) for item in keys]
     return found

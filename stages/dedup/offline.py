@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.stages.dedup.core.scheme import KEY_MAKER, Scheme, scheme_of
-from headrace.stages.dedup.index import KeyIndex
+from headrace.stages.dedup.key_index import KeyIndex
 from headrace.stages.dedup.sketches import is_sketch
 from headrace.stages.runtime import InputError
 from headrace.store.datasets import Dataset

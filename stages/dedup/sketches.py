@@ -21,52 +21,71 @@ from headrace.store.files import Scratch
 
 #: Bytes that the scratch file begins with; it doubles.
 ARENA_BYTES = 1 << 22
+#: Records that the columns have places for at first.
+PLACES_MIN = 1024
 #: In `ends`: the sketch lies beside the shard.
-ELSEWHERE = -1
+ELSEWHERE = 0
 _NO_BYTES = np.frombuffer(bytes(1), np.uint8)
 
 #: Reads a file of sketches: its rows `fragment`, `row`, `sketch`.
 Reader = Callable[[], pa.Table]
 
 
+class _Column:
+    """Numbers in a scratch file that is mapped. What is new is 0."""
+
+    def __init__(self, kind: Any, folder: str | None) -> None:
+        self._file, self._kind = Scratch.on_disk(folder), np.dtype(kind)
+        self.values: npt.NDArray[Any] = np.zeros(0, kind)
+
+    def make_room(self, count: int) -> None:
+        """Have at least so many. Raises OSError where the disk is full."""
+        if count > len(self.values):
+            size = max(count, 2 * len(self.values)) * self._kind.itemsize
+            os.posix_fallocate(self._file.fileno(), 0, size)
+            self.values = np.frombuffer(mmap.mmap(self._file.fileno(), size), self._kind)
+
+
 class Sketches:
     """Where each record's sketch is. A place in `begins` and `ends` is the number of a record in the index."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: str | None = None) -> None:
         self.room = make_room()
-        self.begins = np.zeros(1024, np.int64)
-        self.ends = np.zeros(1024, np.int64)
-        #: The first record of whose form a record was found to be; -1: none.
-        self.heads = np.full(1024, -1, np.int32)
+        self._begins, self._ends = (_Column(np.int64, folder) for _ in range(2))
+        self._heads, self._arena = _Column(np.uint32, folder), _Column(np.uint8, folder)
         self.used = 0
-        self._file = Scratch.on_disk()
-        self._size = 0
-        self.arena: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)
         self._files: list[tuple[int, int, Reader]] = []
-        self.make_room(0, ARENA_BYTES)
+        self.make_room(PLACES_MIN, ARENA_BYTES)
 
     @property
-    def nbytes(self) -> int:
-        """Bytes in memory, without the scratch file."""
-        return sum(int(array.nbytes) for array in (self.begins, self.ends, self.heads))
+    def begins(self) -> npt.NDArray[np.int64]:
+        """Where each sketch begins in the arena."""
+        return self._begins.values
+
+    @property
+    def ends(self) -> npt.NDArray[np.int64]:
+        """And where it ends, or ELSEWHERE."""
+        return self._ends.values
+
+    @property
+    def heads(self) -> npt.NDArray[np.uint32]:
+        """The first record of whose form each was found to be, plus one; 0: none."""
+        return self._heads.values
+
+    @property
+    def arena(self) -> npt.NDArray[np.uint8]:
+        """The sketches."""
+        return self._arena.values
 
     def make_room(self, records: int, more: int) -> None:
         """Have places for so many records, and room for so many more bytes. Raises OSError where the disk is full."""
-        if records > len(self.begins):
-            wanted = max(records, 2 * len(self.begins))
-            self.begins, self.ends = (
-                np.concatenate([old, np.zeros(wanted - len(old), np.int64)]) for old in (self.begins, self.ends)
-            )
-            self.heads = np.concatenate([self.heads, np.full(wanted - len(self.heads), -1, np.int32)])
-        if self.used + more > self._size:
-            self._size = max(self.used + more, 2 * self._size)
-            os.posix_fallocate(self._file.fileno(), 0, self._size)
-            self.arena = np.frombuffer(mmap.mmap(self._file.fileno(), self._size), np.uint8)
+        for column in (self._begins, self._ends, self._heads):
+            column.make_room(records)
+        self._arena.make_room(self.used + more)
 
     def expect(self, first: int, count: int, reader: Reader) -> None:
         """The sketches of records `first` to `first + count` are in a file that `reader` reads."""
         self.make_room(first + count, 0)
-        self.ends[first : first + count] = ELSEWHERE
         self._files.append((first, first + count, reader))
 
     def fetch(self, number: int, name_of: Callable[[int, int], dict[tuple[str, int], int]]) -> None:

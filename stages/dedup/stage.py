@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 from headrace.pipeline import PipelineError
 from headrace.stages.dedup.core import decider as core
 from headrace.stages.dedup.core.scheme import Scheme
-from headrace.stages.dedup.index import KeyIndex, Match, compile_index
+from headrace.stages.dedup.index import Source
 from headrace.stages.dedup.kept import key_files
+from headrace.stages.dedup.key_index import KeyIndex, Match, compile_index
 from headrace.stages.dedup.minhash import Keys, compile_keys, make_sketches
 from headrace.stages.dedup.sketches import is_sketch
 from headrace.stages.runtime import (
@@ -78,11 +79,11 @@ class KeyMaker(Transform):
 class Dedup(StatefulTransform):
     """Keeps the first of several duplicates. There is one, and it remembers the keys of all that was kept."""
 
-    def __init__(self, name: str, ngram: int, bands: int, rows: int, rule: int = 0) -> None:
+    def __init__(self, name: str, ngram: int, bands: int, rows: int, rule: int = 0, folder: str | None = None) -> None:
         self.name = name
         self.scheme = Scheme(ngram, bands, rows, rule)
         compile_index()
-        self.index = KeyIndex(self.scheme)
+        self.index = KeyIndex(self.scheme, folder)
         self._decider = core.Decider(self.index)
 
     @property
@@ -100,13 +101,20 @@ class Dedup(StatefulTransform):
         Raises PipelineError where a shard has no keys, FormatError where they are of another scheme, StoreError.
         """
         if store is not None:
-            for keys, sketches in key_files(fold_ledger(store), epoch, sink, store.uri):
-                if self.scheme.judged and not sketches:
-                    raise PipelineError(f"{store.uri}: no sketches lie beside {keys}: restore them")
-                reader = functools.partial(read_sketches, store, sketches)
-                twice = self.index.load(read_keys(store, keys, self.scheme.identity()), reader)
-                if twice and not self.scheme.judged:
-                    logger.warning("%s: %d keys are held by records of other shards too", keys, twice)
+            files = key_files(fold_ledger(store), epoch, sink, store.uri)
+            lacking = [file.keys for file in files if self.scheme.judged and not file.sketches]
+            if lacking:
+                raise PipelineError(f"{store.uri}: no sketches lie beside {lacking[0]}: restore them")
+            made_by = self.scheme.identity()
+            sources = [Source(file.checksum, functools.partial(read_keys, store, file.keys, made_by)) for file in files]
+            loaded = self.index.begin(sources)
+            for file, source in zip(files, loaded, strict=True):
+                if self.scheme.judged:
+                    self.index.expect(
+                        source.first, source.count, functools.partial(read_sketches, store, file.sketches)
+                    )
+                elif source.twice:
+                    logger.warning("%s: %d keys are held by records of other shards too", file.keys, source.twice)
             logger.info("holds the keys of %d records, %d MiB", self.index.records, self.index.nbytes >> 20)
         self._handle(core.KeysLoaded())
 

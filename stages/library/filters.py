@@ -328,6 +328,7 @@ def dedup(
     rows: int | None = None,
     threshold: float | None = None,
     num_perm: int = 128,
+    folder: str | None = None,
     name: str = "dedup",
 ) -> tuple[Stage, Stage]:
     """Keep the first of several duplicates: two stages for a pipeline, `*dedup()`, to make keys and to decide.
@@ -336,10 +337,13 @@ def dedup(
     where they share one of `bands` bands of `rows` MinHash values each over shingles of `ngram` words. The judge
     "words" compares their words (docs/guide/dedup.md), and "none" takes each candidate for a duplicate. With a
     `threshold` of Jaccard similarity the bands and rows are those, of at most `num_perm` values, that err least about
-    it. Defaults with a judge are 20 bands of 4 rows over 3 words, without 14 of 8 over 5. Stages behind it must keep
-    each record.
+    it. Defaults with a judge are 20 bands of 4 rows over 3 words, without 14 of 8 over 5. With a `folder` of its
+    own on a local disk of its worker the index lies there, and takes an eighth of the memory. Stages behind it must
+    keep each record.
     """
     check_text(name, "name", name)
+    if folder is not None:
+        check_text(name, "folder", folder)
     if type(near) is not bool:
         raise PipelineError(f'stage "{name}": near is {near!r}; it must be True or False')
     if judge not in ("words", "none"):
@@ -364,7 +368,14 @@ def dedup(
         parameters["rule"] = RULE
     return (
         Stage(f"{name}-keys", StageKind.TRANSFORM, f"{_MODULE}:KeyMaker", parameters, keeps=True),
-        Stage(name, StageKind.STATEFUL, f"{_MODULE}:Dedup", parameters, replicas=1),
+        Stage(
+            name,
+            StageKind.STATEFUL,
+            f"{_MODULE}:Dedup",
+            parameters if folder is None else {**parameters, "folder": folder},
+            replicas=1,
+            volatile=() if folder is None else ("folder",),
+        ),
     )
 
 

@@ -29,7 +29,9 @@ class Place:
         self.gate = folder / "gate"
         self.gate.touch()
         self.corpus = write_corpus(folder / "corpus")
-        (folder / "small.py").write_text(PIPELINE.format(gate=str(self.gate), tokenizer=small_tokenizer()))
+        (folder / "small.py").write_text(
+            PIPELINE.format(gate=str(self.gate), tokenizer=small_tokenizer(), folder=str(folder / "index"))
+        )
 
     def run(self, output: str) -> Marked:
         parameters = ("-p", f"input={self.folder}/corpus/*.jsonl", "-p", f"output={output}")

@@ -70,7 +70,7 @@ class SimulatedDecider:
         state = LedgerState()
         for number, entry in cluster.log.behind(-1):
             state.apply(number, entry)
-        for key, _ in kept.key_files(state, self._task.epoch, self._sink, DATASET):
+        for key, *_ in kept.key_files(state, self._task.epoch, self._sink, DATASET):
             for part in cluster.objects.content[key][1]:
                 for row in ordinals(part.kept, part.item.first):
                     name = part.item.fragment, row

@@ -40,7 +40,7 @@ TRANSITIONS: dict[tuple[DeciderState, DeciderTurn], DeciderState] = {
 
 
 class Index(Protocol):
-    """What remembers: `headrace.stages.dedup.index`, or a dict in a test."""
+    """What remembers: `headrace.stages.dedup.key_index`, or a dict in a test."""
 
     def decide(self, fragment: bytes, rows: Any, keys: Any, sketches: Any) -> Sequence[Any]:
         """For each record None where it is kept and holds its keys now, else what it is a duplicate of."""

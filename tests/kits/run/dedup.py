@@ -51,7 +51,7 @@ def build(input: str, output: str) -> Pipeline:
         output,
         read_jsonl(input, fragment_bytes=1 << 20, batch_bytes=1 << 15),
         map_records(pass_gate),
-        *dedup(),
+        *dedup(folder={folder!r}),
         replace(map_records(curse), keeps=True),
         tokens,
         write_tokens(tokens, seq_len=512, shard_bytes=1 << 15),

@@ -18,7 +18,7 @@ from headrace.pipeline.validation import validate
 from headrace.stages.dedup import stage as stage_module
 from headrace.stages.dedup.core import decider as core
 from headrace.stages.dedup.core.scheme import Scheme, best_bands
-from headrace.stages.dedup.index import KeyIndex
+from headrace.stages.dedup.key_index import KeyIndex
 from headrace.stages.dedup.minhash import make_keys
 from headrace.stages.dedup.stage import Dedup, KeyMaker
 from headrace.stages.library import (

@@ -12,8 +12,8 @@ from hypothesis import given, settings, strategies as st
 
 from headrace.pipeline.errors import PipelineError
 from headrace.stages.dedup.core.scheme import DEFAULTS, RULE, Scheme
-from headrace.stages.dedup.index import KeyIndex, Match
 from headrace.stages.dedup.judge import SKETCH_BYTES_MAX, WORDS_MAX
+from headrace.stages.dedup.key_index import KeyIndex, Match
 from headrace.stages.dedup.minhash import make_keys, make_sketches
 from headrace.stages.dedup.sketches import is_sketch
 from headrace.stages.library.filters import dedup
@@ -166,7 +166,9 @@ def test_an_index_made_again_reads_the_sketches_it_needs_and_answers_alike() -> 
         return _table(file)
 
     again = KeyIndex(SCHEME)
-    again.load(decode_keys(encode_keys([(FRAGMENT, rows, keys)], SCHEME.identity()), SCHEME.identity(), "k"), reader)
+    kept_keys = decode_keys(encode_keys([(FRAGMENT, rows, keys)], SCHEME.identity()), SCHEME.identity(), "k")
+    again.expect(0, len(kept_keys.records), reader)
+    again.load(kept_keys)
     chance = random.Random(1)
     assert decide([words(500, 300)], again, first=500) == [None]
     assert reads == []
@@ -180,7 +182,8 @@ def test_a_file_without_the_sketch_of_a_kept_record_is_an_error() -> None:
     again = KeyIndex(SCHEME)
     file = encode_sketches([(b"g" * 16, np.arange(1), sketches)])
     kept_keys = decode_keys(encode_keys([(FRAGMENT, np.arange(1), keys)], "s"), "s", "k")
-    again.load(kept_keys, lambda: _table(file))
+    again.expect(0, 1, lambda: _table(file))
+    again.load(kept_keys)
     with pytest.raises(FormatError, match="lack"):
         decide([f"{words(1, 300)} more"], again, first=7)
 

@@ -1,0 +1,19 @@
+"""Who holds which key: a table of slots in memory, or sorted runs on local disk with a filter in front."""
+
+from typing import TYPE_CHECKING
+
+from headrace.pipeline.door import door
+
+if TYPE_CHECKING:
+    from headrace.stages.dedup.index.claims import Claims as Claims, Source as Source
+    from headrace.stages.dedup.index.lookups import (
+        CANDIDATES_MAX as CANDIDATES_MAX,
+        claim as claim,
+        find_holders as find_holders,
+        first_holder as first_holder,
+    )
+    from headrace.stages.dedup.index.records import add_record as add_record, word_of as word_of
+    from headrace.stages.dedup.index.saved import open_saved as open_saved, save as save
+    from headrace.stages.dedup.index.slots import NOBODY as NOBODY
+else:
+    __getattr__ = door(__name__)

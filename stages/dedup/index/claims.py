@@ -1,0 +1,301 @@
+"""The index of kept records' keys: in memory, or on local disk behind a filter.
+
+In memory a record with 16 bands takes about 180 bytes. On disk it takes about 23 of memory and 152 of disk: its keys
+are entered in the filter and in a table in memory, which is written as a sorted run when it is full; the filter answers
+for nearly every key that was never held, and the table and the runs are asked for the others.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.stages.dedup.index.filters import PARTS, Filters, enter_all
+from headrace.stages.dedup.index.lookups import (
+    CANDIDATES_MAX,
+    EXACT_WORDS,
+    claim_all,
+    count_keys,
+    count_single,
+    find_all,
+    load_keys,
+)
+from headrace.stages.dedup.index.records import (
+    ASKED,
+    FILTERS,
+    HASHES,
+    HELD,
+    RUN_COUNT,
+    RUNS,
+    SLOTS,
+    WORDS,
+    Records,
+    add_record,
+)
+from headrace.stages.dedup.index.runs import Levels, seal
+from headrace.stages.dedup.index.saved import open_saved, save
+from headrace.stages.dedup.index.slots import NOBODY, SECTION_BITS, SECTIONS, USED, FixedSlots, Slots, collect
+from headrace.stages.text import compiled, pointer
+from headrace.store.shards import KeptKeys, RecordName
+
+logger = logging.getLogger("headrace.dedup")
+
+#: An index is saved where more than this share of its records was loaded.
+SAVED_SHARE = 0.2
+#: Records whose keys are in memory before they are written as a run: at least so many, and one in so many of all.
+SEALED_MIN = 1 << 17
+SEALED_SHARE = 64
+SEALED_GROWTH = 1.1
+#: Slots of each level that are merged for each key that may be entered.
+MERGED_A_KEY = 2
+#: Keys that are loaded at once.
+LOADED_KEYS = 1 << 16
+
+Numbers = npt.NDArray[np.int64]
+Keys = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file of keys: its checksum, and how it is read."""
+
+    checksum: str
+    keys: Callable[[], KeptKeys]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a source became: the number of its first record, how many there are, and how many keys others held."""
+
+    first: int
+    count: int
+    twice: int
+
+
+class Claims:
+    """Claims and keeps keys, record by record, in the order in which it is asked. Its methods raise OSError."""
+
+    def __init__(self, words: int, identity: str, folder: str | None = None) -> None:
+        #: 64-bit words of a record's keys, and what names their scheme
+        self.words = words
+        self.identity = identity
+        self.folder = folder
+        if folder is not None:
+            Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._empty()
+        self._more = np.zeros(SECTIONS, np.int64)
+        self._held = np.zeros((4, self.words), np.int64)
+        self._found, self._shared = (np.empty(CANDIDATES_MAX, np.int64) for _ in range(2))
+
+    def _empty(self) -> None:
+        self.levels, self.table = Levels(self.folder), Records(self.folder)
+        self._slots: Slots | FixedSlots = Slots()
+        self._filters: Filters | None = None
+        if self.folder is not None:
+            self._slots, self._filters = FixedSlots(SEALED_MIN * (self.words - 1)), Filters()
+
+    @property
+    def records(self) -> int:
+        """Records that were kept, those that were released later among them."""
+        return self.table.count
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that the index takes."""
+        parts = (self._slots, self.levels, self.table, self._filters)
+        return sum(part.nbytes for part in parts if part is not None)
+
+    @property
+    def filters(self) -> Filters:
+        """The filter of an index on disk."""
+        if self._filters is None:
+            raise ValueError("an index in memory has no filter, and is not saved")
+        return self._filters
+
+    @filters.setter
+    def filters(self, filters: Filters) -> None:
+        self._filters = filters
+
+    @property
+    def filter_passed(self) -> int:
+        """Keys that the filter let through."""
+        return int(self.table.row[ASKED])
+
+    def seal(self) -> None:
+        """Write what is gathered in memory as a run."""
+        if isinstance(self._slots, FixedSlots):
+            self._more[:] = 0
+            self._seal(self._slots)
+
+    def prepare(self, keys: Keys) -> Numbers:
+        """The row of numbers that the loops take, with room for records with the keys `[n, words]`."""
+        if keys.ndim != 2 or keys.shape[1] != self.words:
+            raise ValueError(f"keys of shape {keys.shape}; this index takes {self.words} words a record")
+        self._more[:] = 0
+        count_keys(keys, self._more)
+        self._make_room(len(keys))
+        return self._state()
+
+    def find(self, keys: Keys) -> tuple[Numbers, Numbers]:
+        """Who holds keys `[n, words]`: `[n, CANDIDATES_MAX]` numbers, NOBODY behind the last, and shared bands.
+
+        First the record with an equal text, which shares as many as there are words; then by shared bands, then by
+        number.
+        """
+        found, shared = (np.empty((len(keys), CANDIDATES_MAX), np.int64) for _ in range(2))
+        find_all(self.prepare(keys), keys, found, shared)
+        self.table.check()
+        return found, shared
+
+    def add(self, fragment: bytes, rows: Numbers, keys: Keys) -> Numbers:
+        """Number records of a fragment, `[n]`, that are kept. Their keys are not claimed yet."""
+        first = self.records
+        self.table.make_room(len(rows))
+        add_all(self._state(), self.table.names(fragment, rows), keys)
+        self.table.note_spans(first)
+        return np.arange(first, self.records)
+
+    def claim(self, numbers: Numbers, keys: Keys) -> None:
+        """Give records `[n]` those of their keys `[n, words]` that nobody holds, in order."""
+        claim_all(self.prepare(keys), keys, numbers, self._found, self._shared)
+        self.table.check()
+
+    def begin(self, sources: Sequence[Source]) -> list[Loaded]:
+        """Load the keys of sources into an empty index.
+
+        Where the folder has what was saved of the first of them, that is opened in their place; where much had to be
+        loaded, all is saved. Raises what reading a source raises.
+        """
+        names, place = [source.checksum for source in sources], Path(self.folder or ".")
+        found: list[Loaded] = []
+        for count in open_saved(self, place, names) if self.folder is not None else ():
+            found.append(Loaded(found[-1].first + found[-1].count if found else 0, count, 0))
+        opened = self.records
+        for source in sources[len(found) :]:
+            first = self.records
+            twice = self.load(source.keys())
+            found.append(Loaded(first, self.records - first, twice))
+        if self.folder is not None and self.records - opened > SAVED_SHARE * self.records:
+            try:
+                self._save(place, names, [loaded.count for loaded in found])
+            except OSError as error:
+                logger.warning("the dedup index is not saved in %s: %s; the next one loads its keys", place, error)
+        return found
+
+    def _save(self, place: Path, names: Sequence[str], counts: list[int]) -> None:
+        """Save all, and go on with what was saved in place of the runs."""
+        save(self, place, names, counts)
+        again = Claims(self.words, self.identity, self.folder)
+        if open_saved(again, place, names) == counts:
+            self.levels, self.table, self._slots, self._filters = (
+                again.levels,
+                again.table,
+                again._slots,
+                again._filters,
+            )
+
+    def load(self, kept: KeptKeys) -> int:
+        """Give keys to records that are kept; how many of them another record held, which should be none."""
+        first, count = self.records, len(kept.records)
+        names = np.empty(count, np.int64)
+        for place, fragment in enumerate(kept.fragments):
+            mine = kept.places == place
+            names[mine] = self.table.names(fragment, kept.records[mine])
+        checks, exact = np.zeros((count, EXACT_WORDS), np.uint64), kept.words == 0
+        checks[kept.holders[exact]] = kept.keys[exact]
+        self.table.make_room(count)
+        add_all(self._state(), names, checks)
+        self.table.note_spans(first)
+        twice = 0
+        for at in range(0, len(kept.keys), LOADED_KEYS):
+            here = slice(at, at + LOADED_KEYS)
+            keys, words = np.ascontiguousarray(kept.keys[here]), kept.words[here]
+            self._more[:] = 0
+            count_single(keys, words, self._more)
+            self._make_room(0)
+            twice += int(load_keys(self._state(), keys, words, kept.holders[here] + first))
+        self.table.check()
+        return twice
+
+    def release(self, name: RecordName) -> bool:
+        """Let go of the keys of a record that is not kept after all; whether it held any."""
+        number = self.number(name)
+        if number != NOBODY:
+            self.table.release(number)
+        return number != NOBODY
+
+    def number(self, name: RecordName) -> int:
+        """The number of a record that was not released; NOBODY where there is none."""
+        return self.table.number(name.fragment, name.row)
+
+    def names(self, numbers: Numbers) -> list[RecordName]:
+        """The records of numbers `[n]`."""
+        return [RecordName(*self.table.split(word)) for word in self.table.names_of(numbers).tolist()]
+
+    def name(self, number: int) -> RecordName:
+        """The record of a number."""
+        return self.names(np.array([number]))[0]
+
+    def _state(self) -> Numbers:
+        row = self.table.row
+        row[SLOTS], row[HELD], row[WORDS] = self._slots.table.ctypes.data, self._held.ctypes.data, self.words
+        row[HASHES] = self._held[3].ctypes.data
+        row[FILTERS] = self._filters.table.ctypes.data if self._filters is not None else 0
+        row[RUNS], row[RUN_COUNT] = self.levels.table.ctypes.data, len(self.levels.table)
+        return row
+
+    def _make_room(self, records: int) -> None:
+        """Have room for so many records more, and for `_more` keys of each section."""
+        self.table.make_room(records)
+        if isinstance(self._slots, Slots):
+            self._slots.make_room(self._more)
+        elif not self._slots.has_room(self._more):
+            self._seal(self._slots)
+        if self._filters is not None:
+            self._make_filters(self._filters)
+            self.levels.advance(MERGED_A_KEY * int(self._more.sum()), self.table.row)
+
+    def _seal(self, slots: FixedSlots) -> None:
+        """Write the table in memory as a run, and have an empty one with room for `_more`."""
+        if slots.table[:, USED].any():
+            self.levels.add(seal(slots.table, self.folder))
+        self.table.seal()
+        keys = max(SEALED_MIN, self.records // SEALED_SHARE) * (self.words - 1)
+        if keys > slots.keys * SEALED_GROWTH:
+            slots = self._slots = FixedSlots(keys)
+        else:
+            slots.clear()
+        while not slots.has_room(self._more):
+            slots = self._slots = FixedSlots(2 * slots.keys)
+
+    def _make_filters(self, filters: Filters) -> None:
+        more = self._more.reshape(PARTS, -1)
+        for part in filters.full(more.sum(axis=1)):
+            filters.begin_anew(part, int(more[part].sum()))
+            each = SECTIONS // PARTS
+            for section in range(part * each, (part + 1) * each):
+                for count, slots in self._of_section(section):
+                    enter_all(filters.table, section, slots, count)
+
+    def _of_section(self, section: int) -> Iterator[tuple[int, Any]]:
+        """The slots of a section, table by table: how many, and they."""
+        room = np.empty(max(1, int(self._slots.table[section, USED])), np.uint64)
+        yield collect(self._slots.table, section, room), room
+        for run in self.levels.runs:
+            count = run.count_range(section, SECTION_BITS)
+            if count > len(room):
+                room = np.empty(count, np.uint64)
+            yield run.read_range(section, SECTION_BITS, room), room
+
+
+@compiled
+def add_all(row: Any, names: Any, keys: Any) -> None:
+    """Number records."""
+    for place in range(len(names)):
+        add_record(pointer(row, 0), names[place], keys[place, 1])

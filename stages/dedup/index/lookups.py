@@ -1,0 +1,258 @@
+"""The loops that find the holders of a record's keys and give it those that are free.
+
+The key of the whole text is as good as its 106 bits: 42 of the hash in the slot, 64 beside the record's name. Two
+different texts of 10^8 share them with a probability of 10^-16. A band is known by 42 bits: with 10^8 records of 16
+bands one absent band in 2,600 meets a false holder. That is a nomination, which the judge refuses.
+
+The loops take `state`, a pointer to the row of numbers of the index, and `keys`, one to the words of a record.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from headrace.stages.dedup.index.filters import enter, line_of, may_hold
+from headrace.stages.dedup.index.memory import numbers_at, prefetch, words_at
+from headrace.stages.dedup.index.records import (
+    ASKED,
+    COUNT,
+    FAILED,
+    FILTERS,
+    HASHES,
+    HELD,
+    RUN_COUNT,
+    RUNS,
+    SLOTS,
+    WORDS,
+    is_released,
+    word_of,
+)
+from headrace.stages.dedup.index.runs import ADDRESS as RUN_ADDRESS, COLUMNS as RUN_COLUMNS, place_in
+from headrace.stages.dedup.index.slots import ADDRESS, COLUMNS, HASH_BITS, HOMES, NOBODY, SLOT_BITS, home_of, put_slot
+from headrace.stages.text import compiled, pointer
+
+#: Holders that are named for a record at most.
+CANDIDATES_MAX = 16
+#: Words of the key of the whole text, before the bands.
+EXACT_WORDS = 2
+
+_ODD, _PRIME = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
+_THIRTY_TWO, _TWENTY_NINE = np.uint64(32), np.uint64(29)
+_BELOW, _SLOT_BITS = np.uint64(64 - HASH_BITS), np.uint64(SLOT_BITS)
+_LOW, _NOTHING = np.uint64(0xFFFFFFFF), np.uint64(0)
+
+
+@compiled
+def hash_of(key: Any, word: int) -> Any:
+    """The hash of a record's key `word`, 0 for the whole text; its highest bit is the 42nd."""
+    value = key ^ (np.uint64(word) * _ODD)
+    value = (value ^ (value >> _THIRTY_TWO)) * _PRIME
+    return (value ^ (value >> _TWENTY_NINE)) >> _BELOW
+
+
+@compiled
+def count_keys(keys: Any, more: Any) -> None:
+    """How many keys of records `[n, words]` each section would take `[SECTIONS]`."""
+    for place in range(len(keys)):
+        more[np.int64(hash_of(keys[place, 0], 0) >> _SLOT_BITS)] += 1
+        for word in range(EXACT_WORDS, keys.shape[1]):
+            if keys[place, word] != _NOTHING:
+                more[np.int64(hash_of(keys[place, word], word) >> _SLOT_BITS)] += 1
+
+
+@compiled
+def _hash_all(state: Any, keys: Any) -> None:
+    """Put the hashes of a record's keys into the index, and have the processor fetch what they are looked up in."""
+    table, filters, hashes = numbers_at(state[SLOTS]), numbers_at(state[FILTERS]), words_at(state[HASHES])
+    for word in range(EXACT_WORDS - 1, state[WORDS]):
+        number = word if word >= EXACT_WORDS else 0
+        hashed = hash_of(keys[number], number)
+        hashes[number] = hashed
+        section = np.int64(hashed >> _SLOT_BITS) * COLUMNS
+        prefetch(table[section + ADDRESS] + 8 * home_of(hashed & _LOW, table[section + HOMES]))
+        if state[FILTERS]:
+            prefetch(line_of(filters, hashed))
+
+
+@compiled
+def _is_held(state: Any, slot: Any, is_exact: Any, check: Any) -> Any:
+    """Whether the record in a slot holds the key."""
+    number = np.int64(slot & _LOW) - 1
+    if number < 0 or number >= state[COUNT]:
+        state[FAILED] = 1
+        return False
+    return not is_released(state, number) and (not is_exact or word_of(state, number, 1) == check)
+
+
+@compiled
+def _find_slot(state: Any, hashed: Any, is_exact: Any, check: Any) -> Any:
+    """The holder of a key among those in memory."""
+    table, section = numbers_at(state[SLOTS]), np.int64(hashed >> _SLOT_BITS) * COLUMNS
+    found, low = words_at(table[section + ADDRESS]), hashed & _LOW
+    at = home_of(low, table[section + HOMES])
+    slot = found[at]
+    while slot != _NOTHING and slot >> _THIRTY_TWO <= low:
+        if slot >> _THIRTY_TWO == low and _is_held(state, slot, is_exact, check):
+            return np.int64(slot & _LOW) - 1
+        at += 1
+        slot = found[at]
+    return NOBODY
+
+
+@compiled
+def _find_in_run(state: Any, row: Any, hashed: Any, is_exact: Any, check: Any) -> Any:
+    """The holder of a key in a run."""
+    found, low = words_at(row[RUN_ADDRESS]), hashed & _LOW
+    begin, end, at = place_in(row, hashed)
+    while at > begin and found[at - 1] >> _THIRTY_TWO >= low:
+        at -= 1
+    while at < end and found[at] >> _THIRTY_TWO <= low:
+        if found[at] >> _THIRTY_TWO == low and _is_held(state, found[at], is_exact, check):
+            return np.int64(found[at] & _LOW) - 1
+        at += 1
+    return NOBODY
+
+
+@compiled
+def holder_of(state: Any, hashed: Any, is_exact: Any, check: Any) -> Any:
+    """The record that holds a key and was not released; NOBODY where there is none."""
+    if state[FILTERS]:
+        if not may_hold(numbers_at(state[FILTERS]), hashed):
+            return NOBODY
+        state[ASKED] += 1
+    for run in range(state[RUN_COUNT]):
+        row = numbers_at(state[RUNS] + 8 * RUN_COLUMNS * run)
+        prefetch(row[RUN_ADDRESS] + 8 * place_in(row, hashed)[2])
+    holder = _find_slot(state, hashed, is_exact, check)
+    run = 0
+    while holder == NOBODY and run < state[RUN_COUNT]:
+        holder = _find_in_run(state, numbers_at(state[RUNS] + 8 * RUN_COLUMNS * run), hashed, is_exact, check)
+        run += 1
+    return holder
+
+
+@compiled
+def take(state: Any, hashed: Any, number: Any) -> None:
+    """Give a key that nobody holds to a record."""
+    table, section = numbers_at(state[SLOTS]), np.int64(hashed >> _SLOT_BITS) * COLUMNS
+    found, low = words_at(table[section + ADDRESS]), hashed & _LOW
+    at = home_of(low, table[section + HOMES])
+    slot = found[at]
+    while slot != _NOTHING and slot >> _THIRTY_TWO <= low:
+        if slot >> _THIRTY_TWO == low and is_released(state, np.int64(slot & _LOW) - 1):
+            found[at] = (low << _THIRTY_TWO) | np.uint64(number + 1)
+            return
+        at += 1
+        slot = found[at]
+    put_slot(table, hashed, number)
+    if state[FILTERS]:
+        enter(numbers_at(state[FILTERS]), hashed)
+
+
+@compiled
+def find_holders(state: Any, keys: Any, found: Any, shared: Any, most: int) -> int:
+    """The records that hold keys of a record, at most `most`, in `found`; how many. `shared` says how many bands.
+
+    First the one that holds the key of the whole text, which shares as many as there are words; then by the number of
+    shared bands, then by number. `claim` needs who holds which key, which stays in the index.
+    """
+    words, distinct = state[WORDS], 0
+    holders = numbers_at(state[HELD])
+    numbers, counts = numbers_at(state[HELD] + 8 * words), numbers_at(state[HELD] + 16 * words)
+    hashes = words_at(state[HASHES])
+    _hash_all(state, keys)
+    exact = holder_of(state, hashes[0], True, keys[1])
+    holders[0], holders[1] = exact, NOBODY
+    for word in range(EXACT_WORDS, words):
+        holder = NOBODY
+        if keys[word] != _NOTHING:
+            holder = holder_of(state, hashes[word], False, _NOTHING)
+        holders[word] = holder
+        if holder != NOBODY and holder != exact:
+            at = 0
+            while at < distinct and numbers[at] != holder:
+                at += 1
+            if at == distinct:
+                numbers[at], counts[at] = holder, 0
+                distinct += 1
+            counts[at] += 1
+    count = 0
+    if exact != NOBODY:
+        found[0], shared[0] = exact, words
+        count = 1
+    while count < most and distinct > 0:
+        best = 0
+        for at in range(1, distinct):
+            more, alike = counts[at] > counts[best], counts[at] == counts[best]
+            if more or (alike and numbers[at] < numbers[best]):
+                best = at
+        found[count], shared[count] = numbers[best], counts[best]
+        distinct -= 1
+        numbers[best], counts[best] = numbers[distinct], counts[distinct]
+        count += 1
+    return count
+
+
+@compiled
+def first_holder(state: Any) -> Any:
+    """Of the records that share a band with the one of the last `find_holders`, the one that was kept first."""
+    holders, first = numbers_at(state[HELD]), NOBODY
+    for word in range(EXACT_WORDS, state[WORDS]):
+        if holders[word] >= 0 and (first < 0 or holders[word] < first):
+            first = holders[word]
+    return first
+
+
+@compiled
+def claim(state: Any, keys: Any, number: Any) -> None:
+    """Give a record the keys that nobody holds, as the `find_holders` right before it found them."""
+    holders, hashes = numbers_at(state[HELD]), words_at(state[HASHES])
+    if holders[0] == NOBODY:
+        take(state, hashes[0], number)
+    for word in range(EXACT_WORDS, state[WORDS]):
+        if keys[word] != _NOTHING and holders[word] == NOBODY:
+            take(state, hashes[word], number)
+
+
+@compiled
+def find_all(row: Any, keys: Any, found: Any, shared: Any) -> None:
+    """The holders of the keys of records `[n, words]`: `found` `[n, most]` their numbers, `shared` how many bands."""
+    state, words, most = pointer(row, 0), keys.shape[1], found.shape[1]
+    for place in range(len(keys)):
+        count = find_holders(
+            state, pointer(keys, place * words), pointer(found, place * most), pointer(shared, place * most), most
+        )
+        for at in range(count, most):
+            found[place, at], shared[place, at] = NOBODY, 0
+
+
+@compiled
+def claim_all(row: Any, keys: Any, numbers: Any, found: Any, shared: Any) -> None:
+    """Give records `[n]` the keys `[n, words]` that nobody holds, in order. `found` and `shared` are scratch."""
+    state, words = pointer(row, 0), keys.shape[1]
+    for place in range(len(keys)):
+        find_holders(state, pointer(keys, place * words), pointer(found, 0), pointer(shared, 0), 1)
+        claim(state, pointer(keys, place * words), numbers[place])
+
+
+@compiled
+def load_keys(row: Any, keys: Any, words: Any, numbers: Any) -> int:
+    """Give single keys `[n, 2]`, each of a word `[n]`, to records `[n]`; how many another record held already."""
+    state, twice = pointer(row, 0), 0
+    for place in range(len(keys)):
+        hashed = hash_of(keys[place, 0], words[place])
+        holder = holder_of(state, hashed, words[place] == 0, keys[place, 1])
+        if holder == NOBODY:
+            take(state, hashed, numbers[place])
+        elif holder != numbers[place]:
+            twice += 1
+    return twice
+
+
+@compiled
+def count_single(keys: Any, words: Any, more: Any) -> None:
+    """How many of single keys each section would take."""
+    for place in range(len(keys)):
+        more[np.int64(hash_of(keys[place, 0], words[place]) >> _SLOT_BITS)] += 1
