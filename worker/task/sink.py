@@ -65,10 +65,7 @@ class SinkBatch:
         return SinkBatch(item, batch, mask, None, duplicates_of(batch), dependencies.released(batch))
 
     def cut(self, ranges: Columns) -> list[SinkBatch]:
-        """See `Holdable`: what is left in one batch, whose tables `laid_out` cuts.
-
-        What keeps no row waits: its tables are cut at once, so that it holds nothing else in memory.
-        """
+        """See `Holdable`: what is left in one batch, whose verdicts `laid_out` or `joined` cuts."""
         inside = _mask_of(ranges, self.item)
         inside = inside if self.held is None else inside & self.held
         places = np.flatnonzero(inside)
@@ -79,7 +76,12 @@ class SinkBatch:
         bytes_of = (int(ranges[0, 2]), int(ranges[0, 3])) if whole and len(ranges) == 1 else (-1, -1)
         item = Range(self.item.fragment, self.item.first + low, high - low, *bytes_of)
         kept = self.mask & inside
-        batch = self.batch if (kept == self.mask).all() and kept.any() else part(self.batch, item, inside[low:high])
+        if not kept.any():
+            batch = replace(self.batch, rows=self.batch.rows.slice(0, 0), edits={}, counters={})
+        elif (kept == self.mask).all():
+            batch = self.batch
+        else:
+            batch = part(self.batch, item, inside[low:high])
         mine = inside[self.names.rows - self.item.first]
         named = self.names
         names = Duplicates(named.rows[mine], named.numbers[mine], named.targets[mine], named.fragments)
@@ -117,6 +119,10 @@ class SinkBatch:
         return self.released
 
 
+#: Records from the first to the last of verdicts that wait in one batch: it has a byte for each of them.
+JOINED_SPAN_MAX = 1 << 20
+
+
 class TaskSink:
     """One sink of a task. Called on the task's thread; only `Sink.write` runs on the writer's."""
 
@@ -144,7 +150,7 @@ class TaskSink:
         self._epoch = epoch
         self._dependencies = dependencies
         self._key_files = key_files
-        self.core = held.HeldBatches[SinkBatch, WrittenShard](policy, dependent=dependencies is not None)
+        self.core = held.HeldBatches[SinkBatch, WrittenShard](policy, dependent=dependencies is not None, join=joined)
         self._writing: dict[int, Future[WrittenShard]] = {}
         self._proposals: list[pb.Proposed] = []
         self._questions: list[pb.NeedsAsked] = []
@@ -364,14 +370,48 @@ def _of_fragment(batches: Sequence[SinkBatch]) -> list[Batch]:
         if batch.batch.rows.num_rows or batch.batch.edits or batch.batch.counters
     ]
     if tables:
-        inside = pa.array(np.concatenate([batch.covers(ordinals_of(table.column("row"))) for batch, table in tables]))
-        verdicts = join_verdicts(*pa.Table.from_batches([table for _, table in tables]).filter(inside).to_batches())
-        first, end = batches[0].item.first, batches[-1].item.end
-        one = batches[0].batch
-        rows = one.rows.filter(pa.array(np.zeros(one.rows.num_rows, np.bool_)))
-        whole = replace(one, rows=rows, verdicts=verdicts, edits={}, counters={})
-        laid.append(_at(Range(one.fragment, first, end - first), whole))
+        laid.append(_bare(batches))
     return laid
+
+
+def _bare(batches: Sequence[SinkBatch]) -> Batch:
+    """The verdicts of batches of one fragment, without their rows: nothing else of them stays in memory."""
+    tables = [batch.batch.verdicts for batch in batches]
+    inside = np.concatenate([batch.covers(ordinals_of(batch.batch.verdicts.column("row"))) for batch in batches])
+    verdicts = join_verdicts(*pa.Table.from_batches(tables).filter(pa.array(inside)).to_batches())
+    one = batches[0].batch
+    rows = one.rows.filter(pa.array(np.zeros(one.rows.num_rows, np.bool_)))
+    return _at(_span_of(batches), replace(one, rows=rows, verdicts=verdicts, edits={}, counters={}))
+
+
+def _span_of(batches: Sequence[SinkBatch]) -> Range:
+    first = min(batch.item.first for batch in batches)
+    return Range(batches[0].item.fragment, first, max(batch.item.end for batch in batches) - first)
+
+
+def joined(waiting: Sequence[SinkBatch]) -> list[SinkBatch]:
+    """Verdicts that wait, those of a fragment in one batch up to JOINED_SPAN_MAX."""
+    found: dict[tuple[bytes, int], list[SinkBatch]] = {}
+    for batch in sorted(waiting, key=lambda batch: batch.item.first):
+        found.setdefault((batch.item.fragment, batch.item.first // JOINED_SPAN_MAX), []).append(batch)
+    return [_one_of(batches) for batches in found.values()]
+
+
+def _one_of(batches: Sequence[SinkBatch]) -> SinkBatch:
+    item, numbers = _span_of(batches), dict[bytes, int]()
+    held = np.zeros(item.count, np.bool_)
+    places: list[Ordinals] = []
+    for batch in batches:
+        low = batch.item.first - item.first
+        held[low : low + batch.item.count] |= True if batch.held is None else batch.held
+        known = [numbers.setdefault(name, len(numbers)) for name in batch.names.fragments]
+        places.append(np.array(known, np.int64)[batch.names.numbers])
+    rows, targets = (
+        np.concatenate(parts) for parts in zip(*((b.names.rows, b.names.targets) for b in batches), strict=True)
+    )
+    names = Duplicates(rows, np.concatenate(places), targets, tuple(numbers))
+    released = np.concatenate([batch.released for batch in batches])
+    return SinkBatch(item, _bare(batches), np.zeros(item.count, np.bool_), held, names, released)
 
 
 def _at(item: Range, batch: Batch) -> Batch:

@@ -11,25 +11,41 @@ import pyarrow as pa
 from hypothesis import given, strategies as st
 
 from headrace.stages.runtime.batch import ROW, Batch, make_verdicts
+from headrace.stages.sinks.sidecars import lost_of
 from headrace.store.ledger.core.entries import Range
 from headrace.store.shards.key_files import RecordName
-from headrace.worker.task.core.held import Duplicates, dependents, needs
+from headrace.worker.task.core.held import (
+    AskDependencies,
+    BatchHeld,
+    DependenciesAnswered,
+    Duplicates,
+    HeldBatches,
+    ProposalAccepted,
+    ProposeBatches,
+    ReportLetGo,
+    ShardWritten,
+    WriteBatches,
+    dependents,
+    needs,
+)
 from headrace.worker.task.core.ranges import Ranges, columns_of
+from headrace.worker.task.core.sink import NEED_BYTES, SealPolicy
 from headrace.worker.task.coverage import fates
 from headrace.worker.task.dependencies import duplicates_of
-from headrace.worker.task.sink import SinkBatch, laid_out
+from headrace.worker.task.sink import JOINED_SPAN_MAX, SinkBatch, joined, laid_out
 
-A, B = b"a" * 16, b"b" * 16
+A, B, C = b"a" * 16, b"b" * 16, b"c" * 16
 
 
 def batch(first: int, fates: str, fragment: bytes = A) -> Batch:
-    """A record a letter: `k` is kept, `f` is filtered, `d` is a duplicate of the record of B with its ordinal."""
+    """A record a letter: `k` is kept, `f` filtered, `d` and `e` duplicates of the record of B or C with its ordinal."""
+    named = {"d": B, "e": C}
     kept = [first + at for at, fate in enumerate(fates) if fate == "k"]
     lost = [first + at for at, fate in enumerate(fates) if fate != "k"]
     verdicts = make_verdicts(
         rows=pa.array(lost, pa.int64()), ids=pa.array(map(str, lost), pa.string()), stage="dedup", verdict="duplicate",
         reasons=[None for _ in lost],
-        duplicates_of=[RecordName(B, row) if fates[row - first] == "d" else None for row in lost],
+        duplicates_of=[RecordName(named[fate], row) if (fate := fates[row - first]) in named else None for row in lost],
     )  # fmt: skip
     rows = pa.record_batch({ROW: pa.array(kept, pa.int64()), "id": pa.array(map(str, kept), pa.string())})
     return Batch(fragment, "u", first, len(fates), 10 * first, 10 * len(fates), rows, verdicts, {"upper": 1})
@@ -63,10 +79,27 @@ def test_a_batch_that_loses_only_verdicts_keeps_its_rows() -> None:
 
 
 def test_verdicts_that_wait_hold_no_text_and_count_nothing_twice() -> None:
-    (waiting,) = cut(held(5, "kdkdf"), 6, 8)
+    (waiting,) = joined(cut(held(5, "kdkdf"), 6, 8))
     assert waiting.batch.rows.get_total_buffer_size() < 64
-    assert (waiting.item, waiting.records, waiting.batch.edits) == (Range(A, 6, 3), 2, {})
+    assert (waiting.batch.verdicts.num_rows, waiting.batch.edits) == (2, {})
+    assert (waiting.item, waiting.records) == (Range(A, 6, 3), 2)
     assert waiting.names.rows.tolist() == waiting.names.targets.tolist() == [6, 8]
+
+
+def test_verdicts_of_a_fragment_wait_in_one_batch() -> None:
+    parts = [*cut(held(10, "kdk"), 11), *cut(held(0, "ekd"), 0, 2), *cut(held(0, "dk", B), 0)]
+    first, second = joined(parts)
+    assert (first.item, first.records, second.item) == (Range(A, 0, 12), 3, Range(B, 0, 1))
+    assert Ranges({A: first.ranges()}) == [Range(A, 0, 1), Range(A, 2, 1), Range(A, 11, 1)]
+    assert needs([first]) == ((B, (2, 11)), (C, (0,)))
+    (cut_again,) = cut(first, 2, 11)
+    assert records(laid_out([cut_again])) == [(2, "l"), (11, "l")]
+
+
+def test_verdicts_that_wait_far_apart_are_two_batches() -> None:
+    far = JOINED_SPAN_MAX
+    parts = [*cut(held(0, "dk"), 0), *cut(held(far, "dk"), far)]
+    assert [batch.item.count for batch in joined(parts)] == [1, 1]
 
 
 def test_a_batch_that_is_asked_for_whole_is_not_cut() -> None:
@@ -146,7 +179,7 @@ class Bits:
     released_rows = kept_rows
 
 
-names = st.tuples(st.sampled_from([A, B, b"c" * 16]), st.integers(0, 7))
+names = st.tuples(st.sampled_from([A, B, C]), st.integers(0, 7))
 bits = st.builds(
     Bits,
     st.sampled_from([A, B]),
@@ -165,3 +198,67 @@ def test_columns_say_what_sets_of_names_say(batches: list[Bits], wanted: set[tup
         (item.item.fragment, row) for item in batches for row, name in item.pairs.items() if name in wanted
     )
     assert sorted((item.fragment, item.first) for item in dependents(batches, asked)) == leaning
+
+
+def sink_of(*batches: SinkBatch, room: int = 1 << 20) -> HeldBatches[SinkBatch, str]:
+    """A sink behind dedup that asks what these batches name, with room for so many bytes of what gathers."""
+    policy = SealPolicy(target_bytes=100, held_bytes_max=room)
+    core = HeldBatches[SinkBatch, str](policy, dependent=True, join=joined)
+    for item in batches[:-1]:
+        assert core.handle(BatchHeld(item, 0, 0), 0.0) == []
+    (asked,) = core.handle(BatchHeld(batches[-1], 100, 0), 0.0)
+    assert isinstance(asked, AskDependencies)
+    return core
+
+
+def test_a_shard_needs_what_it_asked_for_and_is_kept() -> None:
+    core = sink_of(held(0, "kdddd"))
+    (write,) = core.handle(DependenciesAnswered(0, ((B, (1,)),), ((B, (2,)),)), 0.0)
+    assert isinstance(write, WriteBatches)
+    assert records(laid_out(write.batches)) == [(0, "k"), (3, "l"), (4, "l")]
+    (proposal,) = core.handle(ShardWritten(0, "written"), 0.0)
+    assert isinstance(proposal, ProposeBatches)
+    assert proposal.needs == needs(write.batches) == ((B, (3, 4)),)
+
+
+def test_verdicts_that_wait_are_held_and_not_taken_again() -> None:
+    core = sink_of(held(0, "kdddd"))
+    core.handle(DependenciesAnswered(0, ((B, (1, 3)),)), 0.0)
+    core.handle(ShardWritten(0, "written"), 0.0)
+    core.handle(ProposalAccepted(0), 0.0)
+    assert core.ranges() == [Range(A, 1, 1), Range(A, 3, 1)]
+    assert (core.held_count, core.held_bytes) == ((2, 2), 2 * NEED_BYTES)
+    assert core.missing(Range(A, 0, 5)) == [Range(A, 0, 1), Range(A, 2, 1), Range(A, 4, 1)]
+    assert [batch.names.rows.tolist() for batch in core.batches()] == [[1, 3]]
+
+
+def test_verdicts_that_are_let_go_of_are_in_no_batch() -> None:
+    core = sink_of(held(0, "kdddd"), room=4 * NEED_BYTES)
+    let_go, _ = core.handle(DependenciesAnswered(0, ((B, (1, 2, 3)),)), 0.0)
+    assert isinstance(let_go, ReportLetGo)
+    assert let_go.ranges == [Range(A, 3, 1)]
+    core.handle(ShardWritten(0, "written"), 0.0)
+    core.handle(ProposalAccepted(0), 0.0)
+    assert [batch.names.rows.tolist() for batch in core.batches()] == [[1, 2]]
+
+
+def test_a_claim_is_released_by_the_batch_of_its_record_alone() -> None:
+    whole = replace(held(0, "kffd"), released=np.array([1, 2]))
+    (left,) = cut(whole, 0, 1, 3)
+    assert left.released.tolist() == [1]
+
+
+def test_ranges_that_touch_do_not_meet() -> None:
+    ranges = Ranges.of([Range(A, 4, 2), Range(A, 0, 2)])
+    assert ranges.within(Range(A, 2, 2)).tolist() == []
+    assert ranges.within(Range(A, 1, 4))[:, 0].tolist() == [0, 4]
+
+
+def test_a_cut_elsewhere_leaves_a_range_its_bytes() -> None:
+    cut_one, other = Range(A, 0, 4, 0, 40), Range(A, 10, 4, 100, 40)
+    assert Ranges.of([other, cut_one]).minus(Ranges.of([Range(A, 0, 1)])) == [Range(A, 1, 3), other]
+
+
+def test_the_table_of_verdicts_names_records_as_text() -> None:
+    found = lost_of(batch(7, "kdfed"))["duplicate_of"].to_pylist()
+    assert found == [str(RecordName(B, 8)), None, str(RecordName(C, 10)), str(RecordName(B, 11))]

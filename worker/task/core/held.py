@@ -166,9 +166,15 @@ Command = WriteBatches[Any] | ProposeBatches[Any, Any] | AskDependencies | Repor
 
 
 class HeldBatches(Generic[B, R]):
-    """Everything that one sink holds. `dependent`: its batches may hold verdicts that name other records."""
+    """Everything that one sink holds. `dependent`: its batches may hold verdicts that name other records.
 
-    def __init__(self, policy: SealPolicy, *, dependent: bool = False) -> None:
+    `join` makes of batches that wait fewer ones with the same records.
+    """
+
+    def __init__(
+        self, policy: SealPolicy, *, dependent: bool = False, join: Callable[[list[B]], list[B]] | None = None
+    ) -> None:
+        self._join = join or list[B]
         self.policy = policy
         self._dependent = dependent
         self._gathering = Gathering(policy, dependent=dependent)
@@ -256,7 +262,7 @@ class HeldBatches(Generic[B, R]):
             self._needs[event.shard] = _without(_without(self._needs.get(event.shard, ()), event.open), event.gone)
             for command in commands:
                 waiting = waiting.minus(command.ranges) if isinstance(command, sink.LetGo) else waiting
-            self._gathered += _cut(held, waiting)
+            self._gathered += self._join(_cut(held, waiting))
         return self._carry_out(commands, now)
 
     def _drive(self, event: sink.Event, now: float) -> list[Command]:
