@@ -21,8 +21,8 @@ MISSES_MAX: Final = 11
 #: An item of so many words must be there as a whole; one of PLAIN_WORDS needs no more than the threshold.
 WHOLE_WORDS: Final = 20
 PLAIN_WORDS: Final = 50
-#: A question of so many words stands for itself, without its answer (the 13-grams of Brown et al. 2020).
-ALONE_WORDS: Final = 13
+#: A question of so many words counts without its answer too (the 8-grams of Chowdhery et al. 2022).
+ALONE_WORDS: Final = 8
 #: A question that is there by less is not looked at further.
 QUESTION_MIN: Final = 0.5
 #: Words beside the question in which a short answer must stand; and at least for a long one, and a passage.
@@ -216,7 +216,7 @@ def _search(
         count, words, ready = read_units(data, offsets[text], offsets[text + 1], False, units, starts, found)
         # An item is reached up to a word of this text; what was reached in an earlier text is less.
         base = np.int64(text + 1) << 32
-        margin = -2.0
+        margin, most = -2.0, 0.0
         for at in range(ready):
             slot = _slot_of(found[at], bits, shift, slots)
             if slot < 0:
@@ -249,9 +249,11 @@ def _search(
                     mark += 1
                     window = max(LONG_WINDOW, 2 * item_words[item, 2])
                     passage = _passage_share(found, ready, low, behind, window, passages, first, end, marks, mark)
-                score, held = _weigh(question, answer, passage, asked), asked + answered
+                weighed = score = _weigh(question, answer, passage, asked)
+                held = asked + answered
                 if asked >= ALONE_WORDS and question - _needed(asked, threshold) > score - _needed(held, threshold):
                     score, held = question, asked
-                if score - _needed(held, threshold) > margin:
-                    margin = score - _needed(held, threshold)
+                above = score - _needed(held, threshold)
+                if above > margin + _EPSILON or (above > margin - _EPSILON and weighed > most + _EPSILON):
+                    margin, most = above, weighed
                     scores[text], score_words[text], items[text] = score, held, item

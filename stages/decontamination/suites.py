@@ -201,7 +201,7 @@ def _field(where: str, record: Mapping[str, Any], name: str) -> Any:
     """A field, or the field of an object that "field.name" names. Raises PipelineError where there is none."""
     found: Any = record
     for part in [name] if name in record else name.split("."):
-        if not isinstance(found, Mapping) or part not in found:
+        if not isinstance(found, dict) or part not in found:
             raise PipelineError(f'{where} has no field "{name}"')
         found = found[part]
     return found
@@ -209,7 +209,7 @@ def _field(where: str, record: Mapping[str, Any], name: str) -> Any:
 
 def _text(where: str, value: Any) -> str:
     """An answer as text; of several the first."""
-    if isinstance(value, Mapping) and "text" in value:
+    if isinstance(value, dict) and "text" in value:
         value = value["text"]
     if isinstance(value, list):
         value = value[0] if value else None
@@ -223,7 +223,7 @@ def _text(where: str, value: Any) -> str:
 def _choices(where: str, name: str, value: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The choices and their labels, of a list of texts, or of an object with the lists `text` and `label`."""
     labels: Any = ()
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         value, labels = value.get("text"), value.get("label") or ()
     if not isinstance(value, list) or not isinstance(labels, (list, tuple)) or not 0 < len(value) <= CHOICES_MAX:
         raise PipelineError(f'{where}: field "{name}" is no list of at most {CHOICES_MAX} choices')
