@@ -148,13 +148,13 @@ def test_an_answer_beside_a_question_with_edits_raises_the_score() -> None:
     assert alone < both == pytest.approx(0.75 * alone + 0.25)
 
 
-def test_a_question_of_eight_words_counts_alone_and_one_of_seven_does_not() -> None:
+def test_a_question_of_eight_words_counts_without_its_answer() -> None:
     seven, eight = (Item(" ".join(f"harbour{n}" for n in range(count)), answer="none") for count in (7, 8))
     assert [over for _, _, over in scores([seven.question, f"{seven.question} None."], seven)] == [False, True]
     assert scores([eight.question], eight) == [(0, 1.0, True)]
 
 
-def test_of_items_with_one_question_the_one_whose_answer_stands_there_is_named() -> None:
+def test_of_items_with_one_question_the_answer_tells() -> None:
     question = "Which of the old harbours of Ostervik was the first to freeze?"
     items = [Item(question, answer=answer) for answer in ("the inner one", "the outer one", "the northern one")]
     for number, item in enumerate(items):
