@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import grpc
+from google.protobuf.message import Message
 
 from headrace.client.errors import CliError, check_without_cluster
 from headrace.daemon import INSECURE, AddressError, to_call, usual_address
@@ -373,7 +374,7 @@ def pipeline_of(reply: pb.StatusReply, name: str) -> pb.PipelineStatus | None:
     return next((item for item in reply.pipelines if item.pipeline == name), None)
 
 
-def plain(message: Any) -> dict[str, Any]:
+def plain(message: Message) -> dict[str, Any]:
     """A protobuf message as JSON: integers stay integers, bytes become hex, all fields are there."""
     return {field.name: _plain(getattr(message, field.name)) for field in message.DESCRIPTOR.fields}
 
@@ -383,7 +384,7 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, bytes):
         return value.hex()
-    if hasattr(value, "DESCRIPTOR"):
+    if isinstance(value, Message):
         return plain(value)
     if isinstance(value, Mapping):
         return {key: _plain(value[key]) for key in sorted(value)}

@@ -8,7 +8,7 @@ Decoding is total: any bytes give a fold or a FormatError.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgpack
@@ -152,7 +152,7 @@ def _joined(arrays: Arrays) -> tuple[bytes, list[list[Any]]]:
 
 
 def _plain(value: Any) -> Any:
-    return dict(value) if hasattr(value, "keys") else value
+    return dict(value) if isinstance(value, Mapping) else value
 
 
 def _column(values: Sequence[int]) -> npt.NDArray[np.int64]:

@@ -305,7 +305,7 @@ def _tls_trouble(error: Exception) -> tuple[str, str]:
             f"its certificate is not accepted: {cause.verify_message}",
             f"name the file of the CA that made it in {_WHERE_CA_IS_NAMED}",
         )
-    reason = (getattr(cause, "reason", None) or str(error)).replace("_", " ").lower()
+    reason = ((isinstance(cause, ssl.SSLError) and cause.reason) or str(error)).replace("_", " ").lower()
     plain = "wrong version number" in reason or "record layer failure" in reason
     return reason, "it seems to speak no TLS: write http:// if that is so" if plain else ""
 
@@ -388,7 +388,7 @@ def _as_no_answer(where: str) -> Iterator[None]:
         raise NoAnswer(f"the host name of {where} is not known", is_unreachable=True) from error
     except NewConnectionError as error:
         reason = error.__cause__ or error.__context__
-        text = getattr(reason, "strerror", None) or "no connection"
+        text = (isinstance(reason, OSError) and reason.strerror) or "no connection"
         raise NoAnswer(f"no connection to {where} ({text})", is_unreachable=True) from error
     except ConnectTimeoutError as error:
         raise NoAnswer(f"no connection to {where} within {CONNECT_TIMEOUT_S:.0f} s", is_unreachable=True) from error

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.house.test_walls import MAY_IMPORT
+
 ROOT = Path(__file__).resolve().parents[2]
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 500
@@ -30,6 +32,24 @@ SKIPPED = {"build", "dist", "data", "node_modules", "__pycache__"}
 BANNED = re.compile(
     r"/work/|/tmp/hv|/opt/pypi|/opt/wheels|/root/|--(extra-)?index-url|find-links|pypi\.org/simple", re.IGNORECASE
 )
+#: What asks objects of others for an attribute that they may not have, and why no class tells.
+ASKED_BY_NAME = {
+    "cli/help.py": "click's groups and typer's own copies of them",
+    "cli/main.py": "click's errors and typer's own copies of them",
+    "client/pipeline_file.py": "the user's module",
+    "daemon/log_lines.py": "what a log line's caller gave as `extra`",
+    "loader/batch/buffers.py": "of Python 3.13",
+    "loader/cache/partial_shard.py": "as the system that Python was built on has it",
+    "loader/dataset/mapped.py": "any object behind a buffer",
+    "loader/trainers.py": "the loaders of others",
+    "stages/library/stages.py": "any callable of the user's",
+    "stages/runtime/malloc.py": "of glibc alone",
+    "stages/sources/parquet_values.py": "Arrow's types of times, some of which have a unit",
+    "stages/tokenizer/engines.py": "a tokenizer's model, one of several classes",
+    "store/ledger/core/log_state.py": "the slots of any class",
+    "store/s3/wire.py": "urllib3's socket, which it keeps to itself",
+    "worker/processes/forkserver_start.py": "of glibc alone",
+}
 #: How a test would sleep.
 SLEEPS = {"sleep", "time.sleep", "asyncio.sleep"}
 #: What was left for later without saying so to anyone.
@@ -142,6 +162,33 @@ def test_a_decision_has_at_most_twenty_lines() -> None:
         lines = record.read_text(encoding="utf-8").splitlines()
         assert len(lines) <= 20, f"{record.name} has {len(lines)} lines"
         assert max(map(len, lines)) <= 120, record.name
+
+
+def asked_by_name(text: str) -> bool:
+    """Whether a file asks an object for an attribute that it may not have."""
+    return any(
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("getattr", "hasattr")
+        and isinstance(node.args[1], ast.Constant)
+        for node in ast.walk(ast.parse(text))
+    )
+
+
+def test_contracts_say_what_an_object_has() -> None:
+    found = {
+        name
+        for path, text in sources()
+        if (name := name_of(path)).partition("/")[0] in MAY_IMPORT and re.search(r"\b(get|has)attr\(", text)
+        if asked_by_name(text)
+    }
+    assert found - ASKED_BY_NAME.keys() == set(), "let the contract say it, or ask for the class"
+    assert ASKED_BY_NAME.keys() - found == set(), "the ratchet turns: take what was mended off the list"
+
+
+def test_who_asks_by_name_is_found() -> None:
+    assert asked_by_name('worker = getattr(command, "worker", "")')
+    assert not asked_by_name("values = [getattr(state, name) for name in FIELDS]")
 
 
 def test_nobody_asks_for_the_scheme_of_a_stores_uri() -> None:
