@@ -45,9 +45,8 @@ _TEXT = pa.array(["One text to compile the loops with."], pa.string())
 def _lower_table() -> npt.NDArray[np.uint16]:
     """`[_LOWER_MAX]`: what leads from a code point to its lower case, where that is one code point and not far off."""
     table = np.zeros(_LOWER_MAX, np.int16)
-    for code in range(_LOWER_MAX):
-        lower = chr(code).lower()
-        if len(lower) == 1 and abs(ord(lower) - code) < 1 << 15:
+    for code, lower in enumerate(map(str.lower, map(chr, range(_LOWER_MAX)))):
+        if len(lower) == 1 and 0 < abs(ord(lower) - code) < 1 << 15:
             table[code] = ord(lower) - code
     return table.view(np.uint16)
 
