@@ -9,11 +9,13 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, strategies as st
 
-from headrace.stages.decontamination.index import Index, make_index
-from headrace.stages.decontamination.search import MISSES_MAX, find_items, needed
+from headrace.stages.decontamination.index import HOT_ITEMS, Index, make_index
+from headrace.stages.decontamination.search import MISSES_MAX, _most_before, _put, find_items, needed
 from headrace.stages.decontamination.suites import Item, Suite
 
 WORD_PROBLEM = Item(
@@ -110,7 +112,7 @@ NEGATIVES: dict[str, tuple[Item, str]] = {
         "If so, how many does she have when she may? How many dollars does each earn? " * 9,
     ),
     "a short question without its answer": (SHORT, f"{SHORT.question} Nobody in the class knew. {FILLER}"),
-    "a short question with its answer far off": (SHORT, f"{SHORT.question} {FILLER} Mercury is a planet."),
+    "a short question with its answer far off": (SHORT, f"{SHORT.question} {FILLER[:400]} Mercury is a planet."),
     "a short question with one other word": (SHORT, "What metal is solid at room temperature? Mercury is not."),
     "a short answer as a part of a word": (SHORT, f"{SHORT.question} It is mercuryous."),
     "choices of another question": (CHOICES, "Which organelle makes proteins? " + " ".join(CHOICES.choices)),
@@ -241,3 +243,56 @@ def test_each_text_is_judged_by_itself() -> None:
 def test_slices_and_large_strings_are_read_as_they_are(kind: Any) -> None:
     column = pa.array(["first", WORD_PROBLEM.question, "last"], kind)
     assert find_items(column.slice(1, 1), index_of(WORD_PROBLEM), 0.8)[2].tolist() == [0]
+
+
+LONG_ANSWER = " ".join(f"because{n} reasons{n}" for n in range(45))
+APART = " ".join(f"unrelated{n}" for n in range(30))
+BESIDE = {
+    "answer behind": (Item("Is lead or mercury liquid at noon?", answer="a tin"), "{question} Surely a tin."),
+    "answer before": (Item("Is lead or mercury liquid at noon?", answer="a tin"), "A tin. {question}"),
+    "long answer behind": (Item("Why did it happen in Ostervik?", answer=LONG_ANSWER), "{question} {apart} {answer}"),
+    "long answer before": (Item("Why did it happen in Ostervik?", answer=LONG_ANSWER), "{answer} {apart} {question}"),
+    "passage behind": (Item("Why did it happen in Ostervik?", passage=LONG_ANSWER), "{question} {apart} {passage}"),
+    "passage before": (Item("Why did it happen in Ostervik?", passage=LONG_ANSWER), "{passage} {apart} {question}"),
+}
+
+
+@pytest.mark.parametrize("place", BESIDE)
+def test_what_belongs_to_a_question_is_found_on_either_side(place: str) -> None:
+    item, form = BESIDE[place]
+    text = form.format(question=item.question, answer=item.answer, passage=item.passage, apart=APART)
+    assert scores([text], item) == [(0, pytest.approx(1.0), True)]
+
+
+def test_the_question_itself_is_neither_its_answer_nor_its_passage() -> None:
+    item = Item("Is lead or mercury liquid at noon?", answer="mercury", passage="Is lead or mercury liquid at noon?")
+    ((_, score, over),) = scores([item.question], item)
+    assert (score, over) == (pytest.approx(0.7 * 7 / 20), False)
+
+
+def test_a_short_question_with_an_edit_is_clean_whatever_its_answer() -> None:
+    item = Item("Why did ferrymen near Ostervik stop working yesterday?", answer=LONG_ANSWER)
+    assert is_contaminated(printed(item), item)
+    assert not is_contaminated(printed(item).replace("yesterday", "tomorrow"), item)
+
+
+def test_an_item_is_looked_for_again_behind_a_part_of_it() -> None:
+    assert is_contaminated(f"{WORD_PROBLEM.question[:90]} {FILLER} {WORD_PROBLEM.question}", WORD_PROBLEM)
+
+
+def test_a_search_goes_backwards_over_edits_too() -> None:
+    template = " ".join(f"template{n} words{n}" for n in range(24))
+    items = [Item(f"{template} " + " ".join(f"item{n}tail{at}" for at in range(8))) for n in range(HOT_ITEMS + 9)]
+    whole, *edits = (edited(items[5].question, *places) for places in ((), (10,), (10, 20), (10, 20, 30)))
+    found = [score for _, score, _ in scores([whole, *edits], *items)]
+    assert np.diff(found) == pytest.approx([found[1] - 1] * 3, abs=0.02)
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 9)), max_size=40))
+def test_the_row_in_order_is_the_weightiest_that_there_is(met: list[tuple[int, int]]) -> None:
+    best, ends = np.zeros(32), [0.0] * 31
+    for place, weight in met:
+        weightiest = max(ends[:place], default=0.0)
+        assert _most_before(best, np.int64(place)) == weightiest
+        _put(best, np.int64(place), 31, weightiest + weight)
+        ends[place] = max(ends[place], weightiest + weight)
