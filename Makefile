@@ -57,8 +57,8 @@ protos: $(VENV)/.dev  ## the stubs of protos/control.proto
 	$(BIN)/python -m grpc_tools.protoc -Iheadrace/protos=protos --python_out=.typing --pyi_out=.typing \
 		--grpc_python_out=.typing headrace/protos/control.proto
 
-diagrams: $(VENV)/.dev  ## the state diagrams in docs/architecture.md, from the transition tables
-	$(BIN)/python -m headrace.cli.diagrams docs/architecture.md docs/guide/dedup.md
+diagrams: $(VENV)/.dev  ## the state diagrams of docs, from the transition tables
+	$(BIN)/python -m headrace.cli.diagrams docs/architecture.md docs/guide/dedup.md docs/design/dedup-index.md
 
 reference: $(VENV)/.dev  ## docs/reference/commands.md, from what --help says
 	$(BIN)/python -m headrace.cli.help docs/reference/commands.md

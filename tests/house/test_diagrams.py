@@ -11,7 +11,7 @@ from tests.house.test_walls import MAY_IMPORT
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "architecture.md"
-PAGES = (PAGE, ROOT / "docs" / "guide" / "dedup.md")
+PAGES = (PAGE, ROOT / "docs" / "guide" / "dedup.md", ROOT / "docs" / "design" / "dedup-index.md")
 
 
 class Lamp(Enum):

@@ -50,7 +50,7 @@ logger = logging.getLogger("headrace.dedup")
 SAVED_SHARE = 0.2
 #: Records whose keys are in memory before they are written as a run: at least so many, and one in so many of all.
 SEALED_MIN = 1 << 17
-SEALED_SHARE = 64
+SEALED_SHARE = 80
 SEALED_GROWTH = 1.1
 #: Slots of each level that are merged for each key that may be entered.
 MERGED_A_KEY = 2

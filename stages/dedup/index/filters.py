@@ -17,7 +17,7 @@ from headrace.stages.dedup.index.slots import HASH_BITS, SLOT_BITS
 from headrace.stages.text import compiled, pointer
 
 #: Bits a key at which a part grows, and by how much.
-BITS_MIN = 8.5
+BITS_MIN = 8.2
 GROWTH = 1.33
 BLOCK_BYTES = 64
 #: Blocks that the first part begins with.

@@ -166,9 +166,13 @@ class Records:
         known = self._fragments.get(fragment)
         if known is None or not 0 <= row < 1 << ROW_BITS:
             return NOBODY
+        return self.number_of((known << ROW_BITS) | row)
+
+    def number_of(self, wanted: int) -> int:
+        """The number of a record that was not released, by its name as a word; NOBODY where there is none."""
         firsts, names = self._firsts[: self._spans], self._names[: self._spans]
-        wanted = (known << ROW_BITS) | row
-        mine = np.flatnonzero((names >= np.uint64(known << ROW_BITS)) & (names <= np.uint64(wanted)))
+        first = np.uint64(wanted >> ROW_BITS << ROW_BITS)
+        mine = np.flatnonzero((names >= first) & (names <= np.uint64(wanted)))
         for place in mine[::-1].tolist():
             begin = int(firsts[place])
             end = int(firsts[place + 1]) if place + 1 < len(firsts) else self.count
