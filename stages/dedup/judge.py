@@ -26,6 +26,8 @@ from headrace.stages.text import compiled
 #: Words that a sketch holds one by one, and sampled 3-grams that it holds of a longer text.
 WORDS_MAX = 1024
 SAMPLES_MAX = 512
+#: Samples from which on a judgement rests.
+SAMPLES_MIN = 16
 #: The highest level: a byte of a sketch says it.
 LEVEL_MAX = 31
 #: Bytes of a sketch: its level, and two a word or four a sample.
@@ -139,7 +141,7 @@ def write(data: Any, at: int, words: Any, count: int, room: Any) -> int:
         level = 1
         while count >> level > SAMPLES_MAX:
             level += 1
-        while _samples(words, count, level, room) < 0:
+        while level < LEVEL_MAX and _samples(words, count, level, room) < 0:
             level += 1
     data[at] = level
     at += 1
@@ -282,7 +284,7 @@ def weigh(
     shared = 0
     for place in range(n):
         shared += to_two[place] >= 0
-    relative = shared >= SHARED_MIN * min(n, m)
+    relative = shared >= SHARED_MIN * min(n, m) and (words or min(n, m) >= SAMPLES_MIN)
     added, edits, replaced, slots, filled, cut = 0, 0, 0, 0, 0, False
     for at in range(-1, n):
         if at >= 0 and to_two[at] < 0:

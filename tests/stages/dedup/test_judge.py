@@ -147,6 +147,23 @@ def test_a_sketch_is_bounded_whatever_the_text(count: int) -> None:
     assert (sketch[0] == 0) == (count <= WORDS_MAX)
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 8, 1024, 1025, 5000, 100_000])
+def test_a_text_of_one_word_again_and_again_has_a_sketch_and_a_verdict(count: int) -> None:
+    texts = [f"w{number} " * count for number in range(40)]
+    assert kept(texts) == 40
+    assert kept([f"{text}." for text in texts] + texts) == 40 + (40 if count > WORDS_MAX else 0)
+
+
+def test_a_sample_of_few_entries_decides_nothing() -> None:
+    """Of a long text and a short one that share a band by chance, the judge would look at next to nothing."""
+    long, short = (make_sketches(pa.array([words(1, count)], pa.string()), SCHEME) for count in (60_000, 30))
+    keys = short[0].copy()
+    keys[:, 2:] = long[0][:, 2:]
+    index = KeyIndex(SCHEME)
+    assert index.decide(FRAGMENT, np.arange(1), *long) == [None]
+    assert index.decide(FRAGMENT, np.arange(1, 2), keys, short[1]) == [None]
+
+
 @pytest.mark.parametrize("data", [b"", b"\x20", b"\x00\x01", b"\x01ab", bytes(SKETCH_BYTES_MAX + 1)])
 def test_bytes_that_are_no_sketch_are_refused(data: bytes) -> None:
     assert not is_sketch(data)
