@@ -127,6 +127,10 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "dataset contamination": (
         "headrace dataset contamination data/plain --suites suites/gsm8k.jsonl --out list.jsonl",
     ),
+    "dataset dedup": (
+        "headrace dataset dedup data/web data/books --against data/old --out duplicates.jsonl",
+        "headrace dataset dedup data/web --keep longest --dry-run",
+    ),
     "dataset retract": (
         "headrace dataset retract data/plain doc-000042 doc-000077",
         "headrace dataset retract data/plain --source file:///corpus/leaked.jsonl",

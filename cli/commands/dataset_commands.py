@@ -165,7 +165,8 @@ def dataset_dedup(
         typer.Option("--against", metavar="URI", help="A dataset whose records come first and stay; repeatable."),
     ] = None,
     keep: Annotated[
-        Literal["first", "longest", "newest", "best"], typer.Option(help="Which of several duplicates stays.")
+        Literal["first", "longest", "newest", "best"],
+        typer.Option(metavar="RULE", help="Which stays: first, longest, newest, best."),
     ] = "first",
     by: Annotated[
         str, typer.Option(metavar="FIELD", help="Field of the metadata for newest (date) and best (score).")

@@ -64,6 +64,7 @@ loader = TorchLoader(Loader('data/plain', batch_size=8))
     "read_jsonl(": ("from headrace import read_jsonl, tokenize\ntokens = TOKENIZER", ""),
     "from headrace import c4_quality": ("texts = ['A text. ' * 40]", "assert judgement.stage"),
     "import pyarrow.compute": ("", "assert lost.num_rows == 1"),
+    "decontaminate(": ("from headrace import decontaminate", ""),
     "perplexity(": ("from headrace import fasttext_classifier, onnx_classifier, perplexity", ""),
     "from headrace import Pipeline, dedup": (
         "from headrace import tokenize\ninput, output, tokens = 'corpus', 'out', tokenize(TOKENIZER)",
@@ -124,6 +125,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_fasttext(folder / "models" / "quality.bin", {"text": [1.0, 0.0]}, ["hq", "lq"])
     write_token_onnx(folder / "models" / "edu.onnx", np.ones((8, 2), np.float32))
     shutil.copy(small_tokenizer(), folder / "models" / "tokenizer.json")
+    (folder / "suites").mkdir()
+    question = "How many wheels have seven red wagons that a baker of the town bought on a Monday?"
+    for name, asked, told in (("gsm8k", "question", "answer"), ("own", "query", "gold")):
+        (folder / "suites" / f"{name}.jsonl").write_text(json.dumps({asked: question, told: "28"}) + "\n")
+    pq.write_table(pa.table({"question": [question], "answer": ["28"]}), folder / "suites" / "mmlu.parquet")
     (folder / "my_package").mkdir()
     (folder / "my_package" / "filters.py").write_text("def tidy(record):\n    return record\n")
     (folder / "clean.py").write_text("")

@@ -118,6 +118,8 @@ WAITS = {
     "dataset trace": Waits("{store} a"),
     "dataset export": Waits("{store} {folder}/export --format mds"),
     "dataset rebuild": Waits("{store} 3f2a91 --trust-code"),
+    "dataset dedup": Waits("{store}"),
+    "dataset contamination": Waits("{store} --suites {folder}/in.jsonl"),
     "dataset retract": Waits("{store} a"),
     "dataset gc": Waits("{store}"),
     "dataset compact": Waits("{store} {folder}/large"),

@@ -148,7 +148,7 @@ def test_a_sketch_is_bounded_whatever_the_text(count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 8, 1024, 1025, 5000, 100_000])
-def test_a_text_of_one_word_again_and_again_has_a_sketch_and_a_verdict(count: int) -> None:
+def test_a_text_of_one_word_many_times_has_a_verdict(count: int) -> None:
     texts = [f"w{number} " * count for number in range(40)]
     assert kept(texts) == 40
     assert kept([f"{text}." for text in texts] + texts) == 40 + (40 if count > WORDS_MAX else 0)
