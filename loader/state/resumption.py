@@ -99,11 +99,13 @@ def resume(state: Mapping[str, Any], ours: Resumption, grown: Grown) -> Resumed:
 
 
 def _revised(position: int, events: tuple[Event, ...], versions: tuple[int, ...]) -> tuple[Event, ...]:
-    """That from here on the datasets are read at other versions. Raises StateMismatch for older ones."""
+    """That from here on the datasets are read at other versions. Raises StateMismatch for older ones, LoaderError."""
     read = versions_at(position, events)
     if read == versions:
         return ()
     if read is not None:
+        if len(read) != len(versions):
+            raise LoaderError(f"the journal names {len(read)} versions of {len(versions)} datasets: use another state")
         # an older version would show again what was retracted
         older = [Difference("version", *pair) for pair in zip(read, versions, strict=True) if pair[0] > pair[1]]
         if older:

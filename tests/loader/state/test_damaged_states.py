@@ -9,7 +9,8 @@ import pytest
 from headrace.cli.commands.trace import loader_state_in
 from headrace.client.errors import CliError
 from headrace.loader.order.errors import LoaderError
-from headrace.loader.order.plan import POSITIONS_MAX
+from headrace.loader.order.plan import POSITIONS_MAX, Revised
+from headrace.loader.state.resumption import _revised
 from headrace.loader.state.state import DEPTH_MAX, find_state, parse_journal, place_of, unpacked
 
 CUT = {"event": "cut", "position": 0, "step": 0, "batch_size": 2, "world_size": 1, "last": "drop"}
@@ -61,6 +62,12 @@ def test_a_whole_state_has_a_place() -> None:
 def test_a_journal_with_an_event_that_cannot_be_is_refused(event: Any) -> None:
     with pytest.raises(LoaderError, match="the state's journal holds"):
         parse_journal([CUT, event])
+
+
+@pytest.mark.parametrize("versions", [(1, 1), ()])
+def test_a_journal_with_versions_of_other_datasets_is_refused(versions: tuple[int, ...]) -> None:
+    with pytest.raises(LoaderError, match=f"the journal names {len(versions)} versions of 1 datasets"):
+        _revised(6, (Revised(0, versions),), (2,))
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "{", ""])
