@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         TaskState as TaskState,
     )
     from headrace.worker.task.dependencies import (
+        DuplicateDependencies as DuplicateDependencies,
         KeyFiles as KeyFiles,
         recall_verdicts as recall_verdicts,
     )
