@@ -9,8 +9,8 @@ them waits for a record that the other sink holds. A controller in the same proc
 proposals; its time does not count. What counts is the CPU of the sinks' thread and of their writers, the least of all
 rounds. A record costs what its run takes beyond the run with the kept alone.
 
-Last result, two cores of an AMD EPYC that others used too: a filtered record 2.1 to 2.7 us, a duplicate 5.2 to 6.0, 2.2 to
-2.4 times. While each duplicate that waited was a batch of its own, it was 182 us.
+Last result, two cores of an AMD EPYC that others used too: a filtered record 2.1 to 2.7 us, a duplicate 5.2 to 6.0,
+2.2 to 2.4 times. While each duplicate that waited was a batch of its own, it was 182 us.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from headrace.stages.library import dedup, read_jsonl, write_documents
 from headrace.stages.runtime import DUPLICATE, FILTERED, ROW, Batch, build_stage, make_verdicts, no_verdicts
 from headrace.store import open_store
 from headrace.store.shards import RecordName
-from headrace.worker.task import DuplicateDependencies, InFlightPage, KeyFiles, SealAsked, SealPolicy, TaskSink
+from headrace.worker.task import DuplicateDependencies, InFlightPage, KeyWriter, SealAsked, SealPolicy, TaskSink
 
 BATCHES, RECORDS, KEPT, FRAGMENTS = 400, 160, 40, 8
 KINDS = ("kept", FILTERED, DUPLICATE)
@@ -138,7 +138,7 @@ def run(kind: str) -> tuple[float, int]:
             sinks.append(
                 TaskSink(
                     name, sink, store, version="version", epoch=1, policy=policy, in_flight=InFlightPage.private(),
-                    dependencies=dependencies, key_files=KeyFiles.of(pipeline, name),
+                    dependencies=dependencies, key_writer=KeyWriter.of(pipeline, name),
                 )
             )  # fmt: skip
         for number, batch in enumerate(given):

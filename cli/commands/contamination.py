@@ -10,8 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from headrace.cli.commands.lists import write_list
 from headrace.cli.ui import FAINT, console, number, plain_table, title
-from headrace.client import CliError, UsageError
+from headrace.client import UsageError
 from headrace.stages.decontamination import Contaminated, describe_suites, search_dataset
 from headrace.stages.runtime import check_number
 from headrace.store import counted
@@ -37,7 +38,7 @@ def show_contamination(
                 found[one.id] = one
     ranked = sorted(found.values(), key=lambda one: (one.suite, one.item, -one.score, one.id))
     if out:
-        _write(Path(out), ranked)
+        write_list(Path(out), [asdict(one) for one in ranked])
     by_suite = Counter(one.suite for one in ranked)
     items = Counter((one.suite, one.item) for one in ranked)
     best = {(one.suite, one.item): one.score for one in sorted(ranked, key=lambda one: one.score)}
@@ -84,36 +85,3 @@ def _suite(given: str) -> Any:
         return json.loads(given)
     except ValueError as error:
         raise UsageError(f"--suites {given[:60]!r} is no JSON: {error}") from error
-
-
-def _write(path: Path, found: Sequence[Contaminated]) -> None:
-    try:
-        path.write_text("".join(json.dumps(asdict(one)) + "\n" for one in found), encoding="utf-8")
-    except OSError as error:
-        raise CliError(f"cannot write {path}: {error.strerror}") from error
-
-
-#: The largest list that is read, in bytes.
-LIST_BYTES_MAX = 1 << 30
-
-
-def read_list(path: Path) -> list[str]:
-    """The ids of a list of records: JSON Lines with an `id` each. Raises CliError."""
-    try:
-        if path.stat().st_size > LIST_BYTES_MAX:
-            raise CliError(f"{path} has {number(path.stat().st_size)} bytes; the limit is {number(LIST_BYTES_MAX)}")
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CliError(f"cannot read the list {path}: {error}") from error
-    ids: list[str] = []
-    for place, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            name = json.loads(line)["id"]
-        except (ValueError, LookupError, TypeError, RecursionError):
-            name = None
-        if not isinstance(name, str) or not name:
-            raise CliError(f'{path}, line {place}: no record; a line of the list is {{"id": "..."}}')
-        ids.append(name)
-    return ids

@@ -159,7 +159,7 @@ def dataset_rebuild(
 
 
 def dataset_dedup(
-    uris: Annotated[list[str], typer.Argument(metavar="DATASET...", help="Folders or URIs of datasets.")],
+    uris: Annotated[list[str], typer.Argument(metavar="DATASET", help="Folders or URIs of datasets.")],
     against: Annotated[
         list[str] | None,
         typer.Option("--against", metavar="URI", help="A dataset whose records come first and stay; repeatable."),
@@ -221,7 +221,7 @@ def dataset_retract(
     json: Json = False,
 ) -> int:
     """Publish a version without these records, and delete their texts."""
-    from headrace.cli.commands.contamination import read_list
+    from headrace.cli.commands.lists import read_list
     from headrace.cli.commands.maintenance import retract_records
 
     names = [*(ids or []), *(read_list(Path(listed)) if listed else [])]

@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from headrace.cli.commands.lists import write_list
+from headrace.cli.commands.maintenance import commit_retraction, write_manifest
 from headrace.cli.ui import FAINT, console, number, plain_table, title
 from headrace.client import CliError, UsageError
 from headrace.controller import OfflineWriter, with_offline_writer
-from headrace.stages.dedup import OfflineDuplicate, Rule, find_offline
+from headrace.stages.dedup import KeepRule, OfflineDuplicate, find_offline
 from headrace.store import counted
-from headrace.store.datasets import Dataset, bring_forward
-from headrace.store.ledger import EpochRaised, Retracted, VersionPublished
+from headrace.store.datasets import Dataset
+from headrace.store.ledger import EpochRaised
 
 #: Duplicates that are shown to people; `--json` and the list have all of them.
 PAIRS_SHOWN = 10
@@ -25,7 +27,7 @@ def deduplicate(
     uris: Sequence[str],
     against: Sequence[str],
     *,
-    keep: Rule,
+    keep: KeepRule,
     by: str,
     near: bool,
     out: str,
@@ -40,8 +42,10 @@ def deduplicate(
     found = list(find_offline(datasets, references, rule=keep, by=by or _BY[keep], near=near))
     rows = [_line(one, names) for one in found]
     if out:
-        _write(Path(out), rows)
+        write_list(Path(out), rows)
     versions = {}
+    if not dry_run:
+        _refuse_texts(found, names)
     for place, dataset in enumerate(datasets, len(references)):
         mine = [one for one in found if one.record.dataset == place]
         if mine and not dry_run:
@@ -57,7 +61,8 @@ def deduplicate(
     if len(rows) > PAIRS_SHOWN:
         page.print(f"  and {number(len(rows) - PAIRS_SHOWN)} more; `--json` and `--out` give all of them", style=FAINT)
     for uri, version in versions.items():
-        page.print(f"  version {version} of {uri} shows them no more", style=FAINT, markup=False)
+        when = f"version {version} of {uri} shows" if version else f"{uri} has no version yet; the first will show"
+        page.print(f"  {when} them no more", style=FAINT, markup=False)
     return 0
 
 
@@ -73,11 +78,12 @@ def _line(one: OfflineDuplicate, names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _write(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    try:
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    except OSError as error:
-        raise CliError(f"cannot write {path}: {error.strerror}") from error
+def _refuse_texts(found: Sequence[OfflineDuplicate], names: Sequence[str]) -> None:
+    """Raise CliError, before any version is published, for a dataset that can have none."""
+    for one in found:
+        if one.record.tokens_key.endswith(".parquet"):
+            uri = names[one.record.dataset]
+            raise CliError(f"{uri} holds text: only datasets of tokens get a version without them; use --dry-run")
 
 
 def _publish(dataset: Dataset, found: Sequence[OfflineDuplicate]) -> int:
@@ -85,23 +91,15 @@ def _publish(dataset: Dataset, found: Sequence[OfflineDuplicate]) -> int:
     documents: dict[str, list[int]] = {}
     for one in found:
         documents.setdefault(one.record.tokens_key, []).append(one.record.place)
-    if any(key.endswith(".parquet") for key in documents):
-        raise CliError(f"{dataset.uri} holds text: only datasets of tokens get a version without them; use --dry-run")
 
     async def published(pen: OfflineWriter) -> int:
         seen, now = dataset.state, pen.ledger
         if (seen.version, seen.retracted_at) != (now.version, now.retracted_at):
             raise CliError(f"{dataset.uri} has changed since its duplicates were looked for: do it again")
-        base = pen.ledger.newest
         await pen.commit(EpochRaised("deduplication"))
-        version = pen.ledger.version + 1
         rows = tuple((key, tuple(sorted(places))) for key, places in sorted(documents.items()))
-        shown = [VersionPublished(version, "deduplication", base.shows, base.complete)] if base is not None else []
-        await pen.commit(Retracted(version, rows, ()), *shown)
-        if pen.ledger.newest is not None:
-            fresh = Dataset(dataset.store, pen.ledger)
-            described = await pen.beside(fresh.describe)
-            await pen.beside(lambda: bring_forward(dataset.store, fresh.manifest(described)))
-        return version
+        await commit_retraction(pen, "deduplication", rows)
+        await write_manifest(pen, dataset.store)
+        return pen.ledger.version
 
     return with_offline_writer(dataset.uri, published)

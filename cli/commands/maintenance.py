@@ -118,15 +118,9 @@ def retract_records(uri: str, ids: list[str], sources: list[str], *, as_json: bo
         if found.documents or found.rewritten:
             await pen.commit(EpochRaised("retraction"))
             replaced = await pen.beside(lambda: write_rewritten(store, found, pen.ledger.epoch))
-            version = pen.ledger.version + 1
-            retraction = Retracted(version, found.documents, replaced)
-            await pen.commit(retraction, *_shown_as_before(pen.ledger))
-        if pen.ledger.newest is not None:
-            # Also where nothing was left to retract: an earlier call may have been killed before it came to this.
-            fresh = Dataset(store, pen.ledger)
-            described = await pen.beside(fresh.describe)
-            manifest = fresh.manifest(described)
-            await pen.beside(lambda: bring_forward(store, manifest))
+            await commit_retraction(pen, "retraction", found.documents, replaced)
+        # Also where nothing was left to retract: an earlier call may have been killed before it came to this.
+        await write_manifest(pen, store)
         return found
 
     found = with_offline_writer(dataset.uri, retracted)
@@ -154,12 +148,27 @@ def retract_records(uri: str, ids: list[str], sources: list[str], *, as_json: bo
     return 0
 
 
-def _shown_as_before(ledger: LedgerState) -> list[VersionPublished]:
-    """The next version: of the shards that the newest one shows, and no more of what a run has closed since."""
-    base = ledger.newest
-    if base is None:
-        return []
-    return [VersionPublished(ledger.version + 1, "retraction", base.shows, base.complete)]
+async def commit_retraction(
+    pen: OfflineWriter,
+    reason: str,
+    documents: tuple[tuple[str, tuple[int, ...]], ...],
+    replaced: tuple[tuple[str, StoredObject], ...] = (),
+) -> None:
+    """Commit the next version, without some rows of documents tables.
+
+    It is of the shards that the newest one shows, and of no more that a run has closed since.
+    """
+    base, version = pen.ledger.newest, pen.ledger.version + 1
+    shown = [] if base is None else [VersionPublished(version, reason, base.shows, base.complete)]
+    await pen.commit(Retracted(version, documents, replaced), *shown)
+
+
+async def write_manifest(pen: OfflineWriter, store: ObjectStore) -> None:
+    """Bring the manifest to the newest version, if there is one."""
+    if pen.ledger.newest is not None:
+        fresh = Dataset(store, pen.ledger)
+        described = await pen.beside(fresh.describe)
+        await pen.beside(lambda: bring_forward(store, fresh.manifest(described)))
 
 
 def remove_dataset(uri: str, *, agreed: bool, as_json: bool) -> int:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.cli.ui import Recipes, console, facts_page, place, safe, title
 from headrace.client import EXIT_FAULT, CliError, UsageError
+from headrace.stages.export import find_kept
 from headrace.store import counted, open_store
 from headrace.store.datasets import Dataset
 from headrace.store.ledger import ClosedShard
@@ -133,22 +133,13 @@ def _in_shard(dataset: Dataset, shard: ClosedShard, name: str) -> Iterator[dict[
 def _kept_record(dataset: Dataset, target: str) -> str | None:
     """The id of the record that a duplicate names; None where no shard keeps it."""
     try:
-        name = RecordName.parse(target)
+        found = find_kept(dataset, RecordName.parse(target))
     except ValueError:
         return target
-    for shard in dataset.state.shards:
-        if not any(r.fragment == name.fragment and r.first <= name.row < r.end for r in shard.closed.ranges):
-            continue
-        for item in shard.closed.objects:
-            if item.role == "documents":
-                rows = read_table(dataset.store, item.key, ["id", "fragment", "row"])
-                here = pc.and_(
-                    pc.equal(rows.column("fragment"), pa.scalar(name.fragment.hex())),
-                    pc.equal(rows.column("row"), pa.scalar(name.row)),
-                )
-                for identity in rows.filter(here).column("id").to_pylist():
-                    return str(identity)
-    return None
+    documents = found[0].object("documents") if found is not None else None
+    if found is None or documents is None:
+        return None
+    return str(read_table(dataset.store, documents.key, ["id"]).column("id")[found[1]].as_py())
 
 
 def _pieces(dataset: Dataset, key: str | None, document: int) -> list[dict[str, int]]:

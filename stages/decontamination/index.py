@@ -8,7 +8,6 @@ items is none. So a text is asked for anchors at every word, and a question of s
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import mmap
 import os
@@ -30,7 +29,7 @@ import xxhash
 from headrace.stages.decontamination.suites import Item, Suite, read_suites
 from headrace.stages.decontamination.units import ANSWER_GRAM, GRAM, hash_units, read_units, room_for
 from headrace.stages.text import compiled, longest, text_bytes
-from headrace.store.files import disk, own_cache
+from headrace.store.files import disk, own_cache, taken_alone
 
 logger = logging.getLogger("headrace.stages")
 
@@ -44,7 +43,6 @@ SHORT_ANSWER_WORDS: Final = 3
 CACHE_BYTES_MAX: Final = 4 << 30
 #: How long a task waits for another one that makes the index; then it makes one for itself.
 WAIT_SECONDS_MAX: Final = 120.0
-_POLL_SECONDS: Final = 0.05
 _MAGIC: Final = b"headrace suites\n"
 _ALIGN: Final = 64
 _HASH_BYTES: Final = 16
@@ -77,7 +75,7 @@ ARRAYS: Final[dict[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
+class SuiteIndex:
     """The arrays, and how many items are not among them: too short, too common, or there already."""
 
     arrays: Mapping[str, Array]
@@ -89,7 +87,7 @@ class Index:
         return len(self.arrays["suite"])
 
 
-def open_index(stage: str, tables: Sequence[Mapping[str, Any]]) -> Index:
+def open_index(stage: str, tables: Sequence[Mapping[str, Any]]) -> SuiteIndex:
     """The index of these suites: mapped from this user's cache, where it is made if it is not there.
 
     Raises PipelineError where a suite is not what it was when it was declared.
@@ -98,7 +96,7 @@ def open_index(stage: str, tables: Sequence[Mapping[str, Any]]) -> Index:
     if folder is None:
         return make_index(read_suites(stage, tables))
     path = folder / f"{_name(tables)}{_SUFFIX}"
-    with _alone(folder):
+    with taken_alone(folder, "making", WAIT_SECONDS_MAX):
         found = _load(path)
         if found is None:
             begun = time.monotonic()
@@ -115,7 +113,7 @@ def open_index(stage: str, tables: Sequence[Mapping[str, Any]]) -> Index:
     return found
 
 
-def make_index(suites: Sequence[Suite]) -> Index:
+def make_index(suites: Sequence[Suite]) -> SuiteIndex:
     """Make the arrays in memory."""
     targets, left_out = _targets(suites)
     texts, found = zip(*(_read([str(target[part]) for target in targets]) for part in range(3)), strict=True)
@@ -133,7 +131,7 @@ def make_index(suites: Sequence[Suite]) -> Index:
     for name, array in arrays.items():
         assert array.dtype == ARRAYS[name], name
         array.flags.writeable = False
-    return Index(arrays, left_out + len(targets) - anchored)
+    return SuiteIndex(arrays, left_out + len(targets) - anchored)
 
 
 # -- what is looked for --
@@ -377,22 +375,7 @@ def _name(tables: Sequence[Mapping[str, Any]]) -> str:
     return xxhash.xxh3_128_hexdigest(orjson.dumps(content))
 
 
-@contextlib.contextmanager
-def _alone(folder: pathlib.Path) -> Iterator[None]:
-    """Inside, no other task of this user makes an index, unless one takes too long."""
-    deadline = time.monotonic() + WAIT_SECONDS_MAX
-    with (folder / "making").open("a") as lock:
-        while time.monotonic() < deadline:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                time.sleep(_POLL_SECONDS)
-            else:
-                break
-        yield
-
-
-def _save(path: pathlib.Path, index: Index) -> int:
+def _save(path: pathlib.Path, index: SuiteIndex) -> int:
     """Write the file under its name at once and whole; its bytes. An error leaves none, and is logged."""
     parts: list[bytes] = []
     entries: list[tuple[str, list[int], int]] = []
@@ -425,7 +408,7 @@ def _save(path: pathlib.Path, index: Index) -> int:
     return at
 
 
-def _load(path: pathlib.Path) -> Index | None:
+def _load(path: pathlib.Path) -> SuiteIndex | None:
     """Map the file; None where there is none, or not the one that was written."""
     try:
         with path.open("rb") as file:
@@ -447,7 +430,7 @@ def _load(path: pathlib.Path) -> Index | None:
     for name, shape, at in head["arrays"]:
         count = int(np.prod(shape, dtype=np.int64))
         arrays[name] = np.frombuffer(data, ARRAYS[name], count, begin + size + at).reshape(shape)
-    return Index(arrays, head["left_out"])
+    return SuiteIndex(arrays, head["left_out"])
 
 
 def _clear(folder: pathlib.Path, newest: pathlib.Path) -> None:

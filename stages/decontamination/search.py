@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.stages.decontamination.index import SHORT_ANSWER_WORDS, Index
+from headrace.stages.decontamination.index import SHORT_ANSWER_WORDS, SuiteIndex
 from headrace.stages.decontamination.units import ANSWER_GRAM, GRAM, hash_units, read_units, room_for
 from headrace.stages.text import Numbers, compiled, longest, text_bytes
 
@@ -41,7 +41,7 @@ def needed(words: Any, threshold: float) -> Numbers:
 
 
 def find_items(
-    column: pa.Array[Any], index: Index, threshold: float
+    column: pa.Array[Any], index: SuiteIndex, threshold: float
 ) -> tuple[Numbers, npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     """For each of `n` texts the best score, the words that it is held against (`needed`), and the item; -1: none."""
     data, offsets = text_bytes(column)

@@ -25,7 +25,7 @@ ALONE_UNITS: Final = 4
 
 _GAP, _LEFT_OUT, _UNIT, _ALONE = range(4)
 _CODES: Final = 0x32400
-_LOWER_MAX: Final = 0x20000
+_LOWER_MAX: Final = characters.LOWER_MAX
 #: Scripts without spaces between words: Thai and Lao, Burmese, Khmer, Chinese and Japanese.
 _WITHOUT_SPACES: Final = (
     (0x0E00, 0x0F00), (0x1000, 0x10A0), (0x1780, 0x1800), (0x2E80, 0xA000), (0xF900, 0xFB00), (0x20000, _CODES),
@@ -48,16 +48,6 @@ def _kinds() -> npt.NDArray[np.uint16]:
     return table
 
 
-def _lower_steps() -> npt.NDArray[np.uint16]:
-    """`[_LOWER_MAX]`: what leads from a code point to its lower case, where that is one code point and not far off."""
-    table = np.zeros(_LOWER_MAX, np.int16)
-    for code in range(_LOWER_MAX):
-        lower = chr(code).lower()
-        if len(lower) == 1 and abs(ord(lower) - code) < 1 << 15:
-            table[code] = ord(lower) - code
-    return table.view(np.uint16)
-
-
 _KINDS_TABLE = _kinds()
 #: Of an ASCII character its unit, or _GAP or _LEFT_OUT.
 _ASCII = np.array(
@@ -65,8 +55,7 @@ _ASCII = np.array(
     np.uint8,
 )
 _KIND_OF, _KINDS = characters.two_levels(_KINDS_TABLE)
-_STEP_OF, _STEPS = characters.two_levels(_lower_steps())
-_LOWER = _STEPS.view(np.int16)
+_STEP_OF, _LOWER = characters.lower_steps()
 
 
 #: What a unit weighs in a hash when GRAM units have followed it.

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
         make_sketches as make_sketches,
     )
     from headrace.stages.dedup.offline import (
+        KeepRule as KeepRule,
         OfflineDuplicate as OfflineDuplicate,
-        Rule as Rule,
         find_offline as find_offline,
     )
     from headrace.stages.dedup.stage import KEYS as KEYS, SKETCH as SKETCH, keys_of as keys_of, matches_of as matches_of

@@ -48,7 +48,6 @@ class KeyIndex(Claims):
     def __init__(self, scheme: Scheme, folder: str | None = None) -> None:
         super().__init__(scheme.words, scheme.identity(), folder)
         self.scheme = scheme
-        self._found, self._shared = (np.empty(CANDIDATES_MAX, np.int64) for _ in range(2))
         #: What the judge compares; None: a shared band decides.
         self.sketches = Sketches(folder) if scheme.judged else None
 

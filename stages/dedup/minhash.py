@@ -34,7 +34,7 @@ from headrace.stages.text import (
 Keys = npt.NDArray[np.uint64]
 
 _BETWEEN = SPACE | PUNCTUATION | SYMBOL
-_LOWER_MAX = 0x20000
+_LOWER_MAX = characters.LOWER_MAX
 _SEEDS = (np.uint64(0x243F6A8885A308D3), np.uint64(0x13198A2E03707344))
 _PRIMES = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 _FOLDS = (np.uint64(29), np.uint64(32))
@@ -42,17 +42,7 @@ _ONE, _THIRTY_TWO = np.uint64(1), np.uint64(32)
 _TEXT = pa.array(["One text to compile the loops with."], pa.string())
 
 
-def _lower_table() -> npt.NDArray[np.uint16]:
-    """`[_LOWER_MAX]`: what leads from a code point to its lower case, where that is one code point and not far off."""
-    table = np.zeros(_LOWER_MAX, np.int16)
-    for code, lower in enumerate(map(str.lower, map(chr, range(_LOWER_MAX)))):
-        if len(lower) == 1 and 0 < abs(ord(lower) - code) < 1 << 15:
-            table[code] = ord(lower) - code
-    return table.view(np.uint16)
-
-
-_STEP_OF, _STEPS = characters.two_levels(_lower_table())
-_LOWER_STEPS = _STEPS.view(np.int16)
+_STEP_OF, _LOWER_STEPS = characters.lower_steps()
 
 
 def make_keys(column: Any, scheme: Scheme) -> Keys:

@@ -3,7 +3,7 @@
 The records of all datasets are put into one order, which depends on their names and on what the documents tables say of
 them, and never on how a run laid them out. Then the index decides in that order, as it does in a run: the first of
 several duplicates is kept. So two runs over datasets with the same records give the same answer, whatever tasks there
-were. Keys and sketches lie in scratch files in that order; memory holds some 100 bytes a record beside the index.
+were. Keys and sketches lie in scratch files in that order; names, their order and the index are in memory.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from headrace.store.files import Scratch
 from headrace.store.shards import KEYS_ROLE, SKETCHES_ROLE, KeptKeys, read_keys, read_sketches, read_table
 
 #: Which of several duplicates is kept.
-Rule = Literal["first", "longest", "newest", "best"]
+KeepRule = Literal["first", "longest", "newest", "best"]
 #: Records that the index is asked about at once.
 RECORDS_AT_ONCE = 4096
 _COLUMNS = ["id", "source", "fragment", "row", "part", "tokens", "metadata"]
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class KeptRecord:
     """A kept record of a dataset: of which dataset, where in which documents table, and its id."""
 
     dataset: int
@@ -51,8 +51,8 @@ class Member:
 class OfflineDuplicate:
     """A record that another says already. `score` is in thousandths, -1 where the judge was not asked."""
 
-    record: Member
-    kept: Member
+    record: KeptRecord
+    kept: KeptRecord
     near: bool
     score: int
 
@@ -61,7 +61,7 @@ def find_offline(
     datasets: Sequence[Dataset],
     against: Sequence[Dataset] = (),
     *,
-    rule: Rule = "first",
+    rule: KeepRule = "first",
     by: str = "",
     near: bool = True,
 ) -> Iterator[OfflineDuplicate]:
@@ -79,9 +79,8 @@ def find_offline(
         raise InputError(f"the keys of these datasets are of {len(schemes)} schemes: deduplicate each by itself")
     records = _Records(shown, len(against), rule, by)
     room = _Room(records.count, scheme := schemes.pop())
-    for dataset, shards in zip(shown, records.shards, strict=True):
-        for shard in shards:
-            room.fill(dataset, shard)
+    for place, shard in records.shards():
+        room.fill(shown[place], shard)
     yield from _decide(records, room, scheme if near else Scheme(bands=0), len(against))
 
 
@@ -123,7 +122,7 @@ class _Shard:
 class _Records:
     """All records in their order: a rank is a place in it."""
 
-    def __init__(self, datasets: Sequence[Dataset], references: int, rule: Rule, by: str) -> None:
+    def __init__(self, datasets: Sequence[Dataset], references: int, rule: KeepRule, by: str) -> None:
         tables: list[pa.Table] = []
         objects: list[tuple[int, str, str, str]] = []
         for place, dataset in enumerate(datasets):
@@ -143,29 +142,26 @@ class _Records:
         order = pc.sort_indices(whole, sort_keys=[(name, way) for name, way in _ORDER])
         self._table = whole.take(order).combine_chunks()
         self.count = self._table.num_rows
-        self.shards = self._ranks(len(datasets))
 
-    def _ranks(self, datasets: int) -> list[list[_Shard]]:
-        """For each dataset the shards, with the ranks of their records."""
+    def shards(self) -> Iterator[tuple[int, _Shard]]:
+        """Each shard, with the number of its dataset and the ranks of its records."""
         objects = np.asarray(self._table.column("object"), np.int64)
         fragments, rows = self._table.column("fragment"), self._table.column("row")
         order = np.argsort(objects, kind="stable")
         bounds = np.searchsorted(objects[order], np.arange(len(self._objects) + 1))
-        found: list[list[_Shard]] = [[] for _ in range(datasets)]
         for number, (place, _, keys, sketches) in enumerate(self._objects):
             mine = order[bounds[number] : bounds[number + 1]]
             taken: Any = pa.array(mine)
             columns: list[list[Any]] = [column.take(taken).to_pylist() for column in (fragments, rows)]
             names = zip(*columns, strict=True)
             ranks = {(bytes.fromhex(name), row): rank for (name, row), rank in zip(names, mine.tolist(), strict=True)}
-            found[place].append(_Shard(keys, sketches, ranks))
-        return found
+            yield place, _Shard(keys, sketches, ranks)
 
-    def member(self, rank: int) -> Member:
+    def member(self, rank: int) -> KeptRecord:
         """The record at a rank."""
         row = self._table.slice(rank, 1).to_pylist()[0]
         place, tokens, _, _ = self._objects[row["object"]]
-        return Member(place, tokens, row["place"], row["id"])
+        return KeptRecord(place, tokens, row["place"], row["id"])
 
 
 _FACTS = pa.schema(
@@ -174,11 +170,11 @@ _FACTS = pa.schema(
         for name, kind in {
             "by": pa.float64(),
             "dataset": pa.int64(),
-            "source": pa.string(),
+            "source": pa.large_string(),
             "start": pa.int64(),
             "row": pa.int64(),
-            "fragment": pa.string(),
-            "id": pa.string(),
+            "fragment": pa.large_string(),
+            "id": pa.large_string(),
             "object": pa.int64(),
             "place": pa.int64(),
         }.items()
@@ -206,11 +202,11 @@ def _facts(
     columns: list[Any] = [
         pa.array(ranked, pa.float64()),
         pa.array(np.full(count, place, np.int64)),
-        table.column("source"),
+        table.column("source").cast(pa.large_string()),
         pa.array([states[name].fragment.start for name in fragments], pa.int64()),
         table.column("row"),
-        table.column("fragment"),
-        table.column("id"),
+        table.column("fragment").cast(pa.large_string()),
+        table.column("id").cast(pa.large_string()),
         pa.array(np.full(count, number, np.int64)),
         pa.array(np.arange(count, dtype=np.int64)),
     ]
@@ -218,7 +214,7 @@ def _facts(
     return pa.Table.from_arrays(columns, schema=_FACTS).filter(pa.array(~hidden))
 
 
-def _ranked(table: pa.Table, rule: Rule, by: str) -> npt.NDArray[np.float64]:
+def _ranked(table: pa.Table, rule: KeepRule, by: str) -> npt.NDArray[np.float64]:
     """`[rows]`: the greater, the sooner a record is kept. Raises InputError where a record has nothing to go by."""
     if rule == "first":
         return np.zeros(table.num_rows)

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from headrace.pipeline import PipelineError
 from headrace.stages.dedup.core import decider as core
 from headrace.stages.dedup.core.scheme import Scheme
-from headrace.stages.dedup.index import Source
+from headrace.stages.dedup.index import KeySource
 from headrace.stages.dedup.kept import key_files
 from headrace.stages.dedup.key_index import KeyIndex, Match, compile_index
 from headrace.stages.dedup.minhash import Keys, compile_keys, make_sketches
@@ -106,7 +106,9 @@ class Dedup(StatefulTransform):
             if lacking:
                 raise PipelineError(f"{store.uri}: no sketches lie beside {lacking[0]}: restore them")
             made_by = self.scheme.identity()
-            sources = [Source(file.checksum, functools.partial(read_keys, store, file.keys, made_by)) for file in files]
+            sources = [
+                KeySource(file.checksum, functools.partial(read_keys, store, file.keys, made_by)) for file in files
+            ]
             loaded = self.index.begin(sources)
             for file, source in zip(files, loaded, strict=True):
                 if self.scheme.judged:

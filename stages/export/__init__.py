@@ -1,4 +1,4 @@
-"""Dataset versions in the formats that others train with."""
+"""Datasets read back: versions in the formats that others train with, texts, and duplicates beside what is kept."""
 
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         DuplicatePair as DuplicatePair,
         differences as differences,
         duplicate_pairs as duplicate_pairs,
+        find_kept as find_kept,
         text_decoder as text_decoder,
     )
     from headrace.stages.export.parquet import export_parquet as export_parquet

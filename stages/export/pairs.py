@@ -7,7 +7,7 @@ documents of a dataset of text.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,16 +59,14 @@ def duplicate_pairs(dataset: Dataset, sink: str, tokenizer: str = "") -> Iterato
     decode: Decoder | None = None
     for row in merge_samples(tables).to_pylist():
         target = named[row["fragment"], row["row"]]
-        found = _kept(dataset, RecordName.parse(target))
-        text: str | None = None
+        found = find_kept(dataset, RecordName.parse(target))
+        kept, text = target, None
         if found is not None:
             shard, place = found
             if decode is None and shard.object("tokens") is not None:
                 decode = text_decoder(dataset, tokenizer)
             kept, text = _text_of(dataset, shard, place, decode)
-        yield DuplicatePair(
-            row["id"], kept if found is not None else target, row["stage"], row["reason"], row["text"], text
-        )
+        yield DuplicatePair(row["id"], kept, row["stage"], row["reason"], row["text"], text)
 
 
 def _named(verdicts: pa.Table) -> dict[tuple[str, int], str]:
@@ -78,8 +76,8 @@ def _named(verdicts: pa.Table) -> dict[tuple[str, int], str]:
     return {(fragment, row): target for fragment, row, target in zip(*columns, strict=True)}
 
 
-def _kept(dataset: Dataset, name: RecordName) -> tuple[ShardRecord, int] | None:
-    """The shard that keeps a record, and its row in the table of documents; None where none shows it."""
+def find_kept(dataset: Dataset, name: RecordName) -> tuple[ShardRecord, int] | None:
+    """The shard that keeps a record, and its row in the table of documents; None where no shard does."""
     for shard in dataset.shards:
         documents = shard.object("documents")
         if documents is None or not any(
@@ -92,30 +90,27 @@ def _kept(dataset: Dataset, name: RecordName) -> tuple[ShardRecord, int] | None:
             pc.equal(table.column("row"), pa.scalar(name.row, pa.int64())),
         )
         rows = np.flatnonzero(np.asarray(here.to_numpy(zero_copy_only=False), np.bool_)).tolist()
-        tokens = shard.object("tokens")
-        if rows and (tokens is None or rows[0] not in dataset.retracted(tokens.key)):
+        if rows:
             return shard, rows[0]
     return None
 
 
 def _text_of(dataset: Dataset, shard: ShardRecord, place: int, decode: Decoder | None) -> tuple[str, str | None]:
-    """The id of a kept record, and the beginning of its text; None where the dataset holds none."""
-    documents = shard.object("documents")
+    """The id of a kept record, and the beginning of its text; None where the dataset has or shows none."""
+    documents, tokens = shard.object("documents"), shard.object("tokens")
     assert documents is not None
-    if decode is None:
-        columns = [name for name in ("id", "text") if name in column_names(dataset.store, documents.key)]
-        row: Mapping[str, Any] = read_table(dataset.store, documents.key, columns).slice(place, 1).to_pylist()[0]
-        text = row.get("text")
-        return str(row["id"]), None if text is None else str(text)[:KEPT_CHARACTERS_MAX]
-    # Those before it that were retracted are left out of what is read.
-    tokens = shard.object("tokens")
-    assert tokens is not None
-    place -= sum(hidden < place for hidden in dataset.retracted(tokens.key))
-    found = read_documents(dataset, shard)
-    begin = int(found.lengths[:place].sum())
-    many = min(int(found.lengths[place]), KEPT_CHARACTERS_MAX)
-    (text,) = decode(found.tokens[begin : begin + many], np.array([many])).to_pylist()
-    return str(found.table.column("id")[place].as_py()), str(text)[:KEPT_CHARACTERS_MAX]
+    columns = [name for name in ("id", "text") if name in column_names(dataset.store, documents.key)]
+    row: dict[str, Any] = read_table(dataset.store, documents.key, columns).slice(place, 1).to_pylist()[0]
+    text = row.get("text")
+    hidden = dataset.retracted(tokens.key) if tokens is not None else frozenset[int]()
+    if decode is not None and place not in hidden:
+        # Those before it that were retracted are left out of what is read.
+        place -= sum(other < place for other in hidden)
+        found = read_documents(dataset, shard)
+        begin = int(found.lengths[:place].sum())
+        many = min(int(found.lengths[place]), KEPT_CHARACTERS_MAX)
+        (text,) = decode(found.tokens[begin : begin + many], np.array([many])).to_pylist()
+    return str(row["id"]), None if text is None else str(text)[:KEPT_CHARACTERS_MAX]
 
 
 def differences(kept: str, text: str) -> Iterator[tuple[str, str]]:

@@ -17,6 +17,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+#: Code points with a lower case of their own are below this.
+LOWER_MAX: Final = 0x20000
 #: `str.isspace`.
 SPACE: Final = 1 << 0
 #: `str.isalpha`.
@@ -127,6 +129,20 @@ def two_levels(table: npt.NDArray[np.uint16]) -> tuple[npt.NDArray[np.uint8], np
     block_of = [numbers.setdefault(block.tobytes(), len(numbers)) for block in table.reshape(-1, 256)]
     assert len(numbers) <= 256
     return np.array(block_of, np.uint8), np.frombuffer(b"".join(numbers), np.uint16).reshape(-1, 256)
+
+
+@cache
+def lower_steps() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int16]]:
+    """What leads from a code point below LOWER_MAX to its lower case, as `two_levels` gives a table.
+
+    It is 0 where the lower case is more than one code point, or far off.
+    """
+    table = np.zeros(LOWER_MAX, np.int16)
+    for code, lower in enumerate(map(str.lower, map(chr, range(LOWER_MAX)))):
+        if len(lower) == 1 and 0 < abs(ord(lower) - code) < 1 << 15:
+            table[code] = ord(lower) - code
+    blocks, steps = two_levels(table.view(np.uint16))
+    return blocks, steps.view(np.int16)
 
 
 def _mark(table: npt.NDArray[np.uint16], characters: str, flag: int) -> None:

@@ -10,10 +10,8 @@ for itself.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import pathlib
-import time
 import unicodedata
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -22,11 +20,10 @@ from typing import Any, TypeVar
 import numba
 import xxhash
 
-from headrace.store.files import own_cache
+from headrace.store.files import own_cache, taken_alone
 
 #: How long a process waits for another one that compiles; then it compiles too.
 WAIT_SECONDS_MAX = 120.0
-_POLL_SECONDS = 0.1
 
 Loop = TypeVar("Loop", bound=Callable[..., Any])
 
@@ -42,10 +39,7 @@ def prepared(loops: str) -> Iterator[None]:
     if not folder or ready.exists():
         yield
         return
-    deadline = time.monotonic() + WAIT_SECONDS_MAX
-    with (pathlib.Path(folder) / "compiling").open("a") as lock:
-        while not _is_taken(lock.fileno()) and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
+    with taken_alone(pathlib.Path(folder), "compiling", WAIT_SECONDS_MAX):
         yield
         ready.touch()
 
@@ -54,15 +48,6 @@ def is_prepared(loops: str) -> bool:
     """Whether the machine code of some loops is in the cache."""
     folder = _cache_folder()
     return bool(folder) and pathlib.Path(folder, f"{loops}.ready").exists()
-
-
-def _is_taken(descriptor: int) -> bool:
-    """Take the lock if it is free; it goes when the file is closed, or its holder dies."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def compiled(function: Loop) -> Loop:

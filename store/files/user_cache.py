@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import stat
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 #: Who shares a group with this user may exchange a folder in the cache, and then it is not this user's.
 _WORLD_WRITES, _OTHERS_WRITE = 0o002, 0o022
+#: How often a lock is asked for.
+_POLL_S = 0.05
 
 
 def own_cache(*parts: str) -> Path | None:
@@ -30,3 +36,21 @@ def own_cache(*parts: str) -> Path | None:
     except OSError:
         return None
     return folder
+
+
+@contextlib.contextmanager
+def taken_alone(folder: Path, name: str, wait_s: float) -> Iterator[None]:
+    """Inside, one process of this user at a time holds the lock of this name, unless another holds it for `wait_s`.
+
+    The lock goes when its holder ends.
+    """
+    deadline = time.monotonic() + wait_s
+    with (folder / name).open("a") as lock:
+        while time.monotonic() < deadline:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(_POLL_S)
+            else:
+                break
+        yield

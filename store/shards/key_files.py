@@ -7,7 +7,7 @@ rows; the file's metadata says where each begins, and by which scheme the keys w
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -110,7 +110,7 @@ def merge_keys(files: Sequence[tuple[str, bytes]]) -> bytes:
     schemes = sorted({scheme for _, scheme in read})
     if len(schemes) != 1:
         raise FormatError(f"{files[0][0]} and {len(files) - 1} more: keys of schemes {', '.join(schemes)}")
-    return _to_file(pa.concat_tables([table.replace_schema_metadata(None) for table, _ in read]), schemes[0])
+    return _to_file(pa.concat_tables([table for table, _ in read]), schemes[0])
 
 
 def _to_file(table: pa.Table, scheme: str) -> bytes:
@@ -128,22 +128,34 @@ def _to_file(table: pa.Table, scheme: str) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def _from_file(data: bytes, what: str) -> tuple[pa.Table, str]:
-    """The rows of a file and the scheme of its keys."""
+def read_columns(
+    data: bytes, what: str, noun: str, columns: Mapping[str, pa.DataType], metadata: bytes, known: int
+) -> tuple[pa.Table, dict[str, Any]]:
+    """These columns of a Parquet file, without nulls, and the facts in its metadata, whose format must be known.
+
+    Raises FormatError, with `what` and that it is no file of `noun`.
+    """
+    unreadable = f"{what} is not a readable file of {noun}"
     try:
         try_footer(pa.BufferReader(data))
         with pq.ParquetFile(pa.BufferReader(data)) as file:
             table = file.read()
-        facts = json.loads((table.schema.metadata or {})[_METADATA])
-        known, scheme = facts["format"], str(facts["scheme"])
-        table = table.select(list(_COLUMNS))
+        facts = json.loads((table.schema.metadata or {})[metadata])
+        made = facts["format"]
+        table = table.select(list(columns))
     except (pa.ArrowException, OSError, LookupError, ValueError, TypeError, RecursionError) as error:
-        raise FormatError(f"{what} is not a readable file of keys: {error}; restore it") from error
-    if known != KEYS_FORMAT:
-        raise FormatError(f"{what}: keys of format {known!r}; this Headrace reads {KEYS_FORMAT}: upgrade it")
-    if table.schema.types != list(_COLUMNS.values()) or any(column.null_count for column in table.columns):
-        raise FormatError(f"{what} is not a readable file of keys: its columns are {table.schema.types}; restore it")
-    return table, scheme
+        raise FormatError(f"{unreadable}: {error}; restore it") from error
+    if made != known:
+        raise FormatError(f"{what}: {noun} of format {made!r}; this Headrace reads {known}: upgrade it")
+    if table.schema.types != list(columns.values()) or any(column.null_count for column in table.columns):
+        raise FormatError(f"{unreadable}: its columns are {table.schema.types}; restore it")
+    return table.replace_schema_metadata(None), facts
+
+
+def _from_file(data: bytes, what: str) -> tuple[pa.Table, str]:
+    """The rows of a file and the scheme of its keys."""
+    table, facts = read_columns(data, what, "keys", _COLUMNS, _METADATA, KEYS_FORMAT)
+    return table, str(facts.get("scheme"))
 
 
 def _schema() -> pa.Schema:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.store import FormatError, ObjectStore
-from headrace.store.parquet import try_footer
+from headrace.store.shards.key_files import read_columns
 
 SKETCHES_SUFFIX = ".sketches"
 SKETCHES_FORMAT = 1
@@ -66,20 +66,7 @@ def _to_file(table: pa.Table) -> bytes:
 
 
 def _from_file(data: bytes, what: str) -> pa.Table:
-    try:
-        try_footer(pa.BufferReader(data))
-        with pq.ParquetFile(pa.BufferReader(data)) as file:
-            table = file.read()
-        known = json.loads((table.schema.metadata or {})[_METADATA])["format"]
-        table = table.select(_SCHEMA.names).replace_schema_metadata(None)
-    except (pa.ArrowException, OSError, LookupError, ValueError, TypeError, RecursionError) as error:
-        raise FormatError(f"{what} is not a readable file of sketches: {error}; restore it") from error
-    if known != SKETCHES_FORMAT:
-        raise FormatError(f"{what}: sketches of format {known!r}; this Headrace reads {SKETCHES_FORMAT}: upgrade it")
-    if table.schema.types != _SCHEMA.types or any(column.null_count for column in table.columns):
-        raise FormatError(
-            f"{what} is not a readable file of sketches: its columns are {table.schema.types}; restore it"
-        )
+    table, _ = read_columns(data, what, "sketches", _COLUMNS, _METADATA, SKETCHES_FORMAT)
     if table.num_rows and pc.max(pc.binary_length(table.column("sketch"))).as_py() > SKETCH_BYTES_MAX:
         raise FormatError(f"{what} holds a sketch of more than {SKETCH_BYTES_MAX} bytes; restore it")
     return table

@@ -26,7 +26,7 @@ from headrace.store import FormatError, ObjectStore, counted, find, open_store, 
 from headrace.store.datasets import fold_ledger
 from headrace.store.ledger import Closed, ClosedShard, Counts, LedgerState, StoredObject
 from headrace.worker.rebuild.deaths import Deaths
-from headrace.worker.task import Chain, KeyFiles, recall_verdicts
+from headrace.worker.task import Chain, KeyWriter, recall_verdicts
 
 #: Shards that a refusal names where several have what was given in a key.
 CANDIDATES_SHOWN = 10
@@ -113,7 +113,7 @@ def rebuild(work: RebuildOrder, *, restore: bool = False) -> Rebuilt:
     and is another is refused. Raises StoreError, InputError and PipelineError.
     """
     store, state, closed, pipeline = work.store, work.state, work.closed, work.pipeline
-    key_files = KeyFiles.of(pipeline, closed.sink)
+    key_writer = KeyWriter.of(pipeline, closed.sink)
     sink = Chain(pipeline, [closed.sink]).sink
     assert sink is not None
     sink.begin(pipeline.name, closed.version)
@@ -123,8 +123,8 @@ def rebuild(work: RebuildOrder, *, restore: bool = False) -> Rebuilt:
         read = _read_again(store, pipeline, state, closed)
         batches = [sink.spill(batch, scratch) for batch in read]
         objects = _written(sink, batches, scratch, closed, named)
-        if key_files is not None:
-            keys = key_files.write(batches, scratch, f"shards/{closed.epoch}/")
+        if key_writer is not None:
+            keys = key_writer.write(batches, scratch, f"shards/{closed.epoch}/")
             objects |= {item.role: item for item in keys}
         restored = tuple(_put_back(store, scratch, named, objects)) if restore else ()
         fates = other_fates(closed.counts, count_fates(batches, tokens=0, sequences=0, padding=0))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     )
     from headrace.worker.task.dependencies import (
         DuplicateDependencies as DuplicateDependencies,
-        KeyFiles as KeyFiles,
+        KeyWriter as KeyWriter,
         recall_verdicts as recall_verdicts,
     )
     from headrace.worker.task.forkserver_main import main as main

@@ -54,17 +54,17 @@ NO_DUPLICATES = Duplicates.of(())
 
 
 @dataclass(frozen=True, slots=True)
-class KeyFiles:
+class KeyWriter:
     """What a sink writes beside its shards where a stage before it makes keys."""
 
     scheme: Scheme
 
     @staticmethod
-    def of(pipeline: Pipeline, sink: str) -> KeyFiles | None:
+    def of(pipeline: Pipeline, sink: str) -> KeyWriter | None:
         """The keys that come to a sink; None if none do."""
         for stage in pipeline.stages:
             if stage.target.endswith(KEY_MAKER) and sink in {other.name for other in pipeline.behind(stage.name)}:
-                return KeyFiles(scheme_of(stage.parameters))
+                return KeyWriter(scheme_of(stage.parameters))
         return None
 
     def write(self, batches: Iterable[Batch], store: ObjectStore, prefix: str) -> tuple[StoredObject, ...]:

@@ -35,7 +35,7 @@ from headrace.worker.task.core.held import Duplicates
 from headrace.worker.task.core.ranges import Columns, Ordinals, columns_of, runs
 from headrace.worker.task.core.sink import SealAsked, SealPolicy, ShardStalled, TimePassed
 from headrace.worker.task.coverage import Mask, fates, join, ordinals_in, part
-from headrace.worker.task.dependencies import NO_DUPLICATES, DuplicateDependencies, KeyFiles, duplicates_of
+from headrace.worker.task.dependencies import NO_DUPLICATES, DuplicateDependencies, KeyWriter, duplicates_of
 from headrace.worker.task.in_flight import RANGES_MAX, STAGES, WRITER, InFlightPage
 from headrace.worker.task.merge import apart, ranges_of
 
@@ -137,7 +137,7 @@ class TaskSink:
         policy: SealPolicy,
         in_flight: InFlightPage,
         dependencies: DuplicateDependencies | None = None,
-        key_files: KeyFiles | None = None,
+        key_writer: KeyWriter | None = None,
     ):
         self.name = name
         #: The time of the writer's thread, and when it began what it is at now (seconds, of perf_counter); 0: nothing.
@@ -149,7 +149,7 @@ class TaskSink:
         self._version = version
         self._epoch = epoch
         self._dependencies = dependencies
-        self._key_files = key_files
+        self._key_writer = key_writer
         self.core = held.HeldBatches[SinkBatch, WrittenShard](policy, dependent=dependencies is not None, join=joined)
         self._writing: dict[int, Future[WrittenShard]] = {}
         self._proposals: list[pb.Proposed] = []
@@ -198,7 +198,7 @@ class TaskSink:
     def _add_joint(self, batch: Batch, mask: Mask) -> None:
         """Take a joint batch: measured and shelved as one, and held as one of each member."""
         ranges = ranges_of(batch)
-        if self._key_files is not None or any(self.core.ranges(item.fragment) for item in ranges):
+        if self._key_writer is not None or any(self.core.ranges(item.fragment) for item in ranges):
             for alone in apart(batch):
                 self.add(alone)
             return
@@ -298,8 +298,8 @@ class TaskSink:
             batches = laid_out(held)
             prefix = f"shards/{self._epoch}/"
             shard = self._sink.write(batches, self._store, prefix)
-            if self._key_files is not None:
-                shard.objects = (*shard.objects, *self._key_files.write(batches, self._store, prefix))
+            if self._key_writer is not None:
+                shard.objects = (*shard.objects, *self._key_writer.write(batches, self._store, prefix))
             return shard
         finally:
             give_back()

@@ -37,7 +37,7 @@ from headrace.worker.task.core.task import Dedup, TaskCore, TaskState
 from headrace.worker.task.coverage import ConservationError
 from headrace.worker.task.dependencies import (
     DuplicateDependencies,
-    KeyFiles,
+    KeyWriter,
     begin_dedup,
     decide,
     match_of,
@@ -106,7 +106,7 @@ class Task:
                 policy=policy_of(order, self._chain.sink),
                 in_flight=in_flight,
                 dependencies=DuplicateDependencies.of(pipeline, self._chain.sink_name),
-                key_files=KeyFiles.of(pipeline, self._chain.sink_name),
+                key_writer=KeyWriter.of(pipeline, self._chain.sink_name),
             )
         begin_dedup(self._chain.dedup, pipeline, order)
         dedup = _dedup_of(order) if self._chain.dedup is not None else Dedup.NONE

@@ -18,6 +18,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import assert_never
+
+from headrace.stages.dedup.core.decider import ClaimReleased
 
 #: Batches that may be on their way at once: more wait at their senders.
 BATCHES_MAX = 64
@@ -55,7 +58,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchStamped:
+class RecordsStamped:
     """Records came, which the decider takes after all that came before."""
 
     records: tuple[Record, ...]
@@ -68,13 +71,6 @@ class PartitionAnswered:
     stamp: int
     partition: int
     holders: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimReleased:
-    """A record that was let through is not kept after all."""
-
-    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +107,7 @@ class ReleaseNumber:
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerBatch:
+class AnswerStamp:
     """Of each record of a batch the name of the one that it is a duplicate of; None: it is kept."""
 
     stamp: int
@@ -119,14 +115,14 @@ class AnswerBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class DropBatch:
+class DropStamp:
     """Let nothing of a batch through: it is read again in the next epoch."""
 
     stamp: int
 
 
-Event = BatchStamped | PartitionAnswered | ClaimReleased | PartitionLost
-Command = AskPartition | ClaimKeys | ReleaseNumber | AnswerBatch | DropBatch
+Event = RecordsStamped | PartitionAnswered | ClaimReleased | PartitionLost
+Command = AskPartition | ClaimKeys | ReleaseNumber | AnswerStamp | DropStamp
 
 #: Of a record and the numbers of those that share a key with it, most shared keys first: which one it is a duplicate
 #: of, or NOBODY.
@@ -180,7 +176,7 @@ class PartitionedDecider:
         """Take one event; give the commands that follow from it. ValueError for one that cannot come now."""
         del now
         match event:
-            case BatchStamped():
+            case RecordsStamped():
                 return self._stamped(event.records)
             case PartitionAnswered():
                 return self._answered(event)
@@ -188,6 +184,8 @@ class PartitionedDecider:
                 return self._release(event.name)
             case PartitionLost():
                 return self._lost()
+            case _:
+                assert_never(event)
 
     def _stamped(self, records: tuple[Record, ...]) -> list[Command]:
         if not self.has_room:
@@ -195,7 +193,7 @@ class PartitionedDecider:
         self._stamp += 1
         stamp = self._stamp
         if self.state is PartitionedState.FENCED:
-            return [DropBatch(stamp)]
+            return [DropStamp(stamp)]
         parts: dict[int, dict[Key, None]] = {}
         for key in (key for record in records for key in record.keys):
             parts.setdefault(partition_of(key[1], self._partitions), {})[key] = None
@@ -253,7 +251,7 @@ class PartitionedDecider:
             for partition in sorted({partition_of(key[1], self._partitions) for key in free}):
                 mine = tuple(key for key in free if partition_of(key[1], self._partitions) == partition)
                 commands.append(ClaimKeys(partition, number, mine))
-        return [*commands, AnswerBatch(batch.stamp, tuple(answers))]
+        return [*commands, AnswerStamp(batch.stamp, tuple(answers))]
 
     def _holder(self, batch: _Open, key: Key) -> int:
         """Who holds a key now: what was answered, and what has changed since it was asked."""
@@ -275,7 +273,7 @@ class PartitionedDecider:
 
     def _lost(self) -> list[Command]:
         self.state = TRANSITIONS[self.state, PartitionedTurn.LOST]
-        dropped: list[Command] = [DropBatch(stamp) for stamp in self._open]
+        dropped: list[Command] = [DropStamp(stamp) for stamp in self._open]
         self._open.clear()
         self._recent.clear()
         return dropped

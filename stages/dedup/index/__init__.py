@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
-    from headrace.stages.dedup.index.claims import Claims as Claims, Source as Source
+    from headrace.stages.dedup.index.claims import Claims as Claims, KeySource as KeySource
     from headrace.stages.dedup.index.lookups import (
         CANDIDATES_MAX as CANDIDATES_MAX,
         claim as claim,

@@ -62,7 +62,7 @@ Keys = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class KeySource:
     """A file of keys: its checksum, and how it is read."""
 
     checksum: str
@@ -70,7 +70,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedKeys:
     """What a source became: the number of its first record, how many there are, and how many keys others held."""
 
     first: int
@@ -166,21 +166,21 @@ class Claims:
         claim_all(self.prepare(keys), keys, numbers, self._found, self._shared)
         self.table.check()
 
-    def begin(self, sources: Sequence[Source]) -> list[Loaded]:
+    def begin(self, sources: Sequence[KeySource]) -> list[LoadedKeys]:
         """Load the keys of sources into an empty index.
 
         Where the folder has what was saved of the first of them, that is opened in their place; where much had to be
         loaded, all is saved. Raises what reading a source raises.
         """
         names, place = [source.checksum for source in sources], Path(self.folder or ".")
-        found: list[Loaded] = []
+        found: list[LoadedKeys] = []
         for count in open_saved(self, place, names) if self.folder is not None else ():
-            found.append(Loaded(found[-1].first + found[-1].count if found else 0, count, 0))
+            found.append(LoadedKeys(found[-1].first + found[-1].count if found else 0, count, 0))
         opened = self.records
         for source in sources[len(found) :]:
             first = self.records
             twice = self.load(source.keys())
-            found.append(Loaded(first, self.records - first, twice))
+            found.append(LoadedKeys(first, self.records - first, twice))
         if self.folder is not None and self.records - opened > SAVED_SHARE * self.records:
             try:
                 self._save(place, names, [loaded.count for loaded in found])

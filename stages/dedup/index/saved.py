@@ -86,7 +86,7 @@ def save(index: Saved, folder: Path, sources: Sequence[str], counts: Sequence[in
         target = folder / f"{names[-1]}{SUFFIX}"
         disk.rename(draft, target)
     except BaseException:
-        os.unlink(draft)
+        Path(draft).unlink(missing_ok=True)
         raise
     for name in names[:-1]:
         (folder / f"{name}{SUFFIX}").unlink(missing_ok=True)

@@ -16,7 +16,7 @@ import pytest
 
 from headrace.pipeline.errors import PipelineError
 from headrace.stages.decontamination import index
-from headrace.stages.decontamination.index import Index, open_index
+from headrace.stages.decontamination.index import SuiteIndex, open_index
 from headrace.stages.decontamination.search import find_items
 from headrace.stages.decontamination.suites import describe_suites
 
@@ -36,11 +36,11 @@ def tables(write_jsonl: Write) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[Index]:
-    found: list[Index] = []
+def made(monkeypatch: pytest.MonkeyPatch) -> list[SuiteIndex]:
+    found: list[SuiteIndex] = []
     make = index.make_index
 
-    def counted(*given: Any) -> Index:
+    def counted(*given: Any) -> SuiteIndex:
         found.append(make(*given))
         return found[-1]
 
@@ -48,7 +48,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Index]:
     return found
 
 
-def finds(opened: Index) -> bool:
+def finds(opened: SuiteIndex) -> bool:
     return find_items(pa.array([QUESTION]), opened, 0.8)[2].tolist() == [0]
 
 
@@ -58,7 +58,7 @@ def file_of(cache: pathlib.Path) -> pathlib.Path:
 
 
 def test_it_is_made_once_and_only_its_user_may_touch_it(
-    cache: pathlib.Path, tables: list[dict[str, Any]], made: list[Index]
+    cache: pathlib.Path, tables: list[dict[str, Any]], made: list[SuiteIndex]
 ) -> None:
     assert all(finds(open_index("d", tables)) for _ in range(3))
     assert len(made) == 1
@@ -82,7 +82,7 @@ def test_another_process_maps_it(cache: pathlib.Path, tables: list[dict[str, Any
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "another file", "head"])
 def test_a_damaged_file_is_made_again(
-    cache: pathlib.Path, tables: list[dict[str, Any]], made: list[Index], damage: str
+    cache: pathlib.Path, tables: list[dict[str, Any]], made: list[SuiteIndex], damage: str
 ) -> None:
     open_index("d", tables)
     path = file_of(cache)
@@ -103,7 +103,7 @@ def test_other_suites_have_another_file(cache: pathlib.Path, tables: list[dict[s
 
 
 def test_a_cache_that_others_may_write_is_not_believed(
-    cache: pathlib.Path, tables: list[dict[str, Any]], made: list[Index]
+    cache: pathlib.Path, tables: list[dict[str, Any]], made: list[SuiteIndex]
 ) -> None:
     open_index("d", tables)
     cache.chmod(0o770)

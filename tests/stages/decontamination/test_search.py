@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
-from headrace.stages.decontamination.index import HOT_ITEMS, Index, make_index
+from headrace.stages.decontamination.index import HOT_ITEMS, SuiteIndex, make_index
 from headrace.stages.decontamination.search import MISSES_MAX, _most_before, _put, find_items, needed
 from headrace.stages.decontamination.suites import Item, Suite
 
@@ -40,7 +40,7 @@ SHORT = Item("What metal is liquid at room temperature?", answer="Mercury")
 FILLER = " ".join(f"An unrelated sentence about ledgers and mills follows number {n} of the list." for n in range(60))
 
 
-def index_of(*items: Item) -> Index:
+def index_of(*items: Item) -> SuiteIndex:
     return make_index([Suite("suite", items, "")])
 
 

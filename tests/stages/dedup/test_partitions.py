@@ -14,17 +14,17 @@ from hypothesis import given, settings, strategies as st
 from headrace.stages.dedup.core import partitions as core
 from headrace.stages.dedup.core.partitions import (
     NOBODY,
-    AnswerBatch,
+    AnswerStamp,
     AskPartition,
-    BatchStamped,
     ClaimKeys,
     ClaimReleased,
-    DropBatch,
+    DropStamp,
     Key,
     PartitionAnswered,
     PartitionedDecider,
     PartitionLost,
     Record,
+    RecordsStamped,
     ReleaseNumber,
     partition_of,
 )
@@ -126,10 +126,10 @@ class World:
     def tell(self, event: core.Event) -> None:
         for command in self.decider.handle(event, 0.0):
             match command:
-                case AnswerBatch():
+                case AnswerStamp():
                     assert command.stamp == len(self.fates) + 1, "batches are answered in order"
                     self.fates[command.stamp] = command.duplicates_of
-                case DropBatch():
+                case DropStamp():
                     self.dropped.add(command.stamp)
                 case AskPartition() | ClaimKeys() | ReleaseNumber():
                     self.sent[command.partition].append(command)
@@ -189,7 +189,7 @@ def run(
             steps += 1
             if steps == lost_after:
                 world.tell(PartitionLost(0))
-        world.tell(BatchStamped(tuple(batch)))
+        world.tell(RecordsStamped(tuple(batch)))
     while world.step():
         pass
     return releases
@@ -279,7 +279,7 @@ def test_partitions_are_even_ranges_of_the_keys(partitions: int) -> None:
 )
 def test_an_answer_to_what_was_not_asked_is_refused(answer: PartitionAnswered) -> None:
     decider = PartitionedDecider(1, judge)
-    decider.handle(BatchStamped((Record("a", ((0, 5),)),)), 0.0)
+    decider.handle(RecordsStamped((Record("a", ((0, 5),)),)), 0.0)
     with pytest.raises(ValueError, match="partition"):
         decider.handle(answer, 0.0)
 
@@ -288,12 +288,12 @@ def test_more_batches_than_the_limit_are_refused() -> None:
     decider = PartitionedDecider(1, judge)
     for _ in range(core.BATCHES_MAX):
         assert decider.has_room
-        decider.handle(BatchStamped((Record("a", ((0, 5),)),)), 0.0)
+        decider.handle(RecordsStamped((Record("a", ((0, 5),)),)), 0.0)
     assert not decider.has_room
     with pytest.raises(ValueError, match="the limit is"):
-        decider.handle(BatchStamped(()), 0.0)
+        decider.handle(RecordsStamped(()), 0.0)
     dropped = decider.handle(PartitionLost(0), 0.0)
-    assert dropped == [DropBatch(stamp) for stamp in range(1, core.BATCHES_MAX + 1)]
+    assert dropped == [DropStamp(stamp) for stamp in range(1, core.BATCHES_MAX + 1)]
     assert decider.has_room
     assert decider.handle(PartitionLost(0), 0.0) == []
 
@@ -302,8 +302,8 @@ def test_a_claim_released_while_a_batch_was_asked_is_void() -> None:
     decider = PartitionedDecider(1, lambda _, candidates: candidates[0] if candidates else NOBODY)
     key = (0, 5)
     for name in ("a", "b", "c"):
-        decider.handle(BatchStamped((Record(name, (key,)),)), 0.0)
-    assert decider.handle(PartitionAnswered(1, 0, (NOBODY,)), 0.0)[-1] == AnswerBatch(1, (None,))
+        decider.handle(RecordsStamped((Record(name, (key,)),)), 0.0)
+    assert decider.handle(PartitionAnswered(1, 0, (NOBODY,)), 0.0)[-1] == AnswerStamp(1, (None,))
     decider.handle(ClaimReleased("a"), 0.0)
-    assert decider.handle(PartitionAnswered(2, 0, (NOBODY,)), 0.0) == [ClaimKeys(0, 1, (key,)), AnswerBatch(2, (None,))]
-    assert decider.handle(PartitionAnswered(3, 0, (NOBODY,)), 0.0) == [AnswerBatch(3, ("b",))]
+    assert decider.handle(PartitionAnswered(2, 0, (NOBODY,)), 0.0) == [ClaimKeys(0, 1, (key,)), AnswerStamp(2, (None,))]
+    assert decider.handle(PartitionAnswered(3, 0, (NOBODY,)), 0.0) == [AnswerStamp(3, ("b",))]

@@ -15,7 +15,7 @@ from hypothesis import given, settings, strategies as st
 
 from headrace.stages.dedup.core.scheme import Scheme
 from headrace.stages.dedup.index import claims, runs, saved
-from headrace.stages.dedup.index.claims import Loaded, Source
+from headrace.stages.dedup.index.claims import KeySource, LoadedKeys
 from headrace.stages.dedup.index.lookups import CANDIDATES_MAX
 from headrace.stages.dedup.index.slots import NOBODY, SECTIONS, FixedSlots, Slots, collect, put_slot
 from headrace.stages.dedup.key_index import KeyIndex
@@ -347,20 +347,20 @@ HEADER_BYTES = 276
 def test_an_index_begins_with_what_was_saved_and_loads_the_rest(tmp_path: Path) -> None:
     files, read = [filled(2000), filled(300, OTHER)], list[int]()
 
-    def sources(count: int) -> list[Source]:
+    def sources(count: int) -> list[KeySource]:
         def reader(place: int) -> Any:
             read.append(place)
             return decode_keys(files[place][2], SCHEME.identity(), "keys")
 
-        return [Source(f"checksum {at}", functools.partial(reader, at)) for at in range(count)]
+        return [KeySource(f"checksum {at}", functools.partial(reader, at)) for at in range(count)]
 
     both = np.concatenate([files[0][1], files[1][1]])
     first, whole = KeyIndex(SCHEME, str(tmp_path)), KeyIndex(SCHEME)
-    assert first.begin(sources(1)) == [Loaded(0, 2000, 0)]
-    assert whole.begin(sources(2)) == [Loaded(0, 2000, 0), Loaded(2000, 300, 0)]
+    assert first.begin(sources(1)) == [LoadedKeys(0, 2000, 0)]
+    assert whole.begin(sources(2)) == [LoadedKeys(0, 2000, 0), LoadedKeys(2000, 300, 0)]
     read.clear()
     again = KeyIndex(SCHEME, str(tmp_path))
-    assert again.begin(sources(2)) == [Loaded(0, 2000, 0), Loaded(2000, 300, 0)]
+    assert again.begin(sources(2)) == [LoadedKeys(0, 2000, 0), LoadedKeys(2000, 300, 0)]
     assert read == [1]
     assert answers(again, both) == answers(whole, both)
     # 300 of 2300 are too few to save them all again.
@@ -376,7 +376,7 @@ def test_an_index_that_cannot_be_saved_has_loaded_its_keys(tmp_path: Path, caplo
     index = KeyIndex(SCHEME, str(tmp_path))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "mkstemp", refuse)
-        index.begin([Source("checksum", load)])
+        index.begin([KeySource("checksum", load)])
     assert "is not saved" in caplog.text
     assert (index.find(keys)[0][:, 0] == np.arange(500)).all()
 
