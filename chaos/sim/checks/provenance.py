@@ -9,7 +9,15 @@ from __future__ import annotations
 from headrace.chaos.sim.checks.observed import Observed
 from headrace.chaos.sim.world import Part, ViolationError
 from headrace.controller.core.messages import ChangedInput
-from headrace.store.ledger import Fragment, FragmentDropped, FragmentsListed, FragmentState, LedgerState, VersionSeen
+from headrace.store.ledger import (
+    Fragment,
+    FragmentDropped,
+    FragmentsListed,
+    FragmentState,
+    LedgerState,
+    Removed,
+    VersionSeen,
+)
 
 
 class Provenance:
@@ -31,6 +39,8 @@ class Provenance:
 
     def folded(self, change: object) -> None:
         """And now it is."""
+        if isinstance(change, Removed):
+            self._by_uri.clear()
         if isinstance(change, FragmentsListed):
             for fragment in change.fragments:
                 self._by_uri.setdefault(fragment.uri, []).append(self._ledger.fragments[fragment.id])

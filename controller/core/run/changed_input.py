@@ -37,6 +37,8 @@ class ChangedFragments:
         #: Sources to be listed again for what this run gave up; whether that is due, and whether one was.
         self._stale: set[str] = set()
         self._relist = self._relisted = False
+        #: Sources of objects that stand in another version, which can be compared now that the listed one is closed.
+        self._behind: set[str] = set()
         #: Fragments of which this run gave up the rest, durable or not.
         self._given_up: set[bytes] = set()
         #: Those that a failed device keeps from being read.
@@ -84,8 +86,11 @@ class ChangedFragments:
     def closed(self, fragments: Iterable[bytes]) -> None:
         """More of these fragments is closed: an attempt that was thought dead may have closed the rest."""
         for fragment in fragments:
-            if fragment in self.open and self._ledger.fragments[fragment].done(self._sinks):
+            state = self._ledger.fragments[fragment]
+            if fragment in self.open and state.done(self._sinks):
                 del self.open[fragment]
+                if self._listing.has_another(state.fragment):
+                    self._behind.add(state.fragment.stage)
 
     def settle(self) -> str:
         """All else is closed, and what sinks held of the changed fragments: do as chosen; or why the run fails."""
@@ -107,10 +112,14 @@ class ChangedFragments:
 
     def relist_if_due(self) -> None:
         """What was given up is in the log: before that it would be taken for open, and compared and given up again."""
-        if self._relist and self._leadership.quiet:
+        if not self._leadership.quiet:
+            return
+        if self._relist:
             self._relist, self._relisted = False, True
             self._listing.again(self._stale)
             self._stale.clear()
+        self._listing.again(self._behind)
+        self._behind.clear()
 
     def why_altered(self) -> str:
         """Why the run fails: it found other bytes where it had read."""

@@ -52,6 +52,12 @@ def test_every_invariant_holds_on_some_hundred_seeds() -> None:
     assert sum(outcome.repeats > 0 for outcome in outcomes) >= SEEDS / 4, "what comes again is believed to be said"
 
 
+@pytest.mark.parametrize("seed", [6021008, 6027655])
+def test_a_seed_that_found_a_fault_stays_clean(seed: int) -> None:
+    """A dataset that is begun anew lists its input again; a version that was seen while the old one was open."""
+    assert simulate(seed).violation == ""
+
+
 #: The invariants by which each mutant is caught; another could catch it only by chance.
 CAUGHT_BY = {
     "overlap-ignored": {4, 15},

@@ -251,11 +251,17 @@ class Listing:
             return f"{why})"
         return f"{why}, now: {now}): only of what was read to its end a checksum tells whether its bytes are the same"
 
+    def has_another(self, fragment: Fragment) -> bool:
+        """Whether a listing of this run had the object in another version, which could not be compared."""
+        return (fragment.stage, fragment.uri) in self._untold
+
     def again(self, stages: Iterable[str]) -> None:
         """Have these sources listed once more."""
         for stage in stages:
             self._done[stage] = False
             self._lister.pop(stage, None)
+            for item in [item for item in self._untold if item[0] == stage]:
+                del self._untold[item]
 
     def task_died(self, task: str) -> None:
         """What this task was listing is listed again from the beginning."""

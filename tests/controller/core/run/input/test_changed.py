@@ -171,6 +171,19 @@ def test_an_object_that_changes_between_listings_is_listed_once() -> None:
     assert listed(stand) == {A.id, B.id}
 
 
+def test_another_version_of_what_is_closed_meanwhile_is_listed_again() -> None:
+    """A listing shows B in another version while B is read: when B is closed, that version can be compared with it."""
+    stand = Stand()
+    stand.changed_input = ChangedInput.DROP
+    stand.begin(A, B)
+    stand.run.listing.again(["read"])
+    page(stand, stand.later(0.1), A, NEW_B, last=True)
+    stand.read(B, 4)
+    said = stand.propose(Range(B.id, 0, 4))
+    assert of(m.ReportRun, said) == []
+    assert of(m.ListSource, stand.listed(said, A, NEW_B)) == []
+
+
 def unreadable(stand: Stand) -> m.ReportRun:
     """The report of a run that closes A, and finds that B's device has failed."""
     stand.begin(A, B)
