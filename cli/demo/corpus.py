@@ -20,9 +20,10 @@ _NOT_STANDARD = ("site-packages", "dist-packages", "__pycache__")
 
 def quickstart_pipeline(output: str) -> Pipeline:
     """The standard library's sources and the installed packages' documentation, filtered, tokenized and packed."""
+    # A distribution's Python has links out of its own folders.
     sources = [
-        read_files(standard_library(), name="stdlib"),
-        read_files(documentation(), name="docs"),
+        read_files(standard_library(), follow_links=True, name="stdlib"),
+        read_files(documentation(), follow_links=True, name="docs"),
     ]
     tokens = tokenize(TOKENIZER)
     # The limits are for commented code and short documents; the published ones (the defaults) are for web pages.

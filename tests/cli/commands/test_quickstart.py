@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from headrace.cli.demo.corpus import quickstart_pipeline
 from headrace.cli.demo.steps import Curve, _remove
 from headrace.client.errors import CliError
 from headrace.client.pipeline_file import complete
+from headrace.stages.runtime.build import build_stage
 
 
 def test_its_pipeline_is_valid_and_joins_two_sources(tmp_path: Path) -> None:
@@ -18,6 +20,22 @@ def test_its_pipeline_is_valid_and_joins_two_sources(tmp_path: Path) -> None:
     assert pipeline.stages[2].after == ("stdlib", "docs")
     assert pipeline.modules == {}
     assert not (tmp_path / "out").exists()
+
+
+def test_it_reads_a_python_with_links_out_of_its_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian's has `sitecustomize.py` in /etc."""
+    library, elsewhere = tmp_path / "python3", tmp_path / "etc"
+    library.mkdir()
+    elsewhere.mkdir()
+    (elsewhere / "sitecustomize.py").write_text("pass\n")
+    (library / "sitecustomize.py").symlink_to(elsewhere / "sitecustomize.py")
+    (library / "METADATA").write_text("A package.\n")
+    monkeypatch.setattr(sysconfig, "get_path", lambda _name: str(library))
+    sources = [build_stage(stage, {}) for stage in quickstart_pipeline("out").stages[:2]]
+    assert [[Path(found.uri).name for found in source.list()] for source in sources] == [
+        ["sitecustomize.py"],
+        ["METADATA"],
+    ]
 
 
 def test_a_falling_loss_is_a_falling_curve() -> None:
