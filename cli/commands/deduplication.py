@@ -68,13 +68,12 @@ def deduplicate(
 
 def _line(one: OfflineDuplicate, names: Sequence[str]) -> dict[str, Any]:
     """What the list says of one duplicate."""
-    reason = "similar text" if one.near else "equal text"
     return {
         "id": one.record.id,
         "dataset": names[one.record.dataset],
         "duplicate_of": one.kept.id,
         "of_dataset": names[one.kept.dataset],
-        "reason": f"{reason}: score {one.score / 1000:.3f}" if one.score >= 0 else reason,
+        "reason": one.reason,
     }
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         best_bands as best_bands,
         scheme_of as scheme_of,
     )
+    from headrace.stages.dedup.core.urls import URL_RULE as URL_RULE
     from headrace.stages.dedup.key_index import KeyIndex as KeyIndex, Match as Match, compile_index as compile_index
     from headrace.stages.dedup.minhash import (
         Keys as Keys,

@@ -19,6 +19,7 @@ from headrace.stages.dedup.index import (
     claim,
     find_holders,
     first_holder,
+    has_no_key,
     word_of,
 )
 from headrace.stages.dedup.judge import LEVEL_MAX, SKETCH_BYTES_MAX, compare, make_room
@@ -149,6 +150,11 @@ def decide(at: int, row: Any, mine: Any, judging: Any, room: Any, answers: Any, 
     found, shared = pointer(room[0], 0), pointer(room[1], 0)
     while at < len(names):
         own = pointer(keys, at * words)
+        if has_no_key(0, own[1]):
+            # It is kept, holds nothing, and is not remembered.
+            answers[at], scores[at] = NOBODY, UNJUDGED
+            at += 1
+            continue
         count = find_holders(state, own, found, shared, CANDIDATES_MAX)
         scores[at] = EQUAL_TEXT
         if count and shared[0] == words:

@@ -12,7 +12,7 @@ import math
 import mmap
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -49,12 +49,11 @@ class KeptRecord:
 
 @dataclass(frozen=True, slots=True)
 class OfflineDuplicate:
-    """A record that another says already. `score` is in thousandths, -1 where the judge was not asked."""
+    """A record that another says already, and why."""
 
     record: KeptRecord
     kept: KeptRecord
-    near: bool
-    score: int
+    reason: str
 
 
 def find_offline(
@@ -69,7 +68,7 @@ def find_offline(
 
     Records of `against` come before all others, and are no duplicates themselves. `rule` orders the rest: "first" by
     dataset as given, source, fragment and row; "longest" by tokens before that; "newest" and "best" by what the
-    metadata has under `by`, the greatest first. Without `near` only equal texts are duplicates.
+    metadata has under `by`, the greatest first. Without `near` only equal texts, or URLs, are duplicates.
 
     Raises InputError where a dataset has no keys, or they are of two schemes, or a record was split; StoreError.
     """
@@ -81,7 +80,7 @@ def find_offline(
     room = _Room(records.count, scheme := schemes.pop())
     for place, shard in records.shards():
         room.fill(shown[place], shard)
-    yield from _decide(records, room, scheme if near else Scheme(bands=0), len(against))
+    yield from _decide(records, room, scheme if near else replace(scheme, bands=0), len(against))
 
 
 def _decide(records: _Records, room: _Room, scheme: Scheme, references: int) -> Iterator[OfflineDuplicate]:
@@ -93,7 +92,8 @@ def _decide(records: _Records, room: _Room, scheme: Scheme, references: int) -> 
         for place, match in enumerate(index.decide(_ALL, np.arange(first, end), keys, sketches), first):
             record = records.member(place) if match is not None else None
             if match is not None and record is not None and record.dataset >= references:
-                yield OfflineDuplicate(record, records.member(match.name.row), match.near, match.score)
+                reason = scheme.reason(near=match.near, score=match.score)
+                yield OfflineDuplicate(record, records.member(match.name.row), reason)
 
 
 def _scheme_of(dataset: Dataset) -> Scheme:

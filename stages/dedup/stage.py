@@ -11,12 +11,14 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.pipeline import PipelineError
 from headrace.stages.dedup.core import decider as core
-from headrace.stages.dedup.core.scheme import Scheme
+from headrace.stages.dedup.core.scheme import EQUAL, EQUAL_URL, EXACT_WORDS, SIMILAR, Scheme
+from headrace.stages.dedup.core.urls import url_key
 from headrace.stages.dedup.index import KeySource
 from headrace.stages.dedup.kept import key_files
 from headrace.stages.dedup.key_index import KeyIndex, Match, compile_index
@@ -26,6 +28,7 @@ from headrace.stages.runtime import (
     DUPLICATE,
     PART,
     ROW,
+    WITHOUT,
     Batch,
     StageContractError,
     StatefulTransform,
@@ -46,8 +49,8 @@ logger = logging.getLogger("headrace.dedup")
 KEYS = "__keys"
 #: The hidden column of a record's sketch, where a judge compares records.
 SKETCH = "__sketch"
-#: Why a record is a duplicate. Behind `SIMILAR` stand the judge's score and rule.
-EQUAL, SIMILAR = "equal text", "similar text"
+#: The name of the counter of records that have no key.
+WITHOUT_URL = f"{WITHOUT}a URL"
 _SCORE = re.compile(f"{SIMILAR}: score ([01])\\.([0-9]{{3}}),")
 
 
@@ -61,14 +64,22 @@ def preload(**_parameters: object) -> None:
 class KeyMaker(Transform):
     """Gives each record its keys. It has no memory, and there may be many."""
 
-    def __init__(self, name: str, ngram: int, bands: int, rows: int, rule: int = 0) -> None:
+    def __init__(
+        self, name: str, ngram: int, bands: int, rows: int, rule: int = 0, url: int = 0, url_key: str = ""
+    ) -> None:
         self.name = name
-        self.scheme = Scheme(ngram, bands, rows, rule)
-        compile_keys()
+        self.scheme = Scheme(ngram, bands, rows, rule, url)
+        self.url_key = url_key
+        if not url:
+            compile_keys()
 
     def process(self, batch: Batch) -> Batch:
         """The same rows with their keys, and their sketches where a judge compares them."""
-        keys, sketches = make_sketches(text_of(batch, self.name), self.scheme)
+        if self.scheme.url:
+            keys, sketches = _url_keys(batch.rows.column("metadata"), self.url_key), None
+            batch = batch.counted(self.name, WITHOUT_URL, int((keys[:, 1] == 0).sum()))
+        else:
+            keys, sketches = make_sketches(text_of(batch, self.name), self.scheme)
         width = pa.binary(8 * self.scheme.words)
         content = pa.py_buffer(keys.astype("<u8").tobytes())
         column = pa.FixedSizeBinaryArray.from_buffers(width, len(keys), [None, content])
@@ -79,9 +90,11 @@ class KeyMaker(Transform):
 class Dedup(StatefulTransform):
     """Keeps the first of several duplicates. There is one, and it remembers the keys of all that was kept."""
 
-    def __init__(self, name: str, ngram: int, bands: int, rows: int, rule: int = 0, folder: str | None = None) -> None:
+    def __init__(
+        self, name: str, ngram: int, bands: int, rows: int, rule: int = 0, url: int = 0, folder: str | None = None
+    ) -> None:
         self.name = name
-        self.scheme = Scheme(ngram, bands, rows, rule)
+        self.scheme = Scheme(ngram, bands, rows, rule, url)
         compile_index()
         self.index = KeyIndex(self.scheme, folder)
         self._decider = core.Decider(self.index)
@@ -181,16 +194,13 @@ class Dedup(StatefulTransform):
             ids=gone.column("id"),
             stage=self.name,
             verdict=DUPLICATE,
-            reasons=[self._reason(duplicates_of[place]) for place in lost],
+            reasons=[
+                self.scheme.reason(near=duplicates_of[place].near, score=duplicates_of[place].score) for place in lost
+            ],
             duplicates_of=[duplicates_of[place].name for place in lost],
         )
         kept = batch.rows.filter(pa.array(mask))
         return replace(batch, rows=kept, verdicts=join_verdicts(batch.verdicts, verdicts))
-
-    def _reason(self, match: Match) -> str:
-        if not match.near:
-            return EQUAL
-        return SIMILAR if match.score < 0 else f"{SIMILAR}: score {match.score / 1000:.3f}, rule {self.scheme.rule}"
 
     def _sketches(self, rows: pa.RecordBatch) -> pa.Array[Any]:
         if SKETCH not in rows.schema.names:
@@ -230,7 +240,9 @@ def matches_of(verdicts: pa.Table) -> dict[RecordName, Match]:
     lost = verdicts.filter(pc.equal(verdicts.column("verdict"), pa.scalar(DUPLICATE, pa.string())))
     columns: list[list[Any]] = [lost.column(name).to_pylist() for name in ("fragment", "row", "duplicate_of", "reason")]
     return {
-        RecordName(bytes.fromhex(fragment), row): Match(RecordName.parse(target), reason != EQUAL, _score_of(reason))
+        RecordName(bytes.fromhex(fragment), row): Match(
+            RecordName.parse(target), reason not in (EQUAL, EQUAL_URL), _score_of(reason)
+        )
         for fragment, row, target, reason in zip(*columns, strict=True)
     }
 
@@ -239,6 +251,23 @@ def _score_of(reason: str) -> int:
     """The judge's score in a reason, in thousandths; -1: none is there."""
     found = _SCORE.match(reason)
     return int(found[1] + found[2]) if found else -1
+
+
+def _url_keys(metadata: Any, field: str) -> Keys:
+    """`[n, 2]`: the keys of the URLs that metadata have in a field; 0 where there is none."""
+    found = [url_key(_url_in(packed, field)) for packed in metadata.to_pylist()]
+    return np.array(found, np.uint64).reshape(len(found), EXACT_WORDS)
+
+
+def _url_in(packed: str | None, field: str) -> str:
+    """What metadata have in a field, or where "a.b" is none, in the field b of a; "" for what is no text."""
+    try:
+        facts: Any = orjson.loads(packed) if packed else None
+    except ValueError:
+        return ""
+    for name in (field,) if not isinstance(facts, dict) or field in facts else field.split("."):
+        facts = facts.get(name) if isinstance(facts, dict) else None
+    return facts if isinstance(facts, str) else ""
 
 
 def keys_of(rows: pa.RecordBatch) -> Keys:

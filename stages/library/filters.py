@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from headrace.pipeline import PipelineError, Stage, StageKind
-from headrace.stages.dedup import DEFAULTS, PERMUTATIONS_MAX, RULE, best_bands
+from headrace.stages.dedup import DEFAULTS, PERMUTATIONS_MAX, RULE, URL_RULE, best_bands
 from headrace.stages.runtime import check_integer, check_number, check_text
 
 #: The words of which Gopher asks for two.
@@ -321,6 +321,8 @@ _MODULE = "headrace.stages.dedup.stage"
 
 def dedup(
     *,
+    by: Literal["text", "url"] = "text",
+    url_key: str = "url",
     near: bool = True,
     judge: Literal["words", "none"] = "words",
     ngram: int | None = None,
@@ -333,17 +335,21 @@ def dedup(
 ) -> tuple[Stage, Stage]:
     """Keep the first of several duplicates: two stages for a pipeline, `*dedup()`, to make keys and to decide.
 
-    Duplicates are texts that are equal but for white space, and with `near` similar ones. Two texts are candidates
-    where they share one of `bands` bands of `rows` MinHash values each over shingles of `ngram` words. The judge
-    "words" compares their words (docs/guide/dedup.md), and "none" takes each candidate for a duplicate. With a
-    `threshold` of Jaccard similarity the bands and rows are those, of at most `num_perm` values, that err least about
-    it. Defaults with a judge are 20 bands of 4 rows over 3 words, without 14 of 8 over 5. With a `folder` of its
-    own on a local disk of its worker the index lies there, and takes an eighth of the memory. Stages behind it must
-    keep each record.
+    By "url", duplicates are records whose URL, the field `url_key` of their metadata ("a.b" is the field b of a), has
+    the same normal form; one without a URL is kept. By "text" they are texts that are equal but for white space, and
+    with `near` similar ones. Two texts are candidates where they share one of `bands` bands of `rows` MinHash values
+    each over shingles of `ngram` words. The judge "words" compares their words (docs/guide/dedup.md), and "none" takes
+    each candidate for a duplicate. With a `threshold` of Jaccard similarity the bands and rows are those, of at most
+    `num_perm` values, that err least about it. Defaults with a judge are 20 bands of 4 rows over 3 words,
+    without 14 of 8 over 5. With a `folder` of its own on a local disk of its worker the index lies there, and takes an
+    eighth of the memory. Stages behind it must keep each record.
     """
     check_text(name, "name", name)
+    check_text(name, "url_key", url_key)
     if folder is not None:
         check_text(name, "folder", folder)
+    if by not in ("text", "url"):
+        raise PipelineError(f'stage "{name}": by is {by!r}; it must be "text" or "url"')
     if type(near) is not bool:
         raise PipelineError(f'stage "{name}": near is {near!r}; it must be True or False')
     if judge not in ("words", "none"):
@@ -363,11 +369,15 @@ def dedup(
             f'stage "{name}": {bands} bands of {rows} rows are {bands * rows} MinHash values; the limit is '
             f"{PERMUTATIONS_MAX}"
         )
+    near = near and by == "text"
     parameters: dict[str, Any] = {"ngram": ngram, "bands": bands if near else 0, "rows": rows}
     if near and judged:
         parameters["rule"] = RULE
+    of_url: dict[str, Any] = {}
+    if by == "url":
+        parameters["url"], of_url = URL_RULE, {"url_key": url_key}
     return (
-        Stage(f"{name}-keys", StageKind.TRANSFORM, f"{_MODULE}:KeyMaker", parameters, keeps=True),
+        Stage(f"{name}-keys", StageKind.TRANSFORM, f"{_MODULE}:KeyMaker", {**parameters, **of_url}, keeps=True),
         Stage(
             name,
             StageKind.STATEFUL,

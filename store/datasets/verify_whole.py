@@ -80,8 +80,8 @@ def target_problems(store: ObjectStore, state: LedgerState) -> Iterator[str]:
 
 
 def key_problems(store: ObjectStore, state: LedgerState) -> Iterator[str]:
-    """A file of keys has one key of a text for each kept record of its shard, and where a stage decided no two shards
-    have the same.
+    """A file of keys has one key of a text or URL for each kept record of its shard, of which 0 is none, and where a
+    stage decided no two are the same.
     """
     found: list[npt.NDArray[np.uint64]] = []
     for shard in state.shards:
@@ -99,13 +99,14 @@ def key_problems(store: ObjectStore, state: LedgerState) -> Iterator[str]:
             if _decides(state, shard.closed.version):
                 found.append(pairs)
     keys = np.concatenate([np.zeros((0, 3), np.uint64), *found])
+    keys = keys[keys[:, 1] != 0]
     keys = keys[np.lexsort((keys[:, 2], keys[:, 1], keys[:, 0]))]
     same = np.flatnonzero((keys[1:, :2] == keys[:-1, :2]).all(axis=1))
     if len(same):
         one, other = (int(keys[same[0] + step, 2]) for step in (0, 1))
         many = counted(len(same), "kept record")
         yield (
-            f"entry {other}: of {many} the text is that of another kept record, the first one's of "
+            f"entry {other}: of {many} the text or URL is that of another kept record, the first one's of "
             f"one that entry {one} closes; {_BROKEN_DEDUP}"
         )
 

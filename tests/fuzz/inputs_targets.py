@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
+from headrace.stages.dedup.core.urls import normal_url
 from headrace.stages.quality import urls
 from headrace.stages.runtime.batch import RAW_BYTES_MAX
 from headrace.stages.runtime.errors import InputError
@@ -329,7 +330,11 @@ def run_url(data: bytes) -> object | None:
     assert judge in (None, urls.REASONS[2])
     if host and re.fullmatch(r"[a-z0-9.-]+", host) and path.startswith("/") and "//" not in path:
         assert urls.split_url(f"{host}{path}") == (host.removeprefix("www."), path)
-    return (host, path) if host else None
+    form = normal_url(url)
+    assert normal_url(f"{url}#behind") == form
+    assert "#" not in form
+    assert not form.partition("?")[0].endswith("/")
+    return (host, path, form) if host else None
 
 
 def url_seeds() -> Iterable[bytes]:
@@ -389,5 +394,11 @@ TARGETS = [
         run_shed,
         lambda: [b'{"records":3,"bytes":9,"key":"k"}\n' * 2],
     ),
-    Target("url", ("headrace.stages.quality.urls",), run_url, url_seeds, words=(b"://", b"www.", b"[::1]", b"@")),
+    Target(
+        "url",
+        ("headrace.stages.quality.urls", "headrace.stages.dedup.core.urls"),
+        run_url,
+        url_seeds,
+        words=(b"://", b"www.", b"[::1]", b"@", b"utm_a=", b"%7E", b":443"),
+    ),
 ]

@@ -1,6 +1,7 @@
 """What makes two records duplicates: the scheme by which keys are made, and its hash.
 
-Two records with the same key of the whole text are duplicates. Where they share a band, the judge decides
+By URL, those with the same normal form (`headrace.stages.dedup.core.urls`); a record without a URL has no key. By
+text, two records with the same key of the whole text are duplicates. Where they share a band, the judge decides
 (`headrace.stages.dedup.judge`), or without a judge the band. One key is of the whole text; with `bands` above 0 there
 is one more a band: of `rows` MinHash values each, so that two texts whose sets of shingles have the Jaccard similarity
 s share a band with probability 1 - (1 - s^rows)^bands. Prior art: Broder 1997 (MinHash), Indyk and Motwani 1998
@@ -19,6 +20,8 @@ from typing import Any
 
 import xxhash
 
+from headrace.stages.dedup.core.urls import URL_RULE
+
 #: Behind any change in how keys follow from text, so that no index is loaded with keys of another making.
 KEYS_VERSION = 1
 #: The judge's rule: behind any change in how it decides.
@@ -30,22 +33,30 @@ EXACT_WORDS = 2
 #: MinHash values that a scheme may have.
 PERMUTATIONS_MAX = 1024
 _STEPS = 200
+#: Why a record is a duplicate. Behind `SIMILAR` stand the judge's score and rule.
+EQUAL, EQUAL_URL, SIMILAR = "equal text", "equal URL", "similar text"
 #: How the target of the stage that makes keys ends.
 KEY_MAKER = "stages.dedup.stage:KeyMaker"
 
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """How keys are made. `bands` 0: of the whole text alone. `rule`: that of the judge; 0: a shared band decides."""
+    """How keys are made. `bands` 0: of the whole text alone. `rule`: that of the judge; 0: a shared band decides.
+
+    `url`: the rule by which the key is that of a URL; 0: it is that of the text.
+    """
 
     ngram: int = 5
     bands: int = 14
     rows: int = 8
     rule: int = 0
+    url: int = 0
 
     def __post_init__(self) -> None:
         if self.rule not in (0, RULE):
             raise ValueError(f"rule {self.rule} of the judge is unknown: this Headrace has {RULE}")
+        if self.url not in (0, URL_RULE) or (self.url and self.bands):
+            raise ValueError(f"rule {self.url} of URLs with {self.bands} bands: this Headrace has {URL_RULE} without")
 
     @property
     def judged(self) -> bool:
@@ -62,7 +73,15 @@ class Scheme:
         facts = {"keys": KEYS_VERSION, **(asdict(self) if self.bands else {"bands": 0})}
         if not self.judged:
             facts.pop("rule", None)
+        facts.pop("url", None)
+        facts |= {"url": self.url} if self.url else {}
         return xxhash.xxh3_64_hexdigest(json.dumps(facts, sort_keys=True).encode())
+
+    def reason(self, *, near: bool, score: int) -> str:
+        """Why a record is a duplicate; `score` is the judge's, in thousandths, and -1 without one."""
+        if not near:
+            return EQUAL_URL if self.url else EQUAL
+        return SIMILAR if score < 0 else f"{SIMILAR}: score {score / 1000:.3f}, rule {self.rule}"
 
     def share_of(self, similarity: float) -> float:
         """The probability that two texts of this Jaccard similarity share a band."""
@@ -71,7 +90,8 @@ class Scheme:
 
 def scheme_of(parameters: Mapping[str, Any]) -> Scheme:
     """The scheme of a stage with these parameters. Raises ValueError for a rule that is unknown."""
-    return Scheme(**{name: parameters[name] for name in ("ngram", "bands", "rows", "rule") if name in parameters})
+    facts = ("ngram", "bands", "rows", "rule", "url")
+    return Scheme(**{name: parameters[name] for name in facts if name in parameters})
 
 
 @lru_cache

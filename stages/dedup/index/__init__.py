@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         claim as claim,
         find_holders as find_holders,
         first_holder as first_holder,
+        has_no_key as has_no_key,
     )
     from headrace.stages.dedup.index.records import add_record as add_record, word_of as word_of
     from headrace.stages.dedup.index.saved import open_saved as open_saved, save as save

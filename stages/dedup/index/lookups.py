@@ -53,10 +53,17 @@ def hash_of(key: Any, word: int) -> Any:
 
 
 @compiled
+def has_no_key(word: Any, low: Any) -> Any:
+    """Whether a word 0, by its second half, stands for a record without a key, which nobody holds."""
+    return word == 0 and low == _NOTHING
+
+
+@compiled
 def count_keys(keys: Any, more: Any) -> None:
     """How many keys of records `[n, words]` each section would take `[SECTIONS]`."""
     for place in range(len(keys)):
-        more[np.int64(hash_of(keys[place, 0], 0) >> _SLOT_BITS)] += 1
+        if not has_no_key(0, keys[place, 1]):
+            more[np.int64(hash_of(keys[place, 0], 0) >> _SLOT_BITS)] += 1
         for word in range(EXACT_WORDS, keys.shape[1]):
             if keys[place, word] != _NOTHING:
                 more[np.int64(hash_of(keys[place, word], word) >> _SLOT_BITS)] += 1
@@ -118,6 +125,8 @@ def _find_in_run(state: Any, row: Any, hashed: Any, is_exact: Any, check: Any) -
 @compiled
 def holder_of(state: Any, hashed: Any, is_exact: Any, check: Any) -> Any:
     """The record that holds a key and was not released; NOBODY where there is none."""
+    if is_exact and has_no_key(0, check):
+        return NOBODY
     if state[FILTERS]:
         if not may_hold(numbers_at(state[FILTERS]), hashed):
             return NOBODY
@@ -209,7 +218,7 @@ def first_holder(state: Any) -> Any:
 def claim(state: Any, keys: Any, number: Any) -> None:
     """Give a record the keys that nobody holds, as the `find_holders` right before it found them."""
     holders, hashes = numbers_at(state[HELD]), words_at(state[HASHES])
-    if holders[0] == NOBODY:
+    if holders[0] == NOBODY and not has_no_key(0, keys[1]):
         take(state, hashes[0], number)
     for word in range(EXACT_WORDS, state[WORDS]):
         if keys[word] != _NOTHING and holders[word] == NOBODY:
@@ -242,6 +251,8 @@ def load_keys(row: Any, keys: Any, words: Any, numbers: Any) -> int:
     """Give single keys `[n, 2]`, each of a word `[n]`, to records `[n]`; how many another record held already."""
     state, twice = pointer(row, 0), 0
     for place in range(len(keys)):
+        if has_no_key(words[place], keys[place, 1]):
+            continue
         hashed = hash_of(keys[place, 0], words[place])
         holder = holder_of(state, hashed, words[place] == 0, keys[place, 1])
         if holder == NOBODY:
@@ -255,4 +266,5 @@ def load_keys(row: Any, keys: Any, words: Any, numbers: Any) -> int:
 def count_single(keys: Any, words: Any, more: Any) -> None:
     """How many of single keys each section would take."""
     for place in range(len(keys)):
-        more[np.int64(hash_of(keys[place, 0], words[place]) >> _SLOT_BITS)] += 1
+        if not has_no_key(words[place], keys[place, 1]):
+            more[np.int64(hash_of(keys[place, 0], words[place]) >> _SLOT_BITS)] += 1

@@ -17,8 +17,9 @@ from headrace.stages.dedup.core.scheme import Scheme
 from headrace.stages.dedup.index import claims, runs, saved
 from headrace.stages.dedup.index.claims import KeySource, LoadedKeys
 from headrace.stages.dedup.index.lookups import CANDIDATES_MAX
+from headrace.stages.dedup.index.partition import Partition
 from headrace.stages.dedup.index.slots import NOBODY, SECTIONS, FixedSlots, Slots, collect, put_slot
-from headrace.stages.dedup.key_index import KeyIndex
+from headrace.stages.dedup.key_index import KeyIndex, Match
 from headrace.store.shards import RecordName, decode_keys, encode_keys
 
 SCHEME = Scheme(bands=4, rows=4)
@@ -125,10 +126,36 @@ def test_holders_stand_by_shared_bands_and_then_by_age(folder: str | None) -> No
 def test_a_text_with_the_hash_of_another_is_another(folder: str | None) -> None:
     """Keys whose first halves are the same share a slot's hash: the second halves tell them apart."""
     index, keys = KeyIndex(Scheme(bands=0), folder=folder), np.full((5, 2), 7, np.uint64)
-    keys[:, 1] = np.arange(5)
+    keys[:, 1] = np.arange(1, 6)
     assert index.decide(FRAGMENT, np.arange(5), keys) == [None] * 5
     found = index.decide(OTHER, np.arange(5), keys)
     assert [match and match.name for match in found] == [RecordName(FRAGMENT, row) for row in range(5)]
+
+
+@KINDS
+def test_records_without_a_key_are_kept_and_take_nothing(folder: str | None) -> None:
+    scheme = Scheme(bands=0, url=1)
+    index, keys = KeyIndex(scheme, folder=folder), np.zeros((5000, 2), np.uint64)
+    keys[::1000] = 7
+    before = index.nbytes
+    found = index.decide(FRAGMENT, np.arange(5000), keys)
+    assert [place for place, match in enumerate(found) if match is not None] == [1000, 2000, 3000, 4000]
+    # Room for the records of a batch is made before it is known which of them have keys.
+    assert (index.records, index.nbytes - before < 20 * 5000) == (1, True)
+    assert not index.release(RecordName(FRAGMENT, 1))
+    kept = np.array([match is None for match in found])
+    data = encode_keys([(FRAGMENT, np.arange(5000)[kept], keys[kept])], scheme.identity())
+    again = KeyIndex(scheme, folder=folder)
+    assert again.load(decode_keys(data, scheme.identity(), "keys")) == 0
+    assert len(again.levels.runs) == 0
+    assert again.decide(OTHER, np.arange(5000), keys)[:2] == [Match(RecordName(FRAGMENT, 0), near=False), None]
+    assert again.find(keys[:2])[0][:, 0].tolist() == [0, NOBODY]
+
+
+def test_a_partition_that_is_asked_for_no_key_names_nobody() -> None:
+    part, keys, words = Partition(2, ""), np.zeros((1, 2), np.uint64), np.zeros(1, np.int64)
+    part.give(0, keys, words)
+    assert part.ask(keys, words).tolist() == [NOBODY]
 
 
 @KINDS
