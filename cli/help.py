@@ -114,6 +114,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "headrace dataset show data/plain --samples --quarantine",
         "headrace dataset show data/plain --card card",
     ),
+    "dataset log": ("headrace dataset log data/plain --limit 3",),
     "dataset verify": ("headrace dataset verify data/plain", "headrace dataset verify data/plain --gate gate.toml"),
     "dataset trace": (
         "headrace dataset trace data/plain doc-000042",

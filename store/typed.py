@@ -52,6 +52,15 @@ _EXACT: dict[Any, Check] = {
 }
 
 
+def _is_counts(value: Any) -> bool:
+    """Whether it maps texts to numbers: a snapshot has some for each shard, so they are looked at together."""
+    if type(value) is not dict:
+        return False
+    held = value.values()
+    kinds = set(map(type, value)) <= {str} and set(map(type, held)) <= {int}
+    return kinds and (not held or NUMBER_MIN <= min(held) <= max(held) <= NUMBER_MAX)
+
+
 @cache
 def check_of(hint: Any) -> Check:
     """What says whether a value is of the kind that an annotation names."""
@@ -60,6 +69,8 @@ def check_of(hint: Any) -> Check:
     origin, inner = get_origin(hint), tuple(check_of(item) for item in get_args(hint) if item is not ...)
     if origin is Mapping or origin is dict:
         of_key, of_value = inner
+        if get_args(hint) == (str, int):
+            return _is_counts
         return lambda value: type(value) is dict and all(of_key(key) and of_value(item) for key, item in value.items())
     if origin is list or (origin is tuple and ... in get_args(hint)):
         (of_item,) = inner

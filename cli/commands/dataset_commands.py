@@ -21,6 +21,7 @@ def add_to(app: typer.Typer, dataset: typer.Typer) -> None:
     commands = (
         dataset_ls,
         dataset_show,
+        dataset_log,
         dataset_verify,
         dataset_trace,
         dataset_export,
@@ -67,6 +68,17 @@ def dataset_show(
     from headrace.cli.commands.dataset import show_dataset
 
     return show_dataset(uri, quarantine=quarantine, samples=samples, duplicates=duplicates, ranges=ranges, as_json=json)
+
+
+def dataset_log(
+    uri: Dataset,
+    limit: Annotated[int, typer.Option(min=0, metavar="N", help="How many of the newest versions; 0: all.")] = 0,
+    json: Json = False,
+) -> int:
+    """Show each version: when and by what it was made, recipe, input and balance."""
+    from headrace.cli.commands.history import show_log
+
+    return show_log(uri, limit=limit, as_json=json)
 
 
 def dataset_verify(

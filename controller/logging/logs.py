@@ -6,6 +6,7 @@ import asyncio
 import os
 import pathlib
 import socket
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -189,9 +190,13 @@ _START_FIELD = 19
 
 
 def identity() -> dict[str, Any]:
-    """Host, boot, pid and start of this process: no two processes share all four."""
+    """Host, boot, pid and start of this process: no two processes share all four.
+
+    `clock` is the Unix time, in seconds, at which its monotonic clock was 0.
+    """
     pid = os.getpid()
-    return {"host": socket.gethostname(), "boot": _boot(), "pid": pid, "start": _start(pid) or 0}
+    clock = round(time.time() - time.monotonic())
+    return {"host": socket.gethostname(), "boot": _boot(), "pid": pid, "start": _start(pid) or 0, "clock": clock}
 
 
 def is_alive(other: Mapping[str, Any]) -> bool | None:

@@ -157,7 +157,7 @@ def left_to_do(old: LedgerState, new: LedgerState) -> list[ClosedShard]:
     return [
         shard
         for shard in old.shards
-        if (newest is None or shard.number <= newest.shows) and not new.conflicts(shard.closed)
+        if (newest is None or newest.shows_entry(shard.number)) and not new.conflicts(shard.closed)
     ]
 
 

@@ -97,11 +97,13 @@ def fold_ledger(store: ObjectStore, state: LedgerState | None = None) -> LedgerS
 class Dataset:
     """A dataset up to the ledger's last entry when it was opened."""
 
-    __slots__ = ("_shards", "state", "store")
+    __slots__ = ("_shards", "_version", "state", "store")
 
     def __init__(self, store: ObjectStore, state: LedgerState) -> None:
         self.store = store
         self.state = state
+        #: The version that is read; None: the newest.
+        self._version: int | None = None
         self._shards = tuple(ShardRecord(shard.number, shard.closed) for shard in state.shards)
 
     @staticmethod
@@ -122,6 +124,11 @@ class Dataset:
     def uri(self) -> str:
         """The URI of the dataset's store."""
         return self.store.uri
+
+    @property
+    def version(self) -> int:
+        """The version that is read: the newest unless another was asked for; 0 where none was published."""
+        return self.state.version if self._version is None else self._version
 
     @property
     def shards(self) -> tuple[ShardRecord, ...]:
@@ -145,25 +152,26 @@ class Dataset:
         return balance_of(self.state, sink)
 
     def manifest(self, described: Description | None = None) -> dict[str, Any]:
-        """Return `manifest.json`: the shards of the newest published version, or all where none was published.
+        """Return `manifest.json`: the shards of the version that is read, or all where none was published.
 
         Without `described` the first shard's header is read; with it, nothing is.
         """
         described = described or self.describe()
-        shards = [shard for shard in self.of_version().shards if shard.object(TOKENS) is not None]
+        shards = [shard for shard in self.of_version(self._version).shards if shard.object(TOKENS) is not None]
         named = {shard.to_dict()[TOKENS] for shard in shards}
+        read = self.version
         retracted = [
-            {"version": version, "tokens": key, "documents": rows}
-            for version, key, rows in self.state.retracted
-            if key in named
+            {"version": since if read == self.state.version else min(since, read), "tokens": key, "documents": rows}
+            for since, key, rows in self.state.retracted
+            if key in named and self.state.hides(since, read)
         ]
-        newest = self.state.newest
+        shown = self.state.published.get(read)
         return {
             "format": MANIFEST_FORMAT,
             "dataset": str(self.state.pipeline.get("name", "")),
-            "version": self.state.version,
-            "entry": -1 if newest is None else newest.number,
-            "complete": self.complete(),
+            "version": read,
+            "entry": -1 if shown is None else shown.number,
+            "complete": self.complete(read),
             "pipeline": shards[-1].closed.version if shards else self.state.pipeline_version,
             "tokenizer": described.tokenizer or "",
             "seq_len": described.seq_len or 0,
@@ -176,7 +184,7 @@ class Dataset:
     def of_version(self, version: int | None = None) -> Dataset:
         """The dataset with the shards of one published version: of the newest, or with all where none was published.
 
-        What was retracted since is not shown in an older version either. Raises `ValueError` for one that is not known.
+        What was taken down since is not shown in an older version either. Raises `ValueError` for an unknown one.
         """
         published = self.state.published
         if version is not None and version not in published:
@@ -184,8 +192,9 @@ class Dataset:
             raise ValueError(f"{self.uri} has no version {version}; it has {known or 'none yet: run it to its end'}")
         wanted = published.get(self.state.version if version is None else version)
         shown = Dataset(self.store, self.state)
+        shown._version = version
         if wanted is not None:
-            shown._shards = tuple(shard for shard in self._shards if shard.number <= wanted.shows)
+            shown._shards = tuple(shard for shard in self._shards if wanted.shows_entry(shard.number))
         return shown
 
     def complete(self, version: int | None = None) -> bool:
@@ -195,7 +204,9 @@ class Dataset:
 
     def retracted(self, tokens: str) -> frozenset[int]:
         """Rows of the documents table that are shown no more, of the shard whose tokens have this key."""
-        return frozenset(row for _, key, rows in self.state.retracted if key == tokens for row in rows)
+        read = self.version
+        hidden = (rows for since, key, rows in self.state.retracted if key == tokens and self.state.hides(since, read))
+        return frozenset(row for rows in hidden for row in rows)
 
     def verify(self) -> Report:
         """Check every object that the ledger names, and that its tables account for every record that it closes."""

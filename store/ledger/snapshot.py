@@ -276,7 +276,7 @@ def _published(state: LedgerState, scalars: dict[str, Any]) -> dict[int, Publish
     return {
         version: Published(row, row, closed or version < scalars["version"])
         if isinstance(row, int)
-        else Published(*row)
+        else Published(*row[:5], *(tuple(tuple(item) for item in part) for part in row[5:]))
         for version, row in found.items()
     }
 

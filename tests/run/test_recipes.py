@@ -121,3 +121,23 @@ def test_the_difference_of_two_long_values_shows_where_they_differ() -> None:
     assert "1" in before
     assert "2" in after
     assert len(line) < 200
+
+
+def test_log_shows_when_each_version_was_made_of_which_recipe_and_input(home: Path) -> None:
+    found = json.loads(headrace(home, "dataset", "log", "out", "--json"))["versions"]
+    newest, oldest = found
+    assert [(row["version"], row["reason"], row["complete"], row["records"]) for row in found] == [
+        (2, "completed", True, 20),
+        (1, "completed", True, 10),
+    ]
+    assert oldest["at"] <= newest["at"]
+    assert newest["at"][:2] == "20"
+    assert (oldest["difference"], len(newest["recipes"])) == ([], 2)
+    assert any(line.startswith("longer.") for line in newest["difference"])
+    assert [stage["stage"] for stage in newest["recipe"]][1] == "longer"
+    assert [(one["uri"][-7:], one["records"]) for one in newest["inputs"]] == [("b.jsonl", 10)]
+    assert all(one["version"] for one in newest["inputs"])
+    assert (newest["objects"], oldest["objects"]) == (2, 1)
+    text = headrace(home, "dataset", "log", "out", "--limit", "1")
+    for words in ("version 2", newest["recipes"][-1], "longer.", "b.jsonl", "1 version before it"):
+        assert words in text, text

@@ -114,6 +114,7 @@ WAITS = {
     ),
     "dataset ls": Waits("{store}"),
     "dataset show": Waits("{store}"),
+    "dataset log": Waits("{store}"),
     "dataset verify": Waits("{store}"),
     "dataset trace": Waits("{store} a"),
     "dataset export": Waits("{store} {folder}/export --format mds"),

@@ -23,7 +23,7 @@ Known weakness: a leader cut off from the store for TAKEOVER_S loses its term, a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Generic, TypeVar, assert_never
 
@@ -44,7 +44,7 @@ from headrace.controller.core.messages import (
     WriteEntry,
     WriteSnapshot,
 )
-from headrace.store.ledger import Beat, Change, Entry, Led, LogState, Resigned
+from headrace.store.ledger import Beat, Change, Entry, Led, LogState, Resigned, VersionPublished
 
 #: Seconds of silence after which a standby takes over: two beats may be late or lost in a slow store.
 TAKEOVER_S = 5.0
@@ -335,9 +335,14 @@ class Leadership(Generic[S]):
             return []
         count = self._fitting()
         batch, self._queue = self._queue[:count], self._queue[count:]
-        return self._begin(Entry(self.term, tuple(change for atom in batch for change in atom)), now)
+        return self._begin(Entry(self.term, tuple(self._dated(change, now) for atom in batch for change in atom)), now)
 
     # -- inside --
+
+    def _dated(self, change: Change, now: float) -> Change:
+        """A version with its time, where this process knows the time at which its clock was 0."""
+        clock = self.identity.get("clock", 0)
+        return replace(change, at=int(clock + now)) if clock and isinstance(change, VersionPublished) else change
 
     def _fitting(self) -> int:
         """How many of the queued atoms the next entry takes: at least one, however many changes that is."""

@@ -271,13 +271,16 @@ class VersionPublished:
     """A version of the dataset that people may name.
 
     It shows the shards of the entries up to number `shows`; -1 means up to this entry. `complete` says that its input
-    was read to the end, and nobody stopped it before.
+    was read to the end, and nobody stopped it before. `at` is when the entry was written, in Unix seconds; 0: unknown.
+    `restores` is the earlier version whose shards it shows again; 0: none, it goes on from the version before it.
     """
 
     version: int
     reason: str
     shows: int = -1
     complete: bool = True
+    at: int = 0
+    restores: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,6 +430,8 @@ def _build(name: str, values: list[Any]) -> Change:
     names: tuple[str, ...] = kind.__match_args__
     if kind is VersionPublished and len(values) == 2:
         values = [*values, -1, values[1] != "stopped"]  # as entries were before a version said what it shows
+    if kind is VersionPublished and len(values) == 4:
+        values = [*values, 0, 0]  # as entries were before a version had a time
     if kind is FragmentEnded and len(values) == 2:
         values = [*values, b""]  # as entries were before content was compared
     if len(names) != len(values):

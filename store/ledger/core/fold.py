@@ -37,6 +37,8 @@ from headrace.store.shards import epoch_of
 __all__ = ["ClosedShard", "FoldError", "FragmentState", "LedgerState", "Published"]
 
 _NOTHING = Counts()
+#: The reason of a version that hides duplicates: nobody asked for these records to be gone for good.
+DEDUPLICATION = "deduplication"
 
 
 @dataclass(slots=True)
@@ -99,6 +101,28 @@ class Published(NamedTuple):
     shows: int
     #: Whether its input was read to the end, and all of it closed or given up.
     complete: bool
+    #: What made it, and when, in Unix seconds; 0 where no entry says.
+    reason: str = ""
+    at: int = 0
+    #: The rollbacks in force: (shows, number, restored version, own version) of each. It shows no shard of the entries
+    #: behind `shows` up to `number`, and nothing of the versions between the two holds in it.
+    rollbacks: tuple[tuple[int, int, int, int], ...] = ()
+
+    def shows_entry(self, number: int) -> bool:
+        """Whether it shows the shards of an entry."""
+        return number <= self.shows and not self.hides_entry(number)
+
+    def hides_entry(self, number: int) -> bool:
+        """Whether a rollback hides the shards of an entry."""
+        return any(after < number <= upto for after, upto, _, _ in self.rollbacks)
+
+    def restores(self, version: int) -> int:
+        """Which earlier version it shows again, if `version` is its own number; 0 where it is no rollback."""
+        return self.rollbacks[-1][2] if self.rollbacks and self.rollbacks[-1][3] == version else 0
+
+    def continues(self, version: int) -> bool:
+        """Whether what an earlier version (or one of this number) did still holds: no rollback has undone it."""
+        return not any(restored < version < own for _, _, restored, own in self.rollbacks)
 
 
 @dataclass(slots=True)
@@ -137,8 +161,27 @@ class LedgerState(LogState):
     @property
     def unshown(self) -> int:
         """How many shards are closed that no version shows yet."""
-        shows = self.newest.shows if self.newest is not None else -1
-        return sum(shard.number > shows for shard in self.shards)
+        newest = self.newest
+        if newest is None:
+            return len(self.shards)
+        return sum(shard.number > newest.shows and not newest.hides_entry(shard.number) for shard in self.shards)
+
+    @property
+    def rolled_back(self) -> int:
+        """How many closed shards a rollback hides."""
+        newest = self.newest
+        return 0 if newest is None else sum(newest.hides_entry(shard.number) for shard in self.shards)
+
+    def hides(self, since: int, version: int) -> bool:
+        """Whether a version hides what was retracted from version `since` on.
+
+        A takedown holds for every version, earlier ones too. A deduplication holds from its own version on, until a
+        rollback undoes it.
+        """
+        made, shown = self.published.get(since), self.published.get(version)
+        if made is None or shown is None or made.reason != DEDUPLICATION:
+            return True
+        return since <= version and shown.continues(since)
 
     def as_it_stands(self, fragment: Fragment) -> Fragment:
         """A fragment under the version in which its object stands now, where that holds the bytes that were listed."""
@@ -245,11 +288,17 @@ class LedgerState(LogState):
         shows, before = change.shows if change.shows >= 0 else number, self.newest
         if change.version <= self.version:
             raise FoldError(f"entry {number} publishes version {change.version} behind version {self.version}")
-        if shows > number or (before is not None and shows < before.shows):
+        restored = self.published.get(change.restores) if change.restores else None
+        if change.restores and (restored is None or shows != restored.shows):
+            raise FoldError(f"entry {number} restores version {change.restores} otherwise than it was published")
+        if shows > number or (restored is None and before is not None and shows < before.shows):
             raise FoldError(f"entry {number} publishes a version that shows entries up to {shows}: none can")
         complete = change.complete and (change.shows >= 0 or self._closed_all())
+        rollbacks = () if before is None else before.rollbacks
+        if restored is not None:
+            rollbacks = (*restored.rollbacks, (shows, number, change.restores, change.version))
         self.version = change.version
-        self.published[change.version] = Published(number, shows, complete)
+        self.published[change.version] = Published(number, shows, complete, change.reason, change.at, rollbacks)
 
     def _closed_all(self) -> bool:
         sinks = tuple(self.counts)

@@ -57,7 +57,7 @@ changes = st.one_of(
     st.builds(
         Closed, names, names, numbers, st.lists(ranges, max_size=3).map(tuple), st.lists(objects).map(tuple), counts
     ),
-    st.builds(VersionPublished, numbers, names, st.integers(-1, 1 << 60), st.booleans()),
+    st.builds(VersionPublished, numbers, names, st.integers(-1, 1 << 60), st.booleans(), numbers, numbers),
     st.builds(Removed, names),
     st.builds(
         Retracted,

@@ -59,7 +59,7 @@ def test_the_fold_knows_who_leads_and_what_was_said() -> None:
     assert (state.term, state.leader, state.resigned) == (1, {"host": "a"}, False)
     assert (state.pipeline, state.pipeline_version, state.pipeline_number) == ({"name": "p"}, "v", 1)
     assert state.epoch == 2
-    assert (state.version, state.newest) == (1, (4, 4, False))
+    assert (state.version, state.newest) == (1, (4, 4, False, "done", 0, ()))
     state.apply(5, Entry(1, (Resigned(1),)))
     assert state.resigned
     state.apply(6, Entry(2, (Led(2, {"host": "b"}),)))

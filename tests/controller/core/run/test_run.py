@@ -173,7 +173,7 @@ def test_a_stop_without_news_publishes_nothing_and_keeps_the_version() -> None:
     commands = again.swept(again.tell(m.StopRequested("run", cancel=False)))
     assert of(m.ReportRun, commands) == [m.ReportRun("run", "stopped")]
     assert again.run.ledger.version == 1
-    assert again.run.ledger.newest == (5, 5, True)
+    assert again.run.ledger.newest == (5, 5, True, "completed", 0, ())
 
 
 def test_only_what_is_open_is_read_after_a_crash() -> None:

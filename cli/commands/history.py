@@ -1,0 +1,86 @@
+"""`headrace dataset log`: the versions of a dataset."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from headrace.cli.ui import FAINT, console, number, safe, title
+from headrace.pipeline import recipe_difference
+from headrace.store import counted
+from headrace.store.datasets import Dataset
+from headrace.store.history import VersionFacts, history_of
+from headrace.store.ledger import main_sink
+
+#: Of a version, lines of a difference, reasons and objects that are shown to people; `--json` gives all of them.
+LINES_SHOWN = 10
+_FIELDS = [name for name in VersionFacts.__dataclass_fields__ if name not in ("pipeline", "inputs")]
+
+
+def show_log(uri: str, *, limit: int, as_json: bool) -> int:
+    """Show the newest `limit` versions of a dataset, the newest first (0: all); the exit code."""
+    dataset = Dataset.open(uri)
+    versions = history_of(dataset.state, main_sink(dataset.state.counts))
+    rows = [_row(one, before) for one, before in zip(versions, [None, *versions], strict=False)]
+    shown = rows[::-1][: limit or None]
+    if as_json:
+        print(json.dumps({"dataset": dataset.uri, "version": dataset.state.version, "versions": shown}))
+        return 0
+    out = console(sys.stdout)
+    if not rows:
+        out.print(title(dataset.uri, "no version is published yet: a run goes on, or ended before it had any"))
+    for row in shown:
+        _print_version(out, row)
+    if len(shown) < len(rows):
+        out.print(f"  {counted(len(rows) - len(shown), 'version')} before it; `--limit 0` shows all", style=FAINT)
+    return 0
+
+
+def _row(facts: VersionFacts, before: VersionFacts | None) -> dict[str, Any]:
+    """A version as JSON: its facts, its recipe with parameters, and what changed since the version before it."""
+    row: dict[str, Any] = {name: getattr(facts, name) for name in _FIELDS}
+    row["inputs"] = [{"uri": one.uri, "version": one.version, "records": one.records} for one in facts.inputs]
+    row["at"] = datetime.fromtimestamp(facts.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if facts.at else None
+    row["recipe"] = [
+        {"stage": str(stage.get("name", "")), "parameters": stage.get("parameters", {})}
+        for stage in facts.pipeline.get("stages", ())
+        if isinstance(stage, Mapping)
+    ]
+    changed = before is not None and before.recipes[-1:] != facts.recipes[-1:]
+    row["difference"] = recipe_difference(before.pipeline, facts.pipeline) if before is not None and changed else []
+    return row
+
+
+def _print_version(out: Console, row: dict[str, Any]) -> None:
+    what = f"restores version {row['restores']}" if row["restores"] else row["reason"] or "reason unknown"
+    when = row["at"] or "at an unknown time"
+    state = "" if row["complete"] else ", incomplete"
+    out.print(title(f"version {row['version']}", f"{what}{state}, {when}, entry {row['entry']}", good=row["complete"]))
+    verdicts = ", ".join(f"{number(row[name])} {name}" for name in ("kept", "filtered", "duplicate", "quarantined"))
+    hidden = f", {number(row['retracted'])} retracted" if row["retracted"] else ""
+    tokens = f"{counted(row['tokens'], 'token')} in {counted(row['shards'], 'shard')}"
+    out.print(f"  {counted(row['records'], 'record')}: {verdicts}{hidden}; {tokens}", markup=False)
+    recipe = row["recipes"][-1] if row["recipes"] else "none"
+    several = f", {len(row['recipes'])} recipes in all" if len(row["recipes"]) > 1 else ""
+    out.print(f"  recipe {recipe}{several}", markup=False)
+    if row["version"] == 1:
+        stages = [f"{stage['stage']} {json.dumps(stage['parameters'], sort_keys=True)}" for stage in row["recipe"]]
+        _print_lines(out, stages)
+    _print_lines(out, row["difference"])
+    fresh = row["inputs"]
+    out.print(f"  input  {counted(row['objects'], 'object')}, {number(len(fresh))} of them new or read further")
+    _print_lines(out, [f"{one['uri']}  {one['version']}  {counted(one['records'], 'record')}" for one in fresh])
+    out.print()
+
+
+def _print_lines(out: Console, lines: list[str]) -> None:
+    for line in lines[:LINES_SHOWN]:
+        out.print(Text(f"    {safe(line)}", style=FAINT))
+    if len(lines) > LINES_SHOWN:
+        out.print(Text(f"    and {number(len(lines) - LINES_SHOWN)} more; `--json` gives all of them", style=FAINT))
