@@ -53,7 +53,6 @@ if TYPE_CHECKING:
         encode_entry as encode_entry,
     )
     from headrace.store.ledger.core.fold import (
-        DEDUPLICATION as DEDUPLICATION,
         ClosedShard as ClosedShard,
         FragmentState as FragmentState,
         LedgerState as LedgerState,
