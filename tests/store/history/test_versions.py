@@ -63,7 +63,7 @@ def test_a_version_has_its_balance_its_time_and_what_it_read_further(writer: Wri
     ]
 
 
-def test_a_rollback_shows_what_the_earlier_version_showed_and_what_comes_behind_it(writer: Writer) -> None:
+def test_a_rollback_shows_the_earlier_version_and_what_comes_behind_it(writer: Writer) -> None:
     writer.entry(restore(state_of(writer), 1))
     state = state_of(writer)
     assert (state.unshown, state.rolled_back) == (0, 2)
@@ -100,7 +100,7 @@ def test_a_version_of_before_there_were_times_is_read() -> None:
 
 
 @pytest.mark.parametrize(("reason", "hidden"), [("retraction", [1, 1, 1, 1, 1]), ("deduplication", [0, 0, 0, 1, 0])])
-def test_a_takedown_holds_for_every_version_and_a_deduplication_from_its_own_on(
+def test_a_takedown_holds_for_all_versions_a_deduplication_from_its_own(
     writer: Writer, reason: str, hidden: list[int]
 ) -> None:
     key = state_of(writer).shards[0].closed.objects[0].key
