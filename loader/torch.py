@@ -28,7 +28,7 @@ try:
     import torch
     from torch.utils.data import IterableDataset, get_worker_info
 except ImportError as error:
-    raise ImportError("headrace.loader.torch needs PyTorch: pip install 'headrace[loader]'") from error
+    raise ImportError("headrace.loader.torch needs PyTorch: pip install torch") from error
 
 from headrace.loader.state import Arrived, Sent, listen, new_token
 from headrace.loader.trainers import CountedDataLoader, check_loop, check_wrapper

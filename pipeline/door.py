@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+#: What `headrace-loader` leaves out, and its extra that has it.
+LOADER_EXTRAS = {"minio": "s3", "urllib3": "s3", "certifi": "s3", "pyarrow": "trace", "numba": "numba"}
+
+
 def door(room: str) -> Callable[[str], Any]:
     """The `__getattr__` of the package `room`.
 
@@ -29,14 +33,28 @@ def door(room: str) -> Callable[[str], Any]:
         if name not in names:
             raise AttributeError(f"{room} has no {name} for others")
         home, own = names[name]
-        if home != room:
-            try:
-                return getattr(importlib.import_module(home), own)
-            except AttributeError:
-                pass  # a module of that package
-        return importlib.import_module(f"{home}.{own}")
+        try:
+            if home != room:
+                try:
+                    return getattr(importlib.import_module(home), own)
+                except AttributeError:
+                    pass  # a module of that package
+            return importlib.import_module(f"{home}.{own}")
+        except ModuleNotFoundError as error:
+            if (how := remedy(error.name or "")) is None:
+                raise
+            raise ImportError(f"{room}.{name} needs {error.name}: {how}", name=error.name) from error
 
     return find
+
+
+def remedy(missing: str) -> str | None:
+    """How a module that is missing is installed; None for one that nothing of ours needs."""
+    top = missing.partition(".")[0]
+    if top == "headrace":
+        return "pip install headrace" if missing.count(".") == 1 else None
+    extra = LOADER_EXTRAS.get(top)
+    return None if extra is None else f"pip install 'headrace-loader[{extra}]', or headrace for all of it"
 
 
 def named(tree: ast.Module) -> dict[str, tuple[str, str]]:

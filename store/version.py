@@ -6,7 +6,8 @@ import functools
 import os
 import sys
 
-_PREFIX, _SUFFIX = "headrace-", ".dist-info"
+#: The distributions that hold this file; the second is what a training host needs.
+_PREFIXES, _SUFFIX = ("headrace-", "headrace_loader-"), ".dist-info"
 
 
 @functools.cache
@@ -21,9 +22,10 @@ def release() -> str:
             names = os.listdir(folder or ".")
         except OSError:
             continue
-        for name in names:
-            if name.startswith(_PREFIX) and name.endswith(_SUFFIX):
-                return name[len(_PREFIX) : -len(_SUFFIX)]
+        for prefix in _PREFIXES:
+            for name in names:
+                if name.startswith(prefix) and name.endswith(_SUFFIX):
+                    return name[len(prefix) : -len(_SUFFIX)]
     from importlib.metadata import version
 
     return version("headrace")

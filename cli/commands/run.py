@@ -58,8 +58,11 @@ def run_file(
 ) -> int:
     """Run a pipeline file; the exit code."""
     if not path.is_file():
-        from headrace.client import load_build
+        from headrace.cli.commands.examples import example_like
+        from headrace.client import UsageError, load_build
 
+        if name := example_like(path):
+            raise UsageError(f"{path} is not there; `headrace examples {name} --to {path}` writes it")
         load_build(path)
 
     def read() -> Pipeline:

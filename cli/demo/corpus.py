@@ -9,23 +9,35 @@ from pathlib import Path
 
 from headrace.pipeline import Pipeline
 from headrace.stages.library import duplicate_lines, gopher_quality, read_files, tokenize, write_tokens
+from headrace.stages.tokenizer import train
 
 SEQ_LEN = 512
-TOKENIZER = "deepseek"
+#: Of the tokenizer that the quickstart trains, in a second: its vocabulary, and the text that it learns from.
+VOCAB_SIZE = 8192
+SAMPLE_BYTES = 2 << 20
 #: What stands in a package's folder for people to read.
 DOCUMENTATION = ("*.md", "*.rst", "*.txt", "METADATA")
 #: Folders of the standard library's that hold what others installed.
 _NOT_STANDARD = ("site-packages", "dist-packages", "__pycache__")
 
 
-def quickstart_pipeline(output: str) -> Pipeline:
+def trained_tokenizer(folder: Path) -> str:
+    """The tokenizer.json in the folder; trained on the standard library where there is none."""
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        source = read_files(standard_library(), follow_links=True)
+        train(source, path, vocab_size=VOCAB_SIZE, sample_bytes=SAMPLE_BYTES)
+    return str(path)
+
+
+def quickstart_pipeline(output: str, tokenizer: str) -> Pipeline:
     """The standard library's sources and the installed packages' documentation, filtered, tokenized and packed."""
     # A distribution's Python has links out of its own folders.
     sources = [
         read_files(standard_library(), follow_links=True, name="stdlib"),
         read_files(documentation(), follow_links=True, name="docs"),
     ]
-    tokens = tokenize(TOKENIZER)
+    tokens = tokenize(tokenizer)
     # The limits are for commented code and short documents; the published ones (the defaults) are for web pages.
     following = [
         gopher_quality(

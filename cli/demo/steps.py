@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from headrace.pipeline import Pipeline
 
 FOLDER = "quickstart"
+#: The folder of its tokenizer, beside that.
+TOKENIZER = "quickstart-tokenizer"
 #: Steps at both ends over which a loss is averaged before it is compared.
 ENDS = 5
 #: Columns of the curve.
@@ -56,10 +58,11 @@ def quickstart(data: Path, *, fresh: bool, steps: int | None, as_json: bool) -> 
 
 def _ingest(dataset: Path, interrupts: Any) -> tuple[RunReport, bool]:
     def read() -> Pipeline:
-        from headrace.cli.demo.corpus import quickstart_pipeline
+        from headrace.cli.demo.corpus import quickstart_pipeline, trained_tokenizer
         from headrace.client import complete
 
-        return complete(quickstart_pipeline(str(dataset)), {})
+        tokenizer = trained_tokenizer(dataset.with_name(TOKENIZER))
+        return complete(quickstart_pipeline(str(dataset), tokenizer), {})
 
     def options() -> RunOptions:
         from headrace.client import RunOptions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
@@ -24,6 +25,8 @@ BAD = "red"
 FAINT = "dim"
 #: Columns of a page; wider terminals keep the rest empty, so that numbers stay beside their names.
 WIDTH_MAX = 96
+#: Columns where there is no terminal: wide enough that no cell of a table is broken.
+PIPE_WIDTH = 1000
 #: Closed ranges, and lines of a difference, that a page shows; `--json` gives all of them.
 RANGES_SHOWN = 40
 DIFFERENCES_SHOWN = 20
@@ -37,8 +40,10 @@ def console(stream: IO[str] | None = None, *, live: bool = False) -> Console:
     Lines of text are not broken, so that a URI or a command in them can be copied; those of a live page are.
     """
     made = Console(file=stream or sys.stdout, highlight=False, soft_wrap=not live)
-    if made.width > WIDTH_MAX:
-        made.width = WIDTH_MAX
+    if made.is_terminal or "COLUMNS" in os.environ:
+        made.width = min(made.width, WIDTH_MAX)
+    else:
+        made.width = PIPE_WIDTH
     return made
 
 

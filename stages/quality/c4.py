@@ -25,6 +25,7 @@ from headrace.stages.text import (
     KIND,
     ONE_WORD,
     PADDING,
+    ZERO,
     Rule,
     compiled,
     drop,
@@ -172,7 +173,7 @@ def _clean(
 ) -> None:  # fmt: skip
     room = pointers_to(words)
     data, content = pointer(texts, 0), pointer(left, 0)
-    put = 0
+    put = ZERO
     for text in range(len(offsets) - 1):
         at, end = offsets[text], offsets[text + 1]
         begin, row = put, pointer(found, text * _COLUMNS)

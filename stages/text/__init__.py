@@ -28,7 +28,12 @@ if TYPE_CHECKING:
         hash_of as hash_of,
         hash_span as hash_span,
     )
-    from headrace.stages.text.kernels import compiled as compiled, is_prepared as is_prepared, prepared as prepared
+    from headrace.stages.text.kernels import (
+        ZERO as ZERO,
+        compiled as compiled,
+        is_prepared as is_prepared,
+        prepared as prepared,
+    )
     from headrace.stages.text.pointers import pointer as pointer
     from headrace.stages.text.texts import (
         ONE_WORD as ONE_WORD,

@@ -135,8 +135,10 @@ def _unit_length(piece: Any, low: int, high: int) -> int:
         if at > low and _is_digit(piece[at - 1, CODE]):
             if high - at == 1 and piece[at, FLAGS] & CURRENCY:
                 return 1
-            place = np.searchsorted(_UNIT_KEYS, key)
-            return high - at if place < len(_UNIT_KEYS) and _UNIT_KEYS[place] == key else 0
+            for unit in _UNIT_KEYS:
+                if unit >= key:
+                    return high - at if unit == key else 0
+            return 0
     return 0
 
 

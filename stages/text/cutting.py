@@ -1,16 +1,18 @@
 """The long way: a piece of text without white space is cut into words by all the rules.
 
-`room` is pointers to all of `words.Words`.
+`room` is pointers to all of `words.Words`. Bytes are handed on as int64: each other type is one more loop to compile.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from headrace.stages.text.affixes import BYTE, CODE, FLAGS, MARK, infix_length, is_url, prefix_length, suffix_length
 from headrace.stages.text.characters import ALPHA, PUNCTUATION, SENTENCE_END, SYMBOL
 from headrace.stages.text.hashing import hash_span
-from headrace.stages.text.kernels import compiled
+from headrace.stages.text.kernels import ZERO, compiled
 from headrace.stages.text.specials import PARTS_MAX, SLOT_CUTS, SPECIAL_BYTES_MAX, special_slot
 from headrace.stages.text.utf8 import decode, flags_of
 
@@ -58,7 +60,7 @@ def put_parts(data: Any, begin: int, slot: Any, room: Any, count: int) -> int:
 def _put_characters(data: Any, low: int, high: int, room: Any, count: int) -> int:
     """Add the word of the piece's characters `low` to `high`."""
     _, _, piece, _, _ = room
-    return put_word(data, piece[low, BYTE], piece[high, BYTE], room, count)
+    return put_word(data, np.int64(piece[low, BYTE]), np.int64(piece[high, BYTE]), room, count)
 
 
 @compiled
@@ -78,7 +80,7 @@ def _decode_piece(data: Any, begin: int, end: int, piece: Any) -> int:
 @compiled
 def _slot_of(data: Any, low: int, high: int, piece: Any) -> Any:
     """The slot of the special word that the piece's characters `low` to `high` are, or -1."""
-    return special_slot(data, piece[low, BYTE], piece[high, BYTE])
+    return special_slot(data, np.int64(piece[low, BYTE]), np.int64(piece[high, BYTE]))
 
 
 @compiled
@@ -86,7 +88,7 @@ def cut_piece(data: Any, begin: int, end: int, room: Any, count: int) -> int:
     """Add the words of the piece `data[begin:end]`."""
     _, _, piece, _, _ = room
     first = count
-    low, high, taken = 0, _decode_piece(data, begin, end, piece), 0
+    low, high, taken = ZERO, _decode_piece(data, begin, end, piece), ZERO
     while low < high:
         if _slot_of(data, low, high, piece) >= 0:
             break
@@ -111,8 +113,9 @@ def cut_piece(data: Any, begin: int, end: int, room: Any, count: int) -> int:
     count = _cut_middle(data, low, high, room, count)
     while taken:
         taken -= 1
-        count = _put_characters(data, high, piece[taken, MARK], room, count)
-        high = piece[taken, MARK]
+        behind = np.int64(piece[taken, MARK])
+        count = _put_characters(data, high, behind, room, count)
+        high = behind
     return _join_specials(data, first, room, count)
 
 
@@ -124,7 +127,7 @@ def _cut_middle(data: Any, low: int, high: int, room: Any, count: int) -> int:
         return count
     slot = _slot_of(data, low, high, piece)
     if slot >= 0:
-        return put_parts(data, piece[low, BYTE], slot, room, count)
+        return put_parts(data, np.int64(piece[low, BYTE]), slot, room, count)
     if is_url(piece, low, high):
         return _put_characters(data, low, high, room, count)
     begin, at = low, low + 1
@@ -154,16 +157,16 @@ def _join_specials(data: Any, first: int, room: Any, count: int) -> int:
     put, at = first, first
     while at < count:
         taken = 1
-        begin = rows[at, BEGIN]
+        begin = np.int64(rows[at, BEGIN])
         for longer in range(2, min(_JOINED_MAX, count - at) + 1):
-            end = rows[at + longer - 1, END]
+            end = np.int64(rows[at + longer - 1, END])
             if end - begin > SPECIAL_BYTES_MAX:
                 break
             slot = special_slot(data, begin, end)
             if slot >= 0 and SLOT_CUTS[slot, 1] == 0:
                 taken = longer
         if taken > 1:
-            put_word(data, begin, rows[at + taken - 1, END], room, put)
+            put_word(data, begin, np.int64(rows[at + taken - 1, END]), room, put)
         elif put < at:
             for column in range(4):
                 rows[put, column] = rows[at, column]

@@ -18,6 +18,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 import numba
+import numpy as np
 import xxhash
 
 from headrace.store.files import own_cache, taken_alone
@@ -26,6 +27,8 @@ from headrace.store.files import own_cache, taken_alone
 WAIT_SECONDS_MAX = 120.0
 
 Loop = TypeVar("Loop", bound=Callable[..., Any])
+#: Where a count begins that is handed to other loops: they would first be compiled for the literal 0, in vain.
+ZERO = np.int64(0)
 
 
 @contextlib.contextmanager

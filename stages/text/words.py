@@ -35,7 +35,7 @@ from headrace.stages.text.cutting import (
     put_word,
 )
 from headrace.stages.text.hashing import hash_span
-from headrace.stages.text.kernels import compiled
+from headrace.stages.text.kernels import ZERO, compiled
 from headrace.stages.text.lanes import ALL, LANES, look, trailing_zeros
 from headrace.stages.text.pointers import pointer
 from headrace.stages.text.specials import letters_slot, special_slot
@@ -127,7 +127,7 @@ def pointers_to(words: Any) -> tuple[Any, Any, Any, Any, Any]:
 @compiled
 def find_words(data: Any, start: int, end: int, room: Any) -> int:
     """Find the words of the text `data[start:end]`; returns how many."""
-    count = 0
+    count = ZERO
     at = start
     while at < end:
         spaces, letters, digits = look(data, at, end)

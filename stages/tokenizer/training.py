@@ -73,6 +73,8 @@ class _Sample:
         self.fragments = [item for item in source.list() if item is not None]
         total = sum(fragment.size for fragment in self.fragments)
         self.stride = max(1, total // max(1, wanted_bytes))
+        #: Records of the source so far, and those of the sample.
+        self.seen = 0
         self.records = 0
         self.bytes = 0
 
@@ -82,7 +84,8 @@ class _Sample:
                 if isinstance(item, FragmentEnd):
                     break
                 texts: Any = item.rows.column("text")
-                for text in texts.to_pylist()[:: self.stride]:
+                before, self.seen = self.seen, self.seen + len(texts)
+                for text in texts.to_pylist()[-before % self.stride :: self.stride]:
                     self.records += 1
                     self.bytes += len(text.encode())
                     yield text

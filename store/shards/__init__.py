@@ -54,24 +54,26 @@ if TYPE_CHECKING:
     )
     from headrace.store.shards.scatter import Documents as Documents, ScratchTokens as ScratchTokens
     from headrace.store.shards.shard import (
+        ShardHeader as ShardHeader,
+        checksum as checksum,
+        content_hash as content_hash,
+        read_header as read_header,
+        read_shard as read_shard,
+        verify_object as verify_object,
+    )
+    from headrace.store.shards.sidecars import (
         ROW_GROUP_ROWS as ROW_GROUP_ROWS,
         SCORE_PREFIX as SCORE_PREFIX,
         STEP_ROWS as STEP_ROWS,
-        ShardHeader as ShardHeader,
-        checksum as checksum,
         column_names as column_names,
-        content_hash as content_hash,
         documents_schema as documents_schema,
         quarantine_schema as quarantine_schema,
-        read_header as read_header,
         read_row_groups as read_row_groups,
-        read_shard as read_shard,
         read_table as read_table,
         rows_named as rows_named,
         samples_schema as samples_schema,
         table_to_parquet as table_to_parquet,
         verdicts_schema as verdicts_schema,
-        verify_object as verify_object,
         write_parquet as write_parquet,
     )
     from headrace.store.shards.sketch_files import (

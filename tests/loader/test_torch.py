@@ -51,7 +51,7 @@ def test_a_machine_without_torch_is_told_what_to_install():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
-    assert last == "ImportError: headrace.loader.torch needs PyTorch: pip install 'headrace[loader]'"
+    assert last == "ImportError: headrace.loader.torch needs PyTorch: pip install torch"
 
 
 def test_a_device_that_batches_cannot_come_on_is_refused(tiny_dataset: str):

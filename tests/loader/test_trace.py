@@ -11,7 +11,7 @@ import pytest
 from headrace.loader.loader import Loader, Source
 from headrace.loader.order.errors import LoaderError, StateMismatch
 from headrace.loader.trace import Trace, trace_document, trace_step
-from headrace.store.shards.shard import table_to_parquet
+from headrace.store.shards.sidecars import table_to_parquet
 
 Logged = dict[int, dict[tuple[int, int], tuple[int, list[str]]]]
 

@@ -88,6 +88,7 @@ WAITS = {
     "run": Waits("small.py -p output={store}"),
     "apply": Waits("small.py -p output={folder}/out --controller {controller}", "controller"),
     "quickstart": Waits("--data {folder}/data", "processes"),
+    "examples": Waits("", "output"),
     "simulate": Waits("--seeds 100000 --jobs 2", "processes"),
     "version": Waits("", "output"),
     "status": ASKS,

@@ -8,21 +8,29 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.demo.corpus import quickstart_pipeline
+from headrace.cli.demo.corpus import quickstart_pipeline, trained_tokenizer
 from headrace.cli.demo.steps import Curve, _remove
 from headrace.client.errors import CliError
 from headrace.client.pipeline_file import complete
 from headrace.stages.runtime.build import build_stage
+from tests.kits.run.small_tokenizer import small_tokenizer
 
 
-def test_its_pipeline_is_valid_and_joins_two_sources(tmp_path: Path) -> None:
-    pipeline = complete(quickstart_pipeline(str(tmp_path / "out")), {})
+@pytest.fixture(scope="module")
+def tokenizer() -> str:
+    return small_tokenizer()
+
+
+def test_its_pipeline_is_valid_and_joins_two_sources(tmp_path: Path, tokenizer: str) -> None:
+    pipeline = complete(quickstart_pipeline(str(tmp_path / "out"), tokenizer), {})
     assert pipeline.stages[2].after == ("stdlib", "docs")
     assert pipeline.modules == {}
     assert not (tmp_path / "out").exists()
 
 
-def test_it_reads_a_python_with_links_out_of_its_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_reads_a_python_with_links_out_of_its_folders(
+    tmp_path: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Debian's has `sitecustomize.py` in /etc."""
     library, elsewhere = tmp_path / "python3", tmp_path / "etc"
     library.mkdir()
@@ -31,7 +39,7 @@ def test_it_reads_a_python_with_links_out_of_its_folders(tmp_path: Path, monkeyp
     (library / "sitecustomize.py").symlink_to(elsewhere / "sitecustomize.py")
     (library / "METADATA").write_text("A package.\n")
     monkeypatch.setattr(sysconfig, "get_path", lambda _name: str(library))
-    sources = [build_stage(stage, {}) for stage in quickstart_pipeline("out").stages[:2]]
+    sources = [build_stage(stage, {}) for stage in quickstart_pipeline("out", tokenizer).stages[:2]]
     assert [[Path(found.uri).name for found in source.list()] for source in sources] == [
         ["sitecustomize.py"],
         ["METADATA"],
@@ -52,6 +60,17 @@ def test_only_a_dataset_is_removed(tmp_path: Path) -> None:
     (tmp_path / "old" / "ledger").mkdir(parents=True)
     _remove(tmp_path / "old")
     assert not (tmp_path / "old").exists()
+
+
+def test_its_tokenizer_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = tmp_path / "python3"
+    sources.mkdir()
+    (sources / "a.py").write_text("def of(some): return some\n" * 40)
+    monkeypatch.setattr(sysconfig, "get_path", lambda _name: str(sources))
+    path = trained_tokenizer(tmp_path / "tokenizer")
+    before = Path(path).stat().st_mtime_ns
+    assert trained_tokenizer(tmp_path / "tokenizer") == path
+    assert Path(path).stat().st_mtime_ns == before
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from headrace.store.datasets.dataset import Dataset
-from headrace.store.shards.shard import read_table
+from headrace.store.shards.sidecars import read_table
 from tests.kits.inputs import files
 
 RUN_S_MAX = 300.0

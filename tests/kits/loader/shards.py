@@ -8,7 +8,7 @@ import pyarrow as pa
 import xxhash
 
 from headrace.store.shards.builder import safetensors_parts
-from headrace.store.shards.shard import table_to_parquet
+from headrace.store.shards.sidecars import table_to_parquet
 
 PAD_ID = 1
 EOS_ID = 2

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from headrace.store.datasets.dataset import Dataset
-from headrace.store.shards.shard import read_table
+from headrace.store.shards.sidecars import read_table
 from tests.kits.inputs import files
 
 RUN_S_MAX = 120.0

@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.store.datasets.dataset import Dataset
-from headrace.store.shards.shard import read_shard, read_table
+from headrace.store.shards.shard import read_shard
+from headrace.store.shards.sidecars import read_table
 from tests.kits.inputs import files, readers
 from tests.kits.run.small_tokenizer import small_tokenizer
 from tests.run.inputs.test_runs import balance, headrace

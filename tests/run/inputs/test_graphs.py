@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.store.datasets.dataset import Dataset
-from headrace.store.shards.shard import read_table
+from headrace.store.shards.sidecars import read_table
 from tests.kits.inputs import files
 from tests.kits.run.small_tokenizer import small_tokenizer
 from tests.run.inputs.test_runs import balance, headrace

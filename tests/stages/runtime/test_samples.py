@@ -18,7 +18,7 @@ from headrace.stages.sinks.sidecars import write_sidecars
 from headrace.stages.sinks.tokens import TokenSink
 from headrace.store.contract.objects import ObjectStore
 from headrace.store.open import open_store
-from headrace.store.shards.shard import read_table
+from headrace.store.shards.sidecars import read_table
 
 TEXTS = [f"text {number} " + "word " * (number % 3) for number in range(60)]
 

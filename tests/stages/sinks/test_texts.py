@@ -25,7 +25,7 @@ from headrace.store.files.store import FileStore
 from headrace.store.ledger.core.entries import Closed, Counts
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 from headrace.store.open import open_store
-from headrace.store.shards.shard import read_table, table_to_parquet
+from headrace.store.shards.sidecars import read_table, table_to_parquet
 from headrace.worker.rebuild.shard_rebuild import _written
 
 

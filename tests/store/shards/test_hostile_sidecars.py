@@ -13,7 +13,7 @@ from headrace.store.contract.errors import FormatError
 from headrace.store.contract.objects import ObjectStore
 from headrace.store.open import open_store
 from headrace.store.shards.key_files import decode_keys, encode_keys
-from headrace.store.shards.shard import column_names, read_row_groups, read_table, table_to_parquet
+from headrace.store.shards.sidecars import column_names, read_row_groups, read_table, table_to_parquet
 from tests.kits.inputs import lying_parquet as lies
 
 

@@ -16,7 +16,7 @@ from safetensors.numpy import load, load_file
 from headrace.store.contract.errors import ChecksumMismatch, FormatError, ObjectMissing
 from headrace.store.files.drafts import DraftFile, open_draft
 from headrace.store.files.store import FileStore
-from headrace.store.shards import shard
+from headrace.store.shards import shard, sidecars
 from headrace.store.shards.builder import ShardBytes, build_tokens
 from headrace.store.shards.shard import checksum, content_hash, read_shard, verify_object
 
@@ -227,55 +227,55 @@ def _rows(schema: pa.Schema, count: int) -> pa.Table:
     return pa.table(values, schema=schema)
 
 
-SCHEMAS = [shard.documents_schema(), shard.verdicts_schema(), shard.quarantine_schema()]
+SCHEMAS = [sidecars.documents_schema(), sidecars.verdicts_schema(), sidecars.quarantine_schema()]
 
 
 @pytest.mark.parametrize("schema", SCHEMAS, ids=["documents", "verdicts", "quarantine"])
 @pytest.mark.parametrize("count", [0, 1, 1000])
 def test_a_sidecar_reads_by_parquet_alone_with_equal_bytes(schema: pa.Schema, count: int) -> None:
     table = _rows(schema, count)
-    data = shard.table_to_parquet(table)
+    data = sidecars.table_to_parquet(table)
     assert pq.read_table(pa.BufferReader(data)).equals(table)
-    assert shard.table_to_parquet(_rows(schema, count)) == data
+    assert sidecars.table_to_parquet(_rows(schema, count)) == data
 
 
 @pytest.mark.parametrize("kind", [FileStore, _RemoteStore])
 def test_columns_of_a_sidecar_are_read_alone(tmp_path: Path, kind: type[FileStore]) -> None:
     store = kind(tmp_path)
-    table = _rows(shard.documents_schema(), 5)
-    store.create("k", [shard.table_to_parquet(table)])
-    assert shard.read_table(store, "k").equals(table)
-    assert shard.read_table(store, "k", ["row"]).column_names == ["row"]
+    table = _rows(sidecars.documents_schema(), 5)
+    store.create("k", [sidecars.table_to_parquet(table)])
+    assert sidecars.read_table(store, "k").equals(table)
+    assert sidecars.read_table(store, "k", ["row"]).column_names == ["row"]
 
 
 @pytest.mark.parametrize("kind", [FileStore, _RemoteStore])
 def test_tables_that_are_written_one_behind_the_other_are_read_so(tmp_path: Path, kind: type[FileStore]) -> None:
     store = kind(tmp_path)
-    schema = shard.documents_schema()
+    schema = sidecars.documents_schema()
     for key, counts in (("none", [0]), ("three", [5, 1, 3])):
         tables = [_rows(schema, count) for count in counts]
         with open_draft(store) as draft:
             file = DraftFile(draft)
-            shard.write_parquet(file, schema, iter(tables))
+            sidecars.write_parquet(file, schema, iter(tables))
             assert file.digest == shard.content_hash(draft.pieces())
             draft.create(key)
-        assert [table.num_rows for table in shard.read_row_groups(store, key, ["row", "id"])] == counts
-        assert shard.read_table(store, key).equals(pa.concat_tables(tables))
+        assert [table.num_rows for table in sidecars.read_row_groups(store, key, ["row", "id"])] == counts
+        assert sidecars.read_table(store, key).equals(pa.concat_tables(tables))
 
 
 def test_a_writer_that_fails_leaves_nothing_and_says_why(store: FileStore) -> None:
-    schema = shard.documents_schema()
+    schema = sidecars.documents_schema()
 
     def tables() -> Iterator[pa.Table]:
         yield _rows(schema, 3)
         raise OSError("the scratch file is gone")
 
     with open_draft(store) as draft, pytest.raises(OSError, match="the scratch file is gone"):
-        shard.write_parquet(DraftFile(draft), schema, tables())
+        sidecars.write_parquet(DraftFile(draft), schema, tables())
     assert list(store.list("")) == []
 
 
 def test_a_sidecar_that_is_no_parquet_is_a_format_error(store: FileStore) -> None:
     store.create("k", [b"PAR1 no, it is not PAR1"])
     with pytest.raises(FormatError, match="'k' is not a readable Parquet file"):
-        shard.read_table(store, "k")
+        sidecars.read_table(store, "k")

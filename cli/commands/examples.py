@@ -1,0 +1,77 @@
+"""`headrace examples`: the examples that come with this installation, listed, shown or written to a file."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import headrace
+from headrace.client import CliError, UsageError
+
+#: Where examples lie below the package, or beside it in a checkout, and what is left out of their names.
+FOLDERS = ("examples", "systemd")
+_ENDINGS = {".py", ".toml", ".ipynb", ".service", ".env", ".conf"}
+#: What a file says of itself, where it is no Python.
+_ABOUT = re.compile(r'^(?:name = "(.*)"|Description=(.*)|# ?(.*))$', re.MULTILINE)
+
+
+def examples() -> dict[str, Path]:
+    """Every example by its name: `plain`, `chaos/tasks`, `systemd/headrace-worker.service`."""
+    return dict(sorted(_found(), key=lambda item: ("/" in item[0], item[0])))
+
+
+def _found() -> Iterator[tuple[str, Path]]:
+    for folder in FOLDERS:
+        root = next((path for base in headrace.__path__ if (path := Path(base) / folder).is_dir()), None)
+        for file in sorted(root.rglob("*")) if root else ():
+            if file.suffix in _ENDINGS and file.is_file():
+                name = file.relative_to(root if folder == "examples" else root.parent)  # type: ignore[arg-type]
+                yield str(name.with_suffix("") if file.suffix in (".py", ".toml", ".ipynb") else name), file
+
+
+def about(file: Path) -> str:
+    """What an example shows, in a line."""
+    text = file.read_text(encoding="utf-8")
+    if file.suffix == ".py":
+        return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+    found = _ABOUT.search(text)
+    return next((part for part in found.groups() if part), "") if found else ""
+
+
+def example_like(path: Path) -> str:
+    """The name of the example that a path which is not there was meant to be; empty if none."""
+    return path.stem if path.suffix == ".py" and path.stem in examples() else ""
+
+
+def show_examples(name: str, to: Path | None) -> int:
+    """List the examples, or show one, or write it to a file or into a folder that is there."""
+    known = examples()
+    if not name:
+        if to is not None:
+            raise UsageError("--to needs the name of an example; `headrace examples` lists them")
+        width = max(map(len, known))
+        for each, file in known.items():
+            print(f"{each:<{width}}  {about(file)}")
+        return 0
+    file = known.get(name) or known.get(Path(name).with_suffix("").as_posix().removeprefix("examples/"))
+    if file is None:
+        raise UsageError(f"no example is called {name!r}; there are: {', '.join(known)}")
+    text = file.read_text(encoding="utf-8")
+    if to is None:
+        print(text, end="")
+        return 0
+    target = to / file.name if to.is_dir() else to
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("x", encoding="utf-8") as out:
+            out.write(text)
+    except FileExistsError:
+        raise CliError(f"{target} is there already and is not replaced; choose another file with --to") from None
+    except OSError as error:
+        raise CliError(f"cannot write {target}: {error.strerror}") from error
+    run = f"; run it: headrace run {shlex.quote(str(target))} -p ..." if "def build(" in text else ""
+    print(f"{target} is written{run}")
+    return 0

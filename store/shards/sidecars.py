@@ -1,0 +1,172 @@
+"""The Parquet sidecars of a shard: their columns, how they are written and read (`docs/reference/format.md`)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.store import FormatError, ObjectStore
+from headrace.store.files import DraftFile
+from headrace.store.parquet import UnsoundParquet, try_footer
+
+#: Bounds what a reader of one document's row must decode.
+ROW_GROUP_ROWS = 1 << 16
+#: Arrow's own step in rows, by which a page grows.
+STEP_ROWS = 1024
+#: Columns of the documents table that stages have written: `score.<stage>.<name>`.
+SCORE_PREFIX = "score."
+#: Columns whose values repeat; the others would only pay for a dictionary that is then given up.
+_DICTIONARY_COLUMNS = ("source", "fragment", "stage", "verdict", "reason", "lineage")
+#: Columns whose smallest and largest value help nobody find a row.
+_NO_STATISTICS = ("raw", "metadata", "lineage", "text")
+
+
+def documents_schema() -> pa.Schema:
+    """A row a kept document, in the order of `piece_document`; `row` is the record's ordinal in its fragment.
+
+    `part` is null unless a stage split the record; it counts its parts from 0. So it is in the other tables.
+    Behind these stand the scores that stages wrote, each a column `score.<stage>.<name>` of its own type.
+    """
+    return _schema_of_records(
+        tokens=pa.int64(),
+        lineage=pa.string(),
+        metadata=pa.string(),
+    )
+
+
+def verdicts_schema() -> pa.Schema:
+    """A row a record that was not kept; `duplicate_of` names the record that was: `<fragment>#<row>`, or null."""
+    return _schema_of_records(
+        stage=pa.string(),
+        verdict=pa.string(),
+        reason=pa.string(),
+        duplicate_of=pa.string(),
+    )
+
+
+def quarantine_schema() -> pa.Schema:
+    """A row a quarantined record, with its raw bytes."""
+    return _schema_of_records(
+        stage=pa.string(),
+        reason=pa.string(),
+        raw=pa.binary(),
+    )
+
+
+def samples_schema() -> pa.Schema:
+    """A row a record that was removed and is shown as a sample, with the beginning of its text."""
+    return _schema_of_records(
+        stage=pa.string(),
+        verdict=pa.string(),
+        reason=pa.string(),
+        text=pa.string(),
+    )
+
+
+def _schema_of_records(**columns: pa.DataType) -> pa.Schema:
+    """What says which record a row is about, and these columns behind it."""
+    record = {
+        "id": pa.string(),
+        "source": pa.string(),
+        "fragment": pa.string(),
+        "row": pa.int64(),
+        "part": pa.int32(),
+    }
+    return pa.schema([pa.field(name, kind) for name, kind in (record | columns).items()])
+
+
+def table_to_parquet(table: pa.Table) -> bytes:
+    """Return the table as a Parquet file; the same rows give the same bytes under one version of pyarrow."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, row_group_size=ROW_GROUP_ROWS, **_parquet_options(table.schema))
+    return sink.getvalue().to_pybytes()
+
+
+def write_parquet(
+    file: DraftFile, schema: pa.Schema, tables: Iterable[pa.Table], *, step_rows: int = STEP_ROWS
+) -> None:
+    """Write a Parquet file of these tables, each as row groups of its own; of one table as `table_to_parquet` does.
+
+    One table is held at a time. Of each column so many rows are encoded before it is asked whether the page is full; it
+    grows by that much beyond Arrow's MiB. Raises StoreError, and what `tables` raises.
+    """
+    writer = pq.ParquetWriter(cast("Any", file), schema, write_batch_size=step_rows, **_parquet_options(schema))
+    try:
+        for table in tables:
+            writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+            del table  # before the next one is made
+        writer.close()
+    except BaseException:
+        file.abandon()
+        raise
+
+
+def _parquet_options(schema: pa.Schema) -> dict[str, Any]:
+    return {
+        "compression": "zstd",
+        "compression_level": 1,
+        "use_dictionary": [field.name for field in schema if _repeats(field)],
+        "write_statistics": [name for name in schema.names if name not in _NO_STATISTICS],
+        "store_schema": False,
+    }
+
+
+def _repeats(field: pa.Field[Any]) -> bool:
+    return field.name in _DICTIONARY_COLUMNS or (field.name.startswith(SCORE_PREFIX) and pa.types.is_string(field.type))
+
+
+def read_table(store: ObjectStore, key: str, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read a sidecar, or some columns of it. Raises `ObjectMissing`, `FormatError`."""
+    with _open_table(store, key) as file:
+        return file.read(columns=None if columns is None else list(columns))
+
+
+def rows_named(table: pa.Table, name: str) -> npt.NDArray[np.bool_]:
+    """`[rows]`: whether a row of a sidecar is the record of this id, or one of its parts.
+
+    Tables of before there were parts have no column `part`.
+    """
+    # a tenth of a second to import, which no run and no loader needs
+    import pyarrow.compute as pc
+
+    ids = table.column("id")
+    found: Any = pc.equal(ids, pa.scalar(name, pa.string()))
+    if "part" in table.column_names and table.column("part").null_count < table.num_rows:
+        part = pc.and_(pc.is_valid(table.column("part")), pc.starts_with(ids, pattern=f"{name}/"))
+        found = pc.or_(found, part)
+    return np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+def read_row_groups(store: ObjectStore, key: str, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Yield these columns of a sidecar, a row group at a time; at least one table. Raises as `read_table` does."""
+    with _open_table(store, key) as file:
+        for index in range(file.metadata.num_row_groups):
+            yield file.read_row_group(index, columns=list(columns))
+        if not file.metadata.num_row_groups:
+            yield file.read(columns=list(columns))
+
+
+def column_names(store: ObjectStore, key: str) -> list[str]:
+    """The names of a sidecar's columns. Raises as `read_table` does."""
+    with _open_table(store, key) as file:
+        return list(file.schema_arrow.names)
+
+
+@contextlib.contextmanager
+def _open_table(store: ObjectStore, key: str) -> Iterator[pq.ParquetFile]:
+    path = store.open_local(key)
+    try:
+        source = pa.BufferReader(store.get(key)) if path is None else pa.memory_map(str(path))
+        with source:
+            # what lies in a folder, or with a store, may have been written by anybody since
+            try_footer(source)
+            with pq.ParquetFile(source) as file:
+                yield file
+    except (pa.ArrowException, OSError, UnsoundParquet) as error:
+        raise FormatError(f"{store.uri}: {key!r} is not a readable Parquet file: {error}; restore it") from error
