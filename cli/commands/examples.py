@@ -25,10 +25,10 @@ def examples() -> dict[str, Path]:
 
 def _found() -> Iterator[tuple[str, Path]]:
     for folder in FOLDERS:
-        root = next((path for base in headrace.__path__ if (path := Path(base) / folder).is_dir()), None)
-        for file in sorted(root.rglob("*")) if root else ():
+        roots = [path for base in headrace.__path__ if (path := Path(base) / folder).is_dir()]
+        for root, file in ((root, file) for root in roots[:1] for file in sorted(root.rglob("*"))):
             if file.suffix in _ENDINGS and file.is_file():
-                name = file.relative_to(root if folder == "examples" else root.parent)  # type: ignore[arg-type]
+                name = file.relative_to(root if folder == "examples" else root.parent)
                 yield str(name.with_suffix("") if file.suffix in (".py", ".toml", ".ipynb") else name), file
 
 
@@ -56,14 +56,14 @@ def show_examples(name: str, to: Path | None) -> int:
         for each, file in known.items():
             print(f"{each:<{width}}  {about(file)}")
         return 0
-    file = known.get(name) or known.get(Path(name).with_suffix("").as_posix().removeprefix("examples/"))
-    if file is None:
+    chosen = known.get(name) or known.get(Path(name).with_suffix("").as_posix().removeprefix("examples/"))
+    if chosen is None:
         raise UsageError(f"no example is called {name!r}; there are: {', '.join(known)}")
-    text = file.read_text(encoding="utf-8")
+    text = chosen.read_text(encoding="utf-8")
     if to is None:
         print(text, end="")
         return 0
-    target = to / file.name if to.is_dir() else to
+    target = to / chosen.name if to.is_dir() else to
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("x", encoding="utf-8") as out:

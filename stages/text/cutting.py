@@ -19,6 +19,8 @@ from headrace.stages.text.utf8 import decode, flags_of
 BEGIN, END, LENGTH, KIND = 0, 1, 2, 3
 #: Kinds of a word: it has a letter, a character that is no symbol, punctuation alone, is one mark that ends a sentence.
 HAS_LETTER, HAS_NO_SYMBOL, IS_PUNCTUATION, ENDS_SENTENCE = 1, 2, 4, 8
+#: As checkers of types do not see it.
+_int64: Any = np.int64
 #: Words that are put together again at most; no special word is cut into more.
 _JOINED_MAX = 6
 
@@ -60,7 +62,7 @@ def put_parts(data: Any, begin: int, slot: Any, room: Any, count: int) -> int:
 def _put_characters(data: Any, low: int, high: int, room: Any, count: int) -> int:
     """Add the word of the piece's characters `low` to `high`."""
     _, _, piece, _, _ = room
-    return put_word(data, np.int64(piece[low, BYTE]), np.int64(piece[high, BYTE]), room, count)
+    return put_word(data, _int64(piece[low, BYTE]), _int64(piece[high, BYTE]), room, count)
 
 
 @compiled
@@ -80,7 +82,7 @@ def _decode_piece(data: Any, begin: int, end: int, piece: Any) -> int:
 @compiled
 def _slot_of(data: Any, low: int, high: int, piece: Any) -> Any:
     """The slot of the special word that the piece's characters `low` to `high` are, or -1."""
-    return special_slot(data, np.int64(piece[low, BYTE]), np.int64(piece[high, BYTE]))
+    return special_slot(data, _int64(piece[low, BYTE]), _int64(piece[high, BYTE]))
 
 
 @compiled
@@ -113,7 +115,7 @@ def cut_piece(data: Any, begin: int, end: int, room: Any, count: int) -> int:
     count = _cut_middle(data, low, high, room, count)
     while taken:
         taken -= 1
-        behind = np.int64(piece[taken, MARK])
+        behind = _int64(piece[taken, MARK])
         count = _put_characters(data, high, behind, room, count)
         high = behind
     return _join_specials(data, first, room, count)
@@ -127,7 +129,7 @@ def _cut_middle(data: Any, low: int, high: int, room: Any, count: int) -> int:
         return count
     slot = _slot_of(data, low, high, piece)
     if slot >= 0:
-        return put_parts(data, np.int64(piece[low, BYTE]), slot, room, count)
+        return put_parts(data, _int64(piece[low, BYTE]), slot, room, count)
     if is_url(piece, low, high):
         return _put_characters(data, low, high, room, count)
     begin, at = low, low + 1
@@ -157,16 +159,16 @@ def _join_specials(data: Any, first: int, room: Any, count: int) -> int:
     put, at = first, first
     while at < count:
         taken = 1
-        begin = np.int64(rows[at, BEGIN])
+        begin = _int64(rows[at, BEGIN])
         for longer in range(2, min(_JOINED_MAX, count - at) + 1):
-            end = np.int64(rows[at + longer - 1, END])
+            end = _int64(rows[at + longer - 1, END])
             if end - begin > SPECIAL_BYTES_MAX:
                 break
             slot = special_slot(data, begin, end)
             if slot >= 0 and SLOT_CUTS[slot, 1] == 0:
                 taken = longer
         if taken > 1:
-            put_word(data, begin, np.int64(rows[at + taken - 1, END]), room, put)
+            put_word(data, begin, _int64(rows[at + taken - 1, END]), room, put)
         elif put < at:
             for column in range(4):
                 rows[put, column] = rows[at, column]

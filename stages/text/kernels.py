@@ -28,7 +28,7 @@ WAIT_SECONDS_MAX = 120.0
 
 Loop = TypeVar("Loop", bound=Callable[..., Any])
 #: Where a count begins that is handed to other loops: they would first be compiled for the literal 0, in vain.
-ZERO = np.int64(0)
+ZERO: Any = np.int64(0)
 
 
 @contextlib.contextmanager
