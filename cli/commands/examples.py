@@ -26,9 +26,9 @@ def examples() -> dict[str, Path]:
 def _found() -> Iterator[tuple[str, Path]]:
     for folder in FOLDERS:
         roots = [path for base in headrace.__path__ if (path := Path(base) / folder).is_dir()]
-        for root, file in ((root, file) for root in roots[:1] for file in sorted(root.rglob("*"))):
+        for file in sorted(roots[0].rglob("*")) if roots else ():
             if file.suffix in _ENDINGS and file.is_file():
-                name = file.relative_to(root if folder == "examples" else root.parent)
+                name = file.relative_to(roots[0] if folder == "examples" else roots[0].parent)
                 yield str(name.with_suffix("") if file.suffix in (".py", ".toml", ".ipynb") else name), file
 
 

@@ -127,7 +127,7 @@ def pointers_to(words: Any) -> tuple[Any, Any, Any, Any, Any]:
 @compiled
 def find_words(data: Any, start: int, end: int, room: Any) -> int:
     """Find the words of the text `data[start:end]`; returns how many."""
-    count = ZERO
+    count: int = ZERO
     at = start
     while at < end:
         spaces, letters, digits = look(data, at, end)
