@@ -5,6 +5,7 @@ Every command of the application is made of `application()`, so that none looks 
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import textwrap
@@ -17,12 +18,15 @@ from typer.core import TyperCommand, TyperGroup
 
 from headrace.client import Interrupted
 
-#: Options that mean the same for each command that has them.
+#: Options and arguments that mean the same for each command that has them.
 COMMON = (
     "-h, --help Show this help.",
     "--json Print one JSON object on standard output.",
     "--controller ADDRESS The controller; default: HEADRACE_CONTROLLER, else this user's on this host.",
     "--cluster DIR The cluster's folder, for mutual TLS; default: HEADRACE_CLUSTER.",
+    "URI The dataset's URI or folder.",
+    "URI The dataset's URI or folder; URI@VERSION or URI@TAG.",
+    "--tokenizer NAME The tokenizer, if it is not where the pipeline had it.",
 )
 
 #: The commands in the order in which `headrace --help` and docs/reference/commands.md have them.
@@ -116,6 +120,9 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "headrace dataset show data/plain --card card",
     ),
     "dataset log": ("headrace dataset log data/plain --limit 3",),
+    "dataset head": ("headrace dataset head data/plain -n 3",),
+    "dataset cat": ("headrace dataset cat data/plain@2 doc-000042", "headrace dataset cat data/plain | less"),
+    "dataset sample": ("headrace dataset sample data/plain --seed 7",),
     "dataset verify": ("headrace dataset verify data/plain", "headrace dataset verify data/plain --gate gate.toml"),
     "dataset trace": (
         "headrace dataset trace data/plain doc-000042",
@@ -230,7 +237,7 @@ def reference(command: Any) -> str:
         (
             "# Every command\n\n"
             "What `--help` prints, written by `make reference`. [The guide](../guide/cli.md) says what each is for.\n"
-            "Options that many commands share are left out below:\n\n```\n" + "\n".join(COMMON) + "\n```\n"
+            "What many commands share is left out below:\n\n```\n" + "\n".join(COMMON) + "\n```\n"
         )
     ]
     for title, names in SECTIONS.items():
@@ -245,9 +252,10 @@ def reference(command: Any) -> str:
 
 
 def _chapter(command: Any, path: str) -> str:
-    lines = help_of(command, path, COLUMNS_MAX).splitlines()
+    _, _, *lines = help_of(command, path, COLUMNS_MAX).splitlines()
     text = "\n".join(line for line in lines if " ".join(line.split()) not in COMMON)
-    return f"\n### {path}\n```\n{text}\n```\n"
+    text = re.sub(r"\n(?:Arguments|Options):\n(?=\n|$)", "", text)  # all of its rows are common ones
+    return f"\n### {usage_of(command, path)}\n```\n{text}\n```\n"
 
 
 def _summary(command: Any) -> str:

@@ -36,6 +36,7 @@ from headrace.stages.export import DuplicatePair, differences, duplicate_pairs
 from headrace.stages.runtime import read_samples
 from headrace.store import NoDataset, ObjectStore, StoreError, below, counted, open_store
 from headrace.store.datasets import Dataset, completeness_of
+from headrace.store.history import open_at
 from headrace.store.ledger import Balance, Log, balance_of, main_sink
 from headrace.store.shards import read_table
 
@@ -53,7 +54,7 @@ def show_dataset(
     uri: str, *, quarantine: bool, samples: bool, ranges: bool, as_json: bool, duplicates: bool = False
 ) -> int:
     """Show one dataset; the exit code."""
-    dataset = Dataset.open(uri)
+    dataset = open_at(uri)
     balance = balance_of(dataset.state)
     described = dataset.describe()
     records = list(_quarantined(dataset)) if quarantine else []
@@ -133,7 +134,8 @@ def _facts_of(dataset: Dataset, balance: Balance, recipes: Recipes) -> list[tupl
 
 
 def _retracted(dataset: Dataset) -> int:
-    return sum(len(rows) for _, _, rows in dataset.state.retracted)
+    state = dataset.state
+    return sum(len(rows) for since, _, rows in state.retracted if state.hides(since, dataset.version))
 
 
 #: How a word is shown that only the kept record has, that only the duplicate has, and that both have.
@@ -213,7 +215,7 @@ def _print_quarantine(records: list[dict[str, Any]]) -> None:
 
 def verify_dataset(uri: str, *, as_json: bool) -> int:
     """Verify one dataset; the exit code is 1 where something is wrong."""
-    dataset = Dataset.open(uri)
+    dataset = open_at(uri)
     report = dataset.verify()
     if as_json:
         found = {

@@ -14,6 +14,10 @@ from headrace.cli.commands.operate import Json
 from headrace.client import UsageError
 
 Dataset = Annotated[str, typer.Argument(metavar="URI", help="The dataset's URI or folder.")]
+Version = Annotated[str, typer.Argument(metavar="URI", help="The dataset's URI or folder; URI@VERSION or URI@TAG.")]
+Count = Annotated[int, typer.Option("-n", min=1, max=100_000, metavar="N", help="How many records.")]
+Characters = Annotated[int, typer.Option(min=0, metavar="N", help="Characters shown of each; 0: all.")]
+Tokenizer = Annotated[str, typer.Option(metavar="NAME", help="The tokenizer, if it is not where the pipeline had it.")]
 
 
 def add_to(app: typer.Typer, dataset: typer.Typer) -> None:
@@ -22,6 +26,9 @@ def add_to(app: typer.Typer, dataset: typer.Typer) -> None:
         dataset_ls,
         dataset_show,
         dataset_log,
+        dataset_head,
+        dataset_cat,
+        dataset_sample,
         dataset_verify,
         dataset_trace,
         dataset_export,
@@ -48,7 +55,7 @@ def dataset_ls(
 
 
 def dataset_show(
-    uri: Dataset,
+    uri: Version,
     quarantine: Annotated[bool, typer.Option("--quarantine", help="Show quarantined records.")] = False,
     samples: Annotated[bool, typer.Option("--samples", help="Show samples of filtered records, by reason.")] = False,
     duplicates: Annotated[
@@ -81,8 +88,44 @@ def dataset_log(
     return show_log(uri, limit=limit, as_json=json)
 
 
+def dataset_head(
+    uri: Version, count: Count = 10, characters: Characters = 2000, tokenizer: Tokenizer = "", json: Json = False
+) -> int:
+    """Show the first records as text."""
+    from headrace.cli.commands.records import show_first
+
+    return show_first(uri, count, characters=characters, tokenizer=tokenizer, as_json=json)
+
+
+def dataset_cat(
+    uri: Version,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids of records; default: all.")] = None,
+    characters: Characters = 0,
+    tokenizer: Tokenizer = "",
+    json: Json = False,
+) -> int:
+    """Show records as text."""
+    from headrace.cli.commands.records import show_records
+
+    return show_records(uri, ids or [], characters=characters, tokenizer=tokenizer, as_json=json)
+
+
+def dataset_sample(
+    uri: Version,
+    count: Count = 10,
+    seed: Annotated[int, typer.Option(metavar="N", help="The same seed draws the same records.")] = 0,
+    characters: Characters = 2000,
+    tokenizer: Tokenizer = "",
+    json: Json = False,
+) -> int:
+    """Show randomly drawn records as text."""
+    from headrace.cli.commands.records import show_sample
+
+    return show_sample(uri, count, seed, characters=characters, tokenizer=tokenizer, as_json=json)
+
+
 def dataset_verify(
-    uri: Dataset,
+    uri: Version,
     gate: Annotated[str, typer.Option(metavar="FILE", help="Check the limits of this TOML file too.")] = "",
     json: Json = False,
 ) -> int:
@@ -99,7 +142,7 @@ def dataset_verify(
 
 
 def dataset_trace(
-    uri: Dataset = "",
+    uri: Version = "",
     name: Annotated[str, typer.Argument(metavar="ID", help="The record's id.")] = "",
     checkpoint: Annotated[str, typer.Option(metavar="FILE", help="A loader's state: JSON, or a checkpoint.")] = "",
     step: Annotated[
@@ -135,7 +178,7 @@ def dataset_trace(
 
 
 def dataset_export(
-    uri: Dataset,
+    uri: Version,
     out: Annotated[str, typer.Argument(metavar="FOLDER", help="The folder to create.")],
     format: Annotated[str, typer.Option(metavar="megatron|mds|parquet", help="The format.")],  # noqa: A002
     version: Annotated[int | None, typer.Option(metavar="N", help="The version; default: the newest.")] = None,

@@ -29,6 +29,7 @@ from headrace.store.datasets import (
     removal,
     write_rewritten,
 )
+from headrace.store.history import open_at
 from headrace.store.ledger import (
     Change,
     ClaimsReleased,
@@ -363,9 +364,9 @@ def export_dataset(uri: str, out: str, kind: str, version: int | None, *, as_jso
     if kind not in FORMATS:
         raise UsageError(f"--format {kind!r}: choose one of {', '.join(FORMATS)}")
     from headrace.stages.export import export_mds, export_megatron, export_parquet
-    from headrace.store.datasets import Dataset, completeness_of
+    from headrace.store.datasets import completeness_of
 
-    whole = Dataset.open(uri)
+    whole = open_at(uri)
     try:
         dataset = whole.of_version(version)
     except ValueError as error:

@@ -16,6 +16,7 @@ from headrace.client import EXIT_FAULT, CliError, UsageError
 from headrace.stages.export import find_kept
 from headrace.store import counted, open_store
 from headrace.store.datasets import Dataset
+from headrace.store.history import open_at
 from headrace.store.ledger import ClosedShard
 from headrace.store.shards import RecordName, read_shard, read_table, rows_named
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 def trace_record(uri: str, name: str, *, as_json: bool) -> int:
     """Say what became of the record of this id: file and ordinal, verdict, shard, sequences and offsets."""
-    dataset = Dataset.open(uri)
+    dataset = open_at(uri)
     found = [fact for shard in dataset.state.shards for fact in _in_shard(dataset, shard, name)]
     recipes = Recipes.of(dataset.state)
     if not found:
@@ -121,7 +122,9 @@ def _in_shard(dataset: Dataset, shard: ClosedShard, name: str) -> Iterator[dict[
         for index in np.flatnonzero(rows_named(documents, name)):
             row = documents.slice(int(index), 1).to_pylist()[0]
             pieces = _pieces(dataset, objects.get("tokens"), int(index))
-            since = [v for v, key, rows in dataset.state.retracted if key == objects.get("tokens") and index in rows]
+            state, tokens = dataset.state, objects.get("tokens")
+            hidden = [v for v, key, rows in state.retracted if key == tokens and index in rows]
+            since = [version for version in hidden if state.hides(version, dataset.version)]
             gone = {"retracted": min(since)} if since else {}
             yield {"verdict": "kept", **row, **where, **gone, "pieces": pieces}
     if "verdicts" in objects:

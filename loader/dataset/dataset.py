@@ -311,11 +311,21 @@ def _beside_tokens(header: ShardHeader, table: BlockTable) -> list[tuple[int, in
 
 
 def open_dataset(uri: str, *, verify: bool = True, cache: ShardCache | None = None) -> TokenDataset:
-    """Open the newest version of the dataset at `uri` (a path, `file://...`, `s3://...`).
+    """Open the newest version of the dataset at `uri` (a path, `file://...`, `s3://...`), or `uri@3`, `uri@tag`.
 
     `verify=False` trusts the shards' bytes. A store without local files gets the user's own cache
     (`ShardCache.default`) unless one is given. Raises FormatError, also where there is no manifest.
     """
+    if "@" in uri:
+        # here, since few name a version, and it folds the ledger
+        from headrace.store.history import manifest_at, split_address
+
+        uri, name = split_address(uri)
+        if name:
+            store, manifest = manifest_at(uri, name)
+            found = parse_manifest(json.dumps(manifest).encode(), store.uri)
+            cache = ShardCache.default() if cache is None and store.is_remote else cache
+            return TokenDataset(store, found, verify=verify, cache=cache)
     return dataset_in(open_store(uri), verify=verify, cache=cache)
 
 

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
         text_decoder as text_decoder,
     )
     from headrace.stages.export.parquet import export_parquet as export_parquet
+    from headrace.stages.export.records import (
+        ShownRecord as ShownRecord,
+        first_records as first_records,
+        named_records as named_records,
+        sampled_records as sampled_records,
+    )
     from headrace.stages.export.source import read_documents as read_documents, token_shards as token_shards
 else:
     __getattr__ = door(__name__)

@@ -99,11 +99,11 @@ class Dataset:
 
     __slots__ = ("_shards", "_version", "state", "store")
 
-    def __init__(self, store: ObjectStore, state: LedgerState) -> None:
+    def __init__(self, store: ObjectStore, state: LedgerState, version: int | None = None) -> None:
         self.store = store
         self.state = state
         #: The version that is read; None: the newest.
-        self._version: int | None = None
+        self._version = version
         self._shards = tuple(ShardRecord(shard.number, shard.closed) for shard in state.shards)
 
     @staticmethod
@@ -191,15 +191,14 @@ class Dataset:
             known = ", ".join(str(number) for number in sorted(published))
             raise ValueError(f"{self.uri} has no version {version}; it has {known or 'none yet: run it to its end'}")
         wanted = published.get(self.state.version if version is None else version)
-        shown = Dataset(self.store, self.state)
-        shown._version = version
+        shown = Dataset(self.store, self.state, version)
         if wanted is not None:
             shown._shards = tuple(shard for shard in self._shards if wanted.shows_entry(shard.number))
         return shown
 
     def complete(self, version: int | None = None) -> bool:
-        """Whether a version's input was read to the end: of the newest, which none is before the first is published."""
-        wanted = self.state.published.get(self.state.version if version is None else version)
+        """Whether a version's input was read to the end: of the one read, which none is before one is published."""
+        wanted = self.state.published.get(self.version if version is None else version)
         return wanted is not None and wanted.complete
 
     def retracted(self, tokens: str) -> frozenset[int]:
@@ -209,11 +208,14 @@ class Dataset:
         return frozenset(row for rows in hidden for row in rows)
 
     def verify(self) -> Report:
-        """Check every object that the ledger names, and that its tables account for every record that it closes."""
+        """Check every object that the ledger names, and that its tables account for every record that it closes.
+
+        Of one version nothing but its shards is checked.
+        """
         # Here, since a controller reads datasets too, and has no other use for numpy and Arrow.
         from headrace.store.datasets.verify import verify_shards
 
-        return verify_shards(self.store, self.state)
+        return verify_shards(self.store, self.state, shards_only=self._version is not None)
 
     def _facts(self) -> Mapping[str, Any]:
         for shard in self._shards:

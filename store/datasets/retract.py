@@ -59,7 +59,7 @@ def find_records(store: ObjectStore, state: LedgerState, ids: Collection[str], s
                 documents.setdefault(keys["tokens"], set()).update(np.flatnonzero(mask).tolist())
             elif role != "verdicts":
                 rewritten[keys[role]] = (role, keys[role])
-    known = {(name, row) for _, name, rows in state.retracted for row in rows}
+    known = {(name, row) for since, name, rows in state.retracted if state.is_takedown(since) for row in rows}
     fresh = {name: tuple(sorted(row for row in rows if (name, row) not in known)) for name, rows in documents.items()}
     return Found(
         tuple((name, rows) for name, rows in fresh.items() if rows),

@@ -1,10 +1,23 @@
-"""What became of a dataset from version to version."""
+"""What became of a dataset from version to version, and the names of versions."""
 
 from typing import TYPE_CHECKING
 
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
+    from headrace.store.history.address import (
+        manifest_at as manifest_at,
+        open_at as open_at,
+        split_address as split_address,
+        view as view,
+    )
+    from headrace.store.history.tags import (
+        TagRefused as TagRefused,
+        delete_tag as delete_tag,
+        read_tags as read_tags,
+        set_tag as set_tag,
+        stands_for as stands_for,
+    )
     from headrace.store.history.versions import VersionFacts as VersionFacts, history_of as history_of
 else:
     __getattr__ = door(__name__)

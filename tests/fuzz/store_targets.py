@@ -17,6 +17,7 @@ import xxhash
 from headrace.store.contract.errors import FormatError
 from headrace.store.contract.objects import ObjectInfo
 from headrace.store.datasets import manifest
+from headrace.store.history import tags
 from headrace.store.ledger import snapshot
 from headrace.store.ledger.core import cluster_changes, entries, intervals
 from headrace.store.ledger.core.cluster_fold import ClusterState
@@ -47,6 +48,7 @@ LEDGER = (
     Entry(1, (CLOSED, entries.FragmentEnded(A.id, 4, b"c" * 16), entries.ClaimsReleased("write", ((A.id, (1, 2)),)))),
     Entry(1, (entries.FragmentDropped(B.id, "gone", False), entries.Beat(1), entries.VersionPublished(1, "done"))),
     Entry(1, (entries.Retracted(2, ((KEY, (0, 1)),), ((KEY, STORED),)), entries.Resigned(1))),
+    Entry(1, (entries.VersionPublished(2, "rollback", 4, False, 1_800_000_000, 1),)),
 )
 WISH = {"pause": None, "replicas": {"a": 2}, "places": {}, "transports": {}}
 CLUSTER = (
@@ -283,6 +285,17 @@ def run_manifest(data: bytes) -> object | None:
     return None
 
 
+def run_tags(data: bytes) -> object | None:
+    """What stands in the place of a file of tags: names that an address can hold, or its own error."""
+    try:
+        found = tags.parse_tags(data, "it")
+    except FormatError:
+        return None
+    assert all(tags.is_tag(name) and tag.version >= 0 for name, tag in found.items())
+    assert tags.parse_tags(tags._encoded(found), "it") == found
+    return found
+
+
 def run_key_file(data: bytes) -> object | None:
     """The file of keys: as it is, and with facts that are whatever the input says."""
     found = None
@@ -446,6 +459,13 @@ TARGETS = [
         ("headrace.store.datasets.manifest",),
         run_manifest,
         lambda: [orjson.dumps(manifest.removal(7))],
+        mutate=within_json,
+    ),
+    Target(
+        "tags",
+        ("headrace.store.history.tags",),
+        run_tags,
+        lambda: [tags._encoded({"one": tags.Tag(1, 7), "two": tags.Tag(2, 9)})],
         mutate=within_json,
     ),
 ]

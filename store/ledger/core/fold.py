@@ -178,10 +178,13 @@ class LedgerState(LogState):
         A takedown holds for every version, earlier ones too. A deduplication holds from its own version on, until a
         rollback undoes it.
         """
-        made, shown = self.published.get(since), self.published.get(version)
-        if made is None or shown is None or made.reason != DEDUPLICATION:
-            return True
-        return since <= version and shown.continues(since)
+        shown = self.published.get(version)
+        return self.is_takedown(since) or shown is None or (since <= version and shown.continues(since))
+
+    def is_takedown(self, since: int) -> bool:
+        """Whether what was retracted from version `since` on is gone for good."""
+        made = self.published.get(since)
+        return made is None or made.reason != DEDUPLICATION
 
     def as_it_stands(self, fragment: Fragment) -> Fragment:
         """A fragment under the version in which its object stands now, where that holds the bytes that were listed."""

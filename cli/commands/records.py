@@ -1,0 +1,67 @@
+"""`headrace dataset head`, `cat` and `sample`: records as text, for people and pipes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Collection, Iterable
+
+from headrace.cli.ui import safe
+from headrace.client import CliError
+from headrace.stages.export import ShownRecord, first_records, named_records, sampled_records
+from headrace.store import counted
+from headrace.store.datasets import Dataset
+from headrace.store.history import open_at
+
+#: Characters that text keeps; every other control character is shown as its number.
+_KEPT = ("\n", "\t")
+
+
+def show_first(uri: str, count: int, *, characters: int, tokenizer: str, as_json: bool) -> int:
+    """Print the first records of a dataset; the exit code."""
+    dataset = open_at(uri)
+    return _print(dataset, first_records(dataset, count, tokenizer), characters, as_json=as_json)
+
+
+def show_records(uri: str, ids: Collection[str], *, characters: int, tokenizer: str, as_json: bool) -> int:
+    """Print the records of these ids, or all; the exit code."""
+    dataset = open_at(uri)
+    if not ids:
+        return _print(dataset, first_records(dataset, None, tokenizer), characters, as_json=as_json)
+    found = list(named_records(dataset, ids, tokenizer))
+    missing = [name for name in ids if not any(one.id == name or one.id.startswith(f"{name}/") for one in found)]
+    if missing:
+        raise CliError(f"{dataset.uri} keeps no record {missing[0]!r}: `headrace dataset trace` says what became of it")
+    return _print(dataset, found, characters, as_json=as_json)
+
+
+def show_sample(uri: str, count: int, seed: int, *, characters: int, tokenizer: str, as_json: bool) -> int:
+    """Print some records of a dataset, drawn by a seed; the exit code."""
+    dataset = open_at(uri)
+    return _print(dataset, sampled_records(dataset, count, seed, tokenizer), characters, as_json=as_json)
+
+
+def harmless(text: str) -> str:
+    """Text whose lines and tabs stand, without what else a terminal would obey."""
+    return "".join(char if char in _KEPT or char.isprintable() else safe(char) for char in text)
+
+
+def _print(dataset: Dataset, records: Iterable[ShownRecord], characters: int, *, as_json: bool) -> int:
+    """Print the records one by one, each at most so many characters (0: all), so that a pipe may end it."""
+    write = sys.stdout.write
+    if as_json:
+        write(f'{{"dataset": {json.dumps(dataset.uri)}, "version": {dataset.version}, "records": [')
+    for place, one in enumerate(records):
+        text = one.text[: characters or None]
+        cut = len(one.text) - len(text)
+        if as_json:
+            metadata = None if one.metadata is None else json.loads(one.metadata)
+            row = {"id": one.id, "source": one.source, "row": one.row, "tokens": one.tokens, "metadata": metadata}
+            write(("," if place else "") + json.dumps({**row, "text": text, "cut": cut}))
+            continue
+        size = "" if one.tokens is None else f", {counted(one.tokens, 'token')}"
+        write(f"== {safe(one.id)}  {safe(one.source)} record {one.row}{size}\n{harmless(text)}\n")
+        write(f"-- and {counted(cut, 'character')} more: --characters 0 shows all\n" if cut else "")
+    write("]}\n" if as_json else "")
+    sys.stdout.flush()
+    return 0
