@@ -120,6 +120,8 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "headrace dataset show data/plain --card card",
     ),
     "dataset log": ("headrace dataset log data/plain --limit 3",),
+    "dataset tag": ("headrace dataset tag data/plain@2 baseline", "headrace dataset tag data/plain"),
+    "dataset rollback": ("headrace dataset rollback data/plain@2",),
     "dataset head": ("headrace dataset head data/plain -n 3",),
     "dataset cat": ("headrace dataset cat data/plain@2 doc-000042", "headrace dataset cat data/plain | less"),
     "dataset sample": ("headrace dataset sample data/plain --seed 7",),

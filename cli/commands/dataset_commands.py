@@ -26,6 +26,8 @@ def add_to(app: typer.Typer, dataset: typer.Typer) -> None:
         dataset_ls,
         dataset_show,
         dataset_log,
+        dataset_tag,
+        dataset_rollback,
         dataset_head,
         dataset_cat,
         dataset_sample,
@@ -86,6 +88,31 @@ def dataset_log(
     from headrace.cli.commands.history import show_log
 
     return show_log(uri, limit=limit, as_json=json)
+
+
+def dataset_tag(
+    uri: Version,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The tag; without it all are listed.")] = "",
+    delete: Annotated[bool, typer.Option("--delete", help="Delete the tag; its version stays.")] = False,
+    move: Annotated[bool, typer.Option("--move", help="Let a tag that names another version name this one.")] = False,
+    json: Json = False,
+) -> int:
+    """Name a version: the newest, or the one of the address."""
+    from headrace.cli.commands.history import change_tag, list_tags
+
+    if not name:
+        return list_tags(uri, as_json=json)
+    return change_tag(uri, name, delete=delete, move=move, as_json=json)
+
+
+def dataset_rollback(
+    uri: Annotated[str, typer.Argument(metavar="URI@VERSION", help="The version to go back to, or its tag.")],
+    json: Json = False,
+) -> int:
+    """Publish a version that shows what an earlier one showed; nothing is deleted."""
+    from headrace.cli.commands.history import roll_back
+
+    return roll_back(uri, as_json=json)
 
 
 def dataset_head(

@@ -1,4 +1,4 @@
-"""`headrace dataset log`: the versions of a dataset."""
+"""`headrace dataset log`, `tag` and `rollback`: the versions of a dataset, their names, and the way back."""
 
 from __future__ import annotations
 
@@ -11,12 +11,25 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from headrace.cli.commands.maintenance import write_manifest
 from headrace.cli.ui import FAINT, console, number, safe, title
+from headrace.client import CliError, UsageError
+from headrace.controller import OfflineWriter, with_offline_writer
 from headrace.pipeline import recipe_difference
 from headrace.store import counted
 from headrace.store.datasets import Dataset
-from headrace.store.history import VersionFacts, history_of
-from headrace.store.ledger import main_sink
+from headrace.store.history import (
+    VersionFacts,
+    delete_tag,
+    history_of,
+    open_at,
+    read_tags,
+    set_tag,
+    split_address,
+    stands_for,
+    version_named,
+)
+from headrace.store.ledger import VersionPublished, main_sink
 
 #: Of a version, lines of a difference, reasons and objects that are shown to people; `--json` gives all of them.
 LINES_SHOWN = 10
@@ -39,6 +52,70 @@ def show_log(uri: str, *, limit: int, as_json: bool) -> int:
         _print_version(out, row)
     if len(shown) < len(rows):
         out.print(f"  {counted(len(rows) - len(shown), 'version')} before it; `--limit 0` shows all", style=FAINT)
+    return 0
+
+
+def list_tags(uri: str, *, as_json: bool) -> int:
+    """Show the tags of a dataset; the exit code."""
+    dataset = Dataset.open(uri)
+    tags = {
+        name: {"version": tag.version, "entry": tag.entry, "removed": not stands_for(dataset.state, tag)}
+        for name, tag in sorted(read_tags(dataset.store).items())
+    }
+    if as_json:
+        print(json.dumps({"dataset": dataset.uri, "tags": tags}))
+        return 0
+    out = console(sys.stdout)
+    for name, tag in tags.items():
+        gone = ", of a dataset that was removed" if tag["removed"] else ""
+        out.print(f"  {name}  version {tag['version']}{gone}", markup=False)
+    if not tags:
+        out.print(f"  {dataset.uri} has no tag: `headrace dataset tag URI NAME` sets one", style=FAINT, markup=False)
+    return 0
+
+
+def change_tag(uri: str, name: str, *, delete: bool, move: bool, as_json: bool) -> int:
+    """Set a tag to the version that an address names, or delete it; the exit code."""
+    dataset = open_at(uri)
+    if delete:
+        tag = delete_tag(dataset.store, name)
+    elif not dataset.version:
+        raise CliError(f"{dataset.uri} has no version yet that a tag could name: run it to its end")
+    else:
+        tag = set_tag(dataset.store, dataset.state, name, dataset.version, move=move)
+    if as_json:
+        print(json.dumps({"dataset": dataset.uri, "tag": name, "version": tag.version, "deleted": delete}))
+        return 0
+    what = (
+        f"tag {name} is deleted; version {tag.version} stays" if delete else f"tag {name} names version {tag.version}"
+    )
+    console(sys.stdout).print(title(dataset.uri, what))
+    return 0
+
+
+def roll_back(address: str, *, as_json: bool) -> int:
+    """Publish a version that shows what an earlier one showed; the exit code. After a kill, the next call continues."""
+    uri, name = split_address(address)
+    if not name:
+        raise UsageError("name the version to go back to: URI@VERSION or URI@TAG; `headrace dataset log` lists them")
+    dataset = Dataset.open(uri)
+    version = version_named(dataset.store, dataset.state, name)
+
+    async def rolled(pen: OfflineWriter) -> int:
+        state = pen.ledger
+        shown, newest = state.published[version], state.newest
+        if newest is None or (version != state.version and newest.restores(state.version) != version):
+            restored = VersionPublished(state.version + 1, "rollback", shown.shows, shown.complete, restores=version)
+            await pen.commit(restored)
+        # Also where that is done: an earlier call may have been killed before it came to this.
+        await write_manifest(pen, dataset.store)
+        return pen.ledger.version
+
+    made = with_offline_writer(dataset.uri, rolled)
+    if as_json:
+        print(json.dumps({"dataset": dataset.uri, "version": made, "restores": version}))
+    else:
+        console(sys.stdout).print(title(dataset.uri, f"version {made} shows what version {version} showed"))
     return 0
 
 

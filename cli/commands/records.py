@@ -19,13 +19,13 @@ _KEPT = ("\n", "\t")
 
 def show_first(uri: str, count: int, *, characters: int, tokenizer: str, as_json: bool) -> int:
     """Print the first records of a dataset; the exit code."""
-    dataset = open_at(uri)
+    dataset = open_at(uri).of_version()
     return _print(dataset, first_records(dataset, count, tokenizer), characters, as_json=as_json)
 
 
 def show_records(uri: str, ids: Collection[str], *, characters: int, tokenizer: str, as_json: bool) -> int:
     """Print the records of these ids, or all; the exit code."""
-    dataset = open_at(uri)
+    dataset = open_at(uri).of_version()
     if not ids:
         return _print(dataset, first_records(dataset, None, tokenizer), characters, as_json=as_json)
     found = list(named_records(dataset, ids, tokenizer))
@@ -37,7 +37,7 @@ def show_records(uri: str, ids: Collection[str], *, characters: int, tokenizer: 
 
 def show_sample(uri: str, count: int, seed: int, *, characters: int, tokenizer: str, as_json: bool) -> int:
     """Print some records of a dataset, drawn by a seed; the exit code."""
-    dataset = open_at(uri)
+    dataset = open_at(uri).of_version()
     return _print(dataset, sampled_records(dataset, count, seed, tokenizer), characters, as_json=as_json)
 
 

@@ -18,6 +18,8 @@ class Completeness:
     complete: bool
     #: Shards that are closed and that the newest version does not show; 0 for an older version.
     unshown: int
+    #: Shards that a rollback hides from it.
+    rolled_back: int = 0
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -33,15 +35,22 @@ class Completeness:
         if self.unshown:
             shards = counted(self.unshown, "shard is", "shards are")
             said.append(f"{shards} closed that version {self.version} does not show: a run goes on, or was killed")
+        if self.rolled_back:
+            shards = counted(self.rolled_back, "shard is", "shards are")
+            said.append(f"{shards} hidden by a rollback: `headrace dataset rollback` to a later version undoes it")
         return tuple(said)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
-        return {"version": self.version, "version_complete": self.complete, "shards_unshown": self.unshown}
+        hidden = {"shards_unshown": self.unshown, "shards_rolled_back": self.rolled_back}
+        return {"version": self.version, "version_complete": self.complete, **hidden}
 
 
 def completeness_of(ledger: LedgerState, version: int | None = None) -> Completeness:
     """How whole a published version is; the newest one by default."""
     asked = ledger.version if version is None else version
     shown = ledger.published.get(asked)
-    return Completeness(asked, shown is not None and shown.complete, ledger.unshown if asked == ledger.version else 0)
+    complete = shown is not None and shown.complete
+    if asked != ledger.version:
+        return Completeness(asked, complete, 0)
+    return Completeness(asked, complete, ledger.unshown, ledger.rolled_back)

@@ -9,10 +9,9 @@ if TYPE_CHECKING:
         manifest_at as manifest_at,
         open_at as open_at,
         split_address as split_address,
-        view as view,
+        version_named as version_named,
     )
     from headrace.store.history.tags import (
-        TagRefused as TagRefused,
         delete_tag as delete_tag,
         read_tags as read_tags,
         set_tag as set_tag,

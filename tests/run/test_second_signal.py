@@ -116,6 +116,8 @@ WAITS = {
     "dataset ls": Waits("{store}"),
     "dataset show": Waits("{store}"),
     "dataset log": Waits("{store}"),
+    "dataset tag": Waits("{store}"),
+    "dataset rollback": Waits("{store}@1"),
     "dataset head": Waits("{store}"),
     "dataset cat": Waits("{store}"),
     "dataset sample": Waits("{store}"),

@@ -1,0 +1,153 @@
+"""Tags, rollbacks and addresses, as a user has them: real runs, two writers, and a death between two steps."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.loader.loader import Loader
+from headrace.store.datasets.dataset import Dataset
+from tests.kits.run.command import DEADLINE_S
+from tests.kits.run.kill import dies_behind, headrace
+from tests.kits.run.small_tokenizer import small_tokenizer
+
+PIPELINE = """
+from headrace.pipeline.graph import Pipeline
+from headrace.stages.library import read_jsonl, tokenize, write_tokens
+
+
+def build(input: str, output: str, tokenizer: str) -> Pipeline:
+    tokens = tokenize(tokenizer)
+    return Pipeline.chain("p", output, read_jsonl(input), tokens, write_tokens(tokens, seq_len=16))
+"""
+
+
+def call(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(headrace("dataset", *arguments), capture_output=True, text=True, cwd=home, timeout=DEADLINE_S)
+
+
+def answer(home: Path, *arguments: str) -> dict[str, Any]:
+    done = call(home, *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def run(home: Path, name: str) -> None:
+    """A run over one more file of five records."""
+    rows = [json.dumps({"id": f"{name}{number}", "text": f"{name} text {number} " * 9}) for number in range(5)]
+    (home / f"{name}.jsonl").write_text("\n".join(rows))
+    given = ("-p", "input=*.jsonl", "-p", "output=out", "-p", f"tokenizer={small_tokenizer()}")
+    done = subprocess.run(headrace("run", "p.py", *given), capture_output=True, text=True, cwd=home, timeout=DEADLINE_S)
+    assert done.returncode == 0, done.stderr
+
+
+def ids(home: Path, address: str) -> list[str]:
+    return [one["id"] for one in answer(home, "cat", address)["records"]]
+
+
+def named(*letters: str) -> list[str]:
+    return [f"{letter}{number}" for letter in letters for number in range(5)]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A folder with a dataset of two versions."""
+    (tmp_path / "p.py").write_text(PIPELINE)
+    for name in "ab":
+        run(tmp_path, name)
+    return tmp_path
+
+
+def test_a_rollback_shows_the_earlier_version_and_a_run_goes_on_from_it(home: Path) -> None:
+    assert answer(home, "tag", "out@1", "first")["version"] == 1
+    assert answer(home, "tag", "out", "second")["version"] == 2
+    assert answer(home, "rollback", "out@first")["version"] == 3
+    assert answer(home, "rollback", "out@1")["version"] == 3, "it shows that already"
+    assert ids(home, "out") == named("a")
+    shown = answer(home, "show", "out")
+    assert (shown["shards_unshown"], shown["shards_rolled_back"]) == (0, 1)
+    assert "1 shard is hidden by a rollback" in call(home, "show", "out").stdout
+    assert call(home, "verify", "out").returncode == 0
+    run(home, "c")
+    assert ids(home, "out") == named("a", "c")
+    for address in ("out@2", "out@second"):
+        assert ids(home, address) == named("a", "b")
+        assert call(home, "verify", address).returncode == 0
+    assert call(home, "gc", "out").returncode == 0
+    assert ids(home, "out@second") == named("a", "b"), "a collection deletes nothing of any version"
+    assert answer(home, "rollback", "out@second")["version"] == 5
+    assert ids(home, "out") == named("a", "b")
+    log = answer(home, "log", "out")["versions"]
+    assert [(row["version"], row["reason"], row["restores"], row["records"]) for row in log] == [
+        (5, "rollback", 2, 10),
+        (4, "completed", 0, 10),
+        (3, "rollback", 1, 5),
+        (2, "completed", 0, 10),
+        (1, "completed", 0, 5),
+    ]
+    exported = answer(home, "export", "out@4", "exported", "--format", "parquet")
+    assert (exported["version"], exported["documents"]) == (4, 10)
+    assert call(home, "compact", "out", "small").returncode == 0
+    assert ids(home, "small") == named("a", "b")
+
+
+def test_a_loader_reads_the_version_that_its_address_names(home: Path) -> None:
+    answer(home, "tag", "out@1", "first")
+    answer(home, "rollback", "out@1")
+    first, second = (Loader(str(home / f"out@{name}"), batch_size=1, seed=1) for name in ("first", "2"))
+    assert [loader.sources.versions for loader in (first, second)] == [(1,), (2,)]
+    assert first.sources.datasets[0].layout.samples < second.sources.datasets[0].layout.samples
+    iterator = iter(second)
+    before = [next(iterator)["tokens"].tolist() for _ in range(3)]
+    state = second.state_dict()
+    after = next(iterator)["tokens"].tolist()
+    assert after not in before
+    again = Loader(str(home / "out@2"), batch_size=1, seed=1)
+    again.load_state_dict(state)
+    assert next(iter(again))["tokens"].tolist() == after
+
+
+def test_a_rollback_that_was_killed_behind_its_entry_is_done_by_the_next_call(home: Path) -> None:
+    command = dies_behind("headrace.store.ledger.log:Log.append", 2, "dataset", "rollback", "out@1")
+    killed = subprocess.run(command, capture_output=True, text=True, cwd=home, timeout=DEADLINE_S)
+    assert killed.returncode == -9
+    assert json.loads((home / "out/manifest.json").read_text())["version"] == 2
+    assert Dataset.open(str(home / "out")).state.version == 3
+    assert answer(home, "rollback", "out@1")["version"] == 3
+    assert json.loads((home / "out/manifest.json").read_text())["version"] == 3
+
+
+def test_of_two_rollbacks_at_one_instant_each_is_whole_or_refused(home: Path) -> None:
+    commands = [headrace("dataset", "rollback", f"out@{version}", "--json") for version in (1, 1, 2)]
+    begun = [subprocess.Popen(one, cwd=home, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for one in commands]
+    ended = [(*process.communicate(timeout=DEADLINE_S), process.returncode) for process in begun]
+    made = {json.loads(out)["version"] for out, _, code in ended if code == 0}
+    assert made
+    assert all(code == 0 or b"is being written by process" in error for _, error, code in ended)
+    log = answer(home, "log", "out")["versions"]
+    assert [row["version"] for row in log] == list(range(len(log), 0, -1))
+    assert made <= {row["version"] for row in log}
+    assert call(home, "verify", "out").returncode == 0
+
+
+def test_what_cannot_be_named_is_refused(home: Path) -> None:
+    for arguments, code, said in (
+        (("rollback", "out"), 2, "name the version to go back to"),
+        (("rollback", "out@7"), 1, "has no version 7"),
+        (("tag", "out", "1"), 1, "no name of a tag"),
+        (("tag", "out", "a" * 65), 1, "at most 64"),
+        (("tag", "out", "none", "--delete"), 1, "has no tag 'none'"),
+        (("retract", "out@1", "a1"), 1, "holds no dataset"),
+    ):
+        done = call(home, *arguments)
+        assert (done.returncode, said in done.stderr) == (code, True), done.stderr
+    answer(home, "tag", "out@1", "first")
+    assert "add --move" in call(home, "tag", "out@2", "first").stderr
+    assert answer(home, "tag", "out@2", "first", "--move")["version"] == 2
+    assert answer(home, "tag", "out")["tags"]["first"]["version"] == 2
+    assert "first  version 2" in call(home, "tag", "out").stdout
+    assert answer(home, "tag", "out", "first", "--delete")["deleted"]
+    assert "has no tag" in call(home, "tag", "out").stdout
