@@ -5,11 +5,10 @@ Every command of the application is made of `application()`, so that none looks 
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +25,8 @@ COMMON = (
     "--cluster DIR The cluster's folder, for mutual TLS; default: HEADRACE_CLUSTER.",
     "URI The dataset's URI or folder.",
     "URI The dataset's URI or folder; URI@VERSION or URI@TAG.",
+    "--wait Return when it is done.",
+    "PIPELINE The pipeline's name.",
     "--tokenizer NAME The tokenizer, if it is not where the pipeline had it.",
 )
 
@@ -199,12 +200,16 @@ class Application(typer.Typer):
         return super().command(name, cls=_Command, **settings)
 
 
-def help_of(command: Any, path: str, columns: int) -> str:
-    """The help of a command or a group, `path` being how it is called; no line is longer than `columns`."""
+def help_of(command: Any, path: str, columns: int, without: Collection[str] = ()) -> str:
+    """The help of a command or a group, `path` being how it is called; no line is longer than `columns`.
+
+    `without` are rows that are left out: the name and the meaning of each.
+    """
     lines = [f"Usage: {usage_of(command, path)}", ""]
     lines += _wrapped(" ".join(str(command.help or "").split()), columns, 2)
-    for title, rows in tables_of(command):
-        lines += ["", f"{title}:", *_table(rows, columns)]
+    for title, all_rows in tables_of(command):
+        rows = [row for row in all_rows if " ".join(" ".join(row).split()) not in without]
+        lines += ["", f"{title}:", *_table(rows, columns)] if rows else []
     examples = EXAMPLES.get(path.removeprefix("headrace").strip(), ())
     if examples:
         lines += ["", "Examples:", *(f"  {line}" for example in examples for line in example.splitlines())]
@@ -242,21 +247,27 @@ def reference(command: Any) -> str:
             "What many commands share is left out below:\n\n```\n" + "\n".join(COMMON) + "\n```\n"
         )
     ]
+    run = command.commands["run"]
     for title, names in SECTIONS.items():
         parts.append(f"\n## {title}\n")
         for name in names:
             top = command.commands[name]
             for path, each in ((f"{name} {sub}", each) for sub, each in getattr(top, "commands", {}).items()):
-                parts.append(_chapter(each, f"headrace {path}"))
+                parts.append(_chapter(each, f"headrace {path}", run))
             if not hasattr(top, "commands"):
-                parts.append(_chapter(top, f"headrace {name}"))
+                parts.append(_chapter(top, f"headrace {name}", run))
     return "".join(parts)
 
 
-def _chapter(command: Any, path: str) -> str:
-    _, _, *lines = help_of(command, path, COLUMNS_MAX).splitlines()
-    text = "\n".join(line for line in lines if " ".join(line.split()) not in COMMON)
-    text = re.sub(r"\n(?:Arguments|Options):\n(?=\n|$)", "", text)  # all of its rows are common ones
+def _chapter(command: Any, path: str, run: Any) -> str:
+    without = {*COMMON}
+    lead: list[str] = []
+    if path == "headrace apply":
+        # Most of its options are those of a run.
+        without |= {" ".join(row) for _, rows in tables_of(run) for row in rows}
+        lead = ["", "  It takes the options of `headrace run` but `--limit`, and:"]
+    _, _, first, *lines = help_of(command, path, COLUMNS_MAX, without).splitlines()
+    text = "\n".join((first, *lead, *lines))
     return f"\n### {usage_of(command, path)}\n```\n{text}\n```\n"
 
 
