@@ -61,7 +61,7 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_rollback_shows_the_earlier_version_and_a_run_goes_on_from_it(home: Path) -> None:
+def test_a_run_goes_on_from_what_a_rollback_shows(home: Path) -> None:
     assert answer(home, "tag", "out@1", "first")["version"] == 1
     assert answer(home, "tag", "out", "second")["version"] == 2
     assert answer(home, "rollback", "out@first")["version"] == 3
@@ -110,7 +110,7 @@ def test_a_loader_reads_the_version_that_its_address_names(home: Path) -> None:
     assert next(iter(again))["tokens"].tolist() == after
 
 
-def test_a_rollback_that_was_killed_behind_its_entry_is_done_by_the_next_call(home: Path) -> None:
+def test_the_next_call_ends_a_rollback_that_was_killed(home: Path) -> None:
     command = dies_behind("headrace.store.ledger.log:Log.append", 2, "dataset", "rollback", "out@1")
     killed = subprocess.run(command, capture_output=True, text=True, cwd=home, timeout=DEADLINE_S)
     assert killed.returncode == -9

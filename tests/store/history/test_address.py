@@ -55,7 +55,7 @@ def test_an_address_is_a_uri_and_a_version_or_tag(writer: Writer) -> None:
     assert split_address("@3") == ("@3", "")
 
 
-def test_what_an_address_of_a_bucket_says_of_its_server_stays_with_the_uri(
+def test_the_server_of_a_bucket_stays_with_its_uri(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(address, "open_store", lambda uri: FileStore(tmp_path))
@@ -130,7 +130,7 @@ def test_an_unknown_version_and_too_many_tags_are_refused(writer: Writer, monkey
         set_tag(writer.store, state_of(writer), "c", 1, move=False)
 
 
-def test_of_two_writers_at_one_instant_one_sets_the_tag_and_none_is_lost(writer: Writer) -> None:
+def test_two_writers_at_one_instant_lose_no_tag(writer: Writer) -> None:
     store, state, barrier = writer.store, state_of(writer), threading.Barrier(8)
     won: list[int] = []
 
