@@ -55,9 +55,7 @@ def test_an_address_is_a_uri_and_a_version_or_tag(writer: Writer) -> None:
     assert split_address("@3") == ("@3", "")
 
 
-def test_the_server_of_a_bucket_stays_with_its_uri(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_server_of_a_bucket_stays_with_its_uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(address, "open_store", lambda uri: FileStore(tmp_path))
     assert split_address("s3://bucket/data@two?region=a@b") == ("s3://bucket/data?region=a@b", "two")
     assert split_address("s3://bucket/data?region=a@b") == ("s3://bucket/data?region=a@b", "")
