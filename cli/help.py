@@ -143,6 +143,10 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "headrace dataset dedup data/web data/books --against data/old --out duplicates.jsonl",
         "headrace dataset dedup data/web --keep longest --dry-run",
     ),
+    "dataset split": (
+        "headrace dataset split data/web data/held-out --share 0.001",
+        "headrace dataset split data/web data/held-out --against data/books --dry-run",
+    ),
     "dataset retract": (
         "headrace dataset retract data/plain doc-000042 doc-000077",
         "headrace dataset retract data/plain --source file:///corpus/leaked.jsonl",

@@ -36,6 +36,7 @@ def add_to(app: typer.Typer, dataset: typer.Typer) -> None:
         dataset_export,
         dataset_rebuild,
         dataset_dedup,
+        dataset_split,
         dataset_contamination,
         dataset_retract,
         dataset_gc,
@@ -262,6 +263,28 @@ def dataset_dedup(
     from headrace.cli.commands.deduplication import deduplicate
 
     return deduplicate(uris, against or [], keep=keep, by=by, near=not exact, out=out, dry_run=dry_run, as_json=json)
+
+
+def dataset_split(
+    uri: Dataset,
+    into: Annotated[str, typer.Argument(metavar="INTO", help="The folder or URI of the held-out dataset.")],
+    share: Annotated[
+        float, typer.Option(min=1e-9, max=0.5, metavar="SHARE", help="What share of the records is held out.")
+    ] = 0.001,
+    against: Annotated[
+        list[str] | None,
+        typer.Option("--against", metavar="URI", help="Another dataset of the same training; repeatable."),
+    ] = None,
+    shard_mib: Annotated[int, typer.Option(min=1, metavar="MIB", help="Size of the held-out shards' tokens.")] = 256,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only choose, and say what.")] = False,
+    json: Json = False,
+) -> int:
+    """Hold out clusters of duplicates, so that no held-out record has a near duplicate in training."""
+    from headrace.cli.commands.splitting import split_dataset
+
+    return split_dataset(
+        uri, into, against or [], share=share, shard_bytes=shard_mib << 20, dry_run=dry_run, as_json=json
+    )
 
 
 def dataset_contamination(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -270,9 +270,9 @@ async def _compact(pen: OfflineWriter, old: Dataset, target: str, shard_bytes: i
     store = open_store(target)
     is_fresh = bool(todo) or not pen.ledger.version
     if is_fresh or old.state.retracted_at >= 0:
-        await pen.commit(*_applied(old.state, pen.ledger, target), EpochRaised(REASON))
+        await pen.commit(*applied(old.state, pen.ledger, target), EpochRaised(REASON))
     if is_fresh:
-        for page in _listed(old.state, pen.ledger):
+        for page in listed(old.state, pen.ledger):
             await pen.commit(*page)
         for group in groups(todo, shard_bytes):
             await pen.commit(await pen.beside(partial(merge, old.store, group, store, pen.ledger.epoch)))
@@ -328,7 +328,7 @@ def _settled(old: LedgerState, new: LedgerState) -> list[Change]:
     return [*given_up, *released]
 
 
-def _applied(old: LedgerState, new: LedgerState, target: str) -> Iterator[Change]:
+def applied(old: LedgerState, new: LedgerState, target: str) -> Iterator[Change]:
     """The pipelines of the old dataset that the new one does not know, the one in force last."""
     if new.pipeline_version == old.pipeline_version:
         return
@@ -337,9 +337,9 @@ def _applied(old: LedgerState, new: LedgerState, target: str) -> Iterator[Change
         yield PipelineApplied(version, pipeline.to_dict())
 
 
-def _listed(old: LedgerState, new: LedgerState) -> Iterator[list[Change]]:
-    """The fragments that the new dataset does not know, and the ends that are logged, a page at a time."""
-    states = list(old.fragments.items())
+def listed(old: LedgerState, new: LedgerState, only: Collection[bytes] | None = None) -> Iterator[list[Change]]:
+    """The fragments, or `only` these, that the new dataset does not know, and the ends that are logged, in pages."""
+    states = [(name, state) for name, state in old.fragments.items() if only is None or name in only]
     for begin in range(0, len(states), PAGE_FRAGMENTS):
         page = states[begin : begin + PAGE_FRAGMENTS]
         fresh = tuple(state.fragment for name, state in page if name not in new.fragments)

@@ -6,6 +6,7 @@ from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
     from headrace.stages.dedup import kept as kept
+    from headrace.stages.dedup.clusters import Clusters as Clusters, HeldOut as HeldOut, rows_of as rows_of
     from headrace.stages.dedup.core import decider as decider
     from headrace.stages.dedup.core.scheme import (
         DEFAULTS as DEFAULTS,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         KeepRule as KeepRule,
         OfflineDuplicate as OfflineDuplicate,
         find_offline as find_offline,
+        load_keys as load_keys,
     )
     from headrace.stages.dedup.stage import KEYS as KEYS, SKETCH as SKETCH, keys_of as keys_of, matches_of as matches_of
 else:

@@ -395,6 +395,25 @@ def compare(mine: Any, theirs: Any, heads: Any, number: int, head: int, room: An
 
 
 @compiled
+def is_near(one: Any, two: Any, room: Any) -> bool:
+    """Whether either of two sketches, (bytes, start, end), is a duplicate of the other by parts 1 to 3 of the rule.
+
+    So it is wherever `compare` calls one a duplicate of the other, in whichever order, and whatever relatives show.
+    """
+    mine, theirs, to_two, to_one, firsts, nexts, costs, _, _, states, _, _ = room
+    data, start, end = one
+    other, begin, stop = two
+    level = max(int(data[start]), int(other[begin]))
+    words = level == 0
+    n, m = _read(data, start, end, level, mine), _read(other, begin, stop, level, theirs)
+    align(mine, n, theirs, m, words, (to_two, to_one), (firsts, nexts), costs)
+    if weigh(mine, n, m, words, to_two, to_one, 0, states[0], False)[0]:
+        return True
+    align(theirs, m, mine, n, words, (to_two, to_one), (firsts, nexts), costs)
+    return bool(weigh(theirs, m, n, words, to_two, to_one, 0, states[0], False)[0])
+
+
+@compiled
 def _begin(place: int, theirs: Any, heads: Any, number: int, head: int, room: Any) -> None:
     """Begin to remember the relatives of a kept record, with what those of its head showed."""
     one, two, to_two, to_one, firsts, nexts, costs, tags, counts, states, _, _ = room

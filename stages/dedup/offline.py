@@ -72,18 +72,29 @@ def find_offline(
 
     Raises InputError where a dataset has no keys, or they are of two schemes, or a record was split; StoreError.
     """
+    records, room, scheme = load_keys(datasets, against, rule, by)
+    yield from _decide(records, room, scheme if near else replace(scheme, bands=0), len(against))
+
+
+def load_keys(
+    datasets: Sequence[Dataset], against: Sequence[Dataset], rule: KeepRule = "first", by: str = ""
+) -> tuple[Records, Room, Scheme]:
+    """The records that the newest versions show, in their order, with their keys, and the scheme of these.
+
+    Raises as `find_offline`.
+    """
     shown = [dataset.of_version() for dataset in (*against, *datasets)]
     schemes = {_scheme_of(dataset) for dataset in shown}
     if len(schemes) != 1:
         raise InputError(f"the keys of these datasets are of {len(schemes)} schemes: deduplicate each by itself")
-    records = _Records(shown, len(against), rule, by)
-    room = _Room(records.count, scheme := schemes.pop())
+    records = Records(shown, len(against), rule, by)
+    room = Room(records.count, scheme := schemes.pop())
     for place, shard in records.shards():
         room.fill(shown[place], shard)
-    yield from _decide(records, room, scheme if near else replace(scheme, bands=0), len(against))
+    return records, room, scheme
 
 
-def _decide(records: _Records, room: _Room, scheme: Scheme, references: int) -> Iterator[OfflineDuplicate]:
+def _decide(records: Records, room: Room, scheme: Scheme, references: int) -> Iterator[OfflineDuplicate]:
     index = KeyIndex(scheme)
     for first in range(0, records.count, RECORDS_AT_ONCE):
         end = min(first + RECORDS_AT_ONCE, records.count)
@@ -111,7 +122,7 @@ def _scheme_of(dataset: Dataset) -> Scheme:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shard:
+class ShardKeys:
     """One shard: its key files, and the ranks of its records by fragment and row."""
 
     keys: str
@@ -119,7 +130,7 @@ class _Shard:
     ranks: dict[tuple[bytes, int], int]
 
 
-class _Records:
+class Records:
     """All records in their order: a rank is a place in it."""
 
     def __init__(self, datasets: Sequence[Dataset], references: int, rule: KeepRule, by: str) -> None:
@@ -137,30 +148,31 @@ class _Records:
                 ranked = _ranked(table, rule, by) if place >= references else np.full(table.num_rows, np.inf)
                 tables.append(_facts(table, dataset, place, len(objects), tokens, ranked))
                 objects.append((place, tokens, roles[KEYS_ROLE], roles.get(SKETCHES_ROLE, "")))
-        self._objects = objects
+        #: Of each shard: the dataset, the keys of its tokens, of its keys and of its sketches.
+        self.objects = objects
         whole = pa.concat_tables(tables) if tables else _FACTS.empty_table()
         order = pc.sort_indices(whole, sort_keys=[(name, way) for name, way in _ORDER])
-        self._table = whole.take(order).combine_chunks()
-        self.count = self._table.num_rows
+        self.table = whole.take(order).combine_chunks()
+        self.count = self.table.num_rows
 
-    def shards(self) -> Iterator[tuple[int, _Shard]]:
+    def shards(self) -> Iterator[tuple[int, ShardKeys]]:
         """Each shard, with the number of its dataset and the ranks of its records."""
-        objects = np.asarray(self._table.column("object"), np.int64)
-        fragments, rows = self._table.column("fragment"), self._table.column("row")
+        objects = np.asarray(self.table.column("object"), np.int64)
+        fragments, rows = self.table.column("fragment"), self.table.column("row")
         order = np.argsort(objects, kind="stable")
-        bounds = np.searchsorted(objects[order], np.arange(len(self._objects) + 1))
-        for number, (place, _, keys, sketches) in enumerate(self._objects):
+        bounds = np.searchsorted(objects[order], np.arange(len(self.objects) + 1))
+        for number, (place, _, keys, sketches) in enumerate(self.objects):
             mine = order[bounds[number] : bounds[number + 1]]
             taken: Any = pa.array(mine)
             columns: list[list[Any]] = [column.take(taken).to_pylist() for column in (fragments, rows)]
             names = zip(*columns, strict=True)
             ranks = {(bytes.fromhex(name), row): rank for (name, row), rank in zip(names, mine.tolist(), strict=True)}
-            yield place, _Shard(keys, sketches, ranks)
+            yield place, ShardKeys(keys, sketches, ranks)
 
     def member(self, rank: int) -> KeptRecord:
         """The record at a rank."""
-        row = self._table.slice(rank, 1).to_pylist()[0]
-        place, tokens, _, _ = self._objects[row["object"]]
+        row = self.table.slice(rank, 1).to_pylist()[0]
+        place, tokens, _, _ = self.objects[row["object"]]
         return KeptRecord(place, tokens, row["place"], row["id"])
 
 
@@ -249,7 +261,7 @@ def _number(value: object) -> float | None:
     return None
 
 
-class _Room:
+class Room:
     """Keys and sketches of all records by rank, in scratch files."""
 
     def __init__(self, count: int, scheme: Scheme) -> None:
@@ -262,7 +274,7 @@ class _Room:
         self._begins = np.zeros(count, np.int64)
         self._sizes = np.zeros(count, np.int32)
 
-    def fill(self, dataset: Dataset, shard: _Shard) -> None:
+    def fill(self, dataset: Dataset, shard: ShardKeys) -> None:
         """Take the keys and sketches of one shard. Raises InputError where they are not of the records it keeps."""
         kept = read_keys(dataset.store, shard.keys, self._scheme.identity())
         ranks = self._ranks_of(kept, shard)
@@ -276,13 +288,13 @@ class _Room:
         if self._scheme.judged:
             self._take_sketches(dataset, shard)
 
-    def _ranks_of(self, kept: KeptKeys, shard: _Shard) -> npt.NDArray[np.int64]:
+    def _ranks_of(self, kept: KeptKeys, shard: ShardKeys) -> npt.NDArray[np.int64]:
         """`[records]`: the rank of each record of a key file; -1 for one that was retracted."""
         fragments = [kept.fragments[code] for code in kept.places.tolist()]
         names = zip(fragments, kept.records.tolist(), strict=True)
         return np.array([shard.ranks.get(name, -1) for name in names], np.int64)
 
-    def _take_sketches(self, dataset: Dataset, shard: _Shard) -> None:
+    def _take_sketches(self, dataset: Dataset, shard: ShardKeys) -> None:
         table = read_sketches(dataset.store, shard.sketches)
         columns: list[list[Any]] = [column.to_pylist() for column in table.columns]
         for fragment, row, sketch in zip(*columns, strict=True):
@@ -293,14 +305,25 @@ class _Room:
                 raise InputError(f"{dataset.uri}: {shard.sketches} holds what is no sketch: restore it")
             self._begins[rank], self._sizes[rank] = self._files[1].append(sketch), len(sketch)
 
+    def arena(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """All sketches in a row, and where each begins and ends. Raises InputError where one is missing."""
+        if self._scheme.judged and not self._sizes.all():
+            raise InputError(_NO_SKETCH)
+        size = self._files[1].size
+        held = np.zeros(1, np.uint8)
+        if size:
+            held = np.frombuffer(mmap.mmap(self._files[1].fileno(), size, access=mmap.ACCESS_READ), np.uint8)
+        return held, self._begins, self._begins + self._sizes
+
     def sketches(self, first: int, end: int) -> pa.Array[Any]:
         """The sketches of the records from one rank to another. Raises InputError where one is missing."""
         found: list[bytes] = []
         for begin, size in zip(self._begins[first:end].tolist(), self._sizes[first:end].tolist(), strict=True):
             if not size:
-                raise InputError("a kept record has no sketch beside its shard: restore the file")
+                raise InputError(_NO_SKETCH)
             found.append(os.pread(self._files[1].fileno(), size, begin))
         return pa.array(found, pa.binary())
 
 
 _ALL = bytes(16)
+_NO_SKETCH = "a kept record has no sketch beside its shard: restore the file"

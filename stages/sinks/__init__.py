@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         retracted_rows as retracted_rows,
         write_retracted as write_retracted,
     )
+    from headrace.stages.sinks.held_out import chosen_groups as chosen_groups, write_chosen as write_chosen
     from headrace.stages.sinks.sidecars import (
         count_fates as count_fates,
         create_object as create_object,

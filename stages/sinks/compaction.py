@@ -47,14 +47,14 @@ _LAYOUT = {
 }  # fmt: skip
 _ELSEWHERE = "compact into a new place"
 #: Roles that are merged, with the end of the key.
-_TABLES = {
+TABLES = {
     "documents": ".documents.parquet",
     "verdicts": ".verdicts.parquet",
     "quarantine": ".parquet",
     "samples": ".samples.parquet",
 }
 #: What is merged by its own function: how a file's name ends, and the function.
-_MERGED = {ROLE: (SUFFIX, merge_keys), SKETCHES_ROLE: (SKETCHES_SUFFIX, merge_sketches)}
+MERGED = {ROLE: (SUFFIX, merge_keys), SKETCHES_ROLE: (SKETCHES_SUFFIX, merge_sketches)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Group:
     @property
     def size(self) -> int:
         """Bytes of their tokens."""
-        return sum(_object(closed, "tokens").size for closed in self.shards)
+        return sum(object_of(closed, "tokens").size for closed in self.shards)
 
 
 def groups(shards: Iterable[ClosedShard], target_bytes: int) -> Iterator[Group]:
@@ -78,7 +78,7 @@ def groups(shards: Iterable[ClosedShard], target_bytes: int) -> Iterator[Group]:
     for shard in shards:
         closed = shard.closed
         for item in closed.objects:
-            if item.role != "tokens" and item.role not in _TABLES and item.role not in _MERGED:
+            if item.role != "tokens" and item.role not in TABLES and item.role not in MERGED:
                 raise InputError(f"{item.key} is of role {item.role!r}, which this Headrace cannot merge: upgrade it")
         if all(item.role != "tokens" for item in closed.objects):
             raise InputError(f"entry {shard.number} closes a shard without tokens: only shards of tokens are compacted")
@@ -98,8 +98,8 @@ def merge(source: ObjectStore, group: Group, target: ObjectStore, epoch: int) ->
     Raises InputError where the shards contradict each other, StoreError.
     """
     prefix = f"shards/{epoch}/"
-    facts, layout = _facts(source, group)
-    documents, flat, lengths = _documents(source, group)
+    facts, layout = facts_of(source, group)
+    documents, flat, lengths = documents_of(source, group)
     built = build_tokens(
         flat,
         lengths,
@@ -112,8 +112,8 @@ def merge(source: ObjectStore, group: Group, target: ObjectStore, epoch: int) ->
     objects = [create_object(target, "tokens", prefix, ".safetensors", built.parts)]
     for role, table in (("documents", documents), *_sidecars(source, group)):
         at = quarantine_prefix(prefix) if role == "quarantine" else prefix
-        objects.append(create_object(target, role, at, _TABLES[role], [table_to_parquet(table)]))
-    for role, (suffix, merge_files) in _MERGED.items():
+        objects.append(create_object(target, role, at, TABLES[role], [table_to_parquet(table)]))
+    for role, (suffix, merge_files) in MERGED.items():
         keys = [item.key for closed in group.shards for item in closed.objects if item.role == role]
         if keys:
             merged = merge_files([(key, bytes(source.get(key))) for key in keys])
@@ -165,17 +165,17 @@ def retracted_rows(old: Dataset, new: Dataset) -> tuple[tuple[str, tuple[int, ..
     """Rows of the new documents tables, by the key of the shard's tokens, that the old dataset shows no more."""
     gone: set[tuple[str, int, int | None]] = set()
     for shard in old.shards:
-        rows = old.retracted(_object(shard.closed, "tokens").key)
+        rows = old.retracted(object_of(shard.closed, "tokens").key)
         if rows:
-            table = read_table(old.store, _object(shard.closed, "documents").key, ["fragment", "row", "part"])
+            table = read_table(old.store, object_of(shard.closed, "documents").key, ["fragment", "row", "part"])
             gone.update(_names(table.take(pa.array(sorted(rows), pa.int64()))))
     found: list[tuple[str, tuple[int, ...]]] = []
     fragments = {fragment for fragment, _, _ in gone}
     for shard in new.shards:
         if fragments.isdisjoint(item.fragment.hex() for item in shard.closed.ranges):
             continue
-        table = read_table(new.store, _object(shard.closed, "documents").key, ["fragment", "row", "part"])
-        tokens = _object(shard.closed, "tokens").key
+        table = read_table(new.store, object_of(shard.closed, "documents").key, ["fragment", "row", "part"])
+        tokens = object_of(shard.closed, "tokens").key
         known = new.retracted(tokens)
         hidden = tuple(row for row, name in enumerate(_names(table)) if name in gone and row not in known)
         if hidden:
@@ -198,7 +198,7 @@ def write_retracted(old: Dataset, new: Dataset, epoch: int) -> tuple[tuple[str, 
             data = table_to_parquet(table)
             if role in standing and standing[role].checksum != checksum([data]):
                 at = quarantine_prefix(prefix) if role == "quarantine" else prefix
-                made.append((standing[role].key, create_object(new.store, role, at, _TABLES[role], [data])))
+                made.append((standing[role].key, create_object(new.store, role, at, TABLES[role], [data])))
     return tuple(made)
 
 
@@ -221,15 +221,16 @@ def _names(table: pa.Table) -> list[tuple[str, int, int | None]]:
     return list(zip(*columns, strict=True))
 
 
-def _object(closed: Closed, role: str) -> StoredObject:
+def object_of(closed: Closed, role: str) -> StoredObject:
+    """The object of a role. StopIteration where there is none."""
     return next(item for item in closed.objects if item.role == role)
 
 
-def _facts(source: ObjectStore, group: Group) -> tuple[dict[str, str], dict[str, str]]:
+def facts_of(source: ObjectStore, group: Group) -> tuple[dict[str, str], dict[str, str]]:
     """What the sink says in the headers, and what the layout does, which all must have in common."""
     found: list[tuple[dict[str, str], dict[str, str]]] = []
     for closed in group.shards:
-        header = read_plain_header(source, _object(closed, "tokens").key)
+        header = read_plain_header(source, object_of(closed, "tokens").key)
         said = header.metadata
         layout: dict[str, str] = {name: said[name] for name in ("seq_len", "pad_id", "overlap") if name in said}
         layout["dtype"] = str(header.tensors["tokens"]["dtype"])
@@ -242,27 +243,36 @@ def _facts(source: ObjectStore, group: Group) -> tuple[dict[str, str], dict[str,
     return found[0]
 
 
-def _documents(source: ObjectStore, group: Group) -> tuple[pa.Table, npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """The documents of all shards in a sink's order, their tokens end to end, and the number of each."""
+def documents_of(
+    source: ObjectStore, group: Group, rows: Sequence[Sequence[int]] | None = None
+) -> tuple[pa.Table, npt.NDArray[Any], npt.NDArray[np.int64]]:
+    """The documents of all shards, or these rows of each, in a sink's order, their tokens end to end, and how many."""
     tables: list[pa.Table] = []
     flats: list[npt.NDArray[Any]] = []
-    for closed in group.shards:
-        table = read_table(source, _object(closed, "documents").key)
-        tables.append(table)
-        flats.append(_tokens_of(read_shard(source, _object(closed, "tokens").key)))
+    for place, closed in enumerate(group.shards):
+        table = read_table(source, object_of(closed, "documents").key)
+        flat = _tokens_of(read_shard(source, object_of(closed, "tokens").key))
+        lengths = np.asarray(table.column("tokens"), dtype=np.int64)
+        if int(lengths.sum()) != flat.size:
+            raise InputError(
+                f"{source.uri}: {flat.size} tokens in a shard whose documents have {int(lengths.sum())}: "
+                "`headrace dataset verify` says what is wrong"
+            )
+        chosen = np.arange(len(lengths)) if rows is None else np.array(rows[place], np.int64)
+        tables.append(table if rows is None else table.take(pa.array(chosen, pa.int64())))
+        flats.append(flat if rows is None else _in_order(flat, lengths, chosen))
     table = pa.concat_tables(tables, promote_options="default")
     lengths = np.asarray(table.column("tokens"), dtype=np.int64)
-    flat = np.concatenate(flats)
-    if int(lengths.sum()) != flat.size:
-        raise InputError(
-            f"{source.uri}: {flat.size} tokens in shards whose documents have {int(lengths.sum())}: "
-            "`headrace dataset verify` says what is wrong"
-        )
     order = _order(table)
-    starts = np.cumsum(lengths) - lengths
-    pieces = [flat[starts[row] : starts[row] + lengths[row]] for row in order.tolist()]
-    ordered = np.concatenate(pieces) if pieces else flat
+    ordered = _in_order(np.concatenate(flats), lengths, order)
     return _with_scores_in_order(table.take(pa.array(order, pa.int64()))), ordered, lengths[order]
+
+
+def _in_order(flat: npt.NDArray[Any], lengths: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    """Of documents of these lengths, end to end, those of `rows`."""
+    starts = np.cumsum(lengths) - lengths
+    pieces = [flat[starts[row] : starts[row] + lengths[row]] for row in rows.tolist()]
+    return np.concatenate(pieces) if pieces else flat[:0]
 
 
 def _with_scores_in_order(table: pa.Table) -> pa.Table:

@@ -7,7 +7,7 @@ rows; the file's metadata says where each begins, and by which scheme the keys w
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -104,13 +104,16 @@ def encode_keys(
     return _to_file(pa.Table.from_arrays(arrays, schema=_schema()), scheme)
 
 
-def merge_keys(files: Sequence[tuple[str, bytes]]) -> bytes:
-    """One file with the keys of several, each with a name for errors. FormatError where they are of two schemes."""
+def merge_keys(files: Sequence[tuple[str, bytes]], only: Callable[[pa.Table], pa.Table] | None = None) -> bytes:
+    """One file with the keys of several, or `only` those of some records, each with a name for errors.
+
+    FormatError where they are of two schemes.
+    """
     read = [_from_file(data, what) for what, data in files]
     schemes = sorted({scheme for _, scheme in read})
     if len(schemes) != 1:
         raise FormatError(f"{files[0][0]} and {len(files) - 1} more: keys of schemes {', '.join(schemes)}")
-    return _to_file(pa.concat_tables([table for table, _ in read]), schemes[0])
+    return _to_file(pa.concat_tables([only(table) if only else table for table, _ in read]), schemes[0])
 
 
 def _to_file(table: pa.Table, scheme: str) -> bytes:

@@ -6,7 +6,7 @@ A Parquet file, a row a record, sorted by fragment and row. What a sketch is sta
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -39,9 +39,10 @@ def encode_sketches(parts: Sequence[tuple[bytes, npt.NDArray[np.int64], Any]]) -
     return _to_file(pa.concat_tables(tables) if tables else _SCHEMA.empty_table())
 
 
-def merge_sketches(files: Sequence[tuple[str, bytes]]) -> bytes:
-    """One file with the sketches of several, each with a name for errors."""
-    return _to_file(pa.concat_tables([_from_file(data, what) for what, data in files]))
+def merge_sketches(files: Sequence[tuple[str, bytes]], only: Callable[[pa.Table], pa.Table] | None = None) -> bytes:
+    """One file with the sketches of several, or `only` those of some records, each with a name for errors."""
+    read = [_from_file(data, what) for what, data in files]
+    return _to_file(pa.concat_tables([only(table) if only else table for table in read]))
 
 
 def read_sketches(store: ObjectStore, key: str) -> pa.Table:

@@ -126,6 +126,7 @@ WAITS = {
     "dataset export": Waits("{store} {folder}/export --format mds"),
     "dataset rebuild": Waits("{store} 3f2a91 --trust-code"),
     "dataset dedup": Waits("{store}"),
+    "dataset split": Waits("{store} {folder}/held-out"),
     "dataset contamination": Waits("{store} --suites {folder}/in.jsonl"),
     "dataset retract": Waits("{store} a"),
     "dataset gc": Waits("{store}"),
