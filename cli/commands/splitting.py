@@ -57,7 +57,7 @@ def split_dataset(
     if not found.clusters:
         raise CliError(
             f"{training.uri}: no cluster of its {counted(found.records, 'record')} is within a "
-            f"share of {share}; {found.passed_over} were too large or near to a reference: ask for a larger one"
+            f"share of {share}; {found.refused} were too large or near to a reference: ask for a larger one"
         )
     if dry_run:
         return _show(training, None, found, dropped, as_json=as_json)
@@ -176,14 +176,14 @@ def _show(training: Dataset, held: Dataset | None, found: HeldOut | None, droppe
     else:
         count, gone = int(found.held.sum()), sum(map(len, dropped.values()))
         share, left = count / max(1, found.records), found.records - count - gone
-        facts |= {"records": count, "share": share, "clusters": found.clusters, "passed_over": found.passed_over}
+        facts |= {"records": count, "share": share, "clusters": found.clusters, "refused": found.refused}
         facts |= {"dropped": gone, "training": left, "compared": found.compared, "leaks": found.leaks}
         facts["version"] = training.state.version if held is not None else None
         held_out = f"{counted(count, 'record')} in {counted(found.clusters, 'cluster')}"
         text = [
             f"{held_out} held out, {100 * share:.3f} %",
             f"{counted(gone, 'record')} near to them left training, which keeps {number(left)}",
-            f"{counted(found.passed_over, 'cluster')} passed over: too large, or near to a reference",
+            f"{counted(found.refused, 'cluster')} refused: too large, or near to a reference",
             f"{counted(found.compared, 'pair')} across the border compared, none near",
         ]
     if as_json:

@@ -41,7 +41,7 @@ _PRIMES = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 class HeldOut:
     """A choice among records `[n]`: which are held out, and which leave training since they are near to one.
 
-    `records` are to choose among; `clusters` are held out, and `passed_over` came first and were too large or near to a
+    `records` are to choose among; `clusters` are held out, and `refused` came first and were too large or near to a
     reference. `compared` pairs of a held-out record and a shown one share a key; `leaks` of them are near, which is 0.
     """
 
@@ -49,7 +49,7 @@ class HeldOut:
     dropped: Mask
     records: int
     clusters: int
-    passed_over: int
+    refused: int
     compared: int
     leaks: int
 
@@ -73,7 +73,7 @@ class Clusters:
     def choose(self, share: float, references: Mask) -> HeldOut:
         """Hold out clusters by the hash of their first record, until this share of all but `references` is met.
 
-        A cluster with a reference, or a record near to one, is passed over, as is one that is larger than what is left.
+        A cluster with a reference, or a record near to one, is refused, as is one that is larger than what is left.
         """
         barred = references[self._order]
         numbers = self._numbers()
@@ -84,19 +84,19 @@ class Clusters:
         count = int((~barred).sum())
         left = round(share * count)
         closed = np.bincount(numbers, weights=barred) > 0
-        taken, passed = np.zeros(len(sizes), np.bool_), 0
+        taken, refused = np.zeros(len(sizes), np.bool_), 0
         for cluster in np.lexsort((first, hashes * _PRIMES[0])).tolist():
             if not left:
                 break
             if closed[cluster] or sizes[cluster] > left:
-                passed += 1
+                refused += 1
                 continue
             taken[cluster] = True
             left -= int(sizes[cluster])
         held = taken[numbers]
         _, mine, others = self._border(held, ~held)
-        refused = np.unique(numbers[mine[barred[others]]])
-        taken[refused] = False
+        near = np.unique(numbers[mine[barred[others]]])
+        taken[near] = False
         held = taken[numbers]
         dropped = np.zeros(len(held), np.bool_)
         dropped[others[held[mine]]] = True
@@ -104,8 +104,8 @@ class Clusters:
         compared, leaks, _ = self._border(held, ~held & ~dropped)
         back = np.empty_like(self._order)
         back[self._order] = np.arange(len(back))
-        passed += len(refused)
-        return HeldOut(held[back], dropped[back], count, int(taken.sum()), passed, compared, len(leaks))
+        refused += len(near)
+        return HeldOut(held[back], dropped[back], count, int(taken.sum()), refused, compared, len(leaks))
 
     def _numbers(self) -> Numbers:
         """`[n]`: the cluster of each record, counted by their first records."""

@@ -105,7 +105,7 @@ def write_chosen(source: ObjectStore, chosen: Chosen, target: ObjectStore, epoch
 def _names_of(table: pa.Table) -> dict[str, npt.NDArray[np.int64]]:
     """The rows of a table by fragment."""
     column: Any = table.column("fragment").combine_chunks()
-    encoded = column.dictionary_encode()
+    encoded: Any = column.dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
     codes, rows = np.asarray(encoded.indices, np.int64), np.asarray(table.column("row"), np.int64)

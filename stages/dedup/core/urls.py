@@ -29,7 +29,7 @@ _ENCODED = re.compile(r"%[0-9A-Fa-f]{2}")
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _SPACE = re.compile(r"\s")
 _EDGES = "".join(map(chr, range(0x21)))
-_BREAKS = dict.fromkeys((0x09, 0x0A, 0x0D))
+_BREAKS: dict[int, None] = dict.fromkeys((0x09, 0x0A, 0x0D))
 _ASCII = "".join(map(chr, range(0x21, 0x7F)))
 
 

@@ -102,7 +102,7 @@ def test_the_choice_depends_on_the_records_alone(seed: int, count: int) -> None:
     one, two = of_texts(texts).choose(0.3), of_texts([texts[place] for place in order]).choose(0.3)
     assert one.held[order].tolist() == two.held.tolist()
     assert one.dropped[order].tolist() == two.dropped.tolist()
-    assert (one.clusters, one.passed_over, one.compared) == (two.clusters, two.passed_over, two.compared)
+    assert (one.clusters, one.refused, one.compared) == (two.clusters, two.refused, two.compared)
 
 
 @given(st.integers(0, 10_000))
@@ -144,7 +144,7 @@ def test_records_near_to_a_reference_are_never_held_out_nor_dropped() -> None:
             assert not found.dropped.any()
 
 
-def test_clusters_larger_than_what_is_left_are_passed_over() -> None:
+def test_clusters_larger_than_what_is_left_are_refused() -> None:
     chance = random.Random(2)
     base = text_of(chance)
     copies = [" ".join([*base, word]) for word in VOCABULARY[:30]]
