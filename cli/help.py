@@ -123,6 +123,8 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "dataset log": ("headrace dataset log data/plain --limit 3",),
     "dataset tag": ("headrace dataset tag data/plain@2 baseline", "headrace dataset tag data/plain"),
     "dataset rollback": ("headrace dataset rollback data/plain@2",),
+    "dataset diff": ("headrace dataset diff data/plain@2 data/plain", "headrace dataset diff data/plain data/strict"),
+    "dataset bisect": ("headrace dataset bisect data/plain --good baseline --run 'python evaluate.py {}'",),
     "dataset head": ("headrace dataset head data/plain -n 3",),
     "dataset cat": ("headrace dataset cat data/plain@2 doc-000042", "headrace dataset cat data/plain | less"),
     "dataset sample": ("headrace dataset sample data/plain --seed 7",),
@@ -130,9 +132,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "dataset trace": (
         "headrace dataset trace data/plain doc-000042",
         "headrace dataset trace --checkpoint loader.json --step 1000",
-        "headrace dataset trace --checkpoint loader.json --document doc-000042",
         "headrace dataset trace --checkpoint loader.json --step 1000 --moved web=s3://lake/web",
-        "headrace dataset trace --checkpoint loader.json --step 1000 --trust-uris",
     ),
     "dataset export": ("headrace dataset export data/plain out --format mds",),
     "dataset rebuild": ("headrace dataset rebuild data/plain 3f2a91 --trust-code --restore",),

@@ -28,6 +28,8 @@ def add_to(app: typer.Typer, dataset: typer.Typer) -> None:
         dataset_log,
         dataset_tag,
         dataset_rollback,
+        dataset_diff,
+        dataset_bisect,
         dataset_head,
         dataset_cat,
         dataset_sample,
@@ -114,6 +116,32 @@ def dataset_rollback(
     from headrace.cli.commands.history import roll_back
 
     return roll_back(uri, as_json=json)
+
+
+def dataset_diff(
+    before: Annotated[str, typer.Argument(metavar="BEFORE", help="A dataset, or URI@VERSION.")],
+    after: Annotated[str, typer.Argument(metavar="AFTER", help="Another version, or a dataset of the same input.")],
+    json: Json = False,
+) -> int:
+    """Show the records whose fate or text changed, by stage and reason."""
+    from headrace.cli.commands.history import show_differences
+
+    return show_differences(before, after, as_json=json)
+
+
+def dataset_bisect(
+    uri: Dataset,
+    run: Annotated[
+        str, typer.Option(metavar="COMMAND", help="0: good, 125: skip, up to 127: bad; {}: the version's address.")
+    ],
+    good: Annotated[str, typer.Option(metavar="VERSION", help="A good version or tag.")] = "1",
+    bad: Annotated[str, typer.Option(metavar="VERSION", help="A bad one; default: the newest.")] = "",
+    json: Json = False,
+) -> int:
+    """Find the first version for which a command fails."""
+    from headrace.cli.commands.bisect import bisect
+
+    return bisect(uri, run, good=good, bad=bad, as_json=json)
 
 
 def dataset_head(

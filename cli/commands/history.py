@@ -1,10 +1,11 @@
-"""`headrace dataset log`, `tag` and `rollback`: the versions of a dataset, their names, and the way back."""
+"""`headrace dataset log`, `tag`, `rollback` and `diff`: versions, their names, the way back, and what changed."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,6 +22,7 @@ from headrace.store.datasets import Dataset
 from headrace.store.history import (
     VersionFacts,
     delete_tag,
+    differences,
     history_of,
     open_at,
     read_tags,
@@ -116,6 +118,34 @@ def roll_back(address: str, *, as_json: bool) -> int:
         print(json.dumps({"dataset": dataset.uri, "version": made, "restores": version}))
     else:
         console(sys.stdout).print(title(dataset.uri, f"version {made} shows what version {version} showed"))
+    return 0
+
+
+def show_differences(before: str, after: str, *, as_json: bool) -> int:
+    """Show the records whose fate or text is another one in `after`; the exit code."""
+    found = differences(open_at(before), open_at(after))
+    ranked = sorted(found.changed.items(), key=lambda item: (-item[1], item[0]))
+    changed = sum(found.changed.values())
+    if as_json:
+        rows = [
+            {
+                "before": kind[0],
+                "after": kind[1],
+                "records": count,
+                "samples": [asdict(one) for one in found.samples[kind]],
+            }
+            for kind, count in ranked
+        ]
+        facts = {"before": before, "after": after, "records": found.records, "changed": changed}
+        print(json.dumps({**facts, "texts_compared": found.texts, "changes": rows}))
+        return 0
+    out = console(sys.stdout)
+    out.print(title(f"{before} and {after}", f"{number(changed)} of {counted(found.records, 'record')} differ"))
+    if not found.texts:
+        out.print("  of two tokenizers, or of tokens and texts: texts are not compared", style="yellow")
+    for kind, count in ranked:
+        out.print(Text.assemble(f"  {safe(kind[0])} -> {safe(kind[1])}", f"  {number(count)}"))
+        _print_lines(out, [f"{one.id}  {one.source} record {one.row}" for one in found.samples[kind]])
     return 0
 
 

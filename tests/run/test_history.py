@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -151,3 +152,41 @@ def test_what_cannot_be_named_is_refused(home: Path) -> None:
     assert "first  version 2" in call(home, "tag", "out").stdout
     assert answer(home, "tag", "out", "first", "--delete")["deleted"]
     assert "has no tag" in call(home, "tag", "out").stdout
+
+
+def test_diff_names_what_a_version_has_more(home: Path) -> None:
+    found = answer(home, "diff", "out@1", "out@2")
+    assert (found["records"], found["changed"], found["texts_compared"]) == (10, 5, True)
+    (change,) = found["changes"]
+    assert (change["before"], change["after"], change["records"]) == ("absent", "kept", 5)
+    assert [one["id"] for one in change["samples"]] == named("b")[:3]
+    text = call(home, "diff", "out@1", "out@2").stdout
+    assert "5 of 10 records differ" in text
+    assert "absent -> kept  5" in text
+    assert "b0" in text
+
+
+def test_bisect_finds_the_first_version_for_which_a_command_fails(home: Path) -> None:
+    for name in "cde":
+        run(home, name)
+    script = (
+        "import os, sys; from headrace.store.history.address import open_at;"
+        "assert sys.argv[1] == os.environ['HEADRACE_DATASET'];"
+        "print('judged'); sys.exit(open_at(sys.argv[1]).balance().counts.kept > int(sys.argv[2]))"
+    )
+    for limit, first in ((5, 2), (10, 3), (20, 5)):
+        command = f'{sys.executable} -P -c "{script}" {{}} {limit}'
+        found = answer(home, "bisect", "out", "--run", command)
+        assert (found["good"], found["bad"], found["first_bad"]) == (1, 5, [first])
+    done = call(home, "bisect", "out", "--good", "2", "--run", f"{sys.executable} -c 'raise SystemExit(125)'")
+    assert "version 3 or 4 or 5 is the first bad one" in done.stdout
+    assert "version 3: skipped" in done.stderr
+    for arguments, code, said in (
+        (("--run", "/no/such/command"), 1, "cannot run /no/such/command"),
+        (("--run", "sh -c 'kill -9 $$'"), 1, "it judged nothing"),
+        (("--good", "5", "--run", "true"), 2, "is not before the bad one"),
+        (("--good", "9", "--run", "true"), 1, "has no version 9"),
+        (("--run", ""), 2, "give the command"),
+    ):
+        done = call(home, "bisect", "out", *arguments)
+        assert (done.returncode, said in done.stderr) == (code, True), done.stderr

@@ -118,6 +118,8 @@ WAITS = {
     "dataset log": Waits("{store}"),
     "dataset tag": Waits("{store}"),
     "dataset rollback": Waits("{store}@1"),
+    "dataset diff": Waits("{store} {store}"),
+    "dataset bisect": Waits("{store} --run true"),
     "dataset head": Waits("{store}"),
     "dataset cat": Waits("{store}"),
     "dataset sample": Waits("{store}"),

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headrace.store import shards
 from headrace.store.contract.objects import ObjectStore
 from headrace.store.ledger.core.entries import (
     Change,
@@ -21,7 +22,6 @@ from headrace.store.ledger.core.entries import (
 )
 from headrace.store.ledger.core.fold import LedgerState
 from headrace.store.ledger.log import Log
-from headrace.store.shards import shard as shards
 from headrace.store.shards.builder import build_tokens
 
 SEQ_LEN = 4
