@@ -11,7 +11,7 @@ if TYPE_CHECKING:
         split_address as split_address,
         version_named as version_named,
     )
-    from headrace.store.history.diff import Differences as Differences, differences as differences
+    from headrace.store.history.diff import differences as differences
     from headrace.store.history.tags import (
         delete_tag as delete_tag,
         read_tags as read_tags,

@@ -300,8 +300,8 @@ def _codes(table: pa.Table, fates: _Fates) -> npt.NDArray[np.int32]:
         numbers, texts = _encoded(table, column)
         texts = [text.partition(": ")[0] for text in texts]
         key = key * max(1, len(texts)) + numbers
-        joint = {"verdict": " ", "stage": "/", "reason": ""}[column]
-        names = [f"{name}{text}{joint}" for name in names for text in texts or [""]]
+        behind = {"verdict": " ", "stage": "/", "reason": ""}[column]
+        names = [f"{name}{text}{behind}" for name in names for text in texts or [""]]
         used, key = np.unique(key, return_inverse=True)
         names = [names[number] for number in used.tolist()]
     return np.array([fates.number(name) for name in names], np.int32)[key] if table.num_rows else key.astype(np.int32)
