@@ -71,9 +71,16 @@ def run_file(
         return load(path, given, follow_links=follow_links)
 
     with catch_signals() as interrupts:
-        report, interrupted = run_embedded(read, make_options, interrupts)
+        report, interrupted = run_embedded(read, make_options, interrupts, hint=_text_of(path))
     show(report, as_json=as_json)
     return EXIT_INTERRUPTED if interrupted else 0
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""  # `load` says what is wrong with it
 
 
 def run_embedded(
@@ -81,19 +88,26 @@ def run_embedded(
     make_options: Callable[[], RunOptions],
     interrupts: Interrupts,
     *,
+    hint: str = "",
     output: IO[str] | None = None,
     elapsed_s: Callable[[], float] = seconds_since_start,
 ) -> tuple[RunReport, bool]:
     """Run the pipeline that `read` gives with a controller and a worker of its own.
 
-    Progress goes to `output`, else to standard error.
+    Progress goes to `output`, else to standard error. What `hint`, a text, names of the loops is compiled from now on.
 
     The report, and whether the user ended it. Raises CliError where the run fails or a process dies.
     """
+    from headrace.stages.library import Compiling
+
     interrupts.ends = True  # the code of a pipeline file may take its time, and a store may be silent
-    with begun_or_new() as embedded:
+    with begun_or_new() as embedded, Compiling() as compiling:
+        compiling.begin(hint)
+        for line in compiling.news():
+            print(f"headrace: {line}", file=output or sys.stderr, flush=True)
         with keep_parsed() as parsed:
             pipeline = read()
+        compiling.begin(" ".join(stage.target for stage in pipeline.stages))
         embedded.preload(inherited_by((stage.to_dict() for stage in pipeline.stages), pipeline.dataset), parsed)
         parsed.clear()
         embedded.start_controller()
@@ -111,7 +125,9 @@ def run_embedded(
             with progress_on(output or sys.stderr, pipeline.name) as progress:
                 for line in warnings:
                     progress.note(f"headrace: {line}")
-                status = _watch_through_deaths(client, pipeline, options, embedded, progress, interrupts, book)
+                status = _watch_through_deaths(
+                    client, pipeline, options, embedded, progress, interrupts, book, compiling.news
+                )
             if status.state == "failed":
                 embedded.check(within_s=DEATH_S if "worker" in status.failure else 0.0)
             interrupted = interrupts.asked > 0 and status.state != "completed"
@@ -130,6 +146,7 @@ def _watch_through_deaths(
     progress: Progress,
     interrupts: Interrupts,
     book: DeathBook,
+    news: Callable[[], list[str]],
 ) -> pb.PipelineStatus:
     """Watch a run to its end; restart a dead or frozen controller, and apply the pipeline to it again.
 
@@ -141,6 +158,8 @@ def _watch_through_deaths(
 
     def check() -> None:
         embedded.check()
+        for line in news():
+            progress.note(f"headrace: {line}")
         while embedded.worker_endings:
             book.saw("worker", "local", embedded.worker_endings.pop(0))
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 FOLDER = "quickstart"
 #: The folder of its tokenizer, beside that.
 TOKENIZER = "quickstart-tokenizer"
+#: The filters of its pipeline whose loops are compiled first.
+LOOPS = "gopher_quality, duplicate_lines"
 #: Steps at both ends over which a loss is averaged before it is compared.
 ENDS = 5
 #: Columns of the curve.
@@ -70,7 +72,7 @@ def _ingest(dataset: Path, interrupts: Any) -> tuple[RunReport, bool]:
         return RunOptions()
 
     try:
-        return run_embedded(read, options, interrupts)
+        return run_embedded(read, options, interrupts, hint=LOOPS)
     except CliError as error:
         if type(error).__name__ == "ApplyRefused":
             raise CliError(f"{error}; `headrace quickstart --fresh` begins again", error.details) from error

@@ -40,5 +40,6 @@ if TYPE_CHECKING:
         write_jsonl as write_jsonl,
         write_tokens as write_tokens,
     )
+    from headrace.stages.library.warm import Compiling as Compiling
 else:
     __getattr__ = door(__name__)

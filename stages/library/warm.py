@@ -1,26 +1,140 @@
-"""Compiles the loops of filters, dedup and decontamination: `python -m headrace.stages.library.warm`."""
+"""Compiles the loops of filters, dedup and decontamination: `python -m headrace.stages.library.warm [NAME...]`.
+
+A fresh machine has no machine code, and making all of it takes half a minute of one core. A run begins with that, in
+processes of its own, while its controller and its tasks start; these wait for what is not ready when they need it.
+"""
 
 from __future__ import annotations
 
+import gc
+import os
+import re
+import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Self
 
-from headrace.stages.decontamination import compile_search
-from headrace.stages.library.filters import c4_quality, dedup, fineweb_quality, gopher_quality, gopher_repetition
-from headrace.stages.runtime import build_stage
+from headrace.daemon import be_killed_with
+from headrace.pipeline import Stage
+from headrace.stages.text import is_kept, is_prepared
+from headrace.store.files import CACHE_ADVICE
+
+#: Loops by name, and by which words a pipeline file or a stage's target asks for them.
+LOOPS: Mapping[str, str] = {
+    "repetition": r"gopher_repetition|duplicate_lines|GopherRepetition",
+    "gopher": r"gopher_quality|GopherQuality",
+    "c4": r"c4_quality|C4Quality",
+    "fineweb": r"fineweb_quality|FinewebQuality",
+    "keys": r"\bdedup",
+    "index": r"\bdedup",
+    "decontamination": r"decontaminat",
+}
+#: Processes that compile: with more of them most would wait for the words, which all filters count.
+PROCESSES_MAX = 2
 
 
-def compile_loops() -> None:
-    """Compile what is not in the cache, as the stages do."""
-    for stage in (gopher_repetition(), gopher_quality(), c4_quality(), fineweb_quality(), *dedup()):
-        build_stage(stage, {})
-    compile_search()
+class Compiling:
+    """The processes that compile what a run needs and this machine has not yet."""
+
+    def __init__(self) -> None:
+        self._began_at = 0.0
+        self._names: list[str] = []
+        self._shown: list[str] | None = None
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._warned = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+    def begin(self, text: str) -> None:
+        """Compile what a pipeline file with this text needs, or what is named in it, unless that is done or begun."""
+        asked = [name for name, words in LOOPS.items() if name not in self._names and re.search(words, text)]
+        missing = [name for name in asked if not is_prepared(name)]
+        if not missing:
+            return
+        if not is_kept():
+            self._warned = True
+            return
+        self._began_at = self._began_at or time.monotonic()
+        self._names += missing
+        cores = len(os.sched_getaffinity(0))
+        # The second begins with the last: what both need is compiled by one, for which the other would wait.
+        orders = [missing, missing[::-1]][: min(PROCESSES_MAX, cores, len(missing))]
+        self._processes += [_start(order) for order in orders]
+
+    def news(self) -> list[str]:
+        """What has changed since the last call, a line each."""
+        if self._warned:
+            self._warned = False
+            return [f"machine code cannot be kept, each task compiles for itself, up to half a minute: {CACHE_ADVICE}"]
+        if not self._names:
+            return []
+        left = [name for name in self._names if not is_prepared(name)]
+        if left == self._shown:
+            return []
+        first, self._shown = self._shown is None, left
+        if not left:
+            return [f"compiled {', '.join(self._names)} in {time.monotonic() - self._began_at:.1f} s"]
+        done = f"{len(self._names) - len(left)} of {len(self._names)} done"
+        why = ", once on this machine" if first else ""
+        return [f"compiling {', '.join(left)}{why}; {done}"]
+
+
+def _start(names: Sequence[str]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-P", "-m", "headrace.stages.library.warm", "--for", str(os.getpid()), *names]
+    quiet = subprocess.DEVNULL
+    return subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet)  # noqa: S603 - our own module
+
+
+def compile_loops(names: Sequence[str] = tuple(LOOPS)) -> None:
+    """Compile those that are not in the cache, as the stages do."""
+    for name in names:
+        for compile_ in _compilers(name):
+            compile_()
+
+
+def _compilers(name: str) -> Iterator[Callable[[], object]]:
+    from headrace.stages.decontamination import compile_search
+    from headrace.stages.library.filters import c4_quality, dedup, fineweb_quality, gopher_quality, gopher_repetition
+    from headrace.stages.runtime import build_stage
+
+    stages: dict[str, Callable[[], Sequence[Stage]]] = {
+        "repetition": lambda: [gopher_repetition()],
+        "gopher": lambda: [gopher_quality()],
+        "c4": lambda: [c4_quality()],
+        "fineweb": lambda: [fineweb_quality()],
+        "keys": lambda: dedup()[:1],
+        "index": lambda: dedup()[1:],
+    }
+    if name == "decontamination":
+        yield compile_search
+    else:
+        for stage in stages[name]():
+            yield partial(build_stage, stage, {})
 
 
 def main() -> None:
-    """Compile, and say how long it took."""
+    """Compile what is named, or all, and say how long it took."""
+    names = sys.argv[1:]
+    if names[:1] == ["--for"]:
+        be_killed_with(int(names[1]))
+        names = names[2:]
+    if unknown := set(names) - set(LOOPS):
+        raise SystemExit(f"no loops are called {', '.join(sorted(unknown))}; there are {', '.join(LOOPS)}")
+    # A tenth of the time, in a process that ends when it is done.
+    gc.disable()
     begun = time.monotonic()
-    compile_loops()
+    compile_loops(names or tuple(LOOPS))
     print(f"the loops are compiled ({time.monotonic() - begun:.1f} s)", file=sys.stderr)
 
 

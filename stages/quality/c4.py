@@ -27,6 +27,7 @@ from headrace.stages.text import (
     PADDING,
     ZERO,
     Rule,
+    compile_words,
     compiled,
     drop,
     find_words,
@@ -88,6 +89,7 @@ class C4Quality(Transform):
         self.terminal_punctuation = terminal_punctuation
         self.tag = tag
         # So that what is not compiled yet is compiled before there is a batch to wait for.
+        compile_words()
         with prepared("c4"):
             clean_lines(ONE_WORD, (1, 1, 0, False, 1))
 

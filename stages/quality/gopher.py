@@ -21,6 +21,7 @@ from headrace.stages.text import (
     ONE_WORD,
     Numbers,
     Rule,
+    compile_words,
     compiled,
     decode,
     drop,
@@ -91,6 +92,7 @@ class GopherQuality(Transform):
         self.stop_words = stop_words
         self.tag = tag
         # So that what is not compiled yet is compiled before there is a batch to wait for.
+        compile_words()
         with prepared("gopher"):
             gopher_scores(ONE_WORD)
 

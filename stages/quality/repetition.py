@@ -25,6 +25,7 @@ from headrace.stages.text import (
     ONE_WORD,
     Numbers,
     Rule,
+    compile_words,
     compiled,
     drop,
     find_words,
@@ -82,6 +83,7 @@ class GopherRepetition(Transform):
         for length, limit in zip(DUPLICATE_LENGTHS, duplicate_ngrams_max, strict=True):
             self.limits[f"characters in duplicate {length}-grams"] = limit
         # So that what is not compiled yet is compiled before there is a batch to wait for.
+        compile_words()
         with prepared("repetition"):
             repetition_shares(ONE_WORD)
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         IS_PUNCTUATION as IS_PUNCTUATION,
         KIND as KIND,
         LENGTH as LENGTH,
+        ZERO as ZERO,
     )
     from headrace.stages.text.hashing import (
         FOLD as FOLD,
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
         hash_span as hash_span,
     )
     from headrace.stages.text.kernels import (
-        ZERO as ZERO,
         compiled as compiled,
+        is_kept as is_kept,
         is_prepared as is_prepared,
         prepared as prepared,
     )
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     )
     from headrace.stages.text.utf8 import decode as decode, flags_of as flags_of, space_width as space_width
     from headrace.stages.text.words import (
+        compile_words as compile_words,
         find_words as find_words,
         pointers_to as pointers_to,
         room_for as room_for,

@@ -12,13 +12,15 @@ import numpy as np
 from headrace.stages.text.affixes import BYTE, CODE, FLAGS, MARK, infix_length, is_url, prefix_length, suffix_length
 from headrace.stages.text.characters import ALPHA, PUNCTUATION, SENTENCE_END, SYMBOL
 from headrace.stages.text.hashing import hash_span
-from headrace.stages.text.kernels import ZERO, compiled
+from headrace.stages.text.kernels import compiled
 from headrace.stages.text.specials import PARTS_MAX, SLOT_CUTS, SPECIAL_BYTES_MAX, special_slot
 from headrace.stages.text.utf8 import decode, flags_of
 
 BEGIN, END, LENGTH, KIND = 0, 1, 2, 3
 #: Kinds of a word: it has a letter, a character that is no symbol, punctuation alone, is one mark that ends a sentence.
 HAS_LETTER, HAS_NO_SYMBOL, IS_PUNCTUATION, ENDS_SENTENCE = 1, 2, 4, 8
+#: Where a count begins that is handed to other loops: they would first be compiled for the literal 0, in vain.
+ZERO: Any = np.int64(0)
 #: As checkers of types do not see it.
 _int64: Any = np.int64
 #: Words that are put together again at most; no special word is cut into more.

@@ -3,13 +3,14 @@
 A loop is compiled when it is first called and kept under the user's cache folder, in a folder named by the hash of
 all the loops' sources: numba looks at the file of the outermost function alone, and would go on with the old code of
 one that it calls. The version of Unicode is hashed with them, since tables are compiled in. Of the processes of a host
-one compiles while the others wait for what it leaves in the folder. Where that cannot be written, each process compiles
+one compiles some loops while others wait for what it leaves in the folder. Where that cannot be written, each compiles
 for itself.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import pathlib
 import unicodedata
@@ -17,32 +18,34 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, TypeVar
 
-import numba
-import numpy as np
 import xxhash
 
-from headrace.store.files import own_cache, taken_alone
+from headrace.store.files import CACHE_ADVICE, own_cache, taken_alone
 
 #: How long a process waits for another one that compiles; then it compiles too.
 WAIT_SECONDS_MAX = 120.0
+#: How long it waits for another one that adds to the cache.
+SAVE_SECONDS_MAX = 10.0
+
+logger = logging.getLogger("headrace.stages")
 
 Loop = TypeVar("Loop", bound=Callable[..., Any])
-#: Where a count begins that is handed to other loops: they would first be compiled for the literal 0, in vain.
-ZERO: Any = np.int64(0)
 
 
 @contextlib.contextmanager
 def prepared(loops: str) -> Iterator[None]:
     """Around the first call of some loops: one process of this host at a time goes through, till one has compiled them.
 
-    Those who come behind it find the machine code in the cache.
+    Those who come behind it find the machine code in the cache. Several loops are compiled at once, each by one.
     """
     folder = _cache_folder()
     ready = pathlib.Path(folder, f"{loops}.ready")
     if not folder or ready.exists():
         yield
         return
-    with taken_alone(pathlib.Path(folder), "compiling", WAIT_SECONDS_MAX):
+    with taken_alone(pathlib.Path(folder), f"{loops}.compiling", WAIT_SECONDS_MAX):
+        if not ready.exists():
+            logger.info("compiling the loops of %s, once on this machine", loops)
         yield
         ready.touch()
 
@@ -53,19 +56,37 @@ def is_prepared(loops: str) -> bool:
     return bool(folder) and pathlib.Path(folder, f"{loops}.ready").exists()
 
 
+def is_kept() -> bool:
+    """Whether machine code can be kept at all."""
+    return bool(_cache_folder())
+
+
 def compiled(function: Loop) -> Loop:
     """The function as machine code, compiled for the types that it is first called with."""
+    # Which loops are prepared is asked where nothing else needs it, and it takes 0.2 s to import.
+    import numba
+    from numba.core.caching import FunctionCache
+
+    class Kept(FunctionCache):
+        """One process at a time adds to a function's index: of two, the later would name the code of the other."""
+
+        def save_overload(self, sig: Any, data: Any) -> None:
+            with taken_alone(pathlib.Path(folder), "saving", SAVE_SECONDS_MAX):
+                super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+
     folder = _cache_folder()
-    config: Any = numba.config  # pyright: ignore[reportPrivateImportUsage]
-    before = config.CACHE_DIR
-    config.CACHE_DIR = folder
-    try:
-        # The GIL stays held: the loops of a process share their scratch. They allocate nothing, and without `_nrt`
-        # no references to arrays are counted, which takes half of their time.
-        options: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
-        return numba.njit(cache=bool(folder), **options)(function)  # type: ignore[no-any-return]
-    finally:
-        config.CACHE_DIR = before
+    # The GIL stays held: the loops of a process share their scratch. They allocate nothing, and without `_nrt`
+    # no references to arrays are counted, which takes half of their time.
+    options: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
+    dispatcher: Any = numba.njit(**options)(function)
+    if folder:
+        config: Any = numba.config  # pyright: ignore[reportPrivateImportUsage]
+        before, config.CACHE_DIR = config.CACHE_DIR, folder
+        try:
+            dispatcher._cache = Kept(function)  # type: ignore[no-untyped-call]
+        finally:
+            config.CACHE_DIR = before
+    return dispatcher  # type: ignore[no-any-return]
 
 
 @cache
@@ -78,4 +99,7 @@ def _cache_folder() -> str:
         digest.update(path.read_bytes())
     # Machine code of another user's would run here.
     folder = own_cache("kernels", digest.hexdigest()[:16])
-    return str(folder) if folder is not None and os.access(folder, os.W_OK) else ""
+    if folder is not None and os.access(folder, os.W_OK):
+        return str(folder)
+    logger.warning("machine code cannot be kept, each process compiles for itself: %s", CACHE_ADVICE)
+    return ""

@@ -30,12 +30,13 @@ from headrace.stages.text.cutting import (
     HAS_NO_SYMBOL,
     KIND,
     LENGTH,
+    ZERO,
     cut_piece,
     put_parts,
     put_word,
 )
 from headrace.stages.text.hashing import hash_span
-from headrace.stages.text.kernels import ZERO, compiled
+from headrace.stages.text.kernels import compiled, is_prepared, prepared
 from headrace.stages.text.lanes import ALL, LANES, look, trailing_zeros
 from headrace.stages.text.pointers import pointer
 from headrace.stages.text.specials import letters_slot, special_slot
@@ -107,14 +108,22 @@ def split_words(text: str) -> list[str]:
     """The words of a text; for tests and for curiosity: the filters never make Python strings."""
     data, offsets = text_bytes(pa.array([text], pa.string()))
     words = room_for(longest(offsets))
-    count = _find_in_array(data, offsets[-1], words)
+    end: Any = np.int64(offsets[-1])
+    count = _find_in_array(data, ZERO, end, words)
     raw = data.tobytes()
     return [raw[begin:end].decode() for begin, end in words.rows[:count, :2].tolist()]
 
 
+def compile_words() -> None:
+    """Compile `find_words` if it is not in the cache: half of the work for each filter that counts words."""
+    if not is_prepared("words"):
+        with prepared("words"):
+            split_words("")
+
+
 @compiled
-def _find_in_array(data: Any, end: int, words: Any) -> int:
-    return find_words(pointer(data, 0), 0, end, pointers_to(words))
+def _find_in_array(data: Any, start: int, end: int, words: Any) -> int:
+    return find_words(pointer(data, 0), start, end, pointers_to(words))
 
 
 @compiled

@@ -9,6 +9,10 @@ if TYPE_CHECKING:
     from headrace.store.files.drafts import DraftFile as DraftFile, open_draft as open_draft
     from headrace.store.files.scratch import Scratch as Scratch, near as near
     from headrace.store.files.store import FileStore as FileStore
-    from headrace.store.files.user_cache import own_cache as own_cache, taken_alone as taken_alone
+    from headrace.store.files.user_cache import (
+        CACHE_ADVICE as CACHE_ADVICE,
+        own_cache as own_cache,
+        taken_alone as taken_alone,
+    )
 else:
     __getattr__ = door(__name__)

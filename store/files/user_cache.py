@@ -12,18 +12,21 @@ from pathlib import Path
 
 #: Who shares a group with this user may exchange a folder in the cache, and then it is not this user's.
 _WORLD_WRITES, _OTHERS_WRITE = 0o002, 0o022
+#: What to do where there is none.
+CACHE_ADVICE = "set XDG_CACHE_HOME to a folder that this user alone may write"
 #: How often a lock is asked for.
 _POLL_S = 0.05
 
 
 def own_cache(*parts: str) -> Path | None:
-    """A folder below `$XDG_CACHE_HOME/headrace` or `~/.cache/headrace`, made if it is not there.
+    """A folder below `headrace` in `$CACHE_DIRECTORY` (systemd's), `$XDG_CACHE_HOME` or `~/.cache`, made if needed.
 
     None where it cannot be made, or where it, or one of ours above it, is a link or belongs to another user, or others
     may write to it: what is kept there is found out again each time.
     """
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = Path(base)
+    # Of several folders systemd names the first that the unit does.
+    unit = os.environ.get("CACHE_DIRECTORY", "").partition(":")[0]
+    folder = Path(unit or os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for part in ("headrace", *parts):

@@ -26,6 +26,12 @@ def test_a_folder_is_made_for_this_user_alone(base: Path) -> None:
         assert (base / folder).stat().st_mode & 0o777 == 0o700
 
 
+def test_a_unit_of_systemd_has_its_own(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CACHE_DIRECTORY", f"{tmp_path}/unit:{tmp_path}/other")
+    assert own_cache("kernels") == tmp_path / "unit" / "headrace" / "kernels"
+    assert not base.exists()
+
+
 @pytest.mark.parametrize(("folder", "mode"), [("x", 0o775), ("x", 0o702), ("", 0o777), ("..", 0o707)])
 def test_a_folder_that_others_may_write_to_is_not_believed(base: Path, folder: str, mode: int) -> None:
     own_cache("kernels", "x")

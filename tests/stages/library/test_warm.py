@@ -1,0 +1,145 @@
+"""Loops that a machine has not compiled yet: what a run needs of them, who compiles it, and what is said meanwhile."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import headrace
+from headrace.stages.library import warm
+from headrace.stages.library.warm import LOOPS, Compiling
+from headrace.stages.text import kernels
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def ready(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    found: set[str] = set()
+    monkeypatch.setattr(warm, "is_prepared", found.__contains__)
+    monkeypatch.setattr(warm, "is_kept", lambda: True)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 2, 3})
+    return found
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    orders: list[list[str]] = []
+
+    def start(names: Sequence[str]) -> subprocess.Popen[bytes]:
+        orders.append(list(names))
+        return subprocess.Popen([sys.executable, "-c", ""])
+
+    monkeypatch.setattr(warm, "_start", start)
+    return orders
+
+
+@pytest.mark.parametrize(
+    ("example", "names"),
+    [
+        ("plain", set()),
+        ("fineweb", {"repetition", "gopher", "c4", "fineweb"}),
+        ("dedup", {"repetition", "gopher", "keys", "index"}),
+    ],
+)
+def test_a_pipeline_file_says_what_it_needs(
+    ready: set[str], started: list[list[str]], example: str, names: set[str]
+) -> None:
+    with Compiling() as compiling:
+        compiling.begin((ROOT / "examples" / f"{example}.py").read_text())
+    assert {name for order in started for name in order} == names
+
+
+def test_the_targets_of_stages_say_the_same(ready: set[str], started: list[list[str]]) -> None:
+    filters = [headrace.gopher_quality(), headrace.duplicate_lines(), headrace.c4_quality(), headrace.fineweb_quality()]
+    targets = " ".join(stage.target for stage in (*filters, *headrace.dedup()))
+    with Compiling() as compiling:
+        compiling.begin(targets)
+    assert set(started[0]) == set(LOOPS) - {"decontamination"}
+
+
+def test_two_processes_begin_at_both_ends(ready: set[str], started: list[list[str]]) -> None:
+    ready.add("c4")
+    with Compiling() as compiling:
+        compiling.begin("gopher_repetition gopher_quality c4_quality fineweb_quality")
+        compiling.begin("gopher_quality, what is begun already")
+    assert started == [["repetition", "gopher", "fineweb"], ["fineweb", "gopher", "repetition"]]
+
+
+def test_what_is_compiled_and_how_far_it_is_is_said_as_it_changes(ready: set[str], started: list[list[str]]) -> None:
+    with Compiling() as compiling:
+        assert compiling.news() == []
+        compiling.begin("gopher_quality c4_quality")
+        assert compiling.news() == ["compiling gopher, c4, once on this machine; 0 of 2 done"]
+        assert compiling.news() == []
+        ready.add("gopher")
+        assert compiling.news() == ["compiling c4; 1 of 2 done"]
+        ready.add("c4")
+        (line,) = compiling.news()
+        assert line.startswith("compiled gopher, c4 in ")
+        assert compiling.news() == []
+
+
+def test_where_no_code_can_be_kept_that_is_said_once(
+    ready: set[str], started: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warm, "is_kept", lambda: False)
+    with Compiling() as compiling:
+        compiling.begin("gopher_quality")
+        (line,) = compiling.news()
+        assert "set XDG_CACHE_HOME" in line
+        assert compiling.news() == []
+    assert started == []
+
+
+def test_who_adds_code_to_the_cache_does_so_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Two that add to the index of one function at once would each name the other's code."""
+    monkeypatch.setattr(kernels, "_cache_folder", lambda: str(tmp_path))
+    held: list[str] = []
+    alone = kernels.taken_alone
+
+    def recorded(folder: Path, name: str, wait_s: float) -> object:
+        held.append(name)
+        return alone(folder, name, wait_s)
+
+    monkeypatch.setattr(kernels, "taken_alone", recorded)
+    assert kernels.compiled(_twice)(21) == 42
+    assert held == ["saving"]
+    assert list(tmp_path.rglob("*.nbc"))
+
+
+def _twice(value: int) -> int:
+    return 2 * value
+
+
+def test_only_known_loops_are_compiled() -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "headrace.stages.library.warm", "gophers"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert "no loops are called gophers" in done.stderr
+
+
+@pytest.mark.slow
+def test_code_that_several_processes_compile_at_once_is_right(tmp_path: Path) -> None:
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    command = [sys.executable, "-P", "-m", "headrace.stages.library.warm"]
+    both = [subprocess.Popen([*command, *order], env=env) for order in (LOOPS, reversed(LOOPS))]
+    assert [process.wait(300) for process in both] == [0, 0]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-n0", "tests/stages/quality", "-m", "not slow"],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout
