@@ -71,7 +71,7 @@ def test_two_processes_begin_at_both_ends(ready: set[str], started: list[list[st
     assert started == [["repetition", "gopher", "fineweb"], ["fineweb", "gopher", "repetition"]]
 
 
-def test_what_is_compiled_and_how_far_it_is_is_said_as_it_changes(ready: set[str], started: list[list[str]]) -> None:
+def test_it_says_what_is_compiled_and_how_far_it_is(ready: set[str], started: list[list[str]]) -> None:
     with Compiling() as compiling:
         assert compiling.news() == []
         compiling.begin("gopher_quality c4_quality")
