@@ -23,14 +23,14 @@ from headrace.stages.text import is_kept, is_prepared
 from headrace.store.files import CACHE_ADVICE
 
 #: Loops by name, and by which words a pipeline file or a stage's target asks for them.
-LOOPS: Mapping[str, str] = {
-    "repetition": r"gopher_repetition|duplicate_lines|GopherRepetition",
-    "gopher": r"gopher_quality|GopherQuality",
-    "c4": r"c4_quality|C4Quality",
-    "fineweb": r"fineweb_quality|FinewebQuality",
-    "keys": r"\bdedup",
-    "index": r"\bdedup",
-    "decontamination": r"decontaminat",
+LOOPS: Mapping[str, re.Pattern[str]] = {
+    "repetition": re.compile(r"gopher_repetition|duplicate_lines|GopherRepetition"),
+    "gopher": re.compile(r"gopher_quality|GopherQuality"),
+    "c4": re.compile(r"c4_quality|C4Quality"),
+    "fineweb": re.compile(r"fineweb_quality|FinewebQuality"),
+    "keys": re.compile(r"\bdedup"),
+    "index": re.compile(r"\bdedup"),
+    "decontamination": re.compile(r"decontaminat"),
 }
 #: Processes that compile: with more of them most would wait for the words, which all filters count.
 PROCESSES_MAX = 2
@@ -58,7 +58,7 @@ class Compiling:
 
     def begin(self, text: str) -> None:
         """Compile what a pipeline file with this text needs, or what is named in it, unless that is done or begun."""
-        asked = [name for name, words in LOOPS.items() if name not in self._names and re.search(words, text)]
+        asked = [name for name, words in LOOPS.items() if name not in self._names and words.search(text)]
         missing = [name for name in asked if not is_prepared(name)]
         if not missing:
             return
