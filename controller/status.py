@@ -11,6 +11,7 @@ from headrace.controller.core.plan import NOTHING
 from headrace.controller.core.run import Run
 from headrace.controller.core.run.tasks import Deaths, Task, TaskState
 from headrace.controller.progress import RunProgress
+from headrace.pipeline import StageKind
 from headrace.protos import codec, control_pb2 as pb
 from headrace.store.ledger import balance_of
 
@@ -91,6 +92,7 @@ def _pipeline(run: Run, progress: RunProgress) -> pb.PipelineStatus:
         notes=run.listing.notes(),
         balance=codec.balance_to(balance_of(run.ledger)),
         held_by_dead=progress.held_by_dead(living),
+        sources=[stage.name for stage in run.pipeline.of_kind(StageKind.SOURCE)],
         deaths=_deaths(run.deaths),
     )
     for sink, counts in run.ledger.counts.items():

@@ -157,6 +157,27 @@ class Pipeline:
         """The names of the stages that read from `name`, in declared order."""
         return tuple(stage.name for stage in self.stages if name in stage.after)
 
+    def flows_to(self, name: str) -> tuple[str, ...]:
+        """The stages that records flow to from `name`. A stage that remembers is asked, and they flow past it."""
+        if self.stage(name).kind is StageKind.STATEFUL:
+            return ()
+        found: list[str] = []
+        for stage in self.downstream(name):
+            found += self.downstream(stage) if self.stage(stage).kind is StageKind.STATEFUL else (stage,)
+        return tuple(dict.fromkeys(found))
+
+    def flows_from(self, name: str) -> tuple[str, ...]:
+        """The stages that records flow from to `name`; of a stage that remembers, those that ask it."""
+        found: list[str] = []
+        for stage in map(self.stage, self.stage(name).after):
+            found += stage.after if stage.kind is StageKind.STATEFUL else (stage.name,)
+        return tuple(dict.fromkeys(found))
+
+    def asks(self, name: str) -> str:
+        """The stage that `name` asks what is a duplicate, before records flow on; "" for none."""
+        stateful = self.stateful
+        return stateful.name if stateful is not None and name in stateful.after else ""
+
     @property
     def stateful(self) -> Stage | None:
         """The stage that remembers, of which there is one at most; see `validate`."""

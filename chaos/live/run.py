@@ -330,11 +330,11 @@ def ways_of(pipeline: Pipeline, *, fuse: bool) -> dict[str, tuple[str, ...]]:
 
 def _upstream(pipeline: Pipeline, name: str) -> tuple[str, ...]:
     way = [name]
+    if pipeline.stage(name).kind is StageKind.STATEFUL:
+        return (name,)
     for known in way:
         way += [
-            stage.name
-            for stage in pipeline.stages
-            if known in pipeline.downstream(stage.name) and stage.name not in way
+            stage.name for stage in pipeline.stages if known in pipeline.flows_to(stage.name) and stage.name not in way
         ]
     return tuple(way)
 

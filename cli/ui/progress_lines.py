@@ -77,10 +77,8 @@ class Meter:
 
 
 def source_stages(status: pb.PipelineStatus) -> list[pb.StageProgress]:
-    """The stages of a status that read input: heads of tasks which no link feeds."""
-    fed = {link.receiver for link in status.links}
-    heads = {task.stages[0] for task in status.tasks if task.stages and task.task not in fed}
-    return [stage for stage in status.stages if stage.stage in heads]
+    """The stages of a status that read input."""
+    return [stage for stage in status.stages if stage.stage in status.sources]
 
 
 def input_bytes_read(status: pb.PipelineStatus) -> int:

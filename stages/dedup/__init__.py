@@ -11,8 +11,10 @@ if TYPE_CHECKING:
     from headrace.stages.dedup.core.scheme import (
         DEFAULTS as DEFAULTS,
         KEY_MAKER as KEY_MAKER,
+        KEYS as KEYS,
         PERMUTATIONS_MAX as PERMUTATIONS_MAX,
         RULE as RULE,
+        SKETCH as SKETCH,
         Scheme as Scheme,
         best_bands as best_bands,
         scheme_of as scheme_of,
@@ -31,6 +33,6 @@ if TYPE_CHECKING:
         find_offline as find_offline,
         load_keys as load_keys,
     )
-    from headrace.stages.dedup.stage import KEYS as KEYS, SKETCH as SKETCH, keys_of as keys_of, matches_of as matches_of
+    from headrace.stages.dedup.stage import keys_of as keys_of, matches_of as matches_of
 else:
     __getattr__ = door(__name__)

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from headrace.pipeline import PipelineError
 from headrace.stages.dedup.core import decider as core
-from headrace.stages.dedup.core.scheme import EQUAL, EQUAL_URL, EXACT_WORDS, SIMILAR, Scheme
+from headrace.stages.dedup.core.scheme import EQUAL, EQUAL_URL, EXACT_WORDS, KEYS, SIMILAR, SKETCH, Scheme
 from headrace.stages.dedup.core.urls import url_key
 from headrace.stages.dedup.index import KeySource
 from headrace.stages.dedup.kept import key_files
@@ -45,10 +45,6 @@ from headrace.store.shards import RecordName, read_keys, read_sketches
 
 logger = logging.getLogger("headrace.dedup")
 
-#: The hidden column of a record's keys: `Scheme.words` words of 64 bits, the lowest byte first.
-KEYS = "__keys"
-#: The hidden column of a record's sketch, where a judge compares records.
-SKETCH = "__sketch"
 #: The name of the counter of records that have no key.
 WITHOUT_URL = f"{WITHOUT}a URL"
 _SCORE = re.compile(f"{SIMILAR}: score ([01])\\.([0-9]{{3}}),")

@@ -95,6 +95,7 @@ if TYPE_CHECKING:
         rank as rank,
         read_samples as read_samples,
         sampled_of as sampled_of,
+        with_samples as with_samples,
     )
 else:
     __getattr__ = door(__name__)

@@ -33,8 +33,8 @@ class Place:
             PIPELINE.format(gate=str(self.gate), tokenizer=small_tokenizer(), folder=str(folder / "index"))
         )
 
-    def run(self, output: str) -> Marked:
-        parameters = ("-p", f"input={self.folder}/corpus/*.jsonl", "-p", f"output={output}")
+    def run(self, output: str, *options: str) -> Marked:
+        parameters = ("-p", f"input={self.folder}/corpus/*.jsonl", "-p", f"output={output}", *options)
         return Marked(headrace("run", "small.py", *parameters, "--record-seconds", "600", "--json"), self.folder)
 
     @contextmanager
@@ -96,15 +96,20 @@ LOST = "the dedup index begins anew"
 
 
 @pytest.mark.parametrize(
-    ("stages", "reasons"),
-    [(("dedup",), [BEGUN, LOST]), (("read", "curse"), [BEGUN])],
-    ids=["index", "source and sink"],
+    ("stages", "reasons", "options"),
+    [
+        (("dedup",), [BEGUN, LOST], ()),
+        (("read",), [BEGUN], ()),
+        (("read", "dedup"), [BEGUN, LOST], ()),
+        (("read", "dedup-keys", "curse"), [BEGUN], ("--no-fuse",)),
+    ],
+    ids=["index", "asker", "index and asker", "source, asker and sink"],
 )
 def test_tasks_killed_in_a_run_with_dedup_leave_one_of_each_text(
-    place: Place, stages: tuple[str, ...], reasons: list[str]
+    place: Place, stages: tuple[str, ...], reasons: list[str], options: tuple[str, ...]
 ) -> None:
-    output = f"killed-{stages[0]}"
-    run = place.run(output)
+    output = "killed-" + "-".join(stages)
+    run = place.run(output, *options)
     with place.held_up(run, output) as process:
         for stage in stages:
             os.kill(victim(run, stage), signal.SIGKILL)

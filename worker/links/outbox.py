@@ -75,10 +75,14 @@ class Outbox(Generic[F]):
         for links in self._links.values():
             links.pop(link, None)
 
-    def put(self, frame: F) -> None:
-        """Queue a frame for every downstream stage, and send what can be sent."""
-        self._waiting.extend((stage, frame) for stage in self._links)
+    def put(self, frame: F, stages: tuple[str, ...] | None = None) -> None:
+        """Queue a frame for every downstream stage, or for these, and send what can be sent."""
+        self._waiting.extend((stage, frame) for stage in (self._links if stages is None else stages))
         self.flush()
+
+    def clear(self) -> None:
+        """Let go of what waits."""
+        self._waiting.clear()
 
     def mark(self, frame: F, sweep: int) -> bool:
         """Send a marker on every link; False if one had no room: then call again with the same marker."""

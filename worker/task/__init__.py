@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     # `sink` and `task` are modules of this room.
     from headrace.worker.task.core import held as held, messages as messages, sink as sink_core, task as task_core  # noqa: F401
+    from headrace.worker.task.core.asked import AskedBatches as AskedBatches
     from headrace.worker.task.core.held import Duplicates as Duplicates, HeldBatches as HeldBatches
     from headrace.worker.task.core.ranges import Columns as Columns, Ordinals as Ordinals, Ranges as Ranges
     from headrace.worker.task.core.sink import (
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         Dedup as Dedup,
         TaskCore as TaskCore,
         TaskState as TaskState,
+        epoch_fault as epoch_fault,
     )
     from headrace.worker.task.dependencies import (
         DuplicateDependencies as DuplicateDependencies,

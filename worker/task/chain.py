@@ -79,6 +79,8 @@ class Chain:
         self.transforms: list[tuple[str, Transform]] = []
         #: The transform that remembers, if it is one of these.
         self.dedup: StatefulTransform | None = None
+        #: The stage that another task has and this one asks, if any; and behind how many of the transforms.
+        self.asks, self._asked_at = "", 0
         self.statistics = {name: StageStatistics() for name in names}
         self.facts: dict[str, str] = {}
         for name in names:
@@ -92,17 +94,24 @@ class Chain:
                 self.transforms.append((name, built))
             if stage.kind is StageKind.STATEFUL:
                 self.dedup = built
+            if not alone and (asked := pipeline.asks(name)) and asked not in names:
+                self.asks, self._asked_at = asked, len(self.transforms)
             self.facts.update(built.facts())
-        self.downstream = pipeline.downstream(names[-1])
+        #: Whether its transform that remembers decides for other tasks, and whether it is asked for one record alone.
+        self.decides, self.asks_alone = self.dedup is not None and not alone, self.dedup is not None and alone
+        self.downstream = pipeline.flows_to(names[-1])
+        #: Stages that follow the one that asks, and are not past the decider.
+        self.direct = tuple(stage for stage in self.downstream if self.asks and stage in pipeline.downstream(names[-1]))
         takers: list[Transform | Sink] = [transform for _, transform in self.transforms]
         takers += [self.sink] if self.sink is not None else []
         #: Whether batches may lie in memory that is only lent to it (`headrace.stages.runtime.contract`).
-        self.borrows = all(stage.borrows for stage in takers)
+        self.borrows = not self.asks and all(stage.borrows for stage in takers)
         #: Whether all of its stages take merged batches.
         self._merges = (
             self.source is not None
             and self.sink is not None
             and not alone
+            and not self.asks
             and all(stage.merges for stage in (self.source, *takers))
         )
         #: The most that a merged batch holds; 0 where there is none.
@@ -165,8 +174,12 @@ class Chain:
             del item  # before the next one is made
 
     def process(self, batch: Batch) -> Batch:
-        """The batch behind the last transform."""
-        return self._through(self.transforms, batch)
+        """The batch behind the last transform, or where it is to be asked for."""
+        return self._through(self.transforms[: self._asked_at] if self.asks else self.transforms, batch)
+
+    def past_decider(self, batch: Batch) -> Batch:
+        """The batch less its duplicates behind the last transform."""
+        return self._through(self.transforms[self._asked_at :], batch)
 
     def before_dedup(self, batch: Batch) -> Batch:
         """In the solitary task: the batch as it comes to the dedup stage, which another task is asked for."""

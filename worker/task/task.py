@@ -16,7 +16,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, assert_never, cast
+from typing import TYPE_CHECKING, assert_never
 
 import setproctitle
 
@@ -26,14 +26,14 @@ from headrace.protos import codec, control_pb2 as pb
 from headrace.stages.runtime import ENVIRONMENT_OF, Batch, InputError, StageContractError, giving_back, unlike
 from headrace.store import StoreError, StoreRefused, open_store
 from headrace.store.ledger import Fragment
-from headrace.transport import LinkEnd, Receiver, Sender, TransportError
+from headrace.transport import LinkEnd, TransportError
 from headrace.transport.core import Frame, FrameKind
-from headrace.worker.links import DESCRIPTORS, Attached, Inbox, Outbox, attach
 from headrace.worker.task.chain import Chain, StageStatistics, Watch
 from headrace.worker.task.channel import Channel, ChannelClosed
-from headrace.worker.task.codec import batch_to_frame, frame_to_batch, sweep_frame
+from headrace.worker.task.codec import frame_to_batch
+from headrace.worker.task.consultation import answer_from, none_let_through, without_duplicates
 from headrace.worker.task.core import messages
-from headrace.worker.task.core.task import Dedup, TaskCore, TaskState
+from headrace.worker.task.core.task import Dedup, TaskCore, TaskState, epoch_fault
 from headrace.worker.task.coverage import ConservationError
 from headrace.worker.task.dependencies import (
     DuplicateDependencies,
@@ -48,6 +48,7 @@ from headrace.worker.task.in_flight import InFlightPage
 from headrace.worker.task.merge import ranges_of
 from headrace.worker.task.sink import TaskSink, log_proposal, policy_of
 from headrace.worker.task.source import TaskSource
+from headrace.worker.task.task_links import TaskLinks
 
 if TYPE_CHECKING:
     from headrace.worker.links import Remote
@@ -84,14 +85,13 @@ class Task:
         if unlike_here := unlike(pipeline.environment):
             self._chain.facts[f"{ENVIRONMENT_OF}{self._task}"] = "; ".join(unlike_here)
         self._remote = _remote(order)
-        #: Links between workers, and which making of each this task has an end of.
-        self._generations: dict[str, int] = {}
-        self._inbox = Inbox[Frame](self._input_closed, self._cut)
-        self._outbox = Outbox[Frame](self._chain.downstream, self._cut)
-        #: The frame that has arrived.
+        self._links = TaskLinks(
+            self._chain, self._epoch, channel, self._remote, self._do, lambda lost: self._say(lost=lost)
+        )
+        #: The frame that has arrived, and on which link.
         self._frame: Frame | None = None
+        self._came_on = ""
         self._listing: Iterator[Fragment | None] = iter(())
-        self._links: dict[str, Attached] = {}
         self._progress_at = 0.0
         self._has_read = False
         self._sink: TaskSink | None = None
@@ -109,14 +109,12 @@ class Task:
                 key_writer=KeyWriter.of(pipeline, self._chain.sink_name),
             )
         begin_dedup(self._chain.dedup, pipeline, order)
-        dedup = _dedup_of(order) if self._chain.dedup is not None else Dedup.NONE
-        self._asks = dedup is Dedup.ASKS
         self._core = TaskCore[Batch, pb.Decision](
             order.epoch,
             reads=self._chain.source is not None,
             sink=self._sink.core if self._sink is not None else None,
             outputs=bool(self._chain.downstream),
-            dedup=dedup,
+            dedup=_dedup_of(order, self._chain),
         )
         self._source = TaskSource(self._chain, self._core.reading)
 
@@ -128,11 +126,12 @@ class Task:
         self._say(ready=pb.TaskReady(facts=self._chain.facts, addresses=addresses))
         while self._state() is not TaskState.STOPPED:
             self._take_commands()
-            moved = self._do(messages.Turned(unsent=not self._outbox.empty))
+            moved = self._take_answers()
+            moved = self._do(messages.Turned(unsent=self._links.unsent)) or moved
             self._finish_up()
             if not moved:
                 self._sleep()
-        self._outbox.finish()
+        self._links.finish()
         if self._remote is not None:
             self._remote.close()
         return STOPPED
@@ -140,7 +139,7 @@ class Task:
     # -- one turn of the loop --
 
     def _state(self) -> TaskState:
-        return self._core.state(time.monotonic(), unsent=not self._outbox.empty)
+        return self._core.state(time.monotonic(), unsent=self._links.unsent)
 
     def _do(self, event: messages.Event) -> bool:
         """Give the core an event and carry out what follows; whether anything moved."""
@@ -152,16 +151,15 @@ class Task:
     def _carry_out(self, command: messages.Command) -> bool:
         match command:
             case messages.ReceiveFrame():
-                return self._inbox.receive(self._received)
+                return self._links.inbox.receive(self._received)
             case messages.ReadNext():
                 self._read()
             case messages.ListPage():
                 self._list(command.listing)
             case messages.SendUnsent():
-                return self._outbox.flush()
+                return self._links.flush()
             case messages.SendMarkers():
-                marker = sweep_frame(command.sweep, self._epoch)
-                return self._outbox.mark(marker, command.sweep) and self._do(messages.MarkersSent(command.sweep))
+                return self._links.mark(command.sweep) and self._do(messages.MarkersSent(command.sweep))
             case messages.DropInput():
                 self._source.halt()
                 return False
@@ -187,16 +185,41 @@ class Task:
             case messages.RunStages():
                 batch = command.batch
                 giving_back.meets(batch.rows.nbytes, time.monotonic())
-                batch = self._chain.before_dedup(batch) if self._asks else self._chain.process(batch)
+                batch = self._chain.before_dedup(batch) if self._chain.asks_alone else self._chain.process(batch)
                 self._do(messages.BatchProcessed(batch, kept=batch.rows.num_rows > 0))
             case messages.ResumeStages():
-                self._do(messages.BatchDecided(self._chain.from_dedup(command.batch, match_of(command.decision))))
+                self._do(messages.BatchDecided(self._resumed(command.batch, command.decision)))
+            case messages.AskDecider():
+                self._links.ask(command)
+            case messages.LetThroughNone():
+                self._links.answer(self._came_on, none_let_through(command.batch))
             case messages.HoldBatch():
                 self._hold(command.batch)
             case messages.SendBatch():
-                self._outbox.put(batch_to_frame(command.batch, self._epoch))
+                if self._chain.decides:
+                    self._links.answer(self._came_on, command.batch)
+                else:
+                    self._links.send(command.batch, decided=command.decided)
             case _:
                 assert_never(command)
+
+    def _resumed(self, batch: Batch, decision: Batch | pb.Decision) -> Batch:
+        if isinstance(decision, Batch):
+            return self._chain.past_decider(without_duplicates(batch, decision))
+        return self._chain.from_dedup(batch, match_of(decision))
+
+    def _take_answers(self) -> bool:
+        """Take what the decider has answered, or send what this one has, whatever the task is at: neither waits."""
+        moved = self._links.flush_answers()
+        if self._links.questions is not None:
+            while self._links.questions.receive(self._answered):
+                moved = True
+        return moved
+
+    def _answered(self, link: str, frame: Frame) -> None:
+        if fault := epoch_fault(link, frame.epoch, self._epoch):
+            raise TransportError(fault)
+        self._do(messages.AnswerArrived(*answer_from(frame)))
 
     def _swept(self, command: messages.AnswerSweep) -> None:
         self._report(time.monotonic())
@@ -243,7 +266,7 @@ class Task:
             self._send(reads=reads)
 
     def _received(self, link: str, frame: Frame) -> None:
-        self._frame = frame
+        self._frame, self._came_on = frame, link
         sweep = frame.first if frame.kind is FrameKind.SWEEP else None
         self._do(messages.FrameArrived(link, frame.epoch, sweep))
         self._frame = None
@@ -283,11 +306,8 @@ class Task:
             deadline = min(deadline, wake_at)
         poll = select.poll()
         poll.register(self._channel.fileno(), select.POLLIN | (select.POLLOUT if self._channel.wants_to_write else 0))
-        ends: list[LinkEnd] = []
-        if state in (TaskState.SENDING, TaskState.SWEEPING):
-            ends += cast("list[LinkEnd]", self._outbox.awaited())
-        elif state is not TaskState.FULL:
-            ends += cast("list[LinkEnd]", self._inbox.receivers())
+        busy = (TaskState.SENDING, TaskState.SWEEPING, TaskState.FULL, TaskState.WAITING)
+        ends = self._links.awaited(marks=state is TaskState.SWEEPING, receives=state not in busy)
         if self._sink is not None:
             poll.register(self._sink.wake_fd, select.POLLIN)
         armed: list[LinkEnd] = []
@@ -339,9 +359,9 @@ class Task:
                 if self._remote is not None:
                     self._remote.expel(message.expelled)
             case "open":
-                self._open_link(message.open)
+                self._links.open(message.open)
             case "close":
-                self._close_link(message.close.link)
+                self._links.close(message.close.link)
             case "stop":
                 logger.info("ends: %s", message.stop.reason)
                 self._do(messages.StopAsked())
@@ -357,48 +377,6 @@ class Task:
         elif self._chain.dedup is not None:
             self._chain.dedup.release(names_from(message.release))
 
-    def _input_closed(self, link: str) -> None:
-        self._do(messages.LinkClosed(link))
-
-    def _open_link(self, message: pb.OpenLink) -> None:
-        name = message.link.link
-        if message.transport == "quic":
-            self._close_link(name)
-            if self._remote is None:
-                raise TransportError(f"link {name}: this task was started without a certificate, and cannot be reached")
-            attached = Attached(self._remote.attach(message))
-        else:
-            descriptors = [self._channel.descriptors.popleft() for _ in range(DESCRIPTORS[message.transport])]
-            attached = attach(message, tuple(descriptors))
-            self._close_link(name)
-        self._links[name], end = attached, attached.end
-        if message.far or message.transport == "quic":
-            self._generations[name] = message.link.generation
-        logger.info("%s link %s of %s", "sends on" if message.link.sends else "receives on", name, message.transport)
-        if message.link.sends:
-            self._outbox.open(message.link.stage, name, cast("Sender", end))
-        else:
-            self._inbox.open(name, cast("Receiver", end))
-            self._do(messages.LinkOpened(name))
-
-    def _close_link(self, name: str) -> None:
-        if name in self._links:
-            self._outbox.close(name)
-            self._inbox.close(name)
-            self._generations.pop(name, None)
-            self._links.pop(name).detach()
-            if self._remote is not None:
-                self._remote.detach(name)
-
-    def _cut(self, name: str, reason: str) -> None:
-        """A link between workers is cut while both tasks live: the controller has it made again."""
-        generation = self._generations.get(name)
-        if generation is not None:
-            unreachable = self._remote is not None and self._remote.unreachable(name)
-            self._close_link(name)
-            logger.warning("link %s is cut: %s", name, reason)
-            self._say(lost=pb.LinkLost(link=name, generation=generation, reason=reason, unreachable=unreachable))
-
     def _report(self, now: float, in_hand: int = 0) -> None:
         """Report progress; `in_hand` are records that were read and that the sink is yet to hold."""
         self._progress_at = now + PROGRESS_S
@@ -411,18 +389,7 @@ class Task:
         progress.held_records = records + in_hand if self._sink else 0
         progress.pending_fragments = self._core.reading.fragments
         progress.trouble = self._sink.trouble if self._sink else ""
-        for name, attached in self._links.items():
-            seen = attached.end.statistics()
-            progress.links.append(
-                pb.LinkProgress(
-                    link=name,
-                    frames=seen.frames,
-                    bytes=seen.frame_bytes,
-                    in_flight_bytes=seen.in_flight_bytes,
-                    blocked=seen.blocked,
-                    via=self._remote.via(name) if self._remote is not None else "",
-                )
-            )
+        progress.links.extend(self._links.progress())
         self._say(progress=progress)
 
     def _say(self, **event: object) -> None:
@@ -445,9 +412,13 @@ def _remote(order: pb.StartTask) -> Remote | None:
     return Remote(order.network)
 
 
-def _dedup_of(order: pb.StartTask) -> Dedup:
-    if order.alone:
+def _dedup_of(order: pb.StartTask, chain: Chain) -> Dedup:
+    if chain.asks:
         return Dedup.ASKS
+    if chain.dedup is None:
+        return Dedup.NONE
+    if order.alone:
+        return Dedup.ASKS_ALONE
     return Dedup.FENCED if order.fenced else Dedup.DECIDES
 
 

@@ -226,7 +226,7 @@ def places_in(shape: Cluster, pipeline: Pipeline) -> dict[str, str]:
     workers = shape.worker_names
     found: dict[str, str] = {}
     for stage in chain_order(pipeline.stages):
-        before = workers.index(found[stage.after[0]]) if stage.after else -1
+        before = workers.index(found[flows[0]]) if (flows := pipeline.flows_from(stage.name)) else -1
         found[stage.name] = workers[(before + 1) % len(workers)]
     return found
 
@@ -240,7 +240,7 @@ def layout_options(shape: Cluster, pipeline: Pipeline, *, fuse: bool) -> list[st
     places = places_of(pipeline, asked)
     options = [part for stage, place in asked.items() for part in ("--place", f"{stage}={place}")]
     for stage in pipeline.stages:
-        apart = any(places[before] != places[stage.name] for before in stage.after)
+        apart = any(places[before] != places[stage.name] for before in pipeline.flows_from(stage.name))
         if stage.after and (apart or not fuse):
             options += ["--transport", f"{stage.name}={QUIC}"]
     return options

@@ -83,7 +83,7 @@ class Wires:
                 # Whoever is told first of another making, an end of the one before finds that nobody is there.
                 self._lose(wire, "another making takes its place")
             window = self._window_bytes
-            link = SimulatedLink(self._world, command.link, None, None, command.receiver_stage, window)
+            link = SimulatedLink(self._world, command, None, None, window)
             wire = self._wires[key] = _Wire(command, {}, link)
             link.strayed = self.strayed
             link.cut = functools.partial(self._lose, wire)

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from headrace.chaos.sim.world import Name, ViolationError, World
+from headrace.controller.core.messages import MakeLink
 from headrace.transport import CreditError, LinkAborted, TransportError
 from headrace.transport.core import (
     FRAGMENT_BYTES,
@@ -35,7 +36,7 @@ MARKER_BYTES = 8
 class SimulatedFrame(NamedTuple):
     """A batch on its way (`sweep` -1), or marker `sweep` of a sweep. `kept` has one bit a record,
     `quarantined` one for each that killed its task; `duplicates` are ordinals and what each is a duplicate of.
-    `read_from` is the writing of the object whose bytes they are.
+    `read_from` is the writing of the object whose bytes they are. `number` is that of a question and of its answer.
     """
 
     epoch: int
@@ -48,6 +49,7 @@ class SimulatedFrame(NamedTuple):
     quarantined: int = 0
     duplicates: tuple[tuple[int, Name], ...] = ()
     read_from: int = 0
+    number: int = 0
 
 
 class LinkedTask(Protocol):
@@ -95,14 +97,13 @@ class SimulatedLink:
     def __init__(
         self,
         world: World,
-        name: str,
+        made: MakeLink,
         sender: LinkedTask | None,
         receiver: LinkedTask | None,
-        stage: str,
         window_bytes: int,
     ) -> None:
         self._world = world
-        self.name, self.sender, self.receiver, self.stage = name, sender, receiver, stage
+        self.made, self.name, self.sender, self.receiver = made, made.link, sender, receiver
         self.credit = CreditSender(window_bytes)
         self._window = CreditReceiver(window_bytes)
         self.open = True

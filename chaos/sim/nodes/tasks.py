@@ -27,7 +27,7 @@ from headrace.pipeline import Pipeline
 from headrace.stages.runtime import FragmentChanged
 from headrace.store.ledger import UNKNOWN, Fragment, Gap, Range
 from headrace.worker.links import Inbox, Outbox
-from headrace.worker.task import Dedup, ReadQueue, TaskCore, TaskState, messages, sink_core
+from headrace.worker.task import Dedup, ReadQueue, TaskCore, TaskState, epoch_fault, messages, sink_core
 
 #: Seconds that a source takes for a batch, and any stage for a step.
 READ_S, STEP_S = (0.05, 0.4), (0.001, 0.05)
@@ -39,10 +39,10 @@ _downstream: dict[tuple[str, str], tuple[str, ...]] = {}
 
 
 def _following(order: core.StartTask) -> tuple[str, ...]:
-    """The stages behind a task's last one; a pipeline's version is the hash of what says so."""
+    """The stages that records flow to from a task; a pipeline's version is the hash of what says so."""
     key = order.version, order.stages[-1]
     if key not in _downstream:
-        _downstream[key] = Pipeline.from_dict(order.pipeline).downstream(order.stages[-1])
+        _downstream[key] = Pipeline.from_dict(order.pipeline).flows_to(order.stages[-1])
     return _downstream[key]
 
 
@@ -143,18 +143,24 @@ class SimulatedTask:
             self.decider = SimulatedDecider(self, self._corpus.texts, self._corpus.sinks[0], fenced=order.fenced)
         self._inbox = Inbox[SimulatedFrame](self._input_closed, _cut)
         self._outbox = Outbox[SimulatedFrame](_following(order), _cut)
+        asks = FILTER in order.stages and self._corpus.texts is not None and not order.alone
+        self._questions = Outbox[SimulatedFrame]((DEDUP,), _cut) if asks else None
+        self._answers = Inbox[SimulatedFrame](lambda _link: None, _cut)
+        #: In a task that decides: the link on which each asker is answered, and what waits for it.
+        self._askers: dict[str, tuple[SimulatedLink, deque[SimulatedFrame]]] = {}
         self.core = TaskCore[SimulatedFrame, dedup.Decision](
             order.epoch,
             reads=SOURCE in order.stages,
             sink=self.sink.core if self.sink is not None else None,
             outputs=bool(_following(order)),
-            dedup=_dedup_of(order),
+            dedup=Dedup.ASKS if asks else _dedup_of(order),
         )
         self._source = SimulatedSource(self, self.core.reading)
         self._worker = worker
         self._links: dict[str, SimulatedLink] = {}
-        #: The frame that has arrived.
+        #: The frame that has arrived, and on which link.
         self._frame: SimulatedFrame | None = None
+        self._came_on = ""
         #: In the solitary task: the records that are condemned, by stage, and fragments whose sink died.
         self._sentences: set[tuple[bytes, int, str]] = set()
         self._trials: set[bytes] = set()
@@ -242,10 +248,13 @@ class SimulatedTask:
         self._awake = False
         if not self.alive:
             return
-        unsent = not self._outbox.empty
+        moved = self._consult()
+        unsent = not self._outbox.empty or (self._questions is not None and not self._questions.empty)
+        if not self.alive:
+            return
         if self.core.state(self._now(), unsent=unsent) is TaskState.STOPPED:
             self.die(0, "was told to stop")
-        elif self.do(messages.Turned(unsent)):
+        elif self.do(messages.Turned(unsent)) or moved:
             self.wake()
         self._set_timer()
 
@@ -311,17 +320,31 @@ class SimulatedTask:
         if link.name in self._links:
             self._close(self._links[link.name])
         self._links[link.name] = link
-        if link.sender is self:
-            self._outbox.open(link.stage, link.name, link)
-        else:
+        if self._questions is not None and DEDUP in (link.made.sender_stage, link.made.receiver_stage):
+            if link.sender is self:
+                self._questions.clear()
+                self._questions.open(DEDUP, link.name, link)
+            else:
+                self._answers.open(link.name, link)
+            self.do(messages.DeciderJoined())
+        elif link.sender is not self:
             self._inbox.open(link.name, link)
-            self.do(messages.LinkOpened(link.name))
+            if self.decider is None:
+                self.do(messages.LinkOpened(link.name))
+        elif self.decider is not None:
+            self._askers[link.made.receiver] = link, deque()
+        else:
+            self._outbox.open(link.made.receiver_stage, link.name, link)
 
     def _close(self, link: SimulatedLink) -> None:
         if self._links.get(link.name) is link:
             del self._links[link.name]
             self._outbox.close(link.name)
             self._inbox.close(link.name)
+            self._answers.close(link.name)
+            if self._questions is not None:
+                self._questions.close(link.name)
+            self._askers = {name: pair for name, pair in self._askers.items() if pair[0] is not link}
 
     def _input_closed(self, link: str) -> None:
         self.do(messages.LinkClosed(link))
@@ -347,7 +370,8 @@ class SimulatedTask:
             case messages.ListPage():
                 self._source.page(command.listing)
             case messages.SendUnsent():
-                return self._outbox.flush()
+                asked = self._questions is not None and self._questions.flush()
+                return self._outbox.flush() or asked
             case messages.SendMarkers():
                 marker = SimulatedFrame(self.epoch, MARKER_BYTES, sweep=command.sweep)
                 return self._outbox.mark(marker, command.sweep) and self.do(messages.MarkersSent(command.sweep))
@@ -379,19 +403,48 @@ class SimulatedTask:
             case messages.RunStages():
                 self._run_stages(command.batch)
             case messages.ResumeStages():
-                frame, target = command.batch, command.decision.duplicate_of
-                if target is not None:
-                    frame = frame._replace(kept=0, duplicates=((frame.first, target),))
-                self.do(messages.BatchDecided(frame))
+                self.do(messages.BatchDecided(_resumed(command.batch, command.decision)))
+            case messages.AskDecider():
+                assert self._questions is not None
+                self._questions.put(command.batch._replace(number=command.number, quarantined=0))
+            case messages.LetThroughNone():
+                self._answer(command.batch._replace(records=0))
             case messages.HoldBatch():
                 self._hold(command.batch)
             case messages.SendBatch():
-                self._outbox.put(command.batch)
+                if self.decider is not None:
+                    self._answer(command.batch)
+                else:
+                    self._outbox.put(command.batch)
             case _:
                 assert_never(command)
 
+    def _consult(self) -> bool:
+        """Take every answer that is there, or send those that wait; whether anything moved."""
+        moved = False
+        while self.alive and self._answers.receive(self._answered):
+            moved = True
+        for link, waiting in self._askers.values():
+            while waiting and link.open and link.try_send(waiting[0]):
+                waiting.popleft()
+                moved = True
+        return moved
+
+    def _answered(self, link: str, frame: SimulatedFrame) -> None:
+        if fault := epoch_fault(link, frame.epoch, self.epoch):
+            self.cluster.checker.frame_refused(self.label)
+            self.die(1, fault)
+            return
+        self.do(messages.AnswerArrived(frame.number, frame if frame.records else None))
+
+    def _answer(self, frame: SimulatedFrame) -> None:
+        asker = self._links[self._came_on].made.sender if self._came_on in self._links else ""
+        if asker in self._askers:
+            self._askers[asker][1].append(frame)
+            self.wake()
+
     def _received(self, link: str, frame: SimulatedFrame) -> None:
-        self._frame = frame
+        self._frame, self._came_on = frame, link
         event = messages.FrameArrived(link, frame.epoch, frame.sweep if frame.sweep >= 0 else None)
         self.do(event)
         if self.alive:
@@ -422,8 +475,20 @@ def _dedup_of(order: core.StartTask) -> Dedup:
     if DEDUP not in order.stages:
         return Dedup.NONE
     if order.alone:
-        return Dedup.ASKS
+        return Dedup.ASKS_ALONE
     return Dedup.FENCED if order.fenced else Dedup.DECIDES
+
+
+def _resumed(frame: SimulatedFrame, answer: SimulatedFrame | dedup.Decision) -> SimulatedFrame:
+    """The batch less its duplicates."""
+    if isinstance(answer, SimulatedFrame):
+        if (answer.fragment, answer.first, answer.records) != (frame.fragment, frame.first, frame.records):
+            raise ViolationError(11, f"the answer to a question about {frame} is of {answer}")
+        lost = sum(1 << row - frame.first for row, _ in answer.duplicates)
+        return frame._replace(kept=frame.kept & ~lost, duplicates=answer.duplicates)
+    if answer.duplicate_of is not None:
+        return frame._replace(kept=0, duplicates=((frame.first, answer.duplicate_of),))
+    return frame
 
 
 def _cut(_link: str, _reason: str) -> None:

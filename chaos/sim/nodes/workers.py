@@ -260,7 +260,7 @@ class SimulatedWorker:
         ends = (command.sender, command.sender_attempt), (command.receiver, command.receiver_attempt)
         self._live.linked(command.link, *ends, command.generation)
         window = self.cluster.window_bytes
-        link = SimulatedLink(self.cluster.world, command.link, sender, receiver, command.receiver_stage, window)
+        link = SimulatedLink(self.cluster.world, command, sender, receiver, window)
         self._links[command.link] = link
         receiver.deliver(("open", link))
         sender.deliver(("open", link))

@@ -4,7 +4,7 @@ Where two groups of tasks stand in columns, each task feeds every task of the ne
 do not, links join workers; each task of the one group feeds each of the other, as long as these are few. Beyond
 LINKS_A_TASK_MAX a task feeds a window of them only, moved along so that every task of either side has a link, and near
 ones come first: both sides stand in the order of zone, rack and worker. So the links grow with the tasks, and not with
-their square.
+their square. A task that asks a decider has two links with it: one for questions, one for answers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def edges(
         groups[task.stages].append(task)
     links: list[LinkPlan] = []
     for chain in chains:
-        for stage in pipeline.downstream(chain[-1]):
+        for stage in pipeline.flows_to(chain[-1]):
             receiver = head[stage]
             if columns[chain] == columns[receiver]:
                 pairs = _within(groups[chain], groups[receiver])
@@ -45,6 +45,13 @@ def edges(
                 pairs = _across(groups[chain], groups[receiver], workers)
             wish = forced.get(stage, "")
             links += [_link(pipeline.name, a, b, (chain[-1], stage), workers, wish) for a, b in pairs]
+        for stage in chain:
+            if asked := pipeline.asks(stage):
+                # All of them: there is one task that decides, and each that asks has its answer from it.
+                pairs = [(asker, decider) for asker in groups[chain] for decider in groups[head[asked]]]
+                wish = forced.get(asked, "")
+                links += [_link(pipeline.name, a, b, (stage, asked), workers, wish) for a, b in pairs]
+                links += [_link(pipeline.name, b, a, (asked, stage), workers, wish) for a, b in pairs]
     return links
 
 

@@ -53,7 +53,7 @@ def places_of(pipeline: Pipeline, asked: Mapping[str, str]) -> dict[str, str]:
     _known_stages(pipeline, asked, "place")
     places: dict[str, str] = {}
     for stage in chain_order(pipeline.stages):
-        inherited = places[stage.after[0]] if len(stage.after) == 1 else ""
+        inherited = places[before[0]] if len(before := pipeline.flows_from(stage.name)) == 1 else ""
         places[stage.name] = asked.get(stage.name, stage.on) or inherited
     return places
 

@@ -129,7 +129,7 @@ def _ordered(
 ) -> list[WorkerFacts]:
     """The workers of a place, the best first."""
     near = [stage.near for chain in together for stage in map(pipeline.stage, chain) if stage.near]
-    feeding = {name for chain in together for name in pipeline.stage(chain[0]).after}
+    feeding = {name for chain in together for name in pipeline.flows_from(chain[0])}
     upstream = [worker for chain, share in placed.shares.items() if feeding & {*chain} for worker, _ in share]
     hosts = {worker.host for worker in upstream if worker.host}
     kin = {kind: {label for worker in upstream for label in worker.of(kind)} for kind in ("rack", "zone")}

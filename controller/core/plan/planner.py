@@ -18,7 +18,7 @@ from headrace.controller.core.plan.links import edges, rejoined
 from headrace.controller.core.plan.locality import INLINE, WorkerFacts, check_forced, places_of
 from headrace.controller.core.plan.placement import NOTHING, Need, Stock, need_of, place, total
 from headrace.controller.core.plan.plans import Plan, TaskPlan
-from headrace.pipeline import Pipeline, PipelineError, chain_order
+from headrace.pipeline import Pipeline, PipelineError, StageKind, chain_order
 
 #: Tasks that one worker may be given for one pipeline.
 TASKS_A_WORKER_MAX = 512
@@ -36,7 +36,8 @@ def groups(
 ) -> list[tuple[str, ...]]:
     """The stages in chains that run in one task each, in graph order. `places` are those of all stages.
 
-    `counts` are the tasks of stages, before what the pipeline says. A stage for whose link `transports` has anything
+    A stage that remembers has a task of its own: the tasks before it ask it, and records flow past it. `counts` are the
+    tasks of stages, before what the pipeline says. A stage for whose link `transports` has anything
     but inline is not fused to the one before: it is to have that link.
     """
     places, counts, transports = places or {}, counts or {}, transports or {}
@@ -47,13 +48,14 @@ def groups(
     chains: list[list[str]] = []
     tail: dict[str, list[str]] = {}
     for stage in chain_order(pipeline.stages):
-        upstream = stage.after[0] if len(stage.after) == 1 else None
+        before = pipeline.flows_from(stage.name)
+        upstream = before[0] if len(before) == 1 and stage.kind is not StageKind.STATEFUL else None
         joined = (
             fuse
             and upstream is not None
             and upstream in tail
             and tail[upstream][-1] == upstream
-            and len(pipeline.downstream(upstream)) == 1
+            and pipeline.flows_to(upstream) == (stage.name,)
             and wanted(upstream) == wanted(stage.name)
             and places.get(upstream) == places.get(stage.name)
             and transports.get(stage.name, INLINE) == INLINE

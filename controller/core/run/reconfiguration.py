@@ -158,7 +158,7 @@ class Reconfiguration:
                     )
 
     def _whole_chains(self, tasks: RunTasks | None, change: Change) -> Change:
-        """Stages that are fused are scaled together, but for one that decides: it is fused no more."""
+        """Stages that are fused are scaled together; one that decides stays alone."""
         if not change.replicas:
             return change
         decides = self._pipeline.stateful.name if self._pipeline.stateful is not None else ""
@@ -177,5 +177,5 @@ class Reconfiguration:
                 )
             planned = tasks.plan.tasks if tasks else ()
             chain = next((task.stages for task in planned if not task.alone and stage in task.stages), (stage,))
-            counts |= dict.fromkeys((name for name in chain if name != decides), count)
+            counts |= dict.fromkeys(chain, count)
         return replace(change, replicas=counts)

@@ -30,6 +30,10 @@ RULE = 1
 DEFAULTS = {True: (3, 20, 4), False: (5, 14, 8)}
 #: 64-bit words of the key of the whole text.
 EXACT_WORDS = 2
+#: The hidden column of keys: `Scheme.words` words of 64 bits a record, the lowest byte first.
+KEYS = "__keys"
+#: The hidden column of sketches, where a judge compares records.
+SKETCH = "__sketch"
 #: MinHash values that a scheme may have.
 PERMUTATIONS_MAX = 1024
 _STEPS = 200

@@ -104,7 +104,10 @@ CAUGHT_BY = {
     "manifest-not-fenced": {23},
     # In the core of a task.
     "full-sink-fed": {16},
-    "solitary-does-not-ask": {11},
+    "nobody-asks": {11},
+    "question-asked-once": {18},
+    "fenced-answer-lets-through": {11},
+    "answer-without-number": {11},
     "fenced-decider-fed": {11},
     "listing-ends-with-a-page": {18},
     "held-batch-taken-again": {0},
@@ -114,14 +117,17 @@ CAUGHT_BY = {
 
 #: A seed that finds a mutant which few seeds find. It is tried before the others, so that those cost nothing.
 FOUND_AT = {
+    "answer-without-number": 54,
     "changed-object-read-on": 16,
     "checksum-not-looked-at": 17,
     "content-not-compared": 57,
+    "fenced-answer-lets-through": 28,
     "fenced-decider-fed": 28,
     "held-batch-taken-again": 18,
     "led-truncated": 45,
-    "not-asked-after-overlap": 31,
-    "queued-taken-for-kept": 31,
+    "not-asked-after-overlap": 41,
+    "question-asked-once": 15,
+    "queued-taken-for-kept": 41,
     "unknown-epoch-accepted": 48,
 }
 

@@ -268,7 +268,8 @@ def test_a_status_shows_the_balance_of_the_ledger_and_what_is_open() -> None:
 
 
 def status() -> pb.PipelineStatus:
-    made = pb.PipelineStatus(pipeline="p", state="running", input_bytes=200, shards=1, facts={"bytes_resumed": "50"})
+    facts = {"bytes_resumed": "50"}
+    made = pb.PipelineStatus(pipeline="p", state="running", input_bytes=200, shards=1, facts=facts, sources=["read"])
     made.tasks.append(pb.TaskStatus(task="p/read.0", stages=["read", "words"], state="ready"))
     made.tasks.append(pb.TaskStatus(task="p/write.0", stages=["write"], state="starting"))
     made.links.append(pb.LinkStatus(link="l", sender="p/read.0", receiver="p/write.0"))

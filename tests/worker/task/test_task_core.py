@@ -10,6 +10,7 @@ import pytest
 from headrace.store.ledger.core.entries import Fragment, Range
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 from headrace.worker.task.core import messages
+from headrace.worker.task.core.asked import WAITING_MAX
 from headrace.worker.task.core.held import HeldBatches
 from headrace.worker.task.core.sink import SealPolicy
 from headrace.worker.task.core.task import ASK_AGAIN_S, LISTING_AGAIN_S, ORDER, Dedup, TaskCore, TaskState
@@ -30,7 +31,7 @@ def source(**options: Any) -> TaskCore[str, str]:
 
 def solitary() -> TaskCore[str, str]:
     """A solitary task whose one record waits for a decision."""
-    core = source(sink=HeldBatches[Any, Any](SealPolicy()), dedup=Dedup.ASKS)
+    core = source(sink=HeldBatches[Any, Any](SealPolicy()), dedup=Dedup.ASKS_ALONE)
     assert core.handle(messages.BatchRead("batch", FIRST), 0.0) == [messages.RunStages("batch")]
     assert core.handle(messages.BatchProcessed("staged", kept=True), 1.0) == []
     return core
@@ -69,9 +70,8 @@ def test_a_batch_is_pending_until_it_is_passed_on() -> None:
 
 
 def test_a_fenced_task_lets_nothing_through_nor_rereads() -> None:
-    core = source(outputs=True, dedup=Dedup.FENCED)
-    assert core.handle(messages.BatchRead("batch", FIRST), 0.0) == []
-    assert core.reading.pending() == [REST]
+    core = TaskCore[str, str](7, reads=False, dedup=Dedup.FENCED)
+    assert core.handle(messages.BatchReceived("question"), 0.0) == [messages.LetThroughNone("question")]
     assert core.handle(messages.DecisionAsked("question"), 0.0) == []
 
 
@@ -98,6 +98,81 @@ def test_a_waiting_record_is_pending_until_its_source_halts() -> None:
     assert pending(core, 2, halt=True) == ()
     core.handle(messages.DecisionArrived(1, "kept"), 2.5)
     assert core.state(2.5, unsent=False) is TaskState.IDLE
+
+
+def asker(count: int = 1, **options: Any) -> TaskCore[str, str]:
+    """A source that has asked its decider about the batches "0", "1" and so on."""
+    core = source(dedup=Dedup.ASKS, **options)
+    for number in range(count):
+        item = Range(FILE.id, 3 * number, 3, 30 * number, 30)
+        assert core.handle(messages.BatchRead("batch", item), 0.0) == [messages.RunStages("batch")]
+        assert core.handle(messages.BatchProcessed(str(number), kept=True), 0.0) == [
+            messages.AskDecider(number + 1, str(number))
+        ]
+    return core
+
+
+def test_batches_go_on_in_the_order_in_which_they_were_asked_about() -> None:
+    core = asker(2, outputs=True)
+    core.handle(messages.AnswerArrived(2, "second"), 0.0)
+    assert core.handle(TURNED, 0.0) == [messages.ReadNext()], "the first has no answer"
+    core.handle(messages.AnswerArrived(1, "first"), 0.0)
+    assert core.handle(TURNED, 0.0) == [messages.ResumeStages("0", "first")]
+    assert core.handle(messages.BatchDecided("after"), 0.0) == [messages.SendBatch("after", decided=True)]
+    assert core.handle(TURNED, 0.0) == [messages.ResumeStages("1", "second")]
+
+
+def test_a_batch_of_which_no_record_is_left_is_not_asked_about() -> None:
+    core = source(dedup=Dedup.ASKS, outputs=True)
+    core.handle(messages.BatchRead("batch", FIRST), 0.0)
+    assert core.handle(messages.BatchProcessed("empty", kept=False), 0.0) == [messages.SendBatch("empty")]
+
+
+def test_a_task_reads_no_further_than_its_questions_may_wait() -> None:
+    core = asker(WAITING_MAX - 1, outputs=True)
+    assert core.state(0.0, unsent=False) is TaskState.READING
+    core = asker(WAITING_MAX, outputs=True)
+    assert core.state(0.0, unsent=False) is TaskState.WAITING
+    core.handle(messages.AnswerArrived(1, "first"), 0.0)
+    assert core.state(0.0, unsent=False) is TaskState.RESUMING
+
+
+def test_a_sweep_is_answered_when_no_batch_waits_for_the_decider() -> None:
+    core = asker(1, sink=HeldBatches[Any, Any](SealPolicy()))
+    core.handle(messages.SweepAsked(1), 0.0)
+    assert core.handle(TURNED, 0.0) == []
+    core.handle(messages.AnswerArrived(1, "answer"), 0.0)
+    assert core.handle(TURNED, 0.0) == [messages.ResumeStages("0", "answer")]
+    assert core.handle(messages.BatchDecided("after"), 0.0) == [messages.HoldBatch("after")]
+    assert core.handle(TURNED, 0.0) == [messages.AnswerSweep(1, (REST,), ())]
+
+
+def test_a_decided_batch_waits_for_room_in_the_sink() -> None:
+    full = HeldBatches[Any, Any](SealPolicy())
+    core = asker(1, sink=full)
+    core.handle(messages.AnswerArrived(1, "answer"), 0.0)
+    full.__class__ = type("Full", (HeldBatches,), {"accepts": False})
+    assert core.state(0.0, unsent=False) is TaskState.FULL
+
+
+def test_questions_without_an_answer_are_asked_again_on_a_new_link() -> None:
+    core = asker(3, outputs=True)
+    core.handle(messages.AnswerArrived(2, "second"), 0.0)
+    again = [messages.AskDecider(1, "0", again=True), messages.AskDecider(3, "2", again=True)]
+    assert core.handle(messages.DeciderJoined(), 0.0) == again
+    core.handle(messages.AnswerArrived(2, "another"), 0.0)
+    core.handle(messages.AnswerArrived(1, "first"), 0.0)
+    core.handle(messages.AnswerArrived(1, "another"), 0.0)
+    core.handle(messages.AnswerArrived(9, "of nothing"), 0.0)
+    assert [core.asked.take(), core.asked.take()] == [("0", "first"), ("1", "second")], "the first answer counts"
+
+
+def test_what_a_fenced_decider_does_not_let_through_is_nobodys() -> None:
+    core = asker(1, outputs=True)
+    core.handle(messages.AnswerArrived(1, None), 0.0)
+    core.handle(messages.SweepAsked(1), 0.0)
+    assert core.handle(TURNED, 0.0) == [messages.SendMarkers(1)]
+    assert core.handle(messages.MarkersSent(1), 0.0) == [messages.AnswerSweep(1, (REST,), ())]
 
 
 def test_a_source_that_halts_drops_what_it_has_read_ahead() -> None:

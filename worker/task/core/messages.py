@@ -52,6 +52,19 @@ class DecisionArrived(Generic[D]):
 
 
 @dataclass(frozen=True, slots=True)
+class DeciderJoined:
+    """A link to the decider, or from it, stands anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerArrived(Generic[B]):
+    """The decider's answer to the question of that number; None: it is fenced and lets nothing through."""
+
+    number: int
+    answer: B | None
+
+
+@dataclass(frozen=True, slots=True)
 class StopAsked:
     """The task is to end."""
 
@@ -115,7 +128,7 @@ class BatchReceived(Generic[B]):
 
 @dataclass(frozen=True, slots=True)
 class BatchProcessed(Generic[B]):
-    """The stages have run, those up to dedup where the task asks; `kept`: a record is left."""
+    """The stages have run, those before dedup where the task asks; `kept`: a record is left."""
 
     batch: B
     kept: bool
@@ -173,10 +186,26 @@ class RunStages(Generic[B]):
 
 @dataclass(frozen=True, slots=True)
 class ResumeStages(Generic[B, D]):
-    """Run the stages from dedup on, with the decision."""
+    """Run the stages from dedup on, with the decider's answer."""
 
     batch: B
     decision: D
+
+
+@dataclass(frozen=True, slots=True)
+class AskDecider(Generic[B]):
+    """Ask the decider which records of this batch are duplicates; `again`: the answer may have been lost."""
+
+    number: int
+    batch: B
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LetThroughNone(Generic[B]):
+    """Answer that no record of this batch is let through: this decider is fenced."""
+
+    batch: B
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,9 +217,10 @@ class HoldBatch(Generic[B]):
 
 @dataclass(frozen=True, slots=True)
 class SendBatch(Generic[B]):
-    """Send a batch to each stage that follows."""
+    """Send a batch to each stage that follows; `decided`: only past the decider, the others have it already."""
 
     batch: B
+    decided: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +270,8 @@ Event = (
     | SweepAsked
     | DecisionAsked[Any]
     | DecisionArrived[Any]
+    | DeciderJoined
+    | AnswerArrived[Any]
     | StopAsked
     | LinkOpened
     | LinkClosed
@@ -254,7 +286,16 @@ Event = (
     | MarkersSent
 )
 #: On the way of a batch.
-BatchCommand = ReceiveBatch | RefuseFrame | RunStages[Any] | ResumeStages[Any, Any] | HoldBatch[Any] | SendBatch[Any]
+BatchCommand = (
+    ReceiveBatch
+    | RefuseFrame
+    | RunStages[Any]
+    | ResumeStages[Any, Any]
+    | AskDecider[Any]
+    | LetThroughNone[Any]
+    | HoldBatch[Any]
+    | SendBatch[Any]
+)
 Command = (
     BatchCommand
     | ListPage

@@ -13,21 +13,26 @@ from enum import Enum
 from typing import Any, Generic, TypeVar, assert_never
 
 from headrace.store.ledger import Range
+from headrace.worker.task.core.asked import AskedBatches
 from headrace.worker.task.core.held import HeldBatches
 from headrace.worker.task.core.messages import (
+    AnswerArrived,
     AnswerSweep,
+    AskDecider,
     BatchDecided,
     BatchProcessed,
     BatchRead,
     BatchReceived,
     Command,
     Decide,
+    DeciderJoined,
     DecisionArrived,
     DecisionAsked,
     DropInput,
     Event,
     FrameArrived,
     HoldBatch,
+    LetThroughNone,
     LinkClosed,
     LinkOpened,
     ListAsked,
@@ -71,8 +76,10 @@ class Dedup(Enum):
     DECIDES = "decides"
     #: It is given batches and lets nothing through, until the epoch is raised.
     FENCED = "fenced"
-    #: It is a solitary task, and asks the one that decides.
+    #: It asks the one that decides, a batch at a time, over links.
     ASKS = "asks"
+    #: It is a solitary task, and asks by way of the controller.
+    ASKS_ALONE = "asks alone"
 
 
 class TaskState(Enum):
@@ -80,6 +87,8 @@ class TaskState(Enum):
 
     STOPPED = "stopped"
     SENDING = "sending"
+    RESUMING = "resuming"
+    WAITING = "waiting"
     SWEEPING = "sweeping"
     FULL = "full"
     ASKING = "asking"
@@ -212,6 +221,7 @@ class TaskCore(Generic[B, D]):
         self.reading, self.sink = ReadQueue(), sink
         self._reads, self._outputs, self._dedup = reads, outputs, dedup
         self._markers, self._question = SweepMarkers(), PendingQuestion()
+        self.asked = AskedBatches[B]()
         #: The range of the batch at hand, until it is passed on.
         self._item: Range | None = None
         #: The record that waits for a decision, and the decision.
@@ -220,6 +230,11 @@ class TaskCore(Generic[B, D]):
         self._listing: int | None = None
         self._listing_at = 0.0
         self._stopped = False
+
+    @property
+    def due(self) -> bool:
+        """Whether a sweep is to be passed on and answered."""
+        return self._markers.due() is not None
 
     def state(self, now: float, *, unsent: bool) -> TaskState:
         """What the task is at."""
@@ -246,7 +261,9 @@ class TaskCore(Generic[B, D]):
             case BatchProcessed():
                 return self._processed(event, now)
             case BatchDecided():
-                return self._pass_on(event.batch)
+                return self._pass_on(event.batch, decided=self._dedup is Dedup.ASKS)
+            case DeciderJoined():
+                return [AskDecider(*question, again=True) for question in self.asked.unanswered()]
             case FrameArrived():
                 return self._arrived(event)
             case MarkersSent():
@@ -263,6 +280,7 @@ class TaskCore(Generic[B, D]):
         | ReadAsked
         | SweepAsked
         | DecisionArrived[Any]
+        | AnswerArrived[Any]
         | StopAsked
         | LinkOpened
         | LinkClosed
@@ -281,6 +299,8 @@ class TaskCore(Generic[B, D]):
             case DecisionArrived():
                 if self._question.answered(event.number):
                     self._decision = event.decision
+            case AnswerArrived():
+                self.asked.answered(event.number, event.answer)
             case StopAsked():
                 self._stopped = True
             case LinkOpened():
@@ -300,6 +320,8 @@ class TaskCore(Generic[B, D]):
         match state:
             case TaskState.SENDING:
                 return [SendUnsent()]
+            case TaskState.RESUMING:
+                return [ResumeStages(*self.asked.take())]
             case TaskState.SWEEPING:
                 return self._sweep()
             case TaskState.ASKING:
@@ -311,7 +333,7 @@ class TaskCore(Generic[B, D]):
                 return [ReadNext()]
             case TaskState.RECEIVING:
                 return [ReceiveFrame()]
-            case TaskState.STOPPED | TaskState.FULL | TaskState.IDLE:
+            case TaskState.STOPPED | TaskState.WAITING | TaskState.FULL | TaskState.IDLE:
                 return []
             case _:
                 assert_never(state)
@@ -356,20 +378,24 @@ class TaskCore(Generic[B, D]):
         if self._dedup is Dedup.FENCED:
             # It is open and held by nobody, and read again when the epoch is raised.
             self._sent()
-            return []
+            return [LetThroughNone(batch)]
         return [RunStages(batch)]
 
     def _processed(self, event: BatchProcessed[B], now: float) -> list[Command]:
-        if self._dedup is Dedup.ASKS and event.kept:
+        if self._dedup is Dedup.ASKS_ALONE and event.kept:
             # It is pending until it is decided: a sweep says so.
             self._undecided = event.batch
             self._question.ask(now)
             return []
+        if self._dedup is Dedup.ASKS and event.kept:
+            # It is on its way: a sweep waits until it is passed on.
+            self._sent()
+            return [AskDecider(self.asked.ask(event.batch), event.batch)]
         return self._pass_on(event.batch)
 
-    def _pass_on(self, batch: B) -> list[Command]:
+    def _pass_on(self, batch: B, *, decided: bool = False) -> list[Command]:
         self._sent()
-        return [HoldBatch(batch) if self.sink is not None else SendBatch(batch)]
+        return [HoldBatch(batch) if self.sink is not None else SendBatch(batch, decided)]
 
     def _sent(self) -> None:
         """The batch is on its way, and pending no longer."""
@@ -379,11 +405,13 @@ class TaskCore(Generic[B, D]):
 
 
 #: The order of a turn: a task is at the first of these that holds. Nothing is read past a batch that waits for credit,
-#: nor past a marker that waits for room: what came behind a marker would be counted as lost.
+#: nor past a marker that waits for room, or for batches before it: what came behind a marker would be counted as lost.
 ORDER: tuple[tuple[TaskState, Callable[[TaskCore[Any, Any], float, bool], bool]], ...] = (
     (TaskState.STOPPED, lambda core, _now, _unsent: core._stopped),
     (TaskState.SENDING, lambda _core, _now, unsent: unsent),
-    (TaskState.SWEEPING, lambda core, _now, _unsent: core._markers.due() is not None),
+    (TaskState.RESUMING, lambda core, _now, _unsent: core.asked.ready and (core.sink is None or core.sink.accepts)),
+    (TaskState.WAITING, lambda core, _now, _unsent: core.asked.full or (core.due and not core.asked.empty)),
+    (TaskState.SWEEPING, lambda core, _now, _unsent: core.due),
     (TaskState.FULL, lambda core, _now, _unsent: core.sink is not None and not core.sink.accepts),
     (TaskState.ASKING, lambda core, _now, _unsent: core._undecided is not None),
     (TaskState.LISTING, lambda core, now, _unsent: core._listing is not None and now >= core._listing_at),

@@ -114,7 +114,8 @@ def pipeline() -> Pipeline:
         "file:///data",
         Stage("read", StageKind.SOURCE, "m:read"),
         Stage("dedup", StageKind.STATEFUL, "m:dedup", replicas=1),
-        Stage("write", StageKind.SINK, "m:write"),
+        # In a task of its own, and not in that of the source.
+        Stage("write", StageKind.SINK, "m:write", replicas=1),
     )
 
 
@@ -350,13 +351,13 @@ def test_a_decider_cannot_be_scaled() -> None:
     assert "one decides" in answer.reason
 
 
-def test_what_is_fused_with_a_decider_is_scaled_without_it() -> None:
+def test_what_is_fused_past_a_decider_is_scaled_without_it() -> None:
     alone = [replace(stage, replicas=1, after=()) for stage in pipeline().stages]
     stand = Stand()
     stand.join("w1")
-    (start,) = of(m.StartTask, stand.apply(Pipeline.chain("run", "file:///data", *alone)))
-    assert start.stages == ("read", "dedup", "write")
-    stand.tell(m.TaskReady(start.task, start.attempt))
+    starts = of(m.StartTask, stand.apply(Pipeline.chain("run", "file:///data", *alone)))
+    assert [start.stages for start in starts] == [("read", "write"), ("dedup",)]
+    stand.tell(*(m.TaskReady(start.task, start.attempt) for start in starts))
     stand.tell(m.SteerRequested(7, "run", replicas={"read": 2}))
     assert [dict(change.replicas) for change in stand.run.reconfiguration.waiting] == [{"read": 2, "write": 2}]
 

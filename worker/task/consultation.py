@@ -1,0 +1,162 @@
+"""How tasks ask a decider which of their records are duplicates: keys travel on one link, answers on another.
+
+A question is a batch without its texts. The decider takes it as any batch, and its answer holds the verdicts alone.
+The number of a question stands where a batch has its offset, which neither needs. An answer of no record says that the
+decider is fenced: it has let nothing through, and the batch is read again in the next epoch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.stages.dedup import KEYS, SKETCH
+from headrace.stages.runtime import PART, ROW, Batch, join_verdicts, no_verdicts, ordinals_of
+from headrace.transport import FrameError, LinkAborted, Receiver, Sender
+from headrace.transport.core import Frame
+from headrace.worker.links import Inbox, Outbox
+from headrace.worker.task.codec import batch_to_frame, frame_to_batch
+from headrace.worker.task.core.asked import WAITING_MAX
+
+#: Answers that wait for credit of one asker, behind which the decider takes no question.
+ANSWERS_MAX = 2 * WAITING_MAX
+
+
+class Questions:
+    """The links of a task that asks: questions go out, answers come in, whatever else the task is at."""
+
+    def __init__(self, stage: str, epoch: int, cut: Callable[[str, str], None]) -> None:
+        self.stage, self._epoch = stage, epoch
+        self._out = Outbox[Frame]((stage,), cut)
+        self._in = Inbox[Frame](lambda _link: None, cut)
+
+    @property
+    def unsent(self) -> bool:
+        """Whether a question waits for credit."""
+        return not self._out.empty
+
+    def open(self, link: str, end: Sender | Receiver, *, sends: bool) -> None:
+        """A link stands. What waits is dropped: it is asked again."""
+        if sends:
+            self._out.clear()
+            self._out.open(self.stage, link, end)  # type: ignore[arg-type]
+        else:
+            self._in.open(link, end)  # type: ignore[arg-type]
+
+    def close(self, link: str) -> None:
+        """A link is gone."""
+        self._out.close(link)
+        self._in.close(link)
+
+    def ask(self, number: int, batch: Batch) -> None:
+        """Send a question."""
+        self._out.put(batch_to_frame(_question(batch, number), self._epoch))
+
+    def flush(self) -> bool:
+        """Send what waits; whether anything moved."""
+        return self._out.flush()
+
+    def receive(self, take: Callable[[str, Frame], None]) -> bool:
+        """Give the next answer to `take`; False if there is none."""
+        return self._in.receive(take)
+
+    def awaited(self) -> list[Any]:
+        """The ends to wait on."""
+        return [*self._in.receivers(), *(self._out.awaited() if self.unsent else ())]
+
+    def finish(self) -> None:
+        """Close what it sends on."""
+        self._out.finish()
+
+
+class Answers:
+    """The links on which a decider answers, by the task that asked."""
+
+    def __init__(self, epoch: int, cut: Callable[[str, str], None]) -> None:
+        self._epoch, self._cut = epoch, cut
+        self._links: dict[str, tuple[str, Sender]] = {}
+        self._waiting: dict[str, deque[Frame]] = {}
+
+    @property
+    def unsent(self) -> bool:
+        """Whether a task does not take its answers: no question is taken meanwhile."""
+        return any(len(waiting) >= ANSWERS_MAX for waiting in self._waiting.values())
+
+    def open(self, asker: str, link: str, sender: Sender) -> None:
+        """The link to an asker stands. What it was not told it asks again."""
+        self._links[asker], self._waiting[asker] = (link, sender), deque()
+
+    def close(self, link: str) -> None:
+        """A link is gone."""
+        for asker in [asker for asker, (name, _) in self._links.items() if name == link]:
+            del self._links[asker], self._waiting[asker]
+
+    def put(self, asker: str, batch: Batch) -> None:
+        """Answer a question. Who is not there any more is told nothing."""
+        if asker in self._waiting:
+            self._waiting[asker].append(batch_to_frame(_answer(batch), self._epoch))
+            self.flush()
+
+    def flush(self) -> bool:
+        """Send what waits; whether anything moved."""
+        moved = False
+        for asker, waiting in list(self._waiting.items()):
+            link, sender = self._links[asker]
+            try:
+                while waiting and sender.try_send(waiting[0]):
+                    waiting.popleft()
+                    moved = True
+            except LinkAborted as end:
+                self.close(link)
+                self._cut(link, end.reason)
+        return moved
+
+    def awaited(self) -> list[Any]:
+        """The ends to wait on."""
+        return [self._links[asker][1] for asker, waiting in self._waiting.items() if waiting]
+
+    def finish(self) -> None:
+        """Close every link in order."""
+        for _, sender in self._links.values():
+            sender.close()
+
+
+def _question(batch: Batch, number: int) -> Batch:
+    """What a decider has to know of a batch."""
+    columns = [name for name in (ROW, PART, "id", KEYS, SKETCH) if name in batch.rows.schema.names]
+    lean = replace(batch, rows=batch.rows.select(columns), verdicts=no_verdicts(), offset=number)
+    return replace(lean, edits={}, counters={}, scratch=None)
+
+
+def none_let_through(question: Batch) -> Batch:
+    """The answer of a fenced decider."""
+    return replace(question, count=0, verdicts=no_verdicts())
+
+
+def _answer(decided: Batch) -> Batch:
+    return replace(decided, rows=decided.rows.select([ROW]).slice(0, 0))
+
+
+def answer_from(frame: Frame) -> tuple[int, Batch | None]:
+    """The number of the question that a frame answers, and the answer; None from a fenced decider. FrameError."""
+    batch = frame_to_batch(frame)
+    return batch.offset, batch if batch.count else None
+
+
+def without_duplicates(batch: Batch, answer: Batch) -> Batch:
+    """A batch less the records that the answer to it calls duplicates. FrameError for an answer of another batch."""
+    if (answer.fragment, answer.first, answer.count) != (batch.fragment, batch.first, batch.count):
+        raise FrameError(f"the answer to a question about records {batch.first} on is of records {answer.first} on")
+    if not answer.verdicts.num_rows:
+        return batch
+    # Here, since Arrow's functions take longer to import than all else that a task needs.
+    from headrace.stages.runtime import with_samples
+
+    lost = np.isin(ordinals_of(batch.rows.column(ROW)), ordinals_of(answer.verdicts.column("row")))
+    rows = batch.rows.filter(pa.array(~lost))
+    return with_samples(replace(batch, rows=rows, verdicts=join_verdicts(batch.verdicts, answer.verdicts)), batch)
