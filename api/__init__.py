@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         dedup_keys as dedup_keys,
         duplicate_lines as duplicate_lines,
         fasttext_classifier as fasttext_classifier,
+        filter_records as filter_records,
         fineweb_quality as fineweb_quality,
         gopher_quality as gopher_quality,
         gopher_repetition as gopher_repetition,

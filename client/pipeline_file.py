@@ -14,6 +14,7 @@ from typing import Any
 
 from headrace.client.errors import CliError, UsageError
 from headrace.pipeline import Pipeline, PipelineError, mask, validate
+from headrace.stages.library import cell_modules
 from headrace.stages.runtime import InputError, environment, forget_modules, progress_to
 from headrace.stages.shipping import has_user_code, modules_of
 from headrace.stages.sources.objects import with_followed_links
@@ -62,7 +63,7 @@ def complete(pipeline: Pipeline, modules: Mapping[str, str]) -> Pipeline:
     whole = replace(
         pipeline,
         dataset=absolute_uri(pipeline.dataset),
-        modules={**pipeline.modules, **modules_of(pipeline, modules)},
+        modules={**pipeline.modules, **modules_of(pipeline, {**cell_modules(), **modules})},
         environment=environment(everything=has_user_code(pipeline)),
     )
     validate(whole)

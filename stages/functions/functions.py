@@ -34,6 +34,7 @@ from headrace.store.shards import keys_of, rows_of
 
 FIELDS = ("id", "text", "metadata")
 RETURNED_NONE = "function returned None"
+RETURNED_FALSE = "function returned False"
 LEFT_OUT = "function left it out"
 #: A reason is a name that is counted, and no place for what differs from record to record.
 REASON_CHARACTERS_MAX = 100
@@ -108,6 +109,25 @@ class MapRecords(Transform):
         if not isinstance(answer.get("metadata") or {}, dict):
             kind = type(answer["metadata"]).__name__
             raise StageContractError(f"{who} {kind} as metadata for record {identity!r}: record['metadata'] is a dict")
+
+
+class FilterRecords(MapRecords):
+    """Calls `function(record) -> bool` and keeps each record as it was, or filters it."""
+
+    def __init__(self, name: str, function: str) -> None:
+        super().__init__(name, function)
+        keeps = self.function
+        self.function = lambda record: self._verdict(record, keeps)
+
+    def _verdict(self, record: dict[str, Any], keeps: Callable[[Any], Any]) -> Any:
+        before = dict(record)
+        answer = keeps(record)
+        if not isinstance(answer, (bool, np.bool_)):
+            raise StageContractError(
+                f'stage "{self.name}": its function returned {type(answer).__name__} for record {before["id"]!r}: '
+                "return True or False"
+            )
+        return before if answer else RETURNED_FALSE
 
 
 class MapBatches(Transform):

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
+    from headrace.stages.library.cells import cell_modules as cell_modules
     from headrace.stages.library.filters import (
         c4_quality as c4_quality,
         decontaminate as decontaminate,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     )
     from headrace.stages.library.stages import (
         command as command,
+        filter_records as filter_records,
         map_batches as map_batches,
         map_records as map_records,
         read as read,

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from headrace.pipeline import PipelineError, Stage, StageKind, fingerprint
+from headrace.stages.library.cells import as_module, cell_modules, travels_as_text
 from headrace.stages.runtime import check_integer, check_number, check_text
 from headrace.stages.sources import ReadOptions
 from headrace.stages.sources.objects import (
@@ -257,7 +258,8 @@ def map_records(function: Callable[[dict[str, Any]], Any] | str, *, splits: bool
     """Call `function(record) -> record | str | None` on each record: {"id", "text", "metadata"}.
 
     A string filters the record, and is the reason in its verdict; None filters it too.
-    `function` stands at the top level of the pipeline file or of a module, or is its import path. With
+    `function` stands at the top level of the pipeline file or of a module, or is its import path; one of a notebook
+    travels as text, with what it uses. With
     `splits` it returns a list of records, the parts of this one (none, or None: filtered); part n is called `<id>/<n>`.
     """
     return _custom(
@@ -265,6 +267,11 @@ def map_records(function: Callable[[dict[str, Any]], Any] | str, *, splits: bool
         function,
         name,
     )
+
+
+def filter_records(function: Callable[[dict[str, Any]], bool] | str, *, name: str = "") -> Stage:
+    """Keep each record for which `function(record)` is true; see `map_records`."""
+    return _custom("headrace.stages.functions.functions:FilterRecords", function, name)
 
 
 def map_batches(function: Callable[[Any], Any] | str, *, splits: bool = False, name: str = "") -> Stage:
@@ -372,6 +379,8 @@ def _identity(facts: TokenizerFacts) -> dict[str, Any]:
 
 
 def _custom(target: str, function: Callable[..., Any] | str, name: str) -> Stage:
+    if not isinstance(function, str) and travels_as_text(function):
+        function = as_module(function)
     path = function if isinstance(function, str) else _import_path(function)
     module, _, attribute = path.partition(":")
     if not module or not attribute:
@@ -396,6 +405,8 @@ def _import_path(function: Callable[..., Any]) -> str:
 
 def _source_identity(module: str, function: Callable[..., Any] | str) -> dict[str, str]:
     """What decides in the module's text, so that other code is another pipeline; none where it cannot be read."""
+    if module in cell_modules():
+        return {"function_code": fingerprint(cell_modules()[module])}
     try:
         if isinstance(function, str):
             spec = importlib.util.find_spec(module)

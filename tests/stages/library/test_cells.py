@@ -1,0 +1,160 @@
+"""Functions of a notebook or of a script that runs itself: they travel as text, with what they use."""
+
+from __future__ import annotations
+
+import json
+import linecache
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.pipeline import PipelineError
+from headrace.stages.library.cells import as_module, cell_modules, travels_as_text
+
+CELL = """
+import json
+import re as regular
+from collections import Counter
+from pathlib import Path
+
+LIMITS = {"words": 3, "marks": ("!", "?")}
+MARK = regular.compile("[!?]+", regular.IGNORECASE)
+
+
+def decorated(function):
+    return function
+
+
+class Counted(Counter):
+    def most(self):
+        return max(self.values(), default=0)
+
+
+def shorten(text: NotThere) -> str:
+    return MARK.sub("!", text)
+
+
+@decorated
+def keep(record: dict[str, NotThere]) -> NotThere:
+    words = shorten(record["text"]).split()
+    return len(words) >= LIMITS["words"] and Counted(words).most() < 3 and json.loads("true") and Path("a").name == "a"
+"""
+
+
+def cell(text: str) -> Any:
+    """What a cell defines, as IPython runs it: in `__main__`, its lines known to linecache."""
+    name = f"<cell {len(linecache.cache)}>"
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    main = types.ModuleType("__main__")
+    exec(compile(text, name, "exec", dont_inherit=True), main.__dict__)
+    return main
+
+
+@pytest.fixture
+def main(monkeypatch: pytest.MonkeyPatch) -> Any:
+    made = cell(CELL.replace("NotThere", "str"))
+    monkeypatch.setitem(sys.modules, "__main__", made)
+    return made
+
+
+def test_it_takes_along_what_it_uses_and_nothing_else(main: Any) -> None:
+    module, _, name = as_module(main.keep).partition(":")
+    text = cell_modules()[module]
+    assert "LIMITS" in text
+    namespace: dict[str, Any] = {"__name__": module}
+    exec(compile(text, module, "exec", dont_inherit=True), namespace)
+    for words, kept in (("a b c", True), ("a b", False), ("a a a", False)):
+        assert namespace[name]({"text": words}) is main.keep({"text": words}) is kept
+    assert "shorten" in as_module_text(main.keep)
+    assert "MARK" not in as_module_text(main.decorated)
+
+
+def as_module_text(function: Any) -> str:
+    return cell_modules()[as_module(function).partition(":")[0]]
+
+
+def test_annotations_are_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = cell("from __future__ import annotations\n" + CELL)
+    monkeypatch.setitem(sys.modules, "__main__", made)
+    assert "NotThere" in as_module_text(made.keep)
+
+
+def test_another_text_is_another_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = set()
+    for constant in (1, 1, 2):
+        made = cell(f"LIMIT = {constant}\ndef keep(record):\n    return len(record['text']) > LIMIT\n")
+        monkeypatch.setitem(sys.modules, "__main__", made)
+        paths.add(as_module(made.keep))
+    assert len(paths) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("import threading\nlock = threading.Lock()\ndef keep(record):\n    return bool(lock)\n", "'lock', a lock"),
+        ("keep = lambda record: True\n", "define it with def"),
+        (
+            "def outer():\n    def keep(record):\n        return True\n    return keep\nkeep = outer()\n",
+            "define it with def",
+        ),
+        ("many = list(range(100_000))\ndef keep(record):\n    return bool(many)\n", "'many', a list"),
+        ("nan = float('nan')\ndef keep(record):\n    return bool(nan)\n", "'nan', a float"),
+    ],
+)
+def test_what_cannot_travel_is_named(monkeypatch: pytest.MonkeyPatch, text: str, words: str) -> None:
+    made = cell(text)
+    monkeypatch.setitem(sys.modules, "__main__", made)
+    with pytest.raises(PipelineError, match=words):
+        as_module(made.keep)
+
+
+def test_a_function_without_its_text_is_refused() -> None:
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec("def keep(record): return True", namespace)
+    with pytest.raises(PipelineError, match="its text is unknown"):
+        as_module(namespace["keep"])
+
+
+def test_functions_of_modules_are_imported() -> None:
+    assert not travels_as_text(json.dumps)
+    assert not travels_as_text(len)
+
+
+SCRIPT = """
+import json, sys
+import headrace
+
+MINIMUM = 3
+
+
+def long_enough(record):
+    return len(record["text"].split()) >= MINIMUM
+
+
+def shout(record):
+    record["text"] = record["text"].upper()
+    return record
+
+
+if __name__ == "__main__":
+    stages = [headrace.read(sys.argv[1]), headrace.filter_records(long_enough), headrace.map_records(shout)]
+    pipeline = headrace.Pipeline.chain("cells", sys.argv[2], *stages, headrace.write_documents())
+    shown = headrace.preview(pipeline)
+    done = headrace.run(pipeline, progress=False)
+    print(json.dumps([shown.kept, shown.filtered, done.balance.to_dict()["filtered_by"], done.balance.counts.kept]))
+"""
+
+
+def test_a_script_that_runs_itself_runs_its_functions_in_tasks(tmp_path: Path) -> None:
+    texts = ["one", "one two three", "a b c d"]
+    lines = [json.dumps({"id": str(number), "text": text}) for number, text in enumerate(texts)]
+    (tmp_path / "in.jsonl").write_text("\n".join([*lines, ""]))
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, "-P", "script.py", "in.jsonl", str(tmp_path / "out")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [2, 1, {"long_enough/function returned False": 1}, 2]
