@@ -14,9 +14,8 @@ from typing import Any
 
 from headrace.client.errors import CliError, UsageError
 from headrace.pipeline import Pipeline, PipelineError, mask, validate
-from headrace.stages.library import cell_modules
 from headrace.stages.runtime import InputError, environment, forget_modules, progress_to
-from headrace.stages.shipping import has_user_code, modules_of
+from headrace.stages.shipping import cell_modules, has_user_code, modules_of
 from headrace.stages.sources.objects import with_followed_links
 
 #: The name under which a pipeline file is imported, here and in each task.

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
-    from headrace.stages.library.cells import cell_modules as cell_modules
     from headrace.stages.library.filters import (
         c4_quality as c4_quality,
         decontaminate as decontaminate,

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from headrace.pipeline import PipelineError, Stage, StageKind, fingerprint
-from headrace.stages.library.cells import as_module, cell_modules, travels_as_text
 from headrace.stages.runtime import check_integer, check_number, check_text
+from headrace.stages.shipping import as_module, cell_modules, travels_as_text
 from headrace.stages.sources import ReadOptions
 from headrace.stages.sources.objects import (
     JSONL,

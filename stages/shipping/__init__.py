@@ -6,6 +6,11 @@ from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
     from headrace.stages.shipping import preload as preload
+    from headrace.stages.shipping.cells import (
+        as_module as as_module,
+        cell_modules as cell_modules,
+        travels_as_text as travels_as_text,
+    )
     from headrace.stages.shipping.preload import (
         MINIFIED as MINIFIED,
         Inherited as Inherited,

@@ -73,9 +73,11 @@ loader = TorchLoader(Loader('data/plain', batch_size=8))
     "from headrace import Pipeline, map_records": ("", "assert build('corpus', 'out', TOKENIZER).version"),
     "map_records(": (
         """
-from headrace import map_batches, map_records
+from headrace import filter_records, map_batches, map_records
 def sentences(record):
     return [record]
+def is_long(record):
+    return True
 def function(batch):
     return batch
 """,
