@@ -34,7 +34,7 @@ def cell_modules() -> Mapping[str, str]:
 
 def travels_as_text(function: Callable[..., Any]) -> bool:
     """Whether a function is of `__main__`, which no other process can import."""
-    return getattr(function, "__module__", None) == MAIN and isinstance(function, types.FunctionType)
+    return isinstance(function, types.FunctionType) and function.__module__ == MAIN
 
 
 def as_module(function: Callable[..., Any]) -> str:
@@ -140,7 +140,7 @@ def _used(tree: ast.AST) -> Iterator[str]:
 
 def _home(value: Any) -> tuple[str, str] | None:
     """The module and the name by which something is imported; None where it is no such thing."""
-    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-    if not isinstance(module, str) or not isinstance(name, str) or module == MAIN or "." in name or "<" in name:
+    if not isinstance(value, (types.FunctionType, types.BuiltinFunctionType, type)):
         return None
-    return (module, name) if isinstance(value, type) or callable(value) else None
+    module, name = value.__module__, value.__qualname__
+    return None if not module or module == MAIN or "." in name or "<" in name else (module, name)
