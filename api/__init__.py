@@ -42,6 +42,8 @@ if TYPE_CHECKING:
         decontaminate as decontaminate,
         dedup as dedup,
         dedup_keys as dedup_keys,
+        dedup_lines as dedup_lines,
+        dedup_paragraphs as dedup_paragraphs,
         duplicate_lines as duplicate_lines,
         fasttext_classifier as fasttext_classifier,
         filter_records as filter_records,

@@ -147,6 +147,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "headrace dataset split data/web data/held-out --share 0.001",
         "headrace dataset split data/web data/held-out --against data/books --dry-run",
     ),
+    "dataset repeats": ("headrace dataset repeats data/text --out lines.idx --records-min 10",),
     "dataset retract": (
         "headrace dataset retract data/plain doc-000042 doc-000077",
         "headrace dataset retract data/plain --source file:///corpus/leaked.jsonl",

@@ -39,6 +39,7 @@ def add_to(app: typer.Typer, dataset: typer.Typer) -> None:
         dataset_rebuild,
         dataset_dedup,
         dataset_split,
+        dataset_repeats,
         dataset_contamination,
         dataset_retract,
         dataset_gc,
@@ -312,6 +313,33 @@ def dataset_split(
 
     return split_dataset(
         uri, into, against or [], share=share, shard_bytes=shard_mib << 20, dry_run=dry_run, as_json=json
+    )
+
+
+def dataset_repeats(
+    uris: Annotated[list[str], typer.Argument(metavar="DATASET", help="Folders or URIs of datasets.")],
+    out: Annotated[str, typer.Option(metavar="FILE", help="The index.")],
+    paragraphs: Annotated[bool, typer.Option("--paragraphs", help="Count paragraphs; default: lines.")] = False,
+    records_min: Annotated[int, typer.Option(min=2, metavar="N", help="Records that have a span of the index.")] = 10,
+    words_min: Annotated[int, typer.Option(min=1, metavar="N", help="Words of a span of the index.")] = 3,
+    keep_one: Annotated[bool, typer.Option("--keep-one", help="One of the records keeps the span.")] = False,
+    tokenizer: Annotated[
+        str, typer.Option(metavar="NAME", help="The dataset's tokenizer; default: its place in the ledger.")
+    ] = "",
+    json: Json = False,
+) -> int:
+    """Write an index of lines or paragraphs that many records have, for `dedup_lines` and `dedup_paragraphs`."""
+    from headrace.cli.commands.repeats import write_repeats
+
+    return write_repeats(
+        uris,
+        out,
+        paragraphs=paragraphs,
+        records_min=records_min,
+        words_min=words_min,
+        keeps_one=keep_one,
+        tokenizer=tokenizer,
+        as_json=json,
     )
 
 

@@ -44,7 +44,7 @@ def search_dataset(
     StoreError.
     """
     stage = Decontaminate("contamination", suites, threshold)
-    for ids, texts in _texts(dataset, tokenizer):
+    for ids, texts in kept_texts(dataset, tokenizer):
         scores = stage.score(texts)
         yield (
             len(ids),
@@ -60,7 +60,7 @@ def search_dataset(
         )
 
 
-def _texts(dataset: Dataset, tokenizer: str) -> Iterator[tuple[Any, pa.Array[Any]]]:
+def kept_texts(dataset: Dataset, tokenizer: str) -> Iterator[tuple[Any, pa.Array[Any]]]:
     """Ids and texts of the kept records, some at a time."""
     if any(shard.object("tokens") is not None for shard in dataset.shards):
         decode = text_decoder(dataset, tokenizer)

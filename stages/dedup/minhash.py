@@ -120,7 +120,7 @@ def _stands_alone(code: Any) -> Any:
 
 
 @compiled
-def _read(data: Any, start: int, end: int, words: Any) -> tuple[Any, Any, int]:
+def read_words(data: Any, start: int, end: int, words: Any) -> tuple[Any, Any, int]:
     """Put the hashes of the text's words into `words`; returns the two words of its own key, and how many words."""
     high, low, word = _SEEDS[0], _SEEDS[1], _SEEDS[0]
     count, begun, gap = 0, False, False
@@ -186,7 +186,7 @@ def _fill(
     lists: Any,
 ) -> None:
     for text in range(len(offsets) - 1):
-        high, low, count = _read(data, offsets[text], offsets[text + 1], words)
+        high, low, count = read_words(data, offsets[text], offsets[text + 1], words)
         keys[text, 0], keys[text, 1] = high, low
         ends[text + 1] = write(sketches, ends[text], words, count, lists) if len(sketches) else 0
         if count == 0 or len(factors) == 0:

@@ -297,8 +297,9 @@ def _note_edits(rows: pa.RecordBatch, before: pa.RecordBatch, stage: str) -> tup
 
 
 def _edited_by(lineage: str | None, stage: str) -> str:
-    stages = [*(orjson.loads(lineage)["edited_by"] if lineage else []), stage]
-    return orjson.dumps({"edited_by": stages}).decode()
+    story = orjson.loads(lineage) if lineage else {"edited_by": []}
+    story["edited_by"].append(stage)
+    return orjson.dumps(story).decode()
 
 
 def _one_batch(table: pa.Table) -> pa.RecordBatch:

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
         decontaminate as decontaminate,
         dedup as dedup,
         dedup_keys as dedup_keys,
+        dedup_lines as dedup_lines,
+        dedup_paragraphs as dedup_paragraphs,
         duplicate_lines as duplicate_lines,
         fineweb_quality as fineweb_quality,
         gopher_quality as gopher_quality,

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from headrace.pipeline import PipelineError, Stage, StageKind
 from headrace.stages.dedup import DEFAULTS, PERMUTATIONS_MAX, RULE, URL_RULE, best_bands
 from headrace.stages.runtime import check_integer, check_number, check_text
+from headrace.store import FormatError
 
 #: The words of which Gopher asks for two.
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
@@ -386,6 +387,43 @@ def dedup(
             replicas=1,
             volatile=() if folder is None else ("folder",),
         ),
+    )
+
+
+def dedup_lines(index: str, *, name: str = "dedup-lines") -> Stage:
+    """Remove the lines that an index names, made by `headrace dataset repeats`: those that many records have.
+
+    A text of which only white space is left is filtered. The index's checksum is part of the pipeline's version, its
+    place is not. The lineage of a record says which bytes were removed.
+    """
+    return _repeats("line", index, name)
+
+
+def dedup_paragraphs(index: str, *, name: str = "dedup-paragraphs") -> Stage:
+    """Remove the paragraphs that an index names; the rest is as in `dedup_lines`."""
+    return _repeats("paragraph", index, name)
+
+
+def _repeats(unit: str, index: str, name: str) -> Stage:
+    from headrace.stages.dedup import read_facts
+
+    check_text(name, "name", name)
+    check_text(name, "index", index)
+    path = str(pathlib.Path(index).expanduser().absolute())
+    try:
+        facts = read_facts(path)
+    except (OSError, FormatError) as error:
+        raise PipelineError(f'stage "{name}": {error}') from error
+    if facts.unit != unit:
+        raise PipelineError(f'stage "{name}": {path} is an index of {facts.unit}s, and not of {unit}s')
+    identity = {"unit": unit, "words_min": facts.words_min, "rule": facts.rule, "checksum": facts.checksum}
+    return Stage(
+        name,
+        StageKind.TRANSFORM,
+        "headrace.stages.dedup.repeats:RepeatRemover",
+        {"index": path, "checksum": facts.checksum},
+        identity=identity,
+        volatile=("index", "checksum"),
     )
 
 

@@ -22,14 +22,16 @@ from headrace.pipeline import Stage
 from headrace.stages.text import is_kept, is_prepared
 from headrace.store.files import CACHE_ADVICE
 
+_DEDUP = re.compile(r"\bdedup(?!\.repeats|[-_]lines|[-_]paragraphs)")
 #: Loops by name, and by which words a pipeline file or a stage's target asks for them.
 LOOPS: Mapping[str, re.Pattern[str]] = {
     "repetition": re.compile(r"gopher_repetition|duplicate_lines|GopherRepetition"),
     "gopher": re.compile(r"gopher_quality|GopherQuality"),
     "c4": re.compile(r"c4_quality|C4Quality"),
     "fineweb": re.compile(r"fineweb_quality|FinewebQuality"),
-    "keys": re.compile(r"\bdedup"),
-    "index": re.compile(r"\bdedup"),
+    "keys": _DEDUP,
+    "index": _DEDUP,
+    "spans": re.compile(r"dedup_lines|dedup_paragraphs|RepeatRemover"),
     "decontamination": re.compile(r"decontaminat"),
 }
 #: Processes that compile: with more of them most would wait for the words, which all filters count.
@@ -105,6 +107,7 @@ def compile_loops(names: Sequence[str] = tuple(LOOPS)) -> None:
 
 def _compilers(name: str) -> Iterator[Callable[[], object]]:
     from headrace.stages.decontamination import compile_search
+    from headrace.stages.dedup import compile_spans
     from headrace.stages.library.filters import c4_quality, dedup, fineweb_quality, gopher_quality, gopher_repetition
     from headrace.stages.runtime import build_stage
 
@@ -116,8 +119,9 @@ def _compilers(name: str) -> Iterator[Callable[[], object]]:
         "keys": lambda: dedup()[:1],
         "index": lambda: dedup()[1:],
     }
-    if name == "decontamination":
-        yield compile_search
+    others: dict[str, Callable[[], object]] = {"decontamination": compile_search, "spans": compile_spans}
+    if name in others:
+        yield others[name]
     else:
         for stage in stages[name]():
             yield partial(build_stage, stage, {})

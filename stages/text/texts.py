@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -95,9 +95,17 @@ def scores_of(table: pa.Table, stage: str) -> tuple[dict[str, Any], Mask]:
 
 
 def with_texts(
-    batch: Batch, stage: str, texts: pa.Array[Any], kept: Mask, lines_dropped: npt.NDArray[np.int64] | None = None
+    batch: Batch,
+    stage: str,
+    texts: pa.Array[Any],
+    kept: Mask,
+    lines_dropped: npt.NDArray[np.int64] | None = None,
+    removed: Mapping[int, Sequence[int]] | None = None,
 ) -> Batch:
-    """The batch with other texts. Those among `kept` that changed are counted as edits, and the lines they lost."""
+    """The batch with other texts. Those among `kept` that changed are counted as edits, and the lines they lost.
+
+    `removed` has for places of texts what they lost: begin and end of each range, in bytes of the text before.
+    """
     old: Any = batch.rows.column("text")
     changed = pc.not_equal(texts, old.cast(texts.type)).to_numpy(zero_copy_only=False) & kept
     rows = with_column(batch.rows, "text", texts)
@@ -110,6 +118,8 @@ def with_texts(
     for index in np.flatnonzero(changed).tolist():
         story = orjson.loads(lineage[index]) if lineage[index] else {"edited_by": []}
         story["edited_by"].append(stage)
+        if removed is not None:
+            story.setdefault("removed", {})[stage] = list(removed[index])
         lineage[index] = orjson.dumps(story).decode()
     return replace(batch, rows=with_column(rows, LINEAGE, pa.array(lineage, pa.string())), edits=edits)
 

@@ -129,6 +129,7 @@ WAITS = {
     "dataset rebuild": Waits("{store} 3f2a91 --trust-code"),
     "dataset dedup": Waits("{store}"),
     "dataset split": Waits("{store} {folder}/held-out"),
+    "dataset repeats": Waits("{store} --out {folder}/lines.idx"),
     "dataset contamination": Waits("{store} --suites {folder}/in.jsonl"),
     "dataset retract": Waits("{store} a"),
     "dataset gc": Waits("{store}"),
