@@ -55,9 +55,7 @@ class RepeatRemover(Transform):
         for text, mine in ranges.items():
             whole = data[offsets[text] : offsets[text + 1]].tobytes()
             bounds = [0, *mine, len(whole)]
-            texts[text] = b"".join(whole[bounds[at] : bounds[at + 1]] for at in range(0, len(bounds), 2)).decode(
-                "utf-8", "surrogatepass"
-            )
+            texts[text] = b"".join(whole[bounds[at] : bounds[at + 1]] for at in range(0, len(bounds), 2)).decode()
             left[text] = bool(texts[text].strip())
         batch = batch.counted(self.name, self._removed, len(found))
         batch = with_texts(batch, self.name, pa.array(texts, column.type), left, removed=ranges)

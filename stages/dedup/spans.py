@@ -151,7 +151,7 @@ class SpanCounter:
         self.records += len(texts)
         owners = np.array([owner_of(name) for name in ids.to_pylist()], np.uint64)
         # A record counts once, however often it repeats a span.
-        order = np.lexsort((spans.hashes, spans.texts))
+        order = np.argsort(spans.hashes, kind="stable")
         hashes, records = spans.hashes[order], spans.texts[order]
         fresh = np.ones(len(order), np.bool_)
         fresh[1:] = (hashes[1:] != hashes[:-1]) | (records[1:] != records[:-1])
@@ -221,7 +221,7 @@ def _summed(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Rows by hash, those of one hash as one: of all their records, with the least owner."""
     if not len(rows):
         return rows
-    rows = rows[np.argsort(rows["hash"], kind="stable")]
+    rows = rows[np.argsort(np.ascontiguousarray(rows["hash"]))]
     first = np.flatnonzero(np.concatenate([[True], rows["hash"][1:] != rows["hash"][:-1]]))
     found = rows[first]
     found["owner"] = np.minimum.reduceat(rows["owner"], first)

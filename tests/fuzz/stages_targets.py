@@ -19,6 +19,7 @@ from headrace.stages.commands.arrow import ArrowExchange
 from headrace.stages.commands.arrow_stream import END_OF_STREAM, ArrowStream
 from headrace.stages.commands.lines import Exchange, LineExchange
 from headrace.stages.commands.process import CommandFailedError
+from headrace.stages.dedup.span_file import HEADER_BYTES, SpanFacts, facts_of, write_header
 from headrace.stages.functions import functions
 from headrace.stages.quality.models import model_host
 from headrace.stages.runtime import arrow_check
@@ -26,6 +27,7 @@ from headrace.stages.runtime.batch import PART, ROW
 from headrace.stages.runtime.errors import StageContractError
 from headrace.stages.runtime.records import SOURCE_ROWS
 from headrace.stages.tokenizer import engine_choice, minified, vocabulary
+from headrace.store import FormatError
 from tests.fuzz.fuzz_files import empty_folder
 from tests.fuzz.harness import Target
 
@@ -272,6 +274,25 @@ def mutate_framed(data: bytes, random: Random) -> bytes:
     return struct.pack("<Q", len(body)) + bytes(body)
 
 
+# -- an index of repeats --
+
+
+def run_repeats_index(data: bytes) -> object | None:
+    """A header is refused by an error of ours, or says how long its file is."""
+    try:
+        facts = facts_of(data[:HEADER_BYTES], len(data), "index")
+    except FormatError:
+        return None
+    assert 8 * facts.spans <= len(data) - HEADER_BYTES
+    return facts
+
+
+def repeats_index_seeds() -> Iterable[bytes]:
+    for spans, keeps_one in ((0, False), (2, False), (2, True)):
+        facts = SpanFacts("line", 3, 10, keeps_one, 7, spans, "0" * 32)
+        yield write_header(facts) + bytes(spans * (16 if keeps_one else 8))
+
+
 ROWS_WORDS = (b'"__row":5', b'"__part":0', b'"id":"b"', b'"text":"x"', b'"metadata":{}', b"}\n{")
 TOKENIZER_WORDS = (b'"model"', b'"vocab"', b'"added_tokens"', b'"content"', b'"id"', b"4294967295", b"1e3", b"[[")
 
@@ -306,6 +327,14 @@ TARGETS = [
         run_minify,
         lambda: [orjson.dumps(VOCABULARY)],
         words=(b'"merges":["',),
+    ),
+    Target(
+        "repeats_index",
+        ("headrace.stages.dedup.span_file",),
+        run_repeats_index,
+        repeats_index_seeds,
+        words=(b'"spans": ', b'"words_min": ', b'"paragraph"'),
+        bytes_max=2 * HEADER_BYTES,
     ),
     Target("engine_choice", ("headrace.stages.tokenizer.engine_choice",), run_engine_choice, engine_choice_seeds),
     Target(

@@ -125,8 +125,6 @@ def _find_in_run(state: Any, row: Any, hashed: Any, is_exact: Any, check: Any) -
 @compiled
 def holder_of(state: Any, hashed: Any, is_exact: Any, check: Any) -> Any:
     """The record that holds a key and was not released; NOBODY where there is none."""
-    if is_exact and has_no_key(0, check):
-        return NOBODY
     if state[FILTERS]:
         if not may_hold(numbers_at(state[FILTERS]), hashed):
             return NOBODY
