@@ -143,10 +143,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "headrace dataset dedup data/web data/books --against data/old --out duplicates.jsonl",
         "headrace dataset dedup data/web --keep longest --dry-run",
     ),
-    "dataset split": (
-        "headrace dataset split data/web data/held-out --share 0.001",
-        "headrace dataset split data/web data/held-out --against data/books --dry-run",
-    ),
+    "dataset split": ("headrace dataset split data/web data/held-out --against data/books",),
     "dataset repeats": ("headrace dataset repeats data/text --out lines.idx --records-min 10",),
     "dataset retract": (
         "headrace dataset retract data/plain doc-000042 doc-000077",
