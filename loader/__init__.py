@@ -13,6 +13,10 @@ if TYPE_CHECKING:
         StateMismatch as StateMismatch,
     )
     from headrace.loader.torch import TorchLoader as TorchLoader
-    from headrace.loader.trace import trace_document as trace_document, trace_step as trace_step
+    from headrace.loader.trace import (
+        steps_of as steps_of,
+        trace_document as trace_document,
+        trace_step as trace_step,
+    )
 else:
     __getattr__ = door(__name__)

@@ -191,6 +191,24 @@ class Trace:
             return None
         return sorted(uses, key=lambda use: (use.step, use.rank, use.row, use.start))
 
+    def steps_of(self, documents: Mapping[str, Sequence[int]]) -> dict[tuple[str, int], list[int]]:
+        """The steps before the state that read any of these documents: rows by the key of the shard's tokens.
+
+        What they read then counts, whatever was retracted since.
+        """
+        found: dict[tuple[str, int], set[int]] = {}
+        if self._before is not None:
+            found = {name: set(steps) for name, steps in self._before.steps_of(documents).items()}
+        for shard in range(sum(dataset.layout.shards for dataset in self._sources.datasets)):
+            key = self._sources.entry(shard)[1].tokens
+            for row in documents.get(key, ()):
+                for sequence, start, length in self._sources.shard(shard).document_pieces(row):
+                    for position in self._mixture.positions_of(shard, sequence, self._here):
+                        if not self._retracted(shard, row, position):
+                            use = self._use(position, start, length)
+                            found.setdefault((key, row), set()).update([use.step] if use is not None else [])
+        return {name: sorted(steps) for name, steps in found.items() if steps}
+
     def _use(self, position: int, start: int, length: int) -> DocumentUse | None:
         reading = self._timeline.reading(position)
         if reading is None:
@@ -258,6 +276,13 @@ def _as_read(dataset: TokenDataset | str | os.PathLike[str], bound: Mapping[str,
 def trace_step(state: Mapping[str, Any], step: int, sources: Sequence[Source] | None = None) -> TracedStep:
     """What step `step` (from 0) read, over all ranks. See `Trace`."""
     return Trace(state, sources).step(step)
+
+
+def steps_of(
+    state: Mapping[str, Any], documents: Mapping[str, Sequence[int]], sources: Sequence[Source] | None = None
+) -> dict[tuple[str, int], list[int]]:
+    """Which steps have read which of these documents. See `Trace`."""
+    return Trace(state, sources).steps_of(documents)
 
 
 def trace_document(

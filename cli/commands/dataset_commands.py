@@ -42,6 +42,7 @@ def add_to(app: typer.Typer, dataset: typer.Typer) -> None:
         dataset_repeats,
         dataset_contamination,
         dataset_retract,
+        dataset_purge,
         dataset_gc,
         dataset_compact,
         dataset_rm,
@@ -379,14 +380,32 @@ def dataset_retract(
     listed: Annotated[
         str, typer.Option("--list", metavar="FILE", help="The records of a list: JSON Lines with an id each.")
     ] = "",
+    where: Annotated[
+        str, typer.Option(metavar="EXPRESSION", help="Kept records whose fields fulfil it: lang == 'de'.")
+    ] = "",
     json: Json = False,
 ) -> int:
-    """Publish a version without these records, and delete their texts."""
+    """Publish a version without these records, and delete their samples, raw bytes and text."""
     from headrace.cli.commands.lists import read_list
     from headrace.cli.commands.maintenance import retract_records
 
     names = [*(ids or []), *(read_list(Path(listed)) if listed else [])]
-    return retract_records(uri, names, source or [], as_json=json)
+    return retract_records(uri, names, source or [], where=where, as_json=json)
+
+
+def dataset_purge(
+    uri: Dataset,
+    checkpoint: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE", help="Name the steps of this checkpoint that read a record; repeatable."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    json: Json = False,
+) -> int:
+    """Delete the bytes of retracted records, and print a receipt. Positions of checkpoints stay."""
+    from headrace.cli.commands.purge import purge_dataset
+
+    return purge_dataset(uri, checkpoint or [], dry_run=dry_run, as_json=json)
 
 
 def dataset_gc(

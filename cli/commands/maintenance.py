@@ -21,12 +21,15 @@ from headrace.store.datasets import (
     MANIFEST_KEY,
     Collected,
     Dataset,
+    ExpressionError,
     Found,
     bring_forward,
     collect,
     find_records,
     mend,
+    parse_where,
     removal,
+    to_erase,
     write_rewritten,
 )
 from headrace.store.history import open_at
@@ -102,20 +105,26 @@ def _raise_floor(dataset: str) -> str:
     return ""
 
 
-def retract_records(uri: str, ids: list[str], sources: list[str], *, as_json: bool) -> int:
-    """Retract records by id or by source; the exit code."""
-    if not ids and not sources:
+def retract_records(uri: str, ids: list[str], sources: list[str], *, where: str = "", as_json: bool) -> int:
+    """Retract records by id, by source, or by their fields; the exit code."""
+    if not ids and not sources and not where:
         raise UsageError(
-            "give the ids of records, --list with a file of them, or --source with the URI of what they were read from"
+            "give the ids of records, --list with a file of them, --source with the URI of what they were read from, "
+            "or --where with an expression over their fields"
         )
+    try:
+        test = parse_where(where) if where else None
+    except ExpressionError as error:
+        raise UsageError(f"--where: {error}") from error
     dataset = Dataset.open(uri)
     store = dataset.store
 
     async def retracted(pen: OfflineWriter) -> Found:
-        found = await pen.beside(lambda: find_records(store, pen.ledger, ids, sources))
+        found = await pen.beside(lambda: find_records(store, pen.ledger, ids, sources, test))
         missing = [name for name in ids if name not in found.ids and not any(_part(name, one) for one in found.ids)]
         if missing or not found.ids:
-            raise CliError(f"{dataset.uri}: no record has the id or source {(missing or sources)[0]!r}: none retracted")
+            asked = [*missing, *sources, where][0]
+            raise CliError(f"{dataset.uri}: no record has the id, source or fields {asked!r}: none retracted")
         if found.documents or found.rewritten:
             await pen.commit(EpochRaised("retraction"))
             replaced = await pen.beside(lambda: write_rewritten(store, found, pen.ledger.epoch))
@@ -143,8 +152,11 @@ def retract_records(uri: str, ids: list[str], sources: list[str], *, as_json: bo
             what = f"no version is published yet; the first one will show {counted(documents, 'document')} less"
         if not documents:
             what = "no version showed these records: they were not kept, or retracted before"
-        if found.rewritten:
-            what += f"; {counted(len(found.rewritten), 'object is', 'objects are')} written anew without their text"
+        if found.rewritten or found.texts:
+            many = len(found.rewritten) + len(found.texts)
+            what += f"; {counted(many, 'object is', 'objects are')} written anew without their text"
+        if to_erase(after.state):
+            what += "; their tokens stay until `headrace dataset purge`"
         console(sys.stdout).print(title(dataset.uri, what))
     return 0
 

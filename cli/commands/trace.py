@@ -178,6 +178,17 @@ def trace_checkpoint(
     return _say_document(state, document, sources, as_json=as_json)
 
 
+def refuse_servers(path: str, state: dict[str, Any], uri: str) -> None:
+    """Raise UsageError where a state of several datasets names servers besides that of the dataset at `uri`."""
+    listed = _listed(state)
+    _refuse_servers(path, listed if len(listed) > 1 else [], uri, ())
+
+
+def sources_here(state: dict[str, Any], uri: str) -> list[Source] | None:
+    """The one dataset of a state, which lies at `uri`; None for a mixture, whose state says where each lies."""
+    return _moved_to(uri, (), state) if len(_listed(state)) == 1 else None
+
+
 def _listed(state: dict[str, Any]) -> list[str]:
     """Where the datasets of a state lie, by its own word."""
     try:

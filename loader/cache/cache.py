@@ -216,6 +216,13 @@ class ShardCache:
             "lock and does not finish, or the shard is evicted as soon as it is there: raise the cache's bytes_max"
         )
 
+    def forget(self, checksum: str) -> bool:
+        """Remove what is cached of an object; False where another process uses it, which removes it no more."""
+        if not is_checksum(checksum):
+            raise ValueError(f"{checksum[:80]!r} is no checksum")
+        files = self._root.glob(f"{checksum.rpartition(':')[2]}.*") if self._root.is_dir() else ()
+        return not [path for path in files if not evict_file(path)]
+
     def cached(self) -> dict[str, int]:
         """Bytes of each whole shard in the cache, by the hash in its checksum."""
         return {

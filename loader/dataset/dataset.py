@@ -65,7 +65,7 @@ class TokenDataset:
         self.store = store
         self.manifest = manifest
         self.cache = cache
-        identity = "\n".join(manifest.shards.checksums).encode()
+        identity = "\n".join(manifest.shards.layouts).encode()
         sequences = np.array(manifest.shards.sequences, dtype=np.int64)
         self.layout = SampleLayout(sequences, identity)
         #: what was retracted up to this version is not shown; the manifest's own by default

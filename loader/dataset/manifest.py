@@ -73,12 +73,14 @@ class Manifest:
 class ShardTable(Sequence[ShardEntry]):
     """The shards, kept by column: a dataset has a hundred thousand of them, and a loader looks at a few."""
 
-    __slots__ = ("checksums", "documents", "pipelines", "sequences", "token_counts", "tokens")
+    __slots__ = ("checksums", "documents", "layouts", "pipelines", "sequences", "token_counts", "tokens")
 
     def __init__(self, entries: Sequence[Mapping[str, Any]]) -> None:
         self.tokens: list[str] = [entry["tokens"] for entry in entries]
         self.documents: list[str] = [entry["documents"] for entry in entries]
         self.checksums: list[str] = [entry["checksum"] for entry in entries]
+        #: by which positions are known: a shard of which texts were erased has that of before
+        self.layouts: list[str] = [entry.get("layout", entry["checksum"]) for entry in entries]
         self.sequences: list[int] = [entry["sequences"] for entry in entries]
         self.token_counts: list[int] = [entry["token_count"] for entry in entries]
         #: of few pipelines, so each name is kept once
@@ -89,7 +91,7 @@ class ShardTable(Sequence[ShardEntry]):
                 raise TypeError(f"a shard's field is {wrong.pop().__name__} and not {kind.__name__}")
         # names of files are made of these, so nothing else may come in
         strange = [key for key in (*self.tokens, *self.documents) if not is_key(key)]
-        strange += [checksum for checksum in self.checksums if not is_checksum(checksum)]
+        strange += [checksum for checksum in (*self.checksums, *self.layouts) if not is_checksum(checksum)]
         if strange:
             raise ValueError(f"{strange[0][:200]!r} is no key or checksum of a shard")
         if (

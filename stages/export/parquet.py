@@ -76,7 +76,11 @@ def _texts(dataset: Dataset, shard: ShardRecord) -> Iterator[pa.Table]:
     documents = shard.object("documents")
     assert documents is not None
     scores = [name for name in _names(dataset, shard) if name.startswith(SCORE_PREFIX)]
-    return read_row_groups(dataset.store, documents.key, [*KEPT, *scores, "text"])
+    hidden, at = dataset.retracted(documents.key), 0
+    for table in read_row_groups(dataset.store, documents.key, [*KEPT, *scores, "text"]):
+        gone = [row - at for row in hidden if at <= row < at + table.num_rows]
+        at += table.num_rows
+        yield table.filter(pa.array(~np.isin(np.arange(table.num_rows), gone))) if gone else table
 
 
 def _tokens(dataset: Dataset, shard: ShardRecord) -> tuple[pa.Table, int]:

@@ -134,7 +134,9 @@ class _Texts:
                 yield from _records(table, here, texts, [None] * len(here))
         elif shard.object("lines") is not None:
             table = read_table(store, documents, list(_COLUMNS))
-            for row, text in zip(rows.tolist(), _lines(store, _key(shard, "lines"), rows.tolist()), strict=True):
+            gone = self._dataset.state.erased_rows(documents)
+            lines = rows - np.searchsorted(np.array(gone, np.int64), rows)
+            for row, text in zip(rows.tolist(), _lines(store, _key(shard, "lines"), lines.tolist()), strict=True):
                 yield from _records(table, np.array([row]), [text], [None])
 
     def _decoded(

@@ -13,6 +13,12 @@ if TYPE_CHECKING:
         ShardRecord as ShardRecord,
         fold_ledger as fold_ledger,
     )
+    from headrace.store.datasets.erasure import (
+        Erasable as Erasable,
+        erase as erase,
+        main_object as main_object,
+        to_erase as to_erase,
+    )
     from headrace.store.datasets.manifest import (
         MANIFEST_FORMAT as MANIFEST_FORMAT,
         MANIFEST_KEY as MANIFEST_KEY,
@@ -32,5 +38,6 @@ if TYPE_CHECKING:
         find_records as find_records,
         write_rewritten as write_rewritten,
     )
+    from headrace.store.datasets.where import ExpressionError as ExpressionError, parse_where as parse_where
 else:
     __getattr__ = door(__name__)

@@ -177,9 +177,15 @@ class Dataset:
             "seq_len": described.seq_len or 0,
             "pad_id": described.pad_id or 0,
             "eos_id": described.eos_id,
-            "shards": [shard.to_dict() for shard in shards],
+            "shards": [self._listed(shard) for shard in shards],
             **({"retracted": retracted} if retracted else {}),
         }
+
+    def _listed(self, shard: ShardRecord) -> dict[str, Any]:
+        """A shard as the manifest names it; `layout` is the first checksum of tokens of which some are erased."""
+        fields = shard.to_dict()
+        erased = self.state.erased.get(fields[TOKENS])
+        return fields if erased is None else {**fields, "layout": erased[0]}
 
     def of_version(self, version: int | None = None) -> Dataset:
         """The dataset with the shards of one published version: of the newest, or with all where none was published.

@@ -16,7 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.store import FormatError, ObjectStore, put
+from headrace.store import ObjectStore, put
+from headrace.store.datasets.erasure import Erasable, erase, main_object
+from headrace.store.datasets.where import Test, rows_where
 from headrace.store.ledger import LedgerState, StoredObject
 from headrace.store.shards import content_hash, quarantine_prefix, read_table, table_to_parquet
 
@@ -33,12 +35,19 @@ class Found:
     ids: frozenset[str]
     #: What was asked for: ids of records, and URIs of what they were read from.
     asked: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
+    #: Shards of text, whose objects are written anew at once: no position of a training job leans on them.
+    texts: tuple[Erasable, ...] = ()
 
 
-def find_records(store: ObjectStore, state: LedgerState, ids: Collection[str], sources: Collection[str]) -> Found:
-    """Look for records by id (a split record by that of its whole) or by the URI of what they were read from.
-
-    Raises FormatError for a dataset of text, StoreError.
+def find_records(
+    store: ObjectStore,
+    state: LedgerState,
+    ids: Collection[str],
+    sources: Collection[str],
+    where: Test | None = None,
+) -> Found:
+    """Look for records by id (a split record by that of its whole), by the URI of what they were read from, or for
+    kept ones whose fields fulfil a test. Raises FormatError, StoreError.
     """
     documents: dict[str, set[int]] = {}
     rewritten: dict[str, tuple[str, str]] = {}
@@ -48,24 +57,35 @@ def find_records(store: ObjectStore, state: LedgerState, ids: Collection[str], s
         for role in ("documents", "verdicts", "samples", "quarantine"):
             if role not in keys:
                 continue
-            facts = read_table(store, keys[role], ["id", "part", "source"])
+            is_kept = role == "documents" and where is not None
+            facts = read_table(
+                store, keys[role], ["id", "part", "source", *(("tokens", "metadata") if is_kept else ())]
+            )
             mask = _matches(facts, ids, sources)
+            if where is not None and is_kept:
+                mask |= rows_where(facts, where)
             if not mask.any():
                 continue
             seen.update(str(name) for name in facts.column("id").filter(pa.array(mask)).to_pylist())
             if role == "documents":
-                if "tokens" not in keys:
-                    raise FormatError(f"{store.uri}: {keys[role]} holds text: only datasets of tokens can be retracted")
-                documents.setdefault(keys["tokens"], set()).update(np.flatnonzero(mask).tolist())
+                documents.setdefault(keys.get("tokens", keys[role]), set()).update(np.flatnonzero(mask).tolist())
             elif role != "verdicts":
                 rewritten[keys[role]] = (role, keys[role])
     known = {(name, row) for since, name, rows in state.retracted if state.is_takedown(since) for row in rows}
     fresh = {name: tuple(sorted(row for row in rows if (name, row) not in known)) for name, rows in documents.items()}
+    texts = [shard for shard in state.shards if "tokens" not in {item.role for item in shard.closed.objects}]
+    found = []
+    for shard in texts:
+        main = main_object(shard.closed)
+        if main is not None and (rows := fresh.get(main.key)):
+            gone = state.erased_rows(main.key)
+            found.append(Erasable(shard.number, shard.closed, tuple(sorted({*rows, *gone})), gone))
     return Found(
         tuple((name, rows) for name, rows in fresh.items() if rows),
         tuple(rewritten.values()),
         frozenset(seen),
         (frozenset(ids), frozenset(sources)),
+        tuple(found),
     )
 
 
@@ -74,7 +94,7 @@ def write_rewritten(store: ObjectStore, found: Found, epoch: int) -> tuple[tuple
 
     One of them is in memory at a time. Raises FormatError, StoreError.
     """
-    made: list[tuple[str, StoredObject]] = []
+    made: list[tuple[str, StoredObject]] = [item for shard in found.texts for item in erase(store, shard, epoch)]
     for role, old in found.rewritten:
         table = read_table(store, old)
         data = table_to_parquet(_without(role, table, _matches(table, *found.asked)))

@@ -86,6 +86,7 @@ def state_at(state: LedgerState, version: int) -> LedgerState:
     found.retracted = [
         [min(since, version), key, rows] for since, key, rows in state.retracted if state.hides(since, version)
     ]
+    found.erased = state.erased
     found.retracted_at = state.retracted_at if found.retracted else -1
     for shard in shards:
         sink = shard.closed.sink

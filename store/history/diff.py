@@ -325,7 +325,9 @@ def _hashes(dataset: Dataset, shard: ShardRecord, rows: int) -> npt.NDArray[np.u
         import zstandard
 
         with zstandard.ZstdDecompressor().stream_reader(store.get(lines.key), read_across_frames=True) as stream:
-            for row, line in enumerate(stream.read().splitlines()[:rows]):
+            gone = dataset.state.erased_rows(documents.key)
+            left = np.setdiff1d(np.arange(rows), np.array(gone, np.int64)).tolist()
+            for row, line in zip(left, stream.read().splitlines(), strict=False):
                 found[row] = digest(line)
     return found
 

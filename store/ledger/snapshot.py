@@ -34,6 +34,7 @@ from headrace.store.ledger.core.fold import ClosedShard, FragmentState, LedgerSt
 from headrace.store.ledger.core.intervals import IntervalSet
 from headrace.store.ledger.core.log_state import LogState
 from headrace.store.ledger.core.totals import Totals
+from headrace.store.shards import is_checksum
 
 MAGIC = b"HRSNAP01"
 #: The version of what the header and the arrays hold.
@@ -49,6 +50,7 @@ _LEDGER_FIELDS = (
     "version",
     "published",
     "retracted",
+    "erased",
     "retracted_at",
     "removed",
 )
@@ -111,6 +113,9 @@ def decode_snapshot(data: bytes) -> LogState:
         state: LogState = _ledger(tables, arrays) if kind == "ledger" else _cluster(tables)
         if isinstance(state, LedgerState):
             scalars["published"] = _published(state, scalars)
+            for checksum, rows in scalars.get("erased", {}).values():
+                if not is_checksum(checksum) or not all(type(row) is int and row >= 0 for row in rows):
+                    raise FormatError("a snapshot with erased rows of no checksum: no Headrace writes that")
         names = (*_LOG_FIELDS, *_LEDGER_FIELDS) if isinstance(state, LedgerState) else _LOG_FIELDS
         for name in names:
             if name in scalars:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
         ShardLayout as ShardLayout,
         build_tokens as build_tokens,
         check_fit as check_fit,
+        safetensors_parts as safetensors_parts,
         write_tokens as write_tokens,
     )
     from headrace.store.shards.core.blocks import (

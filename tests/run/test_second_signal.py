@@ -132,6 +132,7 @@ WAITS = {
     "dataset repeats": Waits("{store} --out {folder}/lines.idx"),
     "dataset contamination": Waits("{store} --suites {folder}/in.jsonl"),
     "dataset retract": Waits("{store} a"),
+    "dataset purge": Waits("{store}"),
     "dataset gc": Waits("{store}"),
     "dataset compact": Waits("{store} {folder}/large"),
     "dataset rm": Waits("{store} --yes"),

@@ -146,6 +146,9 @@ class LedgerState(LogState):
     published: dict[int, Published] = field(default_factory=dict[int, Published])
     #: Documents that are shown no more: since which version, the key of the shard's tokens, rows of its documents.
     retracted: list[list[Any]] = field(default_factory=list[list[Any]])
+    #: Rows whose text is deleted, by the key of the shard's tokens (its documents where it holds text): the checksum
+    #: that these tokens had at first, by which positions are known, and the rows.
+    erased: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
     #: The last entry that retracted something, -1 where none has.
     retracted_at: int = -1
     #: The dataset was removed, and no pipeline has begun another in its place.
@@ -185,6 +188,10 @@ class LedgerState(LogState):
         """Whether what was retracted from version `since` on is gone for good."""
         made = self.published.get(since)
         return made is None or made.reason != DEDUPLICATION
+
+    def erased_rows(self, key: str) -> tuple[int, ...]:
+        """Rows whose text is deleted, of the shard whose tokens (documents where it holds text) have this key."""
+        return tuple(self.erased[key][1]) if key in self.erased else ()
 
     def as_it_stands(self, fragment: Fragment) -> Fragment:
         """A fragment under the version in which its object stands now, where that holds the bytes that were listed."""
@@ -308,19 +315,29 @@ class LedgerState(LogState):
         return all(fragment.done(sinks) for fragment in self.fragments.values())
 
     def _retracted(self, number: int, change: Retracted) -> None:
-        named = {item.key for shard in self.shards for item in shard.closed.objects}
+        named = {item.key: item.checksum for shard in self.shards for item in shard.closed.objects}
         fresh = dict(change.replaced)
-        unknown = sorted({*(key for key, _ in change.documents), *fresh} - named)
+        unknown = sorted({*(key for key, _ in change.documents), *fresh} - named.keys())
         if unknown:
             raise FoldError(f"entry {number} retracts from {unknown[0]}, which no shard has")
         if change.version <= self.version:
             raise FoldError(f"entry {number} retracts from version {change.version} on, {self.version} is published")
         self.retracted_at = number
         self.retracted += [[change.version, key, list(rows)] for key, rows in change.documents]
+        for old, stored in fresh.items():
+            self._erased(old, named[old], stored.key)
         for index, shard in enumerate(self.shards):
             if any(item.key in fresh for item in shard.closed.objects):
                 objects = tuple(fresh.get(item.key, item) for item in shard.closed.objects)
                 self.shards[index] = ClosedShard(shard.number, replace(shard.closed, objects=objects))
+
+    def _erased(self, old: str, checksum: str, new: str) -> None:
+        """Tokens or documents that take the place of others are without the text of what was taken down."""
+        gone = {row for since, key, rows in self.retracted if key == old and self.is_takedown(since) for row in rows}
+        if gone:
+            origin = self.erased.pop(old, (checksum,))[0]
+            self.erased[new] = [origin, sorted(gone)]
+            self.retracted = [[since, new if key == old else key, rows] for since, key, rows in self.retracted]
 
     def _removed(self, number: int) -> None:
         """Begin anew, in an epoch in which nobody who wrote before may propose: its raising is part of the entry."""

@@ -1,0 +1,115 @@
+"""Erasure: shards written anew at the same geometry, and what the fold knows of them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headrace.loader.dataset.dataset import open_dataset
+from headrace.store.contract.errors import FormatError
+from headrace.store.datasets.dataset import Dataset
+from headrace.store.datasets.erasure import erase, to_erase
+from headrace.store.datasets.manifest import bring_forward
+from headrace.store.files.store import FileStore
+from headrace.store.ledger.core.entries import EpochRaised, FragmentEnded, Retracted, VersionPublished
+from headrace.store.ledger.core.fold import LedgerState
+from headrace.store.ledger.folding import fold_log
+from headrace.store.ledger.snapshot import decode_snapshot, encode_snapshot
+from headrace.store.shards import read_shard, read_table
+from tests.kits.store.dataset_writer import FRAGMENT, Writer
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Writer:
+    made = Writer(FileStore(tmp_path))
+    made.entry(made.shard([3, "filtered", 6, 2]), FragmentEnded(FRAGMENT.id, 4), VersionPublished(1, "completed"))
+    return made
+
+
+def state_of(writer: Writer) -> LedgerState:
+    return fold_log(writer.log, LedgerState())
+
+
+def retract(writer: Writer, *rows: int, reason: str = "retraction") -> None:
+    state = state_of(writer)
+    key = state.shards[0].closed.objects[0].key
+    version = state.version + 1
+    writer.entry(EpochRaised(reason), Retracted(version, ((key, rows),), ()), VersionPublished(version, reason, 2))
+
+
+def purge(writer: Writer) -> None:
+    state = state_of(writer)
+    made = [item for shard in to_erase(state) for item in erase(writer.store, shard, state.epoch)]
+    version = state.version + 1
+    writer.entry(Retracted(version, (), tuple(made)), VersionPublished(version, "purge", 2))
+
+
+def test_an_erased_document_is_padding_and_all_else_stands_where_it_stood(writer: Writer) -> None:
+    before = state_of(writer)
+    old = {item.role: item for item in before.shards[0].closed.objects}
+    bring_forward(writer.store, Dataset(writer.store, before).manifest())
+    root = open_dataset(writer.store.uri).layout.root
+    retract(writer, 1)
+    (waiting,) = to_erase(state_of(writer))
+    assert (waiting.rows, waiting.gone) == ((1,), ())
+    purge(writer)
+    state = state_of(writer)
+    new = {item.role: item for item in state.shards[0].closed.objects}
+    assert new["tokens"].size == old["tokens"].size
+    assert {role for role in new if new[role] != old[role]} == {"tokens", "documents"}
+    was, now = (read_shard(writer.store, item["tokens"].key) for item in (old, new))
+    erased = np.zeros(was["tokens"].shape, np.bool_)
+    for piece in np.flatnonzero(was["piece_document"] == 1):
+        start = was["piece_start"][piece]
+        erased[was["piece_sequence"][piece], start : start + was["piece_length"][piece]] = True
+    assert erased.sum() == 6
+    assert (now["tokens"][erased] == 2).all()
+    assert np.array_equal(now["tokens"][~erased], was["tokens"][~erased])
+    for name in was.keys() - {"tokens"}:
+        assert np.array_equal(was[name], now[name])
+    assert read_table(writer.store, new["documents"].key).column("id").to_pylist() == ["0", "2", "3"]
+    assert to_erase(state) == []
+    assert state.erased_rows(new["tokens"].key) == (1,)
+    assert state.retracted == [[2, new["tokens"].key, [1]]]
+    bring_forward(writer.store, Dataset(writer.store, state).manifest())
+    assert open_dataset(writer.store.uri).layout.root == root
+    assert Dataset.open(writer.store.uri).verify().problems == ()
+
+
+def test_a_second_purge_erases_what_came_since_and_keeps_the_first_checksum(writer: Writer) -> None:
+    first = state_of(writer).shards[0].closed.objects[0].checksum
+    for row in (0, 2):
+        retract(writer, row)
+        purge(writer)
+    state = state_of(writer)
+    (found,) = state.erased.values()
+    assert found == [first, [0, 2]]
+    (listed,) = Dataset(writer.store, state).manifest()["shards"]
+    assert (listed["layout"], listed["checksum"] != first) == (first, True)
+    assert decode_snapshot(encode_snapshot(state)) == state
+
+
+def test_a_deduplication_is_not_erased(writer: Writer) -> None:
+    retract(writer, 1, reason="deduplication")
+    assert to_erase(state_of(writer)) == []
+
+
+@pytest.mark.parametrize("erased", [{"k": []}, {"k": ["x", [1]]}, {"k": ["xxh3-128:" + "0" * 32, [-1]]}, {"k": 1}])
+def test_a_snapshot_with_erased_rows_of_nothing_is_refused(writer: Writer, erased: dict[str, list[object]]) -> None:
+    state = state_of(writer)
+    state.erased = erased
+    with pytest.raises(FormatError):
+        decode_snapshot(encode_snapshot(state))
+
+
+def test_a_shard_whose_bytes_would_have_another_size_is_not_written(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from headrace.store.datasets import erasure
+
+    retract(writer, 1)
+    (waiting,) = to_erase(state_of(writer))
+    monkeypatch.setattr(erasure, "BLOCKS", "format_version")
+    with pytest.raises(FormatError, match="written anew"):
+        erase(writer.store, replace(waiting), state_of(writer).epoch)
