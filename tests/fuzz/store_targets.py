@@ -16,7 +16,7 @@ import xxhash
 
 from headrace.store.contract.errors import FormatError
 from headrace.store.contract.objects import ObjectInfo
-from headrace.store.datasets import manifest
+from headrace.store.datasets import manifest, where
 from headrace.store.history import tags
 from headrace.store.ledger import snapshot
 from headrace.store.ledger.core import cluster_changes, entries, intervals
@@ -296,6 +296,18 @@ def run_tags(data: bytes) -> object | None:
     return found
 
 
+def run_where(data: bytes) -> object | None:
+    """An expression over fields: its own error, or a test that any record answers."""
+    try:
+        test = where.parse_where(data.decode("utf-8", "replace"))
+    except where.ExpressionError:
+        return None
+    records: tuple[dict[str, Any], ...] = ({}, {"a": 1, "b": "x", "c": {"d": [1, "y", None]}, "id": "r", "tokens": 3})
+    answers = [test(fields) for fields in records]
+    assert all(type(answer) is bool for answer in answers)
+    return answers
+
+
 def run_key_file(data: bytes) -> object | None:
     """The file of keys: as it is, and with facts that are whatever the input says."""
     found = None
@@ -460,6 +472,12 @@ TARGETS = [
         run_manifest,
         lambda: [orjson.dumps(manifest.removal(7))],
         mutate=within_json,
+    ),
+    Target(
+        "where",
+        ("headrace.store.datasets.where",),
+        run_where,
+        lambda: [b"a == 1 and not startswith(b, 'x')", b"c.d in [1, -2.5, None] or tokens >= 3", b"'y' not in c.d"],
     ),
     Target(
         "tags",
