@@ -15,6 +15,7 @@ from headrace.pipeline.door import door
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    from headrace.cli.ui import RunProgress as RunProgress, RunResult as RunResult
     from headrace.client import (
         Applied as Applied,
         ApplyRefused as ApplyRefused,
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     )
     from headrace.stages.quality.scorecard import judge as judge, score as score
     from headrace.stages.runtime import InputError as InputError, StageContractError as StageContractError
+    from headrace.stages.tokenizer import train_tokenizer as train_tokenizer
     from headrace.store import (
         ChecksumMismatch as ChecksumMismatch,
         DatasetBusy as DatasetBusy,

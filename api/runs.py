@@ -4,28 +4,37 @@ from __future__ import annotations
 
 import io
 import time
+from collections.abc import Callable
+from functools import partial
 
 from headrace.cli.commands import Interrupts, run_embedded
-from headrace.cli.ui import RunReport
+from headrace.cli.ui import Calls, RunProgress, RunResult
 from headrace.client import Applied, Client, RunOptions, complete, controller_at
 from headrace.pipeline import Pipeline
 from headrace.stages.shipping import Preview, preview as run_preview
 
 
-def run(pipeline: Pipeline, options: RunOptions | None = None, *, progress: bool = True) -> RunReport:
+def run(
+    pipeline: Pipeline,
+    options: RunOptions | None = None,
+    *,
+    progress: bool | Callable[[RunProgress], object] = True,
+) -> RunResult:
     """Run a pipeline on this machine to its end; the same call again continues where it stopped.
 
-    Starts a controller and a worker and ends both. `progress` prints lines to standard error. Stage functions must be
-    defined in a module: workers import them. Ctrl-C ends the run; what its sinks hold is read again by the next.
-    Raises PipelineError, InputError and StoreError for what the pipeline declares, CliError when the run fails,
-    ProcessDied when the controller or the worker dies too often.
+    Starts a controller and a worker and ends both. `progress` prints lines to standard error, or is called with a
+    `RunProgress` as it changes; what it raises ends the run. Stage functions may be defined in a notebook, a script or
+    a module. Ctrl-C ends the run; what its sinks hold is read again by the next. Raises PipelineError, InputError and
+    StoreError for what the pipeline declares, CliError when the run fails, ProcessDied when the controller or the
+    worker dies too often.
     """
     began_at = time.monotonic()
     return run_embedded(
         lambda: complete(pipeline, {}),
         lambda: options or RunOptions(),
         Interrupts(),
-        output=None if progress else io.StringIO(),
+        output=None if progress is True else io.StringIO(),
+        shown_by=None if isinstance(progress, bool) else partial(Calls, progress),
         elapsed_s=lambda: time.monotonic() - began_at,
     )[0]
 

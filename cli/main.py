@@ -261,10 +261,11 @@ def tokenizer_train(
     from json import dumps
 
     from headrace.stages.library import read
-    from headrace.stages.tokenizer import train
+    from headrace.stages.tokenizer import train_tokenizer
     from headrace.store import counted
 
-    trained = train(read(source, text_key=text_key), output, vocab_size=vocab_size, sample_bytes=sample_mb << 20)
+    text = read(source, text_key=text_key)
+    trained = train_tokenizer(text, output, vocab_size=vocab_size, sample_bytes=sample_mb << 20)
     sample = f"{counted(trained.records, 'record')}, {trained.sample_bytes / 1e6:.1f} MB"
     line = f"{trained.path}: {trained.vocab_size:,} tokens, trained on {sample}"
     print(dumps(asdict(trained)) if json else line)

@@ -6,8 +6,7 @@ contiguous slice P+r*B..P+(r+1)*B-1. So all ranks hold the same position after t
 all, and a state loaded at another W or B goes on with the same samples in the same order.
 
 Every rank makes the same number of steps. Where fewer than W*B samples are left, `last` decides for all ranks alike:
-"drop" ends the pass before them (the state still names their position, and a smaller global batch could read them),
-"pad" fills the batch with rows of padding.
+"drop" ends the pass before them (a smaller global batch could read them), "pad" fills the batch with rows of padding.
 """
 
 import os
@@ -216,8 +215,7 @@ class Loader:
         """Batches that are left of this pass, the same on each rank."""
         return self._cut.steps(self._offered().count)
 
-    @property
-    def pass_steps(self) -> int:
+    def __len__(self) -> int:
         """Batches of the pass that the next loop reads, those among them that were read already; alike on each rank."""
         if self._is_behind:
             if self._grown is not None:
@@ -231,6 +229,11 @@ class Loader:
     def _is_behind(self) -> bool:
         """Of this pass: the next loop is over the next one."""
         return self._ended or not (self._is_moved or self.steps_left)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Loader of {list(self.sources.datasets)}: pass {self.pass_}, position {self.position}, step {self.step}>"
+        )
 
     def __iter__(self) -> Iterator[Batch]:
         return self.iterate(_same)

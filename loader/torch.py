@@ -131,7 +131,7 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
 
         Trainers that know it do not look a batch ahead, and count a pass that goes on from a checkpoint to its end.
         """
-        return self.loader.pass_steps
+        return len(self.loader)
 
     @property
     def dataset(self) -> "TorchLoader":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -37,6 +38,8 @@ def about(file: Path) -> str:
     text = file.read_text(encoding="utf-8")
     if file.suffix == ".py":
         return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+    if file.suffix == ".ipynb":
+        return "".join(json.loads(text)["cells"][0]["source"]).partition("\n")[0].lstrip("# ")
     found = _ABOUT.search(text)
     return next((part for part in found.groups() if part), "") if found else ""
 

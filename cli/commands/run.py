@@ -32,7 +32,7 @@ from headrace.stages.shipping import inherited_by
 from headrace.stages.tokenizer import keep_parsed
 
 if TYPE_CHECKING:
-    from headrace.cli.ui import Progress, RunReport
+    from headrace.cli.ui import Progress, RunResult
     from headrace.client import Client, RunOptions
     from headrace.pipeline import Pipeline
     from headrace.protos import control_pb2 as pb
@@ -90,11 +90,13 @@ def run_embedded(
     *,
     hint: str = "",
     output: IO[str] | None = None,
+    shown_by: Callable[[str], Progress] | None = None,
     elapsed_s: Callable[[], float] = seconds_since_start,
-) -> tuple[RunReport, bool]:
+) -> tuple[RunResult, bool]:
     """Run the pipeline that `read` gives with a controller and a worker of its own.
 
-    Progress goes to `output`, else to standard error. What `hint`, a text, names of the loops is compiled from now on.
+    Progress goes to what `shown_by` makes of the pipeline's name, or to `output`, else to standard error. Loops that
+    `hint`, a text, names are compiled from now on.
 
     The report, and whether the user ended it. Raises CliError where the run fails or a process dies.
     """
@@ -122,7 +124,7 @@ def run_embedded(
             applied_after_s = elapsed_s()
             warnings = client.apply(pipeline, options)
             book = DeathBook()
-            with progress_on(output or sys.stderr, pipeline.name) as progress:
+            with shown_by(pipeline.name) if shown_by else progress_on(output or sys.stderr, pipeline.name) as progress:
                 for line in warnings:
                     progress.note(f"headrace: {line}")
                 status = _watch_through_deaths(
@@ -292,12 +294,12 @@ def _report(
     deaths: tuple[DeathRow, ...],
     seconds: float,
     first_batch_s: float,
-) -> RunReport:
-    from headrace.cli.ui import Recipes, RunReport, input_bytes_read, passed_unseen, read_ledger, speeds
+) -> RunResult:
+    from headrace.cli.ui import Recipes, RunResult, input_bytes_read, passed_unseen, read_ledger, speeds
     from headrace.store.ledger import balance_of
 
     facts, ledger = dict(status.facts), read_ledger(pipeline.dataset)
-    return RunReport(
+    return RunResult(
         pipeline=pipeline.name,
         dataset=pipeline.dataset,
         state=status.state,
@@ -316,7 +318,7 @@ def _report(
     )
 
 
-def show(report: RunReport, *, as_json: bool) -> None:
+def show(report: RunResult, *, as_json: bool) -> None:
     """The report on standard output."""
     if as_json:
         print(json.dumps(report.to_dict()))

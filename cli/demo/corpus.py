@@ -9,7 +9,7 @@ from pathlib import Path
 
 from headrace.pipeline import Pipeline
 from headrace.stages.library import duplicate_lines, gopher_quality, read_files, tokenize, write_tokens
-from headrace.stages.tokenizer import train
+from headrace.stages.tokenizer import train_tokenizer
 
 SEQ_LEN = 512
 #: Of the tokenizer that the quickstart trains, in a second: its vocabulary, and the text that it learns from.
@@ -26,7 +26,7 @@ def trained_tokenizer(folder: Path) -> str:
     path = folder / "tokenizer.json"
     if not path.is_file():
         source = read_files(standard_library(), follow_links=True)
-        train(source, path, vocab_size=VOCAB_SIZE, sample_bytes=SAMPLE_BYTES)
+        train_tokenizer(source, path, vocab_size=VOCAB_SIZE, sample_bytes=SAMPLE_BYTES)
     return str(path)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from headrace.cli.demo.demo import TrainingResult
-    from headrace.cli.ui import RunReport
+    from headrace.cli.ui import RunResult
     from headrace.client import RunOptions
     from headrace.pipeline import Pipeline
 
@@ -58,7 +58,7 @@ def quickstart(data: Path, *, fresh: bool, steps: int | None, as_json: bool) -> 
     return 0
 
 
-def _ingest(dataset: Path, interrupts: Any) -> tuple[RunReport, bool]:
+def _ingest(dataset: Path, interrupts: Any) -> tuple[RunResult, bool]:
     def read() -> Pipeline:
         from headrace.cli.demo.corpus import quickstart_pipeline, trained_tokenizer
         from headrace.client import complete
@@ -184,7 +184,7 @@ def _training(result: TrainingResult) -> dict[str, Any]:
     }
 
 
-def _goodbye(report: RunReport) -> None:
+def _goodbye(report: RunResult) -> None:
     from rich.text import Text
 
     from headrace.cli.ui import FAINT, console

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         title as title,
     )
     from headrace.cli.ui.progress_lines import (
+        Calls as Calls,
         Progress as Progress,
         at_batch as at_batch,
         closed_line as closed_line,
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
     from headrace.cli.ui.recipes import Recipes as Recipes, ranges_json as ranges_json
     from headrace.cli.ui.report import (
         MB as MB,
-        RunReport as RunReport,
+        RunProgress as RunProgress,
+        RunResult as RunResult,
         passed_unseen as passed_unseen,
         read_ledger as read_ledger,
         speeds as speeds,

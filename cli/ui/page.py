@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from rich.text import Text
 
 from headrace.cli.ui.deaths import death_lines
 from headrace.cli.ui.recipes import Recipes
-from headrace.cli.ui.report import MB, REASONS_SHOWN, RunReport, StageSpeed
+from headrace.cli.ui.report import MB, REASONS_SHOWN, RunResult, StageSpeed
 from headrace.cli.ui.words import megabytes, number, padding, percent, safe, seconds
 from headrace.store import counted
 from headrace.store.ledger import Balance
@@ -47,7 +48,14 @@ def console(stream: IO[str] | None = None, *, live: bool = False) -> Console:
     return made
 
 
-def run_page(report: RunReport) -> RenderableType:
+def html_of(page: RenderableType) -> str:
+    """A page as a block of HTML, for notebooks."""
+    made = Console(file=io.StringIO(), record=True, width=WIDTH_MAX, highlight=False, soft_wrap=True)
+    made.print(page)
+    return made.export_html(inline_styles=True, code_format='<pre style="line-height: 1.3">{code}</pre>')
+
+
+def run_page(report: RunResult) -> RenderableType:
     """The end of a run: title, balance, tokens, speed."""
     parts: list[RenderableType] = [
         Text(),
@@ -67,7 +75,7 @@ def run_page(report: RunReport) -> RenderableType:
     return Group(*parts)
 
 
-def _quarantine_note(report: RunReport) -> list[str]:
+def _quarantine_note(report: RunResult) -> list[str]:
     """Where what was quarantined can be seen; a run that kept nothing else says so."""
     counts = report.balance.counts
     if not counts.quarantined:
@@ -162,7 +170,7 @@ def _ranked(reasons: Mapping[str, int]) -> list[tuple[str, int]]:
     return [*ranked[:REASONS_SHOWN], (counted(len(rest), "more reason"), sum(count for _, count in rest))]
 
 
-def _run_facts(report: RunReport) -> list[tuple[str, str]]:
+def _run_facts(report: RunResult) -> list[tuple[str, str]]:
     balance, counts = report.balance, report.balance.counts
     speed = report.bytes_read / report.seconds / MB if report.seconds > 0 else 0.0
     packed = f"{number(counts.tokens)} in {counted(counts.sequences, 'sequence')}, {padding(balance)} padding"

@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
 from typing import IO, Protocol, Self
 
-from headrace.cli.ui.report import MB
+from headrace.cli.ui.report import MB, RunProgress
 from headrace.cli.ui.words import megabytes, padding, safe, seconds
 from headrace.protos import codec, control_pb2 as pb
 from headrace.store import counted
@@ -128,7 +130,7 @@ def start_line(status: pb.PipelineStatus, elapsed_s: float) -> str:
         return ""
     if status.state not in {"opening", "running"} or input_bytes_read(status):
         return ""
-    return "tasks start; filters and dedup are compiled at their first use on a machine, for about a minute"
+    return "tasks start; filters and dedup are compiled at their first use on a machine, for half a minute"
 
 
 class Lines:
@@ -177,6 +179,43 @@ class Lines:
 
     def _print(self, line: str) -> None:
         print(safe(line), file=self._stream, flush=True)
+
+
+class Calls:
+    """Calls a function with how far a run is, for programs."""
+
+    def __init__(self, call: Callable[[RunProgress], object], name: str) -> None:
+        self._call = call
+        self._last = RunProgress(name, "starting", 0.0, 0, 0, 0, 0)
+        self._began_at = time.monotonic()
+        self._waits = Waits()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return
+
+    def update(self, status: pb.PipelineStatus) -> None:
+        """Say where the run is."""
+        balance = codec.balance_from(status.balance)
+        self._last = RunProgress(
+            pipeline=self._last.pipeline,
+            state=status.state,
+            seconds=time.monotonic() - self._began_at,
+            bytes_read=input_bytes_stored(status),
+            bytes_total=int(status.input_bytes),
+            records_closed=balance.records_closed,
+            tokens=balance.counts.tokens,
+            notes=tuple(self._waits.changed(status)),
+        )
+        self._call(self._last)
+
+    def note(self, line: str) -> None:
+        """Say a line."""
+        self._call(replace(self._last, seconds=time.monotonic() - self._began_at, notes=(line,)))
 
 
 def share(done: int, whole: int) -> str:

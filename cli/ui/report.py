@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.cli.ui.deaths import DeathRow
 from headrace.protos import control_pb2 as pb
 from headrace.stages.runtime import WITHOUT
 from headrace.store import open_store
 from headrace.store.ledger import Balance, Counts, LedgerState, Log, fold_log, main_sink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 #: Reasons that the page shows for each verdict; the rest is summed up. `--json` has them all.
 REASONS_SHOWN = 8
@@ -56,8 +59,29 @@ class StageSpeed:
 
 
 @dataclass(frozen=True, slots=True)
-class RunReport:
-    """One run and the dataset behind it."""
+class RunProgress:
+    """How far a run is: bytes as they are stored, records and tokens of the ledger."""
+
+    pipeline: str
+    #: starting, running, publishing, completed, ...
+    state: str
+    seconds: float
+    bytes_read: int
+    bytes_total: int
+    records_closed: int
+    tokens: int
+    #: What was said since the last one: deaths, what is compiled, what is waited for.
+    notes: tuple[str, ...] = ()
+
+    @property
+    def share(self) -> float:
+        """What was read of the input, from 0 to 1."""
+        return min(1.0, self.bytes_read / self.bytes_total) if self.bytes_total else 0.0
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RunResult:
+    """One run and the dataset behind it; a notebook shows it as the page that the command prints."""
 
     pipeline: str
     dataset: str
@@ -96,6 +120,36 @@ class RunReport:
             "warnings": list(self.warnings),
             "facts": dict(self.facts),
         }
+
+    def __repr__(self) -> str:
+        counts = self.balance.counts
+        parts = f"{counts.kept:,} kept, {counts.filtered:,} filtered, {counts.duplicate:,} duplicate"
+        return (
+            f"<RunResult {self.pipeline!r} {self.state} in {self.seconds:.1f} s: {counts.records:,} records, {parts}, "
+            f"{counts.quarantined:,} quarantined, {counts.tokens:,} tokens; {self.dataset}>"
+        )
+
+    def _repr_html_(self) -> str:
+        from headrace.cli.ui.page import html_of, run_page
+
+        return html_of(run_page(self))
+
+    def documents(self) -> pa.RecordBatchReader:
+        """The kept documents, as a stream of Arrow that pandas, polars and DuckDB take. Raises StoreError."""
+        return self._rows("documents")
+
+    def verdicts(self) -> pa.RecordBatchReader:
+        """A row a record that was not kept: the stage, its verdict and its reason. As `documents`."""
+        return self._rows("verdicts")
+
+    def quarantine(self) -> pa.RecordBatchReader:
+        """A row a record that was quarantined, with its raw bytes. As `documents`."""
+        return self._rows("quarantine")
+
+    def _rows(self, role: str) -> pa.RecordBatchReader:
+        from headrace.store.datasets import Dataset, read_rows
+
+        return read_rows(Dataset.open(self.dataset).of_version(), role)
 
 
 def read_ledger(dataset: str) -> LedgerState:

@@ -5,7 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,9 @@ from headrace.store import FormatError, ObjectMissing, ObjectStore, counted, ope
 from headrace.store.datasets import MANIFEST_KEY, doubt as doubt_of
 from headrace.store.files import store as _files  # noqa: F401 - imported when the loader is, not when a resume is timed
 from headrace.store.shards import BlockTable, ShardHeader, malformed, read_header, read_plain_header, read_shard
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 logger = logging.getLogger("headrace.loader")
 
@@ -88,6 +91,29 @@ class TokenDataset:
     def __reduce__(self) -> tuple[Any, ...]:
         # for processes that are spawned: threads, locks and mappings stay behind
         return _reopened, (self.store.uri, self.manifest, self.verify, self.cache, self.version)
+
+    def documents(self) -> "pa.RecordBatchReader":
+        """The kept documents of this version as a stream of Arrow, without those that were retracted.
+
+        pandas, polars, DuckDB and pyarrow take the reader. It needs pyarrow, and folds the ledger. Raises StoreError,
+        FormatError.
+        """
+        return self._rows("documents")
+
+    def verdicts(self) -> "pa.RecordBatchReader":
+        """A row a record that was not kept: the stage, its verdict and its reason. As `documents`."""
+        return self._rows("verdicts")
+
+    def quarantine(self) -> "pa.RecordBatchReader":
+        """A row a record that was quarantined, with its raw bytes. As `documents`."""
+        return self._rows("quarantine")
+
+    def _rows(self, role: str) -> "pa.RecordBatchReader":
+        # here, since a training host may have no pyarrow
+        from headrace.store.datasets import Dataset, fold_ledger, read_rows
+
+        whole = Dataset(self.store, fold_ledger(self.store))
+        return read_rows(whole.of_version(self.version if whole.state.published else None), role)
 
     def replica(self) -> "TokenDataset":
         """The same dataset with threads, locks and open shards of its own: for a process that was forked.

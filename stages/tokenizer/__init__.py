@@ -12,7 +12,7 @@ if TYPE_CHECKING:
         minify as minify,
         share as share,
     )
-    from headrace.stages.tokenizer.training import train as train
+    from headrace.stages.tokenizer.training import train_tokenizer as train_tokenizer
     from headrace.stages.tokenizer.vocabulary import (
         TokenizerFacts as TokenizerFacts,
         keep_parsed as keep_parsed,

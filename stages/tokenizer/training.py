@@ -29,7 +29,7 @@ class Trained:
     sample_bytes: int
 
 
-def train(
+def train_tokenizer(
     source: Stage,
     output: str | os.PathLike[str],
     *,

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         find_records as find_records,
         write_rewritten as write_rewritten,
     )
+    from headrace.store.datasets.tables import read_rows as read_rows
     from headrace.store.datasets.where import ExpressionError as ExpressionError, parse_where as parse_where
 else:
     __getattr__ = door(__name__)

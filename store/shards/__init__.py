@@ -70,6 +70,7 @@ if TYPE_CHECKING:
         documents_schema as documents_schema,
         quarantine_schema as quarantine_schema,
         read_row_groups as read_row_groups,
+        read_schema as read_schema,
         read_table as read_table,
         rows_named as rows_named,
         samples_schema as samples_schema,

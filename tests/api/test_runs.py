@@ -63,6 +63,23 @@ def test_run_gives_a_report(pipeline: Pipeline, capfd: pytest.CaptureFixture[str
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_function_is_told_how_far_it_is(pipeline: Pipeline, capfd: pytest.CaptureFixture[str]) -> None:
+    told: list[headrace.RunProgress] = []
+    report = headrace.run(pipeline, progress=told.append)
+    assert told[-1].state == report.state == "completed"
+    assert told[-1].records_closed == len(TEXTS) + 1
+    assert told[-1].share == 1.0
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_notebook_shows_the_page_of_the_command(pipeline: Pipeline) -> None:
+    report = headrace.run(pipeline, progress=False)
+    page = report._repr_html_()
+    assert page.startswith("<pre")
+    assert "balanced" in page
+    assert repr(report).startswith("<RunResult 'texts' completed in ")
+
+
 def test_the_same_run_again_reads_nothing(pipeline: Pipeline, capfd: pytest.CaptureFixture[str]) -> None:
     headrace.run(pipeline)
     assert "texts: completed" in capfd.readouterr().err
@@ -116,4 +133,6 @@ def test_what_a_run_wrote_is_opened_and_loaded(tmp_path: Path) -> None:
     assert headrace.open_dataset(str(tmp_path / "out")).seq_len == 64
     loader = headrace.Loader(str(tmp_path / "out"), batch_size=2, seed=1)
     assert next(iter(loader))["tokens"].shape == (2, 64)
+    assert len(loader) == loader.steps_left + loader.step
+    assert repr(loader).startswith("<Loader of [<TokenDataset 't' at ")
     loader.close()

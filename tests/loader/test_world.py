@@ -83,13 +83,13 @@ def test_two_ranks_of_torchrun_share_the_rows(tiny_dataset: str, monkeypatch: py
 
 def test_a_rank_is_asked_for_again_when_the_first_batch_is_made(tiny_dataset: str, monkeypatch: pytest.MonkeyPatch):
     loader = Loader(tiny_dataset, batch_size=4, last="pad")
-    assert (loader.stride, loader.steps_left, loader.pass_steps) == (4, 5, 5)
+    assert (loader.stride, loader.steps_left, len(loader)) == (4, 5, 5)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(LoaderError, match="no RANK"):
         next(iter(loader))
     monkeypatch.setenv("RANK", "1")
     assert rows(loader) == [4, 5, 6, 7, 12, 13, 14, 15]
-    assert (loader.rank, loader.stride, loader.pass_steps) == (1, 8, 3)
+    assert (loader.rank, loader.stride, len(loader)) == (1, 8, 3)
 
 
 def test_the_journal_knows_only_the_world_that_read(tiny_dataset: str, monkeypatch: pytest.MonkeyPatch):

@@ -22,7 +22,7 @@ from headrace.cli.ui.progress_lines import (
     progress_on,
     start_line,
 )
-from headrace.cli.ui.report import RunReport, StageSpeed, passed_unseen
+from headrace.cli.ui.report import RunResult, StageSpeed, passed_unseen
 from headrace.cli.ui.words import safe, seconds
 from headrace.client.client import plain
 from headrace.protos import control_pb2 as pb
@@ -69,9 +69,9 @@ def complete(counts: Counts) -> Balance:
     return Balance(counts, shards=1, version=1, complete=True)
 
 
-def report(**changes: object) -> RunReport:
+def report(**changes: object) -> RunResult:
     balance = balance_of(ledger(closed(0, COUNTS), FragmentEnded(FRAGMENT.id, 10), VersionPublished(1, "completed")))
-    made = RunReport(
+    made = RunResult(
         pipeline="fineweb",
         dataset="file:///data/out",
         state="completed",
@@ -88,7 +88,7 @@ def report(**changes: object) -> RunReport:
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def shown(made: RunReport, width: int = 90) -> str:
+def shown(made: RunResult, width: int = 90) -> str:
     out = Console(file=io.StringIO(), width=width)
     out.print(run_page(made))
     text = out.file.getvalue()  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ import shutil
 import tempfile
 
 from headrace.stages.library import read_files
-from headrace.stages.tokenizer.training import train
+from headrace.stages.tokenizer.training import train_tokenizer
 
 VOCABULARY = 2_000
 
@@ -22,4 +22,4 @@ def small_tokenizer() -> str:
     folder = tempfile.mkdtemp(prefix="headrace-tests-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     texts = ",".join(str(path) for path in sorted(pathlib.Path(json.__file__).parent.glob("*.py")))
-    return train(read_files(texts), pathlib.Path(folder) / "tokenizer.json", vocab_size=VOCABULARY).path
+    return train_tokenizer(read_files(texts), pathlib.Path(folder) / "tokenizer.json", vocab_size=VOCABULARY).path

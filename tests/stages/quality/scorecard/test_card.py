@@ -14,7 +14,7 @@ from headrace.stages import library as stages
 from headrace.stages.quality.scorecard.card_page import to_html
 from headrace.stages.quality.scorecard.measurement import Facts, check, gate, to_markdown
 from headrace.stages.runtime.build import build_stage
-from headrace.stages.tokenizer.training import train
+from headrace.stages.tokenizer.training import train_tokenizer
 
 WORDS = [
     "water",
@@ -118,7 +118,7 @@ def source(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def test_a_trained_tokenizer_is_used_by_name_of_its_file(source: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    made = train(stages.read_jsonl(str(source)), tmp_path / "out" / "tokenizer.json", vocab_size=400)
+    made = train_tokenizer(stages.read_jsonl(str(source)), tmp_path / "out" / "tokenizer.json", vocab_size=400)
     assert made.records == 400
     assert made.vocab_size <= 400
     stage = stages.tokenize(made.path)
@@ -128,7 +128,8 @@ def test_a_trained_tokenizer_is_used_by_name_of_its_file(source: pathlib.Path, t
 
 def test_the_sample_is_a_share_of_the_source_each_time(source: pathlib.Path, tmp_path: pathlib.Path) -> None:
     paths = [tmp_path / name / "tokenizer.json" for name in "ab"]
-    made = [train(stages.read_jsonl(str(source)), path, vocab_size=300, sample_bytes=20_000) for path in paths]
+    read = stages.read_jsonl(str(source))
+    made = [train_tokenizer(read, path, vocab_size=300, sample_bytes=20_000) for path in paths]
     assert 10_000 < made[0].sample_bytes < 40_000
     assert paths[0].read_bytes() == paths[1].read_bytes()
 
@@ -136,4 +137,4 @@ def test_the_sample_is_a_share_of_the_source_each_time(source: pathlib.Path, tmp
 def test_training_on_nothing_is_refused(tmp_path: pathlib.Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(b"\n")
     with pytest.raises(PipelineError, match="no text to train on"):
-        train(stages.read_jsonl(str(tmp_path / "in.jsonl")), tmp_path / "tokenizer.json")
+        train_tokenizer(stages.read_jsonl(str(tmp_path / "in.jsonl")), tmp_path / "tokenizer.json")
