@@ -231,9 +231,7 @@ class Loader:
         return self._ended or not (self._is_moved or self.steps_left)
 
     def __repr__(self) -> str:
-        return (
-            f"<Loader of {list(self.sources.datasets)}: pass {self.pass_}, position {self.position}, step {self.step}>"
-        )
+        return f"<Loader of {list(self.sources.datasets)}, step {self.step}>"
 
     def __iter__(self) -> Iterator[Batch]:
         return self.iterate(_same)
