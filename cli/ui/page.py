@@ -50,7 +50,9 @@ def console(stream: IO[str] | None = None, *, live: bool = False) -> Console:
 
 def html_of(page: RenderableType) -> str:
     """A page as a block of HTML, for notebooks."""
-    made = Console(file=io.StringIO(), record=True, width=WIDTH_MAX, highlight=False, soft_wrap=True)
+    made = Console(
+        file=io.StringIO(), record=True, width=WIDTH_MAX, highlight=False, soft_wrap=True, force_jupyter=False
+    )
     made.print(page)
     return made.export_html(inline_styles=True, code_format='<pre style="line-height: 1.3">{code}</pre>')
 
