@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from headrace.store.datasets.dataset import DOCUMENTS, TOKENS, VERDICTS, Dataset, ShardRecord
 from headrace.store.ledger import StoredObject, main_sink
-from headrace.store.shards import documents_schema, quarantine_schema, read_schema, read_table, verdicts_schema
+from headrace.store.shards import documents_schema, quarantine_schema, read_table, sidecar_schema, verdicts_schema
 
 QUARANTINE = "quarantine"
 #: The columns that each table has in any dataset; documents have the scores and texts of their shards behind them.
@@ -36,7 +36,7 @@ def read_rows(dataset: Dataset, role: str, sink: str = "") -> pa.RecordBatchRead
     if role == DOCUMENTS:
         for _, item in found:
             known = set(schema.names)
-            for field in read_schema(dataset.store, item.key):
+            for field in sidecar_schema(dataset.store, item.key):
                 schema = schema if field.name in known else schema.append(field)
     return pa.RecordBatchReader.from_batches(schema, _batches(dataset, role, found, schema))
 

@@ -158,7 +158,7 @@ def column_names(store: ObjectStore, key: str) -> list[str]:
         return list(file.schema_arrow.names)
 
 
-def read_schema(store: ObjectStore, key: str) -> pa.Schema:
+def sidecar_schema(store: ObjectStore, key: str) -> pa.Schema:
     """The columns of a sidecar with their types. Raises as `read_table` does."""
     with _open_table(store, key) as file:
         return file.schema_arrow

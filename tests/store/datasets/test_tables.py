@@ -81,7 +81,7 @@ def test_what_was_retracted_is_left_out(tmp_path: Path) -> None:
 def test_a_column_that_one_shard_has_is_null_in_the_others(done: RunResult, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = Dataset.open(done.dataset).of_version()
     keys = [item.key for shard in dataset.shards if (item := shard.object("documents"))]
-    other = pa.schema([*tables.read_schema(dataset.store, keys[0]), pa.field("score.x.y", pa.float64())])
-    monkeypatch.setattr(tables, "read_schema", lambda *_: other)
+    other = pa.schema([*tables.sidecar_schema(dataset.store, keys[0]), pa.field("score.x.y", pa.float64())])
+    monkeypatch.setattr(tables, "sidecar_schema", lambda *_: other)
     rows = read_rows(dataset, "documents").read_all()
     assert rows["score.x.y"].null_count == rows.num_rows == len(EVEN)
