@@ -93,18 +93,20 @@ class Clusters:
                 continue
             taken[cluster] = True
             left -= int(sizes[cluster])
-        held = taken[numbers]
-        _, mine, others = self._border(held, ~held)
-        near = np.unique(numbers[mine[barred[others]]])
-        taken[near] = False
-        held = taken[numbers]
+        while True:
+            held = taken[numbers]
+            _, mine, others = self._border(held, ~held)
+            near = np.unique(numbers[mine[barred[others]]])
+            if not len(near):
+                break
+            # They are of training now, and another cluster that is held out may be near to them.
+            taken[near] = False
+            refused += len(near)
         dropped = np.zeros(len(held), np.bool_)
-        dropped[others[held[mine]]] = True
-        dropped &= ~held & ~barred
+        dropped[others] = True
         compared, leaks, _ = self._border(held, ~held & ~dropped)
         back = np.empty_like(self._order)
         back[self._order] = np.arange(len(back))
-        refused += len(near)
         return HeldOut(held[back], dropped[back], count, int(taken.sum()), refused, compared, len(leaks))
 
     def _numbers(self) -> Numbers:

@@ -116,7 +116,7 @@ def with_texts(
         batch = batch.counted(stage, LINES_DROPPED, int(lines_dropped[changed].sum()))
     lineage: list[Any] = rows.column(LINEAGE).to_pylist() if LINEAGE in rows.schema.names else [None] * rows.num_rows
     for index in np.flatnonzero(changed).tolist():
-        story = orjson.loads(lineage[index]) if lineage[index] else {"edited_by": []}
+        story: dict[str, Any] = orjson.loads(lineage[index]) if lineage[index] else {"edited_by": []}
         story["edited_by"].append(stage)
         if removed is not None:
             story.setdefault("removed", {})[stage] = list(removed[index])

@@ -87,9 +87,15 @@ def test_no_near_pair_that_shares_a_key_crosses_the_border(seed: int, count: int
     assert not (found.held & found.dropped).any()
     assert not (found.held | found.dropped)[references].any()
     assert found.held.sum() <= round(share * (count - len(references)))
+    pairs = 0
     for one in np.flatnonzero(found.held).tolist():
         for two in np.flatnonzero(~found.held & ~found.dropped).tolist():
-            assert not ((held.keys[one] == held.keys[two]) & (held.keys[one] != 0)).any() or not held.near(one, two)
+            if ((held.keys[one] == held.keys[two]) & (held.keys[one] != 0)).any():
+                pairs += 1
+                assert not held.near(one, two)
+    assert found.compared == pairs
+    # Where no bucket is large, whole clusters are known before any is chosen.
+    assert count > COMPARED_MAX + 1 or not found.dropped.any()
 
 
 @given(st.integers(0, 10_000), st.integers(2, 40))
@@ -114,34 +120,63 @@ def test_what_the_judge_of_a_run_calls_a_duplicate_is_near(seed: int) -> None:
     assert all(held.near(one, two) and held.near(two, one) for one, two in pairs)
 
 
-def test_a_near_pair_that_a_large_bucket_hides_leaves_training() -> None:
-    """Both have one band alone in common, with so many others that they are not compared before the choice."""
-    chance = random.Random(1)
-    texts = [" ".join(text_of(chance)) for _ in range(3 * COMPARED_MAX)]
-    texts[-1] = f"{texts[0]} {VOCABULARY[3]}"
+def test_a_text_that_a_longer_one_contains_is_near_either_way() -> None:
+    chance = random.Random(4)
+    text, other = text_of(chance, 60), text_of(chance, 120)
+    held = of_texts([" ".join(text), " ".join([*text, *other]), " ".join(other)])
+    assert (held.near(0, 1), held.near(1, 0), held.near(0, 2)) == (True, True, False)
+
+
+def in_one_bucket(texts: Sequence[str], salt: int) -> Held:
+    """Texts that have one band in common and nothing else, in the order of their keys."""
     held = of_texts(texts)
     held.keys[:, 2:] = 0
-    held.keys[:, 0], held.keys[:, 1], held.keys[:, 5] = np.arange(len(texts)), 1, 7
-    split = [held.choose(share) for share in np.arange(0.05, 0.55, 0.05)]
-    both = [(bool(found.held[0]), bool(found.held[-1])) for found in split]
-    assert {(True, False), (False, True)} & set(both)
-    for found, (one, two) in zip(split, both, strict=True):
-        assert found.dropped.sum() == (one != two)
+    held.keys[:, 0], held.keys[:, 1], held.keys[:, 5] = np.arange(len(texts)), 1 + 2 * salt, 7
+    return held
+
+
+def test_a_near_pair_that_a_large_bucket_hides_leaves_training() -> None:
+    """With so many others in their bucket both are not compared before the choice."""
+    sides: set[tuple[bool, bool]] = set()
+    for seed in range(8):
+        chance = random.Random(seed)
+        texts = [" ".join(text_of(chance)) for _ in range(3 * COMPARED_MAX)]
+        texts[-1] = f"{texts[0]} {VOCABULARY[3]}"
+        found = in_one_bucket(texts, seed).choose(0.3)
+        one, two = bool(found.held[0]), bool(found.held[-1])
+        sides.add((one, two))
+        assert found.dropped.tolist() == [
+            place in (0, 47) and one != two and not found.held[place] for place in range(48)
+        ]
         assert found.leaks == 0
+    assert {(True, False), (False, True)} <= sides
 
 
 def test_records_near_to_a_reference_are_never_held_out_nor_dropped() -> None:
     chance = random.Random(1)
     texts = [" ".join(text_of(chance)) for _ in range(3 * COMPARED_MAX)]
     texts[-1] = f"{texts[0]} {VOCABULARY[3]}"
-    held = of_texts(texts)
-    held.keys[:, 2:] = 0
-    held.keys[:, 0], held.keys[:, 1], held.keys[:, 5] = np.arange(len(texts)), 1, 7
+    held = in_one_bucket(texts, 0)
     for share in (0.1, 0.3, 0.5):
         for reference, other in ((0, -1), (-1, 0)):
             found = held.choose(share, [reference])
             assert not found.held[[reference, other]].any()
             assert not found.dropped.any()
+
+
+def test_what_is_refused_for_a_reference_may_be_near_to_another_held_out() -> None:
+    """The second text is near to the reference and to the third, which is far from the reference; a bucket hides it."""
+    for seed in range(6):
+        chance = random.Random(seed)
+        texts = [" ".join(text_of(chance)) for _ in range(3 * COMPARED_MAX)]
+        header, more = text_of(chance, 60), text_of(chance, 15)
+        texts[20], texts[-1] = f"{' '.join(header)} {texts[0]}", " ".join([*more, *header])
+        held = in_one_bucket(texts, seed)
+        assert (held.near(0, 20), held.near(20, 47), held.near(0, 47)) == (True, True, False)
+        found = held.choose(0.5, [0])
+        assert found.leaks == 0
+        assert not found.held[20]
+        assert found.dropped[20] == found.held[47]
 
 
 def test_clusters_larger_than_what_is_left_are_refused() -> None:
@@ -159,7 +194,8 @@ def test_without_a_judge_a_shared_band_is_near_enough() -> None:
     forms = [" ".join([*VOCABULARY[:200], *text_of(chance, 6)]) for _ in range(40)]
     texts = [*forms, *(" ".join(text_of(chance)) for _ in range(20))]
     scheme = Scheme(*DEFAULTS[False])
-    held = Held(make_keys(pa.array(texts, pa.string()), scheme), pa.array([b""] * len(texts), pa.binary()), scheme)
+    column = pa.array(texts, pa.string())
+    held = Held(make_keys(column, scheme), make_sketches(column, JUDGED)[1], scheme)
     found = held.choose(0.2)
     keys = held.keys
     for one in np.flatnonzero(found.held).tolist():
