@@ -20,19 +20,25 @@ from tests.kits.run.small_tokenizer import small_tokenizer
 DEADLINE_S = 120
 VOCABULARY = [f"{first}{second}{number}" for first in "bdgklmnprst" for second in "aeiou" for number in range(50)]
 CLUSTERS = 90
+SHORT = [{"id": f"short-{number}", "text": "too short"} for number in range(9)]
 PIPELINE = """
-from headrace import Pipeline, dedup_keys, read_jsonl, tokenize, write_tokens
+from headrace import Pipeline, dedup_keys, map_records, read_jsonl, tokenize, write_tokens
+
+
+def long_enough(record):
+    return record if len(record["text"]) > 40 else "too short"
 
 
 def build(input: str, output: str, batch: int = 1 << 16, shard: int = 1 << 16) -> Pipeline:
     tokens = tokenize({tokenizer!r})
     write = write_tokens(tokens, seq_len=128, shard_bytes=shard)
-    return Pipeline.chain("keys", output, read_jsonl(input, batch_bytes=batch), dedup_keys(), tokens, write)
+    source = read_jsonl(input, batch_bytes=batch)
+    return Pipeline.chain("keys", output, source, map_records(long_enough), dedup_keys(), tokens, write)
 """
 
 
 def records() -> list[dict[str, Any]]:
-    """Texts, of each third two further copies: one with a header, and one of the copy with a footer."""
+    """Texts, of each third two further copies, one with a header and one with a footer."""
     chance = random.Random(5)
     found: list[dict[str, Any]] = []
     for number in range(CLUSTERS):
@@ -76,7 +82,7 @@ def shown(dataset: Path) -> list[str]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("split")
     (place / "keys.py").write_text(PIPELINE.format(tokenizer=small_tokenizer()))
-    (place / "in.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records()))
+    (place / "in.jsonl").write_text("".join(json.dumps(record) + "\n" for record in [*records(), *SHORT]))
     run(place, "one", 1 << 16, 1 << 20)
     run(place, "two", 6_000, 1 << 12)
     run(place, "three", 1 << 16, 1 << 14)

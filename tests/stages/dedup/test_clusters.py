@@ -164,7 +164,7 @@ def test_records_near_to_a_reference_are_never_held_out_nor_dropped() -> None:
             assert not found.dropped.any()
 
 
-def test_what_is_refused_for_a_reference_may_be_near_to_another_held_out() -> None:
+def test_what_a_reference_bars_may_be_near_to_another_held_out() -> None:
     """The second text is near to the reference and to the third, which is far from the reference; a bucket hides it."""
     for seed in range(6):
         chance = random.Random(seed)
