@@ -2,9 +2,9 @@
 
     headrace run examples/dedup.py -p input='corpus/*.jsonl' -p output=file://$PWD/data/dedup
 
-Texts that are equal but for white space are duplicates, and with `-p near=true` (the default) those that share one of
-14 bands of 8 MinHash values over 5-grams of words (docs/guide/dedup.md); `-p threshold=0.8` takes the bands that err
-least about that similarity. What may drop records stands before dedup; behind it are only stages that keep each record.
+Texts that are equal but for white space are duplicates. With `-p near=true` (the default) a judge also compares texts that
+share a band of MinHash values (docs/guide/dedup.md); `-p threshold=0.8` takes the bands that err least about that
+similarity. Cheap filters stand before dedup, so that it has less to decide.
 """
 
 from headrace import Pipeline, dedup, gopher_quality, gopher_repetition, read, redact_pii, tokenize, write_tokens

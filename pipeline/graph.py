@@ -44,8 +44,7 @@ class Stage:
     `identity`, a batch size), so that they are no part of the pipeline's version. `replicas` None means as many
     as there are cores. `on` is where it may run: a worker's name or one of its labels; empty means with the stage
     before it. `near` is where it had rather run, such as `zone=a` for a source whose input is there. `cores` and
-    `memory_bytes` are what one replica takes; 0 means that nothing is reserved. See `placed`. `keeps` promises that
-    a transform drops no row: it may edit, and a record that raises is quarantined; only such may follow dedup.
+    `memory_bytes` are what one replica takes; 0 means that nothing is reserved. See `placed`.
     """
 
     name: str
@@ -60,7 +59,6 @@ class Stage:
     near: str = ""
     cores: float = 0.0
     memory_bytes: int = 0
-    keeps: bool = False
 
     def fed_by(self, *stages: str) -> Stage:
         """This stage behind those of these names; `Pipeline.chain` does it where each has one before it."""
@@ -94,7 +92,6 @@ class Stage:
             "near": self.near,
             "cores": self.cores,
             "memory_bytes": self.memory_bytes,
-            "keeps": self.keeps,
         }
 
     @staticmethod
@@ -118,7 +115,6 @@ class Stage:
                 near=_of(str, given.get("near", "")),
                 cores=float(_of((int, float), given.get("cores", 0.0))),
                 memory_bytes=_of(int, given.get("memory_bytes", 0)),
-                keeps=_of(bool, given.get("keeps", False)),
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise PipelineError(f"not a stage: {str(error)[:200]} in {str(given.get('name'))[:SHOWN_MAX]!r}") from error

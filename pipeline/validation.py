@@ -110,7 +110,7 @@ def _validate_single_path(pipeline: Pipeline) -> None:
 
 
 def _validate_stateful(pipeline: Pipeline) -> None:
-    """A duplicate leans on the record that was kept: that one must not be dropped behind the stage that decided."""
+    """One decides on duplicates, for one sink."""
     stateful = pipeline.of_kind(StageKind.STATEFUL)
     if len(stateful) > 1:
         raise PipelineError(
@@ -120,16 +120,9 @@ def _validate_stateful(pipeline: Pipeline) -> None:
     for stage in stateful:
         if stage.replicas != 1:
             raise PipelineError(f"stage {stage.name!r}: replicas is {stage.replicas}; one decides, so it must be 1")
-        behind = pipeline.behind(stage.name)
-        sinks = [other.name for other in behind if other.kind is StageKind.SINK]
+        sinks = [other.name for other in pipeline.behind(stage.name) if other.kind is StageKind.SINK]
         if len(sinks) > 1:
             raise PipelineError(
                 f"stage {stage.name!r} leads to {len(sinks)} sinks, {' and '.join(map(repr, sinks[:2]))}: a record is "
                 "kept or not by one; give the others a path that leaves it out"
             )
-        for other in behind:
-            if other.kind is StageKind.TRANSFORM and not other.keeps:
-                raise PipelineError(
-                    f"stage {other.name!r} follows {stage.name!r} and may drop records that others are duplicates of: "
-                    "put it before"
-                )

@@ -226,9 +226,7 @@ def url_filter(
     digests = [_digest(path, name) for path in paths]
     parameters = {"lists": paths, "words": sorted(words), "url_key": url_key, "tag": tag}
     target = "headrace.stages.quality.urls:UrlFilter"
-    return Stage(
-        name, StageKind.TRANSFORM, target, parameters, identity={"lists": digests}, volatile=("lists",), keeps=tag
-    )
+    return Stage(name, StageKind.TRANSFORM, target, parameters, identity={"lists": digests}, volatile=("lists",))
 
 
 def decontaminate(
@@ -252,7 +250,7 @@ def decontaminate(
     parameters = {"suites": tables, "threshold": float(threshold), "tag": tag}
     identity = {"suites": [{key: value for key, value in table.items() if key != "input"} for table in tables]}
     target = "headrace.stages.decontamination.stage:Decontaminate"
-    return Stage(name, StageKind.TRANSFORM, target, parameters, identity=identity, volatile=("suites",), keeps=tag)
+    return Stage(name, StageKind.TRANSFORM, target, parameters, identity=identity, volatile=("suites",))
 
 
 def redact_pii(*, email: bool = True, ip: bool = True, phone: bool = True, name: str = "pii") -> Stage:
@@ -313,7 +311,7 @@ def _stage(name: str, target: str, parameters: dict[str, Any], tag: bool | None 
     if tag is not None:
         check_switch(name, "tag", tag)
         parameters = {**parameters, "tag": tag}
-    return Stage(name, StageKind.TRANSFORM, f"headrace.stages.quality.{target}", parameters, keeps=tag is not False)
+    return Stage(name, StageKind.TRANSFORM, f"headrace.stages.quality.{target}", parameters)
 
 
 _NGRAM_MAX = 64
@@ -343,7 +341,7 @@ def dedup(
     each candidate for a duplicate. With a `threshold` of Jaccard similarity the bands and rows are those, of at most
     `num_perm` values, that err least about it. Defaults with a judge are 20 bands of 4 rows over 3 words,
     without 14 of 8 over 5. With a `folder` of its own on a local disk of its worker the index lies there, and takes an
-    eighth of the memory. Stages behind it must keep each record.
+    eighth of the memory.
     """
     check_text(name, "name", name)
     check_text(name, "url_key", url_key)
@@ -378,7 +376,7 @@ def dedup(
     if by == "url":
         parameters["url"], of_url = URL_RULE, {"url_key": url_key}
     return (
-        Stage(f"{name}-keys", StageKind.TRANSFORM, f"{_MODULE}:KeyMaker", {**parameters, **of_url}, keeps=True),
+        Stage(f"{name}-keys", StageKind.TRANSFORM, f"{_MODULE}:KeyMaker", {**parameters, **of_url}),
         Stage(
             name,
             StageKind.STATEFUL,

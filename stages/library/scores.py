@@ -114,7 +114,7 @@ def _stage(
     identity = {"digests": digests, "options": options}
     target = "headrace.stages.quality.models.shared_model:ModelScore"
     places = ("model", "files", "options")
-    return Stage(name, StageKind.TRANSFORM, target, parameters, identity=identity, volatile=places, keeps=tag)
+    return Stage(name, StageKind.TRANSFORM, target, parameters, identity=identity, volatile=places)
 
 
 def _digest(path: str, stage: str) -> str:

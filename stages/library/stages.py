@@ -201,7 +201,6 @@ def tokenize(tokenizer: str, *, eos: str | None = "auto", name: str = "tokenize"
         {"tokenizer": facts.path, "sha256": facts.sha256, "eos_id": facts.eos_id, "choice": choice.to_dict()},
         identity={**_identity(facts), _ENGINE: choice.engine},
         volatile=("tokenizer", "sha256", "eos_id", "choice"),
-        keeps=True,
     )
 
 

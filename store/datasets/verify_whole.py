@@ -57,7 +57,7 @@ def overlap_problems(state: LedgerState) -> Iterator[str]:
 
 
 def target_problems(store: ObjectStore, state: LedgerState) -> Iterator[str]:
-    """The target of a duplicate verdict is kept by an entry at or before the one that holds the verdict."""
+    """The target of a duplicate is kept, or filtered behind dedup, by an entry at or before that of its verdict."""
     wanted: dict[str, tuple[int, str, str]] = {}
     for shard in state.shards:
         if not shard.closed.counts.duplicate:
@@ -70,7 +70,8 @@ def target_problems(store: ObjectStore, state: LedgerState) -> Iterator[str]:
     kept = _kept_at(store, state, wanted) if wanted else {}
     if kept is None:
         return  # a table of documents is broken, which is told of with its shard
-    lost = _lost_as(store, state, wanted.keys() - kept.keys())
+    lost, filtered = _lost_as(store, state, wanted.keys() - kept.keys())
+    kept |= filtered
     for target, (number, key, name) in sorted(wanted.items()):
         place = f"entry {number}: {key} has record {name} as duplicate of {target}"
         if target not in kept:
@@ -149,12 +150,17 @@ def _kept_at(store: ObjectStore, state: LedgerState, wanted: dict[str, Any]) -> 
     return found
 
 
-def _lost_as(store: ObjectStore, state: LedgerState, wanted: Iterable[str]) -> dict[str, str]:
-    """Of these records those that a stage has dropped for a reason of its own, with that, in words."""
+def _lost_as(store: ObjectStore, state: LedgerState, wanted: Iterable[str]) -> tuple[dict[str, str], dict[str, int]]:
+    """Of these records those that a stage has dropped for a reason of its own, with that, in words.
+
+    And those among them that a stage behind dedup filtered, with the entry: duplicates of them are gone with them.
+    """
     found: dict[str, str] = {}
+    filtered: dict[str, int] = {}
     values = pa.array(sorted(wanted), pa.string())
-    keys = [item.key for shard in state.shards for item in shard.closed.objects if item.role == "verdicts"]
-    for key in keys if len(values) else ():
+    tables = [(shard, item.key) for shard in state.shards for item in shard.closed.objects if item.role == "verdicts"]
+    for shard, key in tables if len(values) else ():
+        behind = _behind_dedup(state, shard.closed.version)
         table = _columns(store, key, ["id", "fragment", "row", "stage", "verdict", "reason"])
         if table is None:
             continue
@@ -164,7 +170,20 @@ def _lost_as(store: ObjectStore, state: LedgerState, wanted: Iterable[str]) -> d
             for row in table.set_column(0, "id", names).filter(pc.is_in(names, values)).to_pylist():
                 why = f"{row['verdict']} by stage {row['stage']} for {str(row['reason'])[:100]!r}"
                 found[str(row["id"])] = f" but {why}; {_FICKLE}"
-    return found
+                if row["verdict"] == "filtered" and row["stage"] in behind:
+                    filtered.setdefault(str(row["id"]), shard.number)
+    return found, filtered
+
+
+def _behind_dedup(state: LedgerState, version: str) -> frozenset[str]:
+    """The stages of a pipeline that stand behind one that decides on duplicates."""
+    stages = state.pipelines[version].get("stages", ())
+    deciding = {stage["name"] for stage in stages if stage.get("kind") == "stateful"}
+    found = set(deciding)
+    # Each round goes a stage further.
+    for _ in stages:
+        found |= {stage["name"] for stage in stages if found.intersection(stage.get("after", ()))}
+    return frozenset(found - deciding)
 
 
 def _columns(store: ObjectStore, key: str, names: list[str]) -> pa.Table | None:

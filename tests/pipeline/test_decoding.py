@@ -58,7 +58,6 @@ def test_what_is_no_object_is_refused(text: str) -> None:
         *(with_stage(parameters=value) for value in (7, ["ab"], [["a", 1]], {"a": 1 << 64}, {"a": "\udfff"})),
         *(with_stage(volatile=value) for value in (7, "ab", [7], [["a"]])),
         *(with_stage(after=value) for value in (7, "read", [7], [["read"]], [{}])),
-        *(with_stage(keeps=value) for value in (1, "yes")),
         *(with_stage(on=value) for value in (1, None)),
     ],
 )

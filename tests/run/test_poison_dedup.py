@@ -53,7 +53,7 @@ def build(input: str, output: str) -> Pipeline:
         read_jsonl(input, batch_bytes=1 << 11),
         map_batches(before),
         *dedup(near=False),
-        replace(map_batches(behind), keeps=True),
+        map_batches(behind),
         Stage("write", StageKind.SINK, "deadly:Writing", write.parameters, volatile=write.volatile),
     )
 '''

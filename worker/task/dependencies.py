@@ -19,7 +19,6 @@ from headrace.pipeline import Pipeline, StageKind
 from headrace.protos import control_pb2 as pb
 from headrace.stages.dedup import KEY_MAKER, Scheme, scheme_of
 from headrace.stages.runtime import (
-    FILTERED,
     QUARANTINED,
     ROW,
     Batch,
@@ -102,25 +101,20 @@ class DuplicateDependencies:
         return DuplicateDependencies(stage.name, frozenset(other.name for other in behind))
 
     def check(self, batch: Batch) -> None:
-        """StageContractError where a stage behind dedup has dropped a record, or its keys."""
+        """StageContractError where a stage behind dedup has dropped the keys of a record."""
         from headrace.stages.dedup import KEYS
 
         if batch.rows.num_rows and KEYS not in batch.rows.schema.names:
             raise StageContractError(f'a stage behind "{self.stage}" lost the column {KEYS}: it must keep all columns')
-        for row in self._lost_behind(batch, FILTERED):
-            raise StageContractError(
-                f'a stage behind "{self.stage}" filtered record {row} of {batch.uri}: records may be duplicates of it; '
-                "put the stage before it"
-            )
 
     def released(self, batch: Batch) -> Ordinals:
         """The records that dedup let through, or may have before they killed their process, and that are not kept."""
         if QUARANTINED not in batch.verdicts.column("verdict").unique().to_pylist():
             return np.zeros(0, np.int64)
-        lost = {*self._lost_behind(batch, QUARANTINED), *_killers(batch)}
+        lost = {*self._quarantined_behind(batch), *_killers(batch)}
         return np.array(sorted(lost - set(ordinals_of(batch.rows.column(ROW)).tolist())), np.int64)
 
-    def _lost_behind(self, batch: Batch, verdict: str) -> list[int]:
+    def _quarantined_behind(self, batch: Batch) -> list[int]:
         lost = batch.verdicts
         if self.behind.isdisjoint(lost.column("stage").unique().to_pylist()):
             return []
@@ -128,7 +122,7 @@ class DuplicateDependencies:
         import pyarrow.compute as pc
 
         behind = pc.is_in(lost.column("stage"), value_set=pa.array(sorted(self.behind), pa.string()))
-        found = lost.filter(pc.and_(behind, pc.equal(lost.column("verdict"), pa.scalar(verdict, pa.string()))))
+        found = lost.filter(pc.and_(behind, pc.equal(lost.column("verdict"), pa.scalar(QUARANTINED, pa.string()))))
         rows: list[int] = ordinals_of(found.column("row")).tolist()
         return rows
 

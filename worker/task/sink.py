@@ -110,9 +110,12 @@ class SinkBatch:
         """See `Holdable`."""
         return self.names
 
-    def kept_rows(self) -> Ordinals:
+    def standing_rows(self) -> Ordinals:
         """See `Holdable`."""
-        return np.flatnonzero(self.mask) + self.item.first
+        first, standing = self.item.first, np.ones(self.item.count, np.bool_) if self.held is None else self.held.copy()
+        for rows in (self.names.rows, self.released):
+            standing[rows - first] = False
+        return np.flatnonzero(standing) + first
 
     def released_rows(self) -> Ordinals:
         """See `Holdable`."""

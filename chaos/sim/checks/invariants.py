@@ -145,8 +145,10 @@ class Checker:
         dead = corpus.quarantined(closed.version, closed.sink, *place)
         dead &= part.quarantined | ~corpus.fickle(*place)
         kept = corpus.passed(closed.version, *place) & ~dead
+        late = ~corpus.passed_late(*place) & everyone
         # A duplicate comes to no sink, so it kills none.
-        if part.kept & alike or part.kept | alike != kept | dead & alike:
+        due = kept | dead & alike
+        if part.kept & (alike | late) or alike & ~due or part.kept | alike | due & late != due:
             raise ViolationError(8, f"{where}: other verdicts than a run without faults comes to")
         if part.quarantined != dead & ~alike:
             raise ViolationError(8, f"{where}: quarantined are {part.quarantined:b}, those that kill are {dead:b}")

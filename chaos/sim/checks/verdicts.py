@@ -19,6 +19,8 @@ class Verdicts:
         self._texts = texts
         #: The entry that keeps a record, and the record that has a key.
         self._kept: dict[Name, int] = {}
+        #: Records that were let through, and that a stage behind dedup filtered.
+        self._filtered: set[Name] = set()
         self._holders: dict[int, Name] = {}
         #: Who decides in an epoch, and what is let through there, less what was released.
         self._deciders: dict[int, str] = {}
@@ -27,7 +29,7 @@ class Verdicts:
         self._loaded: dict[int, int] = {}
 
     def closed(self, number: int, epoch: int, parts: Sequence[Part]) -> None:
-        """9, 10: what an entry closes as kept shares no key; what it closes as a duplicate names one that is kept."""
+        """9, 10: what an entry closes as kept shares no key; what it closes as a duplicate names one that stands."""
         granted = self._granted.get(epoch, set[Name]())
         for part in parts:
             for row in ordinals(part.kept, part.item.first):
@@ -35,10 +37,12 @@ class Verdicts:
                 if name not in granted:
                     raise ViolationError(11, f"entry {number} keeps {_told(name)}, which nobody let through")
                 self._hold(number, name)
+            late = ordinals(part.standing & ~part.kept, part.item.first)
+            self._filtered.update((part.item.fragment, row) for row in late if (part.item.fragment, row) in granted)
         for part in parts:
             for row, target in part.duplicates:
                 name = part.item.fragment, row
-                if target not in self._kept:
+                if not self._stands(target):
                     raise ViolationError(
                         9, f"entry {number}: {_told(name)} is a duplicate of {_told(target)}, which is not kept"
                     )
@@ -49,10 +53,13 @@ class Verdicts:
         """9: what the duplicates of a proposal name besides its own records is kept by an entry already."""
         for fragment, rows in needs:
             for row in rows:
-                if (fragment, row) not in self._kept:
+                if not self._stands((fragment, row)):
                     raise ViolationError(
                         9, f"{who} proposes a duplicate of {_told((fragment, row))}, which no entry keeps"
                     )
+
+    def _stands(self, name: Name) -> bool:
+        return name in self._kept or name in self._filtered
 
     def _hold(self, number: int, name: Name) -> None:
         self._kept[name] = number

@@ -403,7 +403,9 @@ class SimulatedTask:
             case messages.RunStages():
                 self._run_stages(command.batch)
             case messages.ResumeStages():
-                self.do(messages.BatchDecided(_resumed(command.batch, command.decision)))
+                frame = _resumed(command.batch, command.decision)
+                passed = self._corpus.passed_late(frame.fragment, frame.first, frame.records)
+                self.do(messages.BatchDecided(frame._replace(kept=frame.kept & passed)))
             case messages.AskDecider():
                 assert self._questions is not None
                 self._questions.put(command.batch._replace(number=command.number, quarantined=0))

@@ -42,7 +42,9 @@ FICKLE_SHARE, FICKLE_KILLS = 0.4, 0.6
 TWO_CULPRITS_SHARE = 0.3
 #: Share of seeds whose pipeline has a dedup stage, before its one sink.
 DEDUP_SHARE = 0.33
-#: Shares of the proposals of such a seed that a sink which was given up comes before: none, or many.
+#: Share of those in which a stage behind it filters.
+LATE_FILTER_SHARE = 0.4
+#: Shares of the proposals of a seed with dedup that a sink which was given up comes before: none, or many.
 HAUNTED = (0.0, 0.5)
 #: Share of the others whose pipeline has two sinks.
 TWO_SINKS_SHARE = 0.3
@@ -111,9 +113,15 @@ class Part(NamedTuple):
         """See `Holdable`."""
         return Duplicates.of(self.duplicates)
 
-    def kept_rows(self) -> Ordinals:
+    def standing_rows(self) -> Ordinals:
         """See `Holdable`."""
-        return np.array(ordinals(self.kept, self.item.first), np.int64)
+        return np.array(ordinals(self.standing, self.item.first), np.int64)
+
+    @property
+    def standing(self) -> int:
+        """The records that a duplicate may name, one bit each."""
+        named = sum(1 << row - self.item.first for row, _ in self.duplicates)
+        return (self.kept | self.other) & ~self.quarantined & ~named
 
     def released_rows(self) -> Ordinals:
         """See `Holdable`: those that killed their task."""
@@ -147,6 +155,8 @@ class Corpus:
     def __init__(self, world: World, *, fused: bool = False) -> None:
         #: The keys of records, where there is a dedup stage.
         self.texts = Texts() if world.chance(DEDUP_SHARE) else None
+        #: Whether a stage behind dedup filters.
+        self.filters_late = self.texts is not None and world.chance(LATE_FILTER_SHARE)
         #: How often a sink that was given up is first.
         self.haunted = world.rng.choice(HAUNTED) if self.texts is not None else 0.0
         #: The sinks; of two, each closes every record.
@@ -234,10 +244,15 @@ class Corpus:
         dead = 0
         for stage, deadly in self._deadly.items():
             if stage == sink:
-                dead |= deadly.get(fragment, 0) >> first & self.passed(version, fragment, first, count)
+                passed = self.passed(version, fragment, first, count)
+                dead |= deadly.get(fragment, 0) >> first & passed & self.passed_late(fragment, first, count)
             elif stage not in self.sinks:
                 dead |= deadly.get(fragment, 0) >> first
         return dead & ((1 << count) - 1)
+
+    def passed_late(self, fragment: bytes, first: int, count: int) -> int:
+        """Which of them a filter behind dedup lets through."""
+        return self.passed("late", fragment, first, count) if self.filters_late else (1 << count) - 1
 
     def passed(self, version: str, fragment: bytes, first: int, count: int) -> int:
         """Which of them the filter of that version lets through."""

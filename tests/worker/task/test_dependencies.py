@@ -224,10 +224,12 @@ def test_what_killed_before_dedup_is_released_as_well() -> None:
     assert released([at_sink(batch(A, [0], lost, "it is no record"))]) == ((A, (2,)),)
 
 
-def test_a_stage_behind_dedup_that_filters_is_found_out() -> None:
-    with pytest.raises(StageContractError, match="put the stage before it"):
-        dependencies().check(batch(A, [0], {1: ("pii", "filtered", None)}))
-    dependencies().check(batch(A, [0], {1: ("read", "filtered", None)}))
+def test_a_duplicate_may_name_what_a_stage_behind_dedup_filtered() -> None:
+    lost = {1: ("pii", "filtered", None), 2: ("pii", "quarantined", None)}
+    mine = batch(A, [0], {**lost, 3: duplicate(A, 1), 4: duplicate(A, 2), 5: duplicate(A, 0)})
+    assert needs([at_sink(mine)]) == ((A, (2,)),), "what was quarantined is given back"
+    assert at_sink(mine).standing_rows().tolist() == [0, 1]
+    assert released([at_sink(mine)]) == ((A, (2,)),)
 
 
 def test_a_stage_behind_dedup_that_loses_the_keys_is_found_out() -> None:

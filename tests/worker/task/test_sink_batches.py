@@ -75,7 +75,7 @@ def test_a_batch_that_loses_only_verdicts_keeps_its_rows() -> None:
     (left,) = cut(whole, 5, 7, 9)
     assert left.batch.rows is whole.batch.rows
     assert records(laid_out([left])) == [(5, "k"), (7, "k"), (9, "l")]
-    assert (left.batch.edits, left.kept_rows().tolist(), left.names.rows.tolist()) == ({"upper": 1}, [5, 7], [])
+    assert (left.batch.edits, left.standing_rows().tolist(), left.names.rows.tolist()) == ({"upper": 1}, [5, 7, 9], [])
 
 
 def test_verdicts_that_wait_hold_no_text_and_count_nothing_twice() -> None:
@@ -173,10 +173,10 @@ class Bits:
     def duplicate_names(self) -> Duplicates:
         return Duplicates.of(list(self.pairs.items()))
 
-    def kept_rows(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def standing_rows(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         return np.array(sorted(self.kept), np.int64)
 
-    released_rows = kept_rows
+    released_rows = standing_rows
 
 
 names = st.tuples(st.sampled_from([A, B, C]), st.integers(0, 7))

@@ -59,8 +59,8 @@ class Holdable(Protocol):
         """What dedup found to be duplicates."""
         ...
 
-    def kept_rows(self) -> Ordinals:
-        """The ordinals that are kept."""
+    def standing_rows(self) -> Ordinals:
+        """The ordinals that a duplicate may name: of those that dedup let through all but the released."""
         ...
 
     def released_rows(self) -> Ordinals:
@@ -314,12 +314,12 @@ class HeldBatches(Generic[B, R]):
 
 
 def needs(batches: Iterable[Holdable]) -> Records:
-    """The records that duplicates among these batches name and that are not kept here."""
+    """The records that duplicates among these batches name and that do not stand here."""
     held = list(batches)
     numbers: dict[bytes, int] = {}
     named = _names([batch.duplicate_names() for batch in held], lambda name: numbers.setdefault(name, len(numbers)))
     mine = [batch for batch in held if batch.item.fragment in numbers]
-    kept = [_keys(numbers[batch.item.fragment], batch.kept_rows()) for batch in mine]
+    kept = [_keys(numbers[batch.item.fragment], batch.standing_rows()) for batch in mine]
     return _records(np.setdiff1d(np.unique(named), _joined(kept), assume_unique=True), numbers)
 
 
