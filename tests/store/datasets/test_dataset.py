@@ -26,6 +26,7 @@ from headrace.store.ledger.core.entries import (
 )
 from headrace.store.shards import shard
 from headrace.store.shards.builder import safetensors_parts
+from headrace.store.shards.sidecars import read_table
 from tests.kits.store.dataset_writer import FATES, FRAGMENT, SEQ_LEN, Writer
 
 #: The hashes in the keys of the first shard, and of one that the writer has not written.
@@ -214,7 +215,7 @@ def _with_table(writer: Writer, closed: Closed, role: str, rows: list[dict[str, 
 
 
 def _rows(store: FileStore, closed: Closed, role: str) -> list[dict[str, Any]]:
-    return shard.read_table(store, next(x.key for x in closed.objects if x.role == role)).to_pylist()
+    return read_table(store, next(x.key for x in closed.objects if x.role == role)).to_pylist()
 
 
 def test_a_record_with_two_verdicts_is_found(store: FileStore, writer: Writer) -> None:
