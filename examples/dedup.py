@@ -2,7 +2,7 @@
 
     headrace run examples/dedup.py -p input='corpus/*.jsonl' -p output=file://$PWD/data/dedup
 
-Texts that are equal but for white space are duplicates. With `-p near=true` (the default) a judge also compares texts that
+Texts that are equal but for white space are duplicates. With `-p near=true` (the default) a judge compares texts that
 share a band of MinHash values (docs/guide/dedup.md); `-p threshold=0.8` takes the bands that err least about that
 similarity. Cheap filters stand before dedup, so that it has less to decide.
 """

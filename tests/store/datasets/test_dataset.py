@@ -26,7 +26,7 @@ from headrace.store.ledger.core.entries import (
 )
 from headrace.store.shards import shard
 from headrace.store.shards.builder import safetensors_parts
-from headrace.store.shards.sidecars import read_table
+from headrace.store.shards.sidecars import documents_schema, quarantine_schema, read_table, verdicts_schema
 from tests.kits.store.dataset_writer import FATES, FRAGMENT, SEQ_LEN, Writer
 
 #: The hashes in the keys of the first shard, and of one that the writer has not written.
@@ -208,8 +208,8 @@ def test_a_record_that_no_table_holds_is_found_even_where_counts_agree(store: Fi
 
 
 def _with_table(writer: Writer, closed: Closed, role: str, rows: list[dict[str, Any]]) -> Closed:
-    schema = {"documents": shard.documents_schema(), "verdicts": shard.verdicts_schema(),
-              "quarantine": shard.quarantine_schema()}[role]  # fmt: skip
+    schema = {"documents": documents_schema(), "verdicts": verdicts_schema(),
+              "quarantine": quarantine_schema()}[role]  # fmt: skip
     other = writer.table(role, f"shards/1/{OTHER}.{role}", schema, rows)
     return dataclasses.replace(closed, objects=tuple(other if x.role == role else x for x in closed.objects))
 
