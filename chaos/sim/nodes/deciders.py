@@ -110,3 +110,15 @@ class SimulatedDecider:
 
     def _do(self, event: core.Event) -> list[core.Command]:
         return self._core.handle(event, self._task.clock.at(self._task.cluster.world.now))
+
+
+def resumed(frame: SimulatedFrame, answer: SimulatedFrame | dedup.Decision) -> SimulatedFrame:
+    """The batch less its duplicates."""
+    if isinstance(answer, SimulatedFrame):
+        if (answer.fragment, answer.first, answer.records) != (frame.fragment, frame.first, frame.records):
+            raise ViolationError(11, f"the answer to a question about {frame} is of {answer}")
+        lost = sum(1 << row - frame.first for row, _ in answer.duplicates)
+        return frame._replace(kept=frame.kept & ~lost, duplicates=answer.duplicates)
+    if answer.duplicate_of is not None:
+        return frame._replace(kept=0, duplicates=((frame.first, answer.duplicate_of),))
+    return frame

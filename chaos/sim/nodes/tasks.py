@@ -9,7 +9,7 @@ from itertools import islice
 from typing import assert_never
 
 from headrace.chaos.sim.network import MARKER_BYTES, SimulatedFrame, SimulatedLink
-from headrace.chaos.sim.nodes.deciders import SimulatedDecider
+from headrace.chaos.sim.nodes.deciders import SimulatedDecider, resumed
 from headrace.chaos.sim.nodes.parts import Cluster, Host, core_of
 from headrace.chaos.sim.nodes.sinks import SimulatedSink
 from headrace.chaos.sim.world import (
@@ -403,7 +403,7 @@ class SimulatedTask:
             case messages.RunStages():
                 self._run_stages(command.batch)
             case messages.ResumeStages():
-                frame = _resumed(command.batch, command.decision)
+                frame = resumed(command.batch, command.decision)
                 passed = self._corpus.passed_late(frame.fragment, frame.first, frame.records)
                 self.do(messages.BatchDecided(frame._replace(kept=frame.kept & passed)))
             case messages.AskDecider():
@@ -479,18 +479,6 @@ def _dedup_of(order: core.StartTask) -> Dedup:
     if order.alone:
         return Dedup.ASKS_ALONE
     return Dedup.FENCED if order.fenced else Dedup.DECIDES
-
-
-def _resumed(frame: SimulatedFrame, answer: SimulatedFrame | dedup.Decision) -> SimulatedFrame:
-    """The batch less its duplicates."""
-    if isinstance(answer, SimulatedFrame):
-        if (answer.fragment, answer.first, answer.records) != (frame.fragment, frame.first, frame.records):
-            raise ViolationError(11, f"the answer to a question about {frame} is of {answer}")
-        lost = sum(1 << row - frame.first for row, _ in answer.duplicates)
-        return frame._replace(kept=frame.kept & ~lost, duplicates=answer.duplicates)
-    if answer.duplicate_of is not None:
-        return frame._replace(kept=0, duplicates=((frame.first, answer.duplicate_of),))
-    return frame
 
 
 def _cut(_link: str, _reason: str) -> None:
