@@ -16,7 +16,7 @@ from headrace.controller.logging import is_alive
 from headrace.pipeline import Pipeline
 from headrace.stages.runtime import InputError
 from headrace.stages.sinks import groups, left_to_do, merge, retracted_rows, write_retracted
-from headrace.store import DatasetBusy, ObjectMissing, ObjectStore, counted, open_store
+from headrace.store import DatasetBusy, ObjectMissing, ObjectStore, StoreError, counted, open_store
 from headrace.store.datasets import (
     MANIFEST_KEY,
     Collected,
@@ -32,7 +32,7 @@ from headrace.store.datasets import (
     to_erase,
     write_rewritten,
 )
-from headrace.store.history import open_at
+from headrace.store.history import folder_of, note_copy, open_at
 from headrace.store.ledger import (
     Change,
     ClaimsReleased,
@@ -371,11 +371,19 @@ def _bytes(dataset: Dataset) -> int:
 FORMATS = ("megatron", "mds", "parquet")
 
 
+def _note(dataset: Dataset, place: str, kind: str) -> None:
+    """Note a copy in its dataset, if that can be written; a warning where not."""
+    try:
+        note_copy(dataset, place, kind)
+    except StoreError as error:
+        print(f"headrace: a purge of {dataset.uri} will not know of {place}: {error}", file=sys.stderr)
+
+
 def export_dataset(uri: str, out: str, kind: str, version: int | None, *, as_json: bool) -> int:
     """Write one version of a dataset to a folder; the exit code."""
     if kind not in FORMATS:
         raise UsageError(f"--format {kind!r}: choose one of {', '.join(FORMATS)}")
-    from headrace.stages.export import export_mds, export_megatron, export_parquet
+    from headrace.stages.export import EXPORTS
     from headrace.store.datasets import completeness_of
 
     whole = open_at(uri)
@@ -385,8 +393,8 @@ def export_dataset(uri: str, out: str, kind: str, version: int | None, *, as_jso
         raise CliError(str(error)) from error
     standing = completeness_of(whole.state, version)
     version = standing.version
-    export = {"megatron": export_megatron, "mds": export_mds, "parquet": export_parquet}[kind]
-    done = export(dataset, out)
+    _note(dataset, folder_of(out), kind)
+    done = EXPORTS[kind](dataset, out)
     pipelines = sorted({shard.closed.version for shard in dataset.shards})
     if as_json:
         told = {"dataset": dataset.uri, **standing.to_dict(), "pipelines": pipelines, **dataclasses.asdict(done)}

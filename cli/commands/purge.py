@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -15,6 +16,7 @@ from headrace.client import CliError
 from headrace.controller import OfflineWriter, with_offline_writer
 from headrace.store import ObjectStore, counted
 from headrace.store.datasets import Dataset, Erasable, collect, erase, main_object, to_erase
+from headrace.store.history import Copy, read_copies, renew_copy
 from headrace.store.ledger import EpochRaised, LedgerState, StoredObject
 from headrace.store.shards import read_table
 
@@ -43,6 +45,7 @@ def purge_dataset(uri: str, checkpoints: Sequence[str], *, dry_run: bool, as_jso
         "rewritten": len(waiting),
         "deleted": freed,
         "cached": [] if dry_run else _forget(before, after.state),
+        "copies": [_renewed(after, copy, dry_run=dry_run) for copy in read_copies(store)],
         "documents": _documents(after, states),
     }
     if as_json:
@@ -78,6 +81,24 @@ def _forget(before: LedgerState, after: LedgerState) -> list[str]:
     stale = {origin for origin, _ in after.erased.values()}
     now = {item.checksum for shard in after.shards for item in shard.closed.objects}
     return sorted(checksum for checksum in (old | stale) - now if not cache.forget(checksum))
+
+
+def _renewed(dataset: Dataset, copy: Copy, *, dry_run: bool) -> dict[str, Any]:
+    """Write an export again without what was taken down since; of another copy what is to be done."""
+    facts = {"place": copy.place, "kind": copy.kind, "version": copy.version}
+    if copy.without >= dataset.state.retracted_at:
+        return {**facts, "state": "without it"}
+    if copy.host != socket.gethostname():
+        return {**facts, "state": f"to do: on host {copy.host}, delete it and export again"}
+    if dry_run:
+        return {**facts, "state": "to do"}
+    from headrace.stages.export import renew_export
+
+    version = copy.version if copy.version in dataset.state.published else None
+    why = renew_export(dataset.of_version(version), copy.place, copy.kind)
+    if not why:
+        renew_copy(dataset.store, copy, dataset.state.retracted_at)
+    return {**facts, "state": f"left alone: {why}" if why else "written anew"}
 
 
 def _documents(dataset: Dataset, states: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
@@ -143,6 +164,8 @@ def _print(receipt: dict[str, Any]) -> None:
     if len(receipt["documents"]) > DOCUMENTS_SHOWN:
         more = number(len(receipt["documents"]) - DOCUMENTS_SHOWN)
         out.print(f"  and {more} more; `--json` gives all of them", style=FAINT)
+    for copy in receipt["copies"]:
+        out.print(f"  {copy['kind']} {safe(copy['place'])}  {safe(copy['state'])}", markup=False)
     for checksum in receipt["cached"]:
         out.print(
             f"  {checksum} is in use in the cache of this host: purge again when its job has ended", style="yellow"

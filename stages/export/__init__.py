@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
-    from headrace.stages.export.mds import export_mds as export_mds
-    from headrace.stages.export.megatron import export_megatron as export_megatron
     from headrace.stages.export.pairs import (
         DuplicatePair as DuplicatePair,
         differences as differences,
@@ -14,13 +12,13 @@ if TYPE_CHECKING:
         find_kept as find_kept,
         text_decoder as text_decoder,
     )
-    from headrace.stages.export.parquet import export_parquet as export_parquet
     from headrace.stages.export.records import (
         ShownRecord as ShownRecord,
         first_records as first_records,
         named_records as named_records,
         sampled_records as sampled_records,
     )
+    from headrace.stages.export.renew import EXPORTS as EXPORTS, renew_export as renew_export
     from headrace.stages.export.source import read_documents as read_documents, token_shards as token_shards
 else:
     __getattr__ = door(__name__)

@@ -11,6 +11,13 @@ if TYPE_CHECKING:
         split_address as split_address,
         version_named as version_named,
     )
+    from headrace.store.history.copies import (
+        Copy as Copy,
+        folder_of as folder_of,
+        note_copy as note_copy,
+        read_copies as read_copies,
+        renew_copy as renew_copy,
+    )
     from headrace.store.history.diff import differences as differences
     from headrace.store.history.tags import (
         delete_tag as delete_tag,

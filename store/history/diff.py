@@ -73,8 +73,8 @@ class _Fates:
     """Fates by number, the same on both sides."""
 
     def __init__(self) -> None:
-        self.names = list(_FIXED)
-        self._numbers = {name: number for number, name in enumerate(_FIXED)}
+        self.names: list[str] = list(_FIXED)
+        self._numbers: dict[str, int] = {name: number for number, name in enumerate(self.names)}
 
     def number(self, name: str) -> int:
         if name not in self._numbers:

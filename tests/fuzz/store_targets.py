@@ -17,7 +17,7 @@ import xxhash
 from headrace.store.contract.errors import FormatError
 from headrace.store.contract.objects import ObjectInfo
 from headrace.store.datasets import manifest, where
-from headrace.store.history import tags
+from headrace.store.history import copies, tags
 from headrace.store.ledger import snapshot
 from headrace.store.ledger.core import cluster_changes, entries, intervals
 from headrace.store.ledger.core.cluster_fold import ClusterState
@@ -296,6 +296,17 @@ def run_tags(data: bytes) -> object | None:
     return found
 
 
+def run_copies(data: bytes) -> object | None:
+    """What stands in the place of a file of copies: folders by their whole path, or its own error."""
+    try:
+        found = copies.parse_copies(data, "it")
+    except FormatError:
+        return None
+    assert all(one.place.startswith("/") for one in found)
+    assert copies.parse_copies(copies.encoded(found), "it") == found
+    return [one.place for one in found]
+
+
 def run_where(data: bytes) -> object | None:
     """An expression over fields: its own error, or a test that any record answers."""
     try:
@@ -471,6 +482,13 @@ TARGETS = [
         ("headrace.store.datasets.manifest",),
         run_manifest,
         lambda: [orjson.dumps(manifest.removal(7))],
+        mutate=within_json,
+    ),
+    Target(
+        "copies",
+        ("headrace.store.history.copies",),
+        run_copies,
+        lambda: [copies.encoded([copies.Copy("/o", "h", "mds", 1, -1), copies.Copy("/p", "h", "parquet", 2, 7)])],
         mutate=within_json,
     ),
     Target(

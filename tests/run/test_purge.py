@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,9 @@ def test_no_token_of_an_erased_text_is_left_in_any_object(home: Path) -> None:
     answer(home, "retract", "tokens", *GONE)
     answer(home, "purge", "tokens")
     assert holding(home / "tokens", *needles) == []
+    (fact,) = answer(home, "trace", "tokens", "d11")["records"]
+    rebuilt = call(home, "rebuild", "tokens", fact["shard"], "--trust-code", "--restore")
+    assert (rebuilt.returncode, "texts of this shard were erased" in rebuilt.stderr) == (1, True), rebuilt.stderr
     left = set(records(home, "tokens"))
     # Read again from another place: dedup has the keys and sketches of all, and the erased texts do not come back.
     (home / "in2.jsonl").write_text(json.dumps({"id": "late", "text": "a late record " * 9}))
@@ -236,3 +240,61 @@ def test_what_is_no_expression_is_refused(home: Path) -> None:
         assert (done.returncode, "--where: " in done.stderr) == (2, True), done.stderr
     done = call(home, "retract", "tokens", "--where", "user == 'nobody'")
     assert (done.returncode, "none retracted" in done.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("kind", ["megatron", "mds", "parquet"])
+def test_an_export_is_written_anew_without_what_was_purged(home: Path, kind: str) -> None:
+    answer(home, "export", "tokens", "out", "--format", kind)
+    answer(home, "export", "tokens", "other", "--format", kind)
+    (home / "other" / "notes.txt").write_text("mine")
+    answer(home, "retract", "tokens", *GONE)
+    answer(home, "export", "tokens", "clean", "--format", kind)
+    planned = answer(home, "purge", "tokens", "--dry-run")
+    assert [copy["state"][:5] for copy in planned["copies"]] == ["to do", "to do", "witho"]
+    before = {path.name: path.read_bytes() for path in (home / "other").iterdir()}
+    receipt = answer(home, "purge", "tokens")
+    states = {Path(copy["place"]).name: copy["state"] for copy in receipt["copies"]}
+    assert states["out"] == "written anew"
+    assert states["other"] == "left alone: other holds 'notes.txt', which no export wrote"
+    assert {path.name: path.read_bytes() for path in (home / "other").iterdir()} == before
+    answer(home, "export", "tokens@1", "expected", "--format", kind)
+    out, expected = ({p.name: p.read_bytes() for p in (home / name).iterdir()} for name in ("out", "expected"))
+    assert out == expected
+    assert out != {name: data for name, data in before.items() if name != "notes.txt"}
+    assert not list(home.glob("out.purg*"))
+    assert {copy["state"] for copy in answer(home, "purge", "tokens")["copies"] if copy["place"].endswith("/out")} == {
+        "without it"
+    }
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_an_exchange_of_exports_that_was_killed_is_ended_by_the_next_call(home: Path, number: int) -> None:
+    answer(home, "export", "tokens", "out", "--format", "parquet")
+    answer(home, "retract", "tokens", *GONE)
+    answer(home, "export", "tokens", "expected", "--format", "parquet")
+    # Renames: of the finished export, of the old folder, of the new one.
+    killed = subprocess.run(dies_behind_rename(number), capture_output=True, cwd=home, timeout=DEADLINE_S)
+    assert killed.returncode == -9, killed.stderr
+    assert call(home, "purge", "tokens").returncode == 0
+    out, expected = ({p.name: p.read_bytes() for p in (home / name).iterdir()} for name in ("out", "expected"))
+    assert out == expected
+    assert not list(home.glob("out.purg*"))
+
+
+def dies_behind_rename(number: int) -> list[str]:
+    """`dataset purge tokens`, killed just behind the nth rename of a folder."""
+    script = """
+import os, signal, sys
+from headrace.store.files import disk
+from headrace.cli.main import invoke
+rename, left = disk.rename, int(sys.argv[1])
+def dying(source, target):
+    global left
+    rename(source, target)
+    left -= os.path.isdir(target)
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+disk.rename = dying
+sys.exit(invoke(["dataset", "purge", "tokens"]))
+"""
+    return [sys.executable, "-P", "-c", script, str(number)]

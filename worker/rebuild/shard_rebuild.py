@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from headrace.pipeline import Pipeline, Stage
 from headrace.stages.runtime import Batch, FragmentEnd, Sink
 from headrace.stages.sinks import count_fates
-from headrace.store import FormatError, ObjectStore, counted, find, open_store, put
+from headrace.store import FormatError, ObjectStore, StoreRefused, counted, find, open_store, put
 from headrace.store.datasets import fold_ledger
 from headrace.store.ledger import Closed, ClosedShard, Counts, LedgerState, StoredObject
 from headrace.worker.rebuild.deaths import Deaths
@@ -86,6 +86,8 @@ def order(uri: str, shard: str) -> RebuildOrder:
     store = open_store(uri)
     state = fold_ledger(store)
     closed = find_shard(state, shard, store.uri)
+    if any(state.erased_rows(item.key) for item in closed.objects):
+        raise StoreRefused(f"{store.uri}: texts of this shard were erased: it cannot be made again from its source")
     return RebuildOrder(store, state, closed, _pipeline_of(store.uri, state, closed.version))
 
 
