@@ -268,7 +268,7 @@ def test_an_export_is_written_anew_without_what_was_purged(home: Path, kind: str
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_an_exchange_of_exports_that_was_killed_is_ended_by_the_next_call(home: Path, number: int) -> None:
+def test_the_next_call_ends_an_exchange_that_was_killed(home: Path, number: int) -> None:
     answer(home, "export", "tokens", "out", "--format", "parquet")
     answer(home, "retract", "tokens", *GONE)
     answer(home, "export", "tokens", "expected", "--format", "parquet")

@@ -21,7 +21,7 @@ def dataset(tmp_path: Path) -> Dataset:
     return Dataset.open(str(tmp_path))
 
 
-def test_an_export_is_noted_once_a_place_with_what_it_is_without(dataset: Dataset) -> None:
+def test_an_export_is_noted_once_a_place(dataset: Dataset) -> None:
     for place, kind in (("/a", "mds"), ("/b", "parquet"), ("/a", "megatron")):
         note_copy(dataset, place, kind)
     found = read_copies(dataset.store)
