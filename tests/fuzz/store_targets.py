@@ -16,8 +16,7 @@ import xxhash
 
 from headrace.store.contract.errors import FormatError
 from headrace.store.contract.objects import ObjectInfo
-from headrace.store.datasets import manifest, where
-from headrace.store.history import copies, tags
+from headrace.store.datasets import manifest
 from headrace.store.ledger import snapshot
 from headrace.store.ledger.core import cluster_changes, entries, intervals
 from headrace.store.ledger.core.cluster_fold import ClusterState
@@ -285,40 +284,6 @@ def run_manifest(data: bytes) -> object | None:
     return None
 
 
-def run_tags(data: bytes) -> object | None:
-    """What stands in the place of a file of tags: names that an address can hold, or its own error."""
-    try:
-        found = tags.parse_tags(data, "it")
-    except FormatError:
-        return None
-    assert all(tags.is_tag(name) and tag.version >= 0 for name, tag in found.items())
-    assert tags.parse_tags(tags._encoded(found), "it") == found
-    return found
-
-
-def run_copies(data: bytes) -> object | None:
-    """What stands in the place of a file of copies: folders by their whole path, or its own error."""
-    try:
-        found = copies.parse_copies(data, "it")
-    except FormatError:
-        return None
-    assert all(one.place.startswith("/") for one in found)
-    assert copies.parse_copies(copies.encoded(found), "it") == found
-    return [one.place for one in found]
-
-
-def run_where(data: bytes) -> object | None:
-    """An expression over fields: its own error, or a test that any record answers."""
-    try:
-        test = where.parse_where(data.decode("utf-8", "replace"))
-    except where.ExpressionError:
-        return None
-    records: tuple[dict[str, Any], ...] = ({}, {"a": 1, "b": "x", "c": {"d": [1, "y", None]}, "id": "r", "tokens": 3})
-    answers = [test(fields) for fields in records]
-    assert all(type(answer) is bool for answer in answers)
-    return answers
-
-
 def run_key_file(data: bytes) -> object | None:
     """The file of keys: as it is, and with facts that are whatever the input says."""
     found = None
@@ -482,26 +447,6 @@ TARGETS = [
         ("headrace.store.datasets.manifest",),
         run_manifest,
         lambda: [orjson.dumps(manifest.removal(7))],
-        mutate=within_json,
-    ),
-    Target(
-        "copies",
-        ("headrace.store.history.copies",),
-        run_copies,
-        lambda: [copies.encoded([copies.Copy("/o", "h", "mds", 1, -1), copies.Copy("/p", "h", "parquet", 2, 7)])],
-        mutate=within_json,
-    ),
-    Target(
-        "where",
-        ("headrace.store.datasets.where",),
-        run_where,
-        lambda: [b"a == 1 and not startswith(b, 'x')", b"c.d in [1, -2.5, None] or tokens >= 3", b"'y' not in c.d"],
-    ),
-    Target(
-        "tags",
-        ("headrace.store.history.tags",),
-        run_tags,
-        lambda: [tags._encoded({"one": tags.Tag(1, 7), "two": tags.Tag(2, 9)})],
         mutate=within_json,
     ),
 ]
