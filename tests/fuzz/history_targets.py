@@ -1,4 +1,4 @@
-"""Targets of `headrace.store.history` and of expressions over fields: small files beside a ledger, and what people ask."""
+"""Targets of `headrace.store.history` and of expressions: small files beside a ledger, and what people ask for."""
 
 from __future__ import annotations
 
