@@ -132,7 +132,8 @@ class RunResult:
     def _repr_html_(self) -> str:
         from headrace.cli.ui.page import html_of, run_page
 
-        return html_of(run_page(self))
+        # the checker sees this module under two names
+        return html_of(run_page(self))  # pyright: ignore[reportArgumentType]
 
     def documents(self) -> pa.RecordBatchReader:
         """The kept documents, as a stream of Arrow that pandas, polars and DuckDB take. Raises StoreError."""

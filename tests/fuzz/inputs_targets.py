@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import itertools
 import json
 import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
 
@@ -111,19 +112,26 @@ def run_lines(data: bytes) -> object | None:
 
 # -- compressed streams --
 
-STREAMS = (gzip.compress(b"one " * 9, mtime=0), pa.Codec("zstd").compress(b"two " * 9, asbytes=True))
+STREAMS = (
+    gzip.compress(b"one " * 9, mtime=0),
+    pa.Codec("zstd").compress(b"two " * 9, asbytes=True),
+    bz2.compress(b"three " * 9),
+)
+#: The readers by the first byte, and the library that is asked the same.
+UNPACKERS: tuple[tuple[Callable[[io.BytesIO], unpack.Unpacker], Callable[[bytes], bytes] | None], ...] = (
+    (unpack.Gzip, gzip.decompress),
+    (unpack.Zstd, None),
+    (lambda raw: unpack.WideZstd(raw, 1 << 23), None),
+    (unpack.Bzip2, bz2.decompress),
+)
 
 
 def run_unpack(data: bytes) -> object | None:
     """A stream in pieces of bounded size; the same as the library that the format comes from."""
     if not data:
         return None
-    raw = io.BytesIO(data[1:])
-    stream: unpack.Unpacker
-    if data[0] % 3 == 0:
-        stream = unpack.Gzip(raw)
-    else:
-        stream = unpack.Zstd(raw) if data[0] % 3 == 1 else unpack.WideZstd(raw, 1 << 23)
+    make, reference = UNPACKERS[data[0] % len(UNPACKERS)]
+    stream = make(io.BytesIO(data[1:]))
     parts: list[bytes] = []
     try:
         while sum(map(len, parts)) < PLAIN_BYTES_MAX and (part := stream.read()):
@@ -132,8 +140,8 @@ def run_unpack(data: bytes) -> object | None:
     except OSError:
         return None
     found = b"".join(parts)
-    if data[0] % 3 == 0 and len(found) < PLAIN_BYTES_MAX:
-        assert found == gzip.decompress(data[1:])
+    if reference is not None and len(found) < PLAIN_BYTES_MAX:
+        assert found == reference(data[1:])
     return found or None
 
 
@@ -142,13 +150,16 @@ def unpack_seeds() -> Iterable[bytes]:
     yield b"\x00" + STREAMS[0] + bytes(9) + gzip.compress(b"another", mtime=0)
     yield b"\x01" + STREAMS[1]
     yield b"\x02" + STREAMS[1] + STREAMS[1]
+    yield b"\x03" + STREAMS[2]
+    yield b"\x03" + STREAMS[2] + bz2.compress(b"another")
 
 
 def mutate_unpack(data: bytes, random: Random) -> bytes:
     """Another text in a stream that is sound; the beginning of it, or two of them."""
-    kind = random.randrange(3)
+    kind = random.randrange(len(UNPACKERS))
     plain = random.randbytes(random.randrange(1, 40))
     made = gzip.compress(plain, mtime=0) if not kind else pa.Codec("zstd").compress(plain, asbytes=True)
+    made = bz2.compress(plain) if kind == 3 else made
     made = made * random.choice((1, 1, 2))
     return bytes([kind]) + made[: random.choice((len(made), random.randrange(len(made))))]
 

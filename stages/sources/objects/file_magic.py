@@ -16,7 +16,7 @@ _MAGIC = (
     *((each.magic, f"{each.name}; let its name end in {each.suffixes[0]}") for each in FORMATS if each.magic),
     (b"\x1f\x8b", "a gzip stream; let its name end in .gz"),
     (b"\x28\xb5\x2f\xfd", "a zstd stream; let its name end in .zst"),
-    (b"BZh", "a bzip2 stream; decompress it"),
+    (b"BZh", "a bzip2 stream; let its name end in .bz2"),
     (b"\xfd7zXZ", "an xz stream; decompress it"),
     (b"\x04\x22\x4d\x18", "an lz4 stream; decompress it"),
     (b"PK\x03\x04", "a zip archive; unpack it"),
@@ -37,9 +37,10 @@ _MAGIC = (
 _OWN = {
     "gzip": (b"\x1f\x8b",),
     "zstd": (b"\x28\xb5\x2f\xfd", *(bytes([low]) + b"\x2a\x4d\x18" for low in range(0x50, 0x60))),
+    "bzip2": (b"BZh",),
     **{each.name: (each.magic,) for each in FORMATS if each.magic},
 }
-_SUFFIXES = {"gzip": ".gz", "zstd": ".zst", **{each.name: each.suffixes[0] for each in FORMATS}}
+_SUFFIXES = {"gzip": ".gz", "zstd": ".zst", "bzip2": ".bz2", **{each.name: each.suffixes[0] for each in FORMATS}}
 #: A tar archive says so behind its first name, which zeros fill up: text may say so as well.
 _TAR, _TAR_AT = b"ustar", 257
 _PAGE = re.compile(rb"\s*<(?:!doctype|html|head|body|\?xml|!--)", re.IGNORECASE)

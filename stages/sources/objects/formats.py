@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from headrace.stages.runtime import InputError
 
 #: What may follow the suffix of a format, and the codec that it stands for.
-CODECS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
+CODECS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bzip2"}
 
 
 @dataclass(frozen=True, slots=True)

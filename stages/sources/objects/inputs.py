@@ -41,7 +41,7 @@ KINDS_MAX = 1000
 KINDS_SHOWN = 8
 OTHERS = "others"
 #: Suffixes that say nothing of what is packed: the one before them does.
-_PACKED = (*CODECS, ".bz2", ".xz", ".lz4", ".lzo", ".snappy", ".br")
+_PACKED = (*CODECS, ".xz", ".lz4", ".lzo", ".snappy", ".br")
 #: Folders below one another that a listing follows; deeper ones are a loop of links.
 DEPTH_MAX = 256
 

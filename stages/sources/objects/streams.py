@@ -17,6 +17,7 @@ from headrace.stages.sources.objects.patterns import WINDOW_BYTES
 from headrace.stages.sources.objects.prefetch import FetchedSpan, spans_of
 from headrace.stages.sources.objects.unpack import (
     STEP_BYTES,
+    Bzip2,
     Gzip,
     Raw,
     Truncated,
@@ -393,7 +394,10 @@ class InputStream:
             raise self._damaged(error) from error
 
     def _unpacker(self) -> Unpacker:
-        return Gzip(self._stored, behind=self._begin > 0) if self._codec == "gzip" else Zstd(self._stored)
+        behind = self._begin > 0
+        if self._codec == "gzip":
+            return Gzip(self._stored, behind=behind)
+        return Bzip2(self._stored, behind=behind) if self._codec == "bzip2" else Zstd(self._stored)
 
     def _step_wide(self) -> bytes:
         """The next piece, from a reader that has the memory for it: it begins anew, and goes on from here."""

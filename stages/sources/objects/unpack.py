@@ -1,14 +1,15 @@
 """Compressed streams as pieces of plain bytes, each of which is the same however the stream is read.
 
 gzip is undone by zlib, member by member. Zeros may follow a member, as gzip(1) and Python have it: what was written
-onto tape, or in blocks, is filled up with them. zstd is undone by Arrow, since `zstandard`'s stream reader takes a
-frame that is cut short for one that has ended; but Arrow refuses windows above 128 MiB, which are left to `zstandard`'s
-decompressor of single frames.
+onto tape, or in blocks, is filled up with them. bzip2 is undone by bz2, stream by stream. zstd is undone by Arrow,
+since `zstandard`'s stream reader takes a frame that is cut short for one that has ended; but Arrow refuses windows
+above 128 MiB, which are left to `zstandard`'s decompressor of single frames.
 """
 
 from __future__ import annotations
 
 import abc
+import bz2
 import zlib
 from typing import Any, Protocol
 
@@ -16,7 +17,7 @@ import pyarrow as pa
 
 #: Bytes of a piece, but for the last. Fixed, so that what can be read of a damaged stream is always the same.
 STEP_BYTES = 128 << 10
-#: Bytes that zlib is given at a time.
+#: Bytes that zlib and bz2 are given at a time.
 _GZIP_BYTES = 64 << 10
 #: Bytes that `zstandard` is given at a time. It gives back all that they come to, at most 128 KiB for four of them.
 _FRAME_BYTES = 1 << 10
@@ -116,6 +117,31 @@ class Gzip(_Pieces):
             self._data = self._member.unconsumed_tail
             if self._member.eof:
                 self._data, self._member = self._member.unused_data, None
+        return found
+
+
+class Bzip2(_Pieces):
+    """The streams of a bzip2 file, end to end; of one that goes on `behind` a stream there may be none."""
+
+    def __init__(self, raw: Raw, *, behind: bool = False) -> None:
+        super().__init__(raw)
+        #: The stream that is read; None behind one.
+        self._stream: bz2.BZ2Decompressor | None = None if behind else bz2.BZ2Decompressor()
+
+    def _some(self, size: int) -> bytes:
+        found = b""
+        while not found:
+            if self._stream is None or self._stream.needs_input:
+                self._data = self._data or self._raw.read(_GZIP_BYTES)
+                if not self._data:
+                    if self._stream is not None:
+                        raise Truncated
+                    break
+            self._stream = self._stream or bz2.BZ2Decompressor()
+            given, self._data = self._data, b""
+            found = self._stream.decompress(given, size)
+            if self._stream.eof:
+                self._data, self._stream = self._stream.unused_data, None
         return found
 
 

@@ -49,11 +49,11 @@ def test_a_run_over_every_format_with_bad_records_ends_well(tmp_path: pathlib.Pa
     files.write(folder / "d.wet.gz", files.members(files.wet()))
     files.write(folder / "e.txt", b"plain text")
     files.write(folder / "f.txt", b"\xff")
-    for name in ("README.md", ".gitattributes", "data/_SUCCESS", "g.jsonl.bz2", "h.jsonl.bz2"):
+    for name in ("README.md", ".gitattributes", "data/_SUCCESS", "g.jsonl.xz", "h.jsonl.xz"):
         files.write(folder / name, b"no record at all")
     report = balance(run(tmp_path, "in"))
     (note,) = report["warnings"]
-    assert ": skipped in the input's folders: 2 .jsonl.bz2, .gitattributes, README.md, _SUCCESS; a glob" in note
+    assert ": skipped in the input's folders: 2 .jsonl.xz, .gitattributes, README.md, _SUCCESS; a glob" in note
     assert report["records_read"] == 63 + 60 + 60 + 22 + 20 + 1 + 1
     assert (report["kept"], report["filtered"], report["quarantined"]) == (60 * 3 + 20 + 20 + 1, 2, 4)
     assert report["balanced"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import pathlib
 import random
@@ -57,6 +58,39 @@ def test_a_gzip_stream_is_all_members_and_zeros_are_nothing(place: Place, kind: 
     reader = MixedSource("read", [uri_of("a.jsonl.gz")], batch_records=100)
     assert texts(reading.read_all(reader)) == [record["text"] for record in MANY]
     reading.check_gaps(reader, rounds=4)
+
+
+BZIP2 = {
+    "one stream": bz2.compress(LINES),
+    "many small streams": b"".join(bz2.compress(LINES[at : at + 700], 1) for at in range(0, 70_000, 700))
+    + bz2.compress(LINES[70_000:]),
+    "an empty stream in between": bz2.compress(LINES[:1000]) + bz2.compress(b"") + bz2.compress(LINES[1000:]),
+}
+
+
+@pytest.mark.parametrize("kind", BZIP2)
+def test_a_bzip2_file_is_all_its_streams(place: Place, kind: str) -> None:
+    folder, uri_of = place
+    files.write(folder / "a.jsonl.bz2", BZIP2[kind])
+    reader = MixedSource("read", [uri_of("a.jsonl.bz2")], batch_records=100)
+    assert texts(reading.read_all(reader)) == [record["text"] for record in MANY]
+    reading.check_gaps(reader, rounds=4)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (bz2.compress(LINES)[:-10], "the bzip2 stream is cut off after about"),
+        (bz2.compress(LINES) + b"no stream at all", "not a sound bzip2 stream after"),
+        (b"no stream at all", "not a sound bzip2 stream after 0"),
+        (gzip.compress(LINES), "a gzip stream; let its name end in .gz"),
+        (b"", "it is empty, where a bzip2 stream should be"),
+    ],
+)
+def test_a_bzip2_file_that_is_none_is_damaged(tmp_path: pathlib.Path, data: bytes, words: str) -> None:
+    files.write(tmp_path / "a.jsonl.bz2", data)
+    with pytest.raises(DamagedInput, match=words):
+        reading.read_all(MixedSource("read", [str(tmp_path)]))
 
 
 ZSTD = {

@@ -238,8 +238,8 @@ def test_files_of_all_formats_are_read_by_one_source(place: Place) -> None:
 
 
 def test_a_file_of_no_known_format_is_named(tmp_path: pathlib.Path) -> None:
-    files.write(tmp_path / "a.bz2", b"x")
-    with pytest.raises(InputError, match=r"a\.bz2.*is not one of \.jsonl"):
+    files.write(tmp_path / "a.xz", b"x")
+    with pytest.raises(InputError, match=r"a\.xz.*is not one of \.jsonl"):
         list(MixedSource("read", [str(tmp_path / "*")]).list())
 
 

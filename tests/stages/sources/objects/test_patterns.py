@@ -76,10 +76,10 @@ def test_a_file_whose_name_looks_like_a_glob_is_that_file(tmp_path: pathlib.Path
 
 def test_a_folder_without_readable_files_is_told_with_its_content(place: Place) -> None:
     folder, named = place
-    for name in ("a.jsonl.bz2", "b/c.json", "d.csv", "e.JSONL"):
+    for name in ("a.jsonl.xz", "b/c.json", "d.csv", "e.JSONL"):
         files.write(folder / "odd" / name, b"{}")
     words = (
-        r"""folder ".*odd" holds '.*a.jsonl.bz2', .*, \.\.\., and no data that ends in .jsonl, .ndjson, or these with"""
+        r"""folder ".*odd" holds '.*a.jsonl.xz', .*, \.\.\., and no data that ends in .jsonl, .ndjson, or these with"""
     )
     with pytest.raises(InputError, match=words):
         list(Inputs([named("odd")], globs_of((JSONL,))))
@@ -101,8 +101,8 @@ HUB = (
     "data/_SUCCESS",
     "data/._SUCCESS.crc",
     "data/_temporary/0/part-00000.parquet",
-    "more/a.jsonl.bz2",
-    "more/b.jsonl.bz2",
+    "more/a.jsonl.xz",
+    "more/b.jsonl.xz",
     "more/c.tar.gz",
     "more/d.lz4",
     "more/README.md",
@@ -117,7 +117,7 @@ DATA = (
     "licenses/mit.txt",
     "notes.md",
 )
-REST = "2 .jsonl.bz2, .json, .lz4, .tar.gz, Makefile, 2 README.md, ._SUCCESS.crc, .cache/, and 6 others"
+REST = "2 .jsonl.xz, .json, .lz4, .tar.gz, Makefile, 2 README.md, ._SUCCESS.crc, .cache/, and 6 others"
 
 
 def test_a_folder_stands_for_its_data_and_counts_the_skipped(place: Place) -> None:
