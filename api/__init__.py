@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         dedup_keys as dedup_keys,
         dedup_lines as dedup_lines,
         dedup_paragraphs as dedup_paragraphs,
+        dedup_passages as dedup_passages,
         duplicate_lines as duplicate_lines,
         fasttext_classifier as fasttext_classifier,
         filter_records as filter_records,

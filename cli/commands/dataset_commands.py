@@ -320,24 +320,29 @@ def dataset_split(
 def dataset_repeats(
     uris: Annotated[list[str], typer.Argument(metavar="DATASET", help="Folders or URIs of datasets.")],
     out: Annotated[str, typer.Option(metavar="FILE", help="The index.")],
-    paragraphs: Annotated[bool, typer.Option("--paragraphs", help="Count paragraphs; default: lines.")] = False,
+    unit: Annotated[
+        Literal["line", "paragraph", "passage"],
+        typer.Option(metavar="UNIT", help="line, paragraph, or passage: so many words in a row."),
+    ] = "line",
     records_min: Annotated[int, typer.Option(min=2, metavar="N", help="Records that have a span of the index.")] = 10,
-    words_min: Annotated[int, typer.Option(min=1, metavar="N", help="Words of a span of the index.")] = 3,
+    words_min: Annotated[
+        int | None, typer.Option(min=1, max=1 << 16, metavar="N", help="Words of a span; default: 3, of a passage 50.")
+    ] = None,
     keep_one: Annotated[bool, typer.Option("--keep-one", help="One of the records keeps the span.")] = False,
     tokenizer: Annotated[
         str, typer.Option(metavar="NAME", help="The dataset's tokenizer; default: its place in the ledger.")
     ] = "",
     json: Json = False,
 ) -> int:
-    """Write an index of lines or paragraphs that many records have, for `dedup_lines` and `dedup_paragraphs`."""
+    """Write an index of spans that many records have, for `dedup_lines`, `dedup_paragraphs` and `dedup_passages`."""
     from headrace.cli.commands.repeats import write_repeats
 
     return write_repeats(
         uris,
         out,
-        paragraphs=paragraphs,
+        unit=unit,
         records_min=records_min,
-        words_min=words_min,
+        words_min=words_min or (50 if unit == "passage" else 3),
         keeps_one=keep_one,
         tokenizer=tokenizer,
         as_json=json,

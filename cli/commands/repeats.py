@@ -1,4 +1,4 @@
-"""`headrace dataset repeats`: an index of the lines or paragraphs that many records of datasets have."""
+"""`headrace dataset repeats`: an index of the lines, paragraphs or passages that many records of datasets have."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from headrace.cli.ui import FAINT, console, number, title
 from headrace.client import CliError
 from headrace.stages.decontamination import kept_texts
-from headrace.stages.dedup import UNITS, SpanCounter
+from headrace.stages.dedup import SpanCounter
 from headrace.store import counted
 from headrace.store.datasets import Dataset
 
@@ -20,7 +20,7 @@ def write_repeats(
     uris: Sequence[str],
     out: str,
     *,
-    paragraphs: bool,
+    unit: str,
     records_min: int,
     words_min: int,
     keeps_one: bool,
@@ -29,7 +29,7 @@ def write_repeats(
 ) -> int:
     """Count the spans of the newest versions, and write the index; the exit code."""
     datasets = [Dataset.open(uri).of_version() for uri in uris]
-    counter = SpanCounter(UNITS[paragraphs], words_min)
+    counter = SpanCounter(unit, words_min)
     for dataset in datasets:
         for ids, texts in kept_texts(dataset, tokenizer):
             counter.add(ids, texts)

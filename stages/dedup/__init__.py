@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         find_offline as find_offline,
         load_keys as load_keys,
     )
-    from headrace.stages.dedup.span_file import UNITS as UNITS, read_facts as read_facts
+    from headrace.stages.dedup.span_file import read_facts as read_facts
     from headrace.stages.dedup.spans import SpanCounter as SpanCounter, compile_spans as compile_spans
     from headrace.stages.dedup.stage import keys_of as keys_of, matches_of as matches_of
 else:

@@ -1,4 +1,4 @@
-"""The stage that removes the lines or paragraphs which an index names, and says in the lineage where they stood."""
+"""The stage that removes the spans which an index names, and says in the lineage where they stood."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ class RepeatRemover(Transform):
             *(part[found].tolist() for part in (spans.texts, spans.begins, spans.ends)), strict=True
         ):
             mine, first = ranges.setdefault(text, []), int(offsets[text])
-            if mine and mine[-1] == begin - first:
+            # Passages overlap.
+            if mine and mine[-1] >= begin - first:
                 mine[-1] = end - first
             else:
                 mine += [begin - first, end - first]

@@ -18,10 +18,13 @@ from headrace.store import FormatError
 #: How spans are found and hashed: behind any change in it.
 SPAN_RULE = 1
 SPANS_FORMAT = 1
-UNITS = ("line", "paragraph")
+#: Of a passage `words_min` is how many words it has.
+UNITS = ("line", "paragraph", "passage")
 #: Bytes of the header of an index, and hashes in one at most: 256 GiB.
 HEADER_BYTES = 1024
 SPANS_MAX = 1 << 34
+#: Words of a span, at most.
+WORDS_MAX = 1 << 16
 _NAME = "headrace repeats"
 
 
@@ -75,7 +78,12 @@ def facts_of(head: bytes, size: int, path: str) -> SpanFacts:
     if sorted(said) != sorted(fields) or any(type(said[field]) is not kinds.get(field, int) for field in fields):
         raise FormatError(f"{unreadable}: its header says {sorted(said)}; write it again")
     facts = SpanFacts(**said)
-    sound = facts.unit in UNITS and facts.words_min >= 1 and facts.records_min >= 2 and 0 <= facts.spans <= SPANS_MAX
+    sound = (
+        facts.unit in UNITS
+        and 1 <= facts.words_min <= WORDS_MAX
+        and facts.records_min >= 2
+        and 0 <= facts.spans <= SPANS_MAX
+    )
     if not sound or size != HEADER_BYTES + facts.spans * (16 if facts.keeps_one else 8):
         raise FormatError(f"{unreadable}: {size} bytes for {facts.spans} spans; write it again")
     return facts

@@ -1,9 +1,11 @@
-"""Lines and paragraphs that many records have: how they are found in a text, counted, and written as an index.
+"""Lines, paragraphs and passages that many records have: how they are found in a text, and counted.
 
-A line ends behind its line feed; a paragraph is a run of lines that are not blank, with the blank ones behind it. Two
-spans are equal up to white space, as texts are, and known by 64 bits. A span of fewer words than a limit counts as
-none. Counting is a sort outside of memory: hashes are gathered, sorted and written as runs to a scratch file, and the
-runs are merged range by range. What comes out depends on the records alone, and not on their order.
+A line ends behind its line feed; a paragraph is a run of lines that are not blank, with the blank ones behind it. A
+span of fewer words than a limit counts as none. A passage is so many words in a row, and each word begins one: what
+two texts have in common is found from that length on, wherever it stands; words are what stands between white space.
+Two spans are equal up to white space, as texts are, and known by 64 bits. Counting is a sort outside of memory: hashes
+are gathered, sorted and written as runs to a scratch file, and the runs are merged range by range. What comes out
+depends on the records alone, and not on their order.
 """
 
 from __future__ import annotations
@@ -44,6 +46,8 @@ PREFIX_BITS = 16
 
 Hashes = npt.NDArray[np.uint64]
 Numbers = npt.NDArray[np.int64]
+_SEED, _PRIME, _BASE = np.uint64(0x243F6A8885A308D3), np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
+_FOLD = np.uint64(29)
 _LINE_FEED = np.uint8(0x0A)
 _RUN = np.dtype([("hash", "<u8"), ("owner", "<u8"), ("records", "<u4")])
 
@@ -61,11 +65,22 @@ class Spans:
 def find_spans(column: Any, unit: str, words_min: int) -> Spans:
     """The spans of texts that have at least so many words."""
     data, offsets = text_bytes(column)
+    if unit == UNITS[2]:
+        return _find_passages(data, offsets, words_min)
     room = int(np.count_nonzero(data == _LINE_FEED)) + len(column) + 1
     hashes, places = np.empty(room, np.uint64), np.empty((room, 3), np.int64)
     words = np.empty(max(1, longest(offsets)), np.uint64)
     count = int(fill_spans(data, offsets, unit == UNITS[1], words_min, words, hashes, places))
     return Spans(hashes[:count], *(places[:count, column].copy() for column in range(3)))
+
+
+def _find_passages(data: Any, offsets: Numbers, words: int) -> Spans:
+    """Each `words` words in a row."""
+    room = len(data) // 2 + 1
+    hashes, places = np.empty(room, np.uint64), np.empty((room, 3), np.int64)
+    found, bounds = np.empty(room, np.uint64), np.empty((room, 2), np.int64)
+    count = int(fill_passages(data, offsets, words, found, bounds, hashes, places))
+    return Spans(hashes[:count].copy(), *(places[:count, column].copy() for column in range(3)))
 
 
 def owner_of(identity: str) -> int:
@@ -80,6 +95,7 @@ def compile_spans() -> None:
     with prepared("spans"):
         find_spans(pa.array(["A line.\n\nAnother one.\n"], pa.string()), UNITS[1], 1)
         found = np.zeros(1, np.bool_)
+        find_spans(pa.array(["Three words here"], pa.string()), UNITS[2], 2)
         look_up(np.zeros(1, np.uint64), np.zeros((1 << PREFIX_BITS) + 1, np.int64), np.zeros(1, np.uint64), found)
 
 
@@ -114,6 +130,54 @@ def fill_spans(data: Any, offsets: Any, paragraphs: bool, words_min: int, words:
             if many >= words_min:
                 hashes[count] = high
                 places[count, 0], places[count, 1], places[count, 2] = text, begin, at
+                count += 1
+    return count
+
+
+@compiled
+def _find_words(data: Any, begin: int, end: int, found: Any, bounds: Any) -> int:
+    """Put the hashes of what stands between white space into `found`, and where it begins and ends; how many."""
+    count, word, inside, at = 0, _SEED, False, begin
+    while at < end:
+        code, width = decode(data, at)
+        if flags_of(code) & SPACE:
+            inside = False
+        else:
+            if not inside:
+                inside, word, bounds[count, 0] = True, _SEED, at
+                count += 1
+            word = (word ^ np.uint64(code)) * _PRIME
+            word ^= word >> _FOLD
+            found[count - 1], bounds[count - 1, 1] = word, at + width
+        at += width
+    return count
+
+
+@compiled
+def fill_passages(data: Any, offsets: Any, size: int, found: Any, bounds: Any, hashes: Any, places: Any) -> int:
+    """Put the passages of `size` words into `hashes` and `places` `[spans, 3]`: text, begin, end; how many.
+
+    The hash of a passage follows from that of the one before it (Karp and Rabin 1987).
+    """
+    count = 0
+    leading = np.uint64(1)
+    for _ in range(size - 1):
+        leading *= _BASE
+    for text in range(len(offsets) - 1):
+        words = _find_words(data, offsets[text], offsets[text + 1], found, bounds)
+        value = np.uint64(0)
+        for place in range(words):
+            if place >= size:
+                value -= found[place - size] * leading
+            value = value * _BASE + found[place]
+            if place >= size - 1:
+                mixed = (value ^ (value >> _FOLD)) * _PRIME
+                hashes[count] = mixed ^ (mixed >> _FOLD)
+                places[count, 0], places[count, 1], places[count, 2] = (
+                    text,
+                    bounds[place - size + 1, 0],
+                    bounds[place, 1],
+                )
                 count += 1
     return count
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         dedup_keys as dedup_keys,
         dedup_lines as dedup_lines,
         dedup_paragraphs as dedup_paragraphs,
+        dedup_passages as dedup_passages,
         duplicate_lines as duplicate_lines,
         fineweb_quality as fineweb_quality,
         gopher_quality as gopher_quality,

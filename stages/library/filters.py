@@ -402,6 +402,11 @@ def dedup_paragraphs(index: str, *, name: str = "dedup-paragraphs") -> Stage:
     return _repeats("paragraph", index, name)
 
 
+def dedup_passages(index: str, *, name: str = "dedup-passages") -> Stage:
+    """Remove the passages that an index names: so many words in a row; the rest is as in `dedup_lines`."""
+    return _repeats("passage", index, name)
+
+
 def _repeats(unit: str, index: str, name: str) -> Stage:
     from headrace.stages.dedup import read_facts
 

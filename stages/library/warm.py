@@ -22,7 +22,7 @@ from headrace.pipeline import Stage
 from headrace.stages.text import is_kept, is_prepared
 from headrace.store.files import CACHE_ADVICE
 
-_DEDUP = re.compile(r"\bdedup(?!\.repeats|[-_]lines|[-_]paragraphs)")
+_DEDUP = re.compile(r"\bdedup(?!\.repeats|[-_]lines|[-_]pa(?:ragraphs|ssages))")
 #: Loops by name, and by which words a pipeline file or a stage's target asks for them.
 LOOPS: Mapping[str, re.Pattern[str]] = {
     "repetition": re.compile(r"gopher_repetition|duplicate_lines|GopherRepetition"),
@@ -31,7 +31,7 @@ LOOPS: Mapping[str, re.Pattern[str]] = {
     "fineweb": re.compile(r"fineweb_quality|FinewebQuality"),
     "keys": _DEDUP,
     "index": _DEDUP,
-    "spans": re.compile(r"dedup_lines|dedup_paragraphs|RepeatRemover"),
+    "spans": re.compile(r"dedup_lines|dedup_paragraphs|dedup_passages|RepeatRemover"),
     "decontamination": re.compile(r"decontaminat"),
 }
 #: Processes that compile: with more of them most would wait for the words, which all filters count.

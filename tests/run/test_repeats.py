@@ -128,6 +128,9 @@ def test_other_batches_and_a_killed_run_give_the_same_records(folder: Path) -> N
 def test_lines_of_tokens_are_those_of_the_text(folder: Path) -> None:
     found = tell(folder, "dataset", "repeats", "data", "--out", "after.idx", "--records-min", "2")
     assert found["spans"] == 0
+    # What is left of a record's own lines differs in two numbers: three words in a row are those of many.
+    found = tell(folder, "dataset", "repeats", "text", "--out", "p.idx", "--unit", "passage", "--words-min", "3")
+    assert (found["unit"], found["spans"] > 3) == ("passage", True)
 
 
 def test_an_index_of_other_content_is_another_pipeline(folder: Path) -> None:

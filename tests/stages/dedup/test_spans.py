@@ -21,7 +21,7 @@ from headrace.pipeline.errors import PipelineError
 from headrace.stages.dedup import spans
 from headrace.stages.dedup.span_file import HEADER_BYTES, facts_of, read_facts
 from headrace.stages.dedup.spans import SpanCounter, SpanIndex, find_spans
-from headrace.stages.library import dedup_lines, dedup_paragraphs, map_records
+from headrace.stages.library import dedup_lines, dedup_paragraphs, dedup_passages, map_records
 from headrace.stages.runtime.batch import Batch, no_verdicts
 from headrace.stages.runtime.build import build_stage
 from headrace.store.contract.errors import FormatError
@@ -100,6 +100,30 @@ def test_spans_that_differ_in_white_space_alone_are_one() -> None:
 
 def test_a_span_of_too_few_words_counts_as_none() -> None:
     assert cut("a b c\na b\n---\n\na b c d", "line", 3) == ["a b c\n", "a b c d"]
+
+
+def passages(text: str, size: int) -> list[str]:
+    found = find_spans(texts("before", text, "behind"), "passage", size)
+    data = text.encode()
+    assert set(found.texts.tolist()) <= ({0, 1, 2} if size == 1 else {1})
+    mine = found.texts == 1
+    bounds = zip(found.begins[mine].tolist(), found.ends[mine].tolist(), strict=True)
+    return [data[a - len("before") : b - len("before")].decode() for a, b in bounds]
+
+
+def test_each_word_begins_a_passage_that_has_words_enough() -> None:
+    assert passages(" one two\n three, é\u3000four ", 3) == ["one two\n three,", "two\n three, é", "three, é\u3000four"]
+    assert passages("one two", 3) == []
+    assert passages("one two", 1) == ["one", "two"]
+
+
+@given(st.lists(st.sampled_from(["a", "b", "cé", "d."]), max_size=40), st.integers(1, 5))
+@settings(max_examples=200, deadline=None)
+def test_passages_have_one_hash_where_their_words_are_the_same(words: list[str], size: int) -> None:
+    hashes = find_spans(texts("\n ".join(words)), "passage", size).hashes.tolist()
+    expected = [tuple(words[at : at + size]) for at in range(len(words) - size + 1)]
+    assert len(hashes) == len(expected)
+    assert len(set(zip(hashes, expected, strict=True))) == len(set(hashes)) == len(set(expected))
 
 
 # ---- counting ----
@@ -193,7 +217,7 @@ def test_a_damaged_index_is_refused(tmp_path: Path, at: int) -> None:
     [
         {"spans": 1}, {"spans": 1 << 60}, {"spans": -1}, {"spans": True}, {"words_min": 4}, {"unit": "word"},
         {"format": 2}, {"rule": 2}, {"keeps_one": True}, {"records_min": 3}, {"checksum": 5}, {"more": 1},
-        {"name": "x"},
+        {"name": "x"}, {"words_min": 1 << 60}, {"words_min": 0},
     ],
 )  # fmt: skip
 def test_a_header_that_says_otherwise_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
@@ -257,6 +281,16 @@ def test_paragraphs_of_many_records_are_removed_whole(tmp_path: Path) -> None:
     answer = removed(given, index_of(tmp_path, [*given, notice], unit="paragraph", records_min=4), paragraphs=True)
     assert answer.rows.column("text").to_pylist() == [f"own text {n}\n\nthe owners of this site\n" for n in range(3)]
     assert answer.counters == {"dedup-paragraphs/paragraphs removed": 3}
+
+
+def test_passages_are_removed_wherever_they_stand(tmp_path: Path) -> None:
+    shared = " ".join(f"shared{number}" for number in range(9))
+    given = [f"own words{n}\n{shared} and{n} more\n" for n in range(3)] + [f"short {shared[:40]}"]
+    index = index_of(tmp_path, given, unit="passage", words_min=7)
+    answer = build_stage(dedup_passages(index), {}).process(batch(given))
+    assert answer.rows.column("text").to_pylist() == [*(f"own words{n}\n and{n} more\n" for n in range(3)), given[3]]
+    begin, end = orjson.loads(answer.rows.column("__lineage")[0].as_py())["removed"]["dedup-passages"]
+    assert given[0][begin:end] == shared
 
 
 def test_one_record_keeps_a_span_whatever_order_they_come_in(tmp_path: Path) -> None:
