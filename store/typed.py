@@ -56,6 +56,8 @@ def _is_counts(value: Any) -> bool:
     """Whether it maps texts to numbers: a snapshot has some for each shard, so they are looked at together."""
     if type(value) is not dict:
         return False
+    if not value:
+        return True
     held = value.values()
     kinds = set(map(type, value)) <= {str} and set(map(type, held)) <= {int}
     return kinds and (not held or NUMBER_MIN <= min(held) <= max(held) <= NUMBER_MAX)

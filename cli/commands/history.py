@@ -7,31 +7,21 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
 
-from headrace.cli.commands.maintenance import write_manifest
 from headrace.cli.ui import FAINT, console, number, safe, title
 from headrace.client import CliError, UsageError
-from headrace.controller import OfflineWriter, with_offline_writer
 from headrace.pipeline import recipe_difference
 from headrace.store import counted
 from headrace.store.datasets import Dataset
-from headrace.store.history import (
-    VersionFacts,
-    delete_tag,
-    differences,
-    history_of,
-    open_at,
-    read_tags,
-    set_tag,
-    split_address,
-    stands_for,
-    version_named,
-)
+from headrace.store.history import VersionFacts, history_of, open_at, split_address, version_named
 from headrace.store.ledger import VersionPublished, main_sink
+
+if TYPE_CHECKING:
+    from headrace.controller import OfflineWriter
 
 #: Of a version, lines of a difference, reasons and objects that are shown to people; `--json` gives all of them.
 LINES_SHOWN = 10
@@ -59,6 +49,8 @@ def show_log(uri: str, *, limit: int, as_json: bool) -> int:
 
 def list_tags(uri: str, *, as_json: bool) -> int:
     """Show the tags of a dataset; the exit code."""
+    from headrace.store.history import read_tags, stands_for
+
     dataset = Dataset.open(uri)
     tags = {
         name: {"version": tag.version, "entry": tag.entry, "removed": not stands_for(dataset.state, tag)}
@@ -78,6 +70,8 @@ def list_tags(uri: str, *, as_json: bool) -> int:
 
 def change_tag(uri: str, name: str, *, delete: bool, move: bool, as_json: bool) -> int:
     """Set a tag to the version that an address names, or delete it; the exit code."""
+    from headrace.store.history import delete_tag, set_tag
+
     dataset = open_at(uri)
     if delete:
         tag = delete_tag(dataset.store, name)
@@ -97,6 +91,10 @@ def change_tag(uri: str, name: str, *, delete: bool, move: bool, as_json: bool) 
 
 def roll_back(address: str, *, as_json: bool) -> int:
     """Publish a version that shows what an earlier one showed; the exit code. After a kill, the next call continues."""
+    # Here, since a log is shown without any of it, in half the time.
+    from headrace.cli.commands.maintenance import write_manifest
+    from headrace.controller import with_offline_writer
+
     uri, name = split_address(address)
     if not name:
         raise UsageError("name the version to go back to: URI@VERSION or URI@TAG; `headrace dataset log` lists them")
@@ -123,6 +121,8 @@ def roll_back(address: str, *, as_json: bool) -> int:
 
 def show_differences(before: str, after: str, *, as_json: bool) -> int:
     """Show the records whose fate or text is another one in `after`; the exit code."""
+    from headrace.store.history import differences
+
     found = differences(open_at(before), open_at(after))
     ranked = sorted(found.changed.items(), key=lambda item: (-item[1], item[0]))
     changed = sum(found.changed.values())
