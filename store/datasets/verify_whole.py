@@ -82,7 +82,7 @@ def target_problems(store: ObjectStore, state: LedgerState) -> Iterator[str]:
 
 def key_problems(store: ObjectStore, state: LedgerState) -> Iterator[str]:
     """A file of keys has one key of a text or URL for each kept record of its shard, of which 0 is none, and where a
-    stage decided no two are the same.
+    stage before the sink decided no two are the same.
     """
     found: list[npt.NDArray[np.uint64]] = []
     for shard in state.shards:
@@ -97,7 +97,7 @@ def key_problems(store: ObjectStore, state: LedgerState) -> Iterator[str]:
             pairs = np.empty((texts.num_rows, 3), np.uint64)
             pairs[:, 0], pairs[:, 1] = (np.asarray(texts.column(name), np.uint64) for name in ("high", "low"))
             pairs[:, 2] = shard.number
-            if _decides(state, shard.closed.version):
+            if shard.closed.sink in _behind_dedup(state, shard.closed.version):
                 found.append(pairs)
     keys = np.concatenate([np.zeros((0, 3), np.uint64), *found])
     keys = keys[keys[:, 1] != 0]
@@ -110,11 +110,6 @@ def key_problems(store: ObjectStore, state: LedgerState) -> Iterator[str]:
             f"entry {other}: of {many} the text or URL is that of another kept record, the first one's of "
             f"one that entry {one} closes; {_BROKEN_DEDUP}"
         )
-
-
-def _decides(state: LedgerState, version: str) -> bool:
-    """Whether a pipeline has a stage that decides on duplicates: else it makes their keys alone."""
-    return any(stage.get("kind") == "stateful" for stage in state.pipelines[version].get("stages", ()))
 
 
 def _duplicates(store: ObjectStore, shard: ClosedShard) -> Iterator[tuple[str, str, str]]:

@@ -175,3 +175,37 @@ def test_a_compacted_dataset_has_the_keys_of_all_that_it_keeps(place: Place, pla
     assert check(place.folder / "merged", place.corpus) == check(plain, place.corpus)
     answer = finish(place.run("merged").start())
     assert answer["bytes_read"] == 0
+
+
+BRANCHED = '''"""All records go to an archive, and those that are kept to tokens."""
+
+from headrace import Pipeline, dedup, read_jsonl, tokenize, write_jsonl, write_tokens
+
+
+def build(input: str, output: str) -> Pipeline:
+    tokens = tokenize({tokenizer!r})
+    keys, decider = dedup(near=False)
+    read = read_jsonl(input, fragment_bytes=1 << 18, batch_bytes=1 << 15)
+    kept = Pipeline.chain("branched", output, read, keys, decider, tokens, write_tokens(tokens, seq_len=512))
+    return Pipeline("branched", output, (*kept.stages, write_jsonl(name="archive").fed_by(keys.name)))
+'''
+
+
+@pytest.mark.parametrize("options", [(), ("--no-fuse",)], ids=["fused", "apart"])
+def test_a_stage_before_dedup_may_feed_a_sink_of_all_records(place: Place, options: tuple[str, ...]) -> None:
+    (place.folder / "branched.py").write_text(BRANCHED.format(tokenizer=small_tokenizer()))
+    output = "-".join(("branched", *options))
+    answer = tell(
+        *(place, "run", "branched.py", "-p", f"input={place.folder}/corpus/*.jsonl", "-p", f"output={output}", *options)
+    )
+    assert isinstance(answer, dict)
+    records = len(place.corpus)
+    closed = {shard.closed.sink: shard.closed.counts for shard in Dataset.open(str(place.folder / output)).state.shards}
+    assert set(closed) == {"write", "archive"}
+    counts = Dataset.open(str(place.folder / output)).state.counts
+    assert (counts["archive"].kept, counts["archive"].duplicate) == (records, 0)
+    assert counts["write"].kept + counts["write"].duplicate == records
+    assert counts["write"].duplicate > 50
+    audit = tell(place, "dataset", "verify", output)
+    assert isinstance(audit, dict)
+    assert audit["problems"] == []
