@@ -27,7 +27,6 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 app = Application(
     "Raw text in, token shards out, every record accounted for.",
     name="headrace",
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 tokenizer_app = Application("Train tokenizers.")

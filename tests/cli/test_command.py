@@ -1,6 +1,7 @@
 """The command as a process: one line on standard error and an exit code, and never a traceback."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -51,6 +52,16 @@ def test_a_wrong_parameter_ends_with_two_and_names_the_known_ones(tmp_path: Path
     done = headrace("run", "p.py", "-p", "input=x", "-p", "m=3", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "headrace: p.py has no parameter 'm'; it takes: input: str, n: int = 3\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [("headrace data", "dataset"), ("headrace dataset ver", "verify"), ("headrace run p.py --am", "--amend")],
+)
+def test_a_shell_completes_commands_and_options(words: str, found: str) -> None:
+    asked = {"_HEADRACE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    done = subprocess.run(COMMAND, capture_output=True, text=True, env={**os.environ, **asked}, timeout=120)
+    assert done.stdout.split() == [found]
 
 
 def test_help_and_version_cost_no_heavy_import() -> None:
