@@ -229,6 +229,13 @@ def test_a_header_that_says_otherwise_is_refused(tmp_path: Path, change: dict[st
         SpanIndex(path)
 
 
+def test_a_file_that_is_shorter_than_a_header_is_refused(tmp_path: Path) -> None:
+    path = Path(index_of(tmp_path, ["a b c\nd e f"] * 2))
+    head = json.dumps({**json.loads(path.read_bytes()[:HEADER_BYTES]), "spans": -1}).encode()
+    with pytest.raises(FormatError, match="-1 spans"):
+        facts_of(head.ljust(HEADER_BYTES - 8), HEADER_BYTES - 8, "x.idx")
+
+
 @given(st.binary(max_size=200), st.integers(0, 1 << 40))
 @settings(max_examples=200, deadline=None)
 def test_bytes_that_are_no_header_are_refused(data: bytes, size: int) -> None:
