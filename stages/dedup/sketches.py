@@ -122,6 +122,20 @@ def is_sketch(data: bytes) -> bool:
     return 0 <= size < SKETCH_BYTES_MAX and data[0] <= LEVEL_MAX and not size % (4 if data[0] else 2)
 
 
+def are_sketches(column: Any) -> bool:
+    """Whether each value of a column may be a sketch."""
+    if column.type != pa.binary() or column.null_count:
+        return False
+    data, offsets = offsets_of(column)
+    sizes = np.diff(offsets) - 1
+    if not len(sizes):
+        return True
+    if sizes.min() < 0 or sizes.max() >= SKETCH_BYTES_MAX:
+        return False
+    levels = data[offsets[:-1]]
+    return bool((levels <= LEVEL_MAX).all() and not (sizes % np.where(levels > 0, 4, 2)).any())
+
+
 def offsets_of(column: Any) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     """The bytes of a binary column, and where each value begins and the last ends."""
     _, bounds, content = column.buffers()

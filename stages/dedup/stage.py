@@ -23,7 +23,7 @@ from headrace.stages.dedup.index import KeySource
 from headrace.stages.dedup.kept import key_files
 from headrace.stages.dedup.key_index import KeyIndex, Match, compile_index
 from headrace.stages.dedup.minhash import Keys, compile_keys, make_sketches
-from headrace.stages.dedup.sketches import is_sketch
+from headrace.stages.dedup.sketches import are_sketches, is_sketch
 from headrace.stages.runtime import (
     DUPLICATE,
     PART,
@@ -201,6 +201,9 @@ class Dedup(StatefulTransform):
     def _sketches(self, rows: pa.RecordBatch) -> pa.Array[Any]:
         if SKETCH not in rows.schema.names:
             raise StageContractError(f'stage "{self.name}" got records without sketches: put both its stages in')
+        # They come from another process, and loops read them without a look at their bounds.
+        if not are_sketches(rows.column(SKETCH)):
+            raise ValueError("the sketches of records are none")
         return rows.column(SKETCH)
 
     def _keys(self, rows: pa.RecordBatch) -> Keys:
@@ -208,6 +211,9 @@ class Dedup(StatefulTransform):
             raise StageContractError(
                 f'stage "{self.name}" got records without keys: dedup() gives two stages, put both into the pipeline'
             )
+        column: Any = rows.column(KEYS)
+        if column.type != pa.binary(8 * self.scheme.words) or column.null_count:
+            raise ValueError(f"the keys of records are of type {column.type}, not {8 * self.scheme.words} bytes each")
         return keys_of(rows)
 
     def _handle(self, event: core.Event) -> list[core.Command]:

@@ -17,7 +17,7 @@ from headrace.pipeline.graph import Pipeline, Stage
 from headrace.pipeline.validation import validate
 from headrace.stages.dedup import stage as stage_module
 from headrace.stages.dedup.core import decider as core
-from headrace.stages.dedup.core.scheme import Scheme, best_bands
+from headrace.stages.dedup.core.scheme import DEFAULTS, KEYS, RULE, SKETCH, Scheme, best_bands
 from headrace.stages.dedup.key_index import KeyIndex
 from headrace.stages.dedup.minhash import make_keys
 from headrace.stages.dedup.stage import Dedup, KeyMaker
@@ -31,7 +31,7 @@ from headrace.stages.library import (
     write_jsonl,
 )
 from headrace.stages.runtime.batch import Batch, no_verdicts
-from headrace.stages.runtime.build import build_stage
+from headrace.stages.runtime.build import build_stage, process_safely
 from headrace.stages.runtime.errors import StageContractError
 from headrace.stages.shipping.preload import inherited_by, preload
 from headrace.store.contract.errors import FormatError
@@ -338,3 +338,20 @@ def test_a_forkserver_loads_loops_and_compiles_none(monkeypatch: pytest.MonkeyPa
     for module, parameters in inherited_by([stage.to_dict() for stage in dedup()], "file:///out"):
         preload(module, parameters)
     assert loaded == (["keys", "index"] if is_cached else [])
+
+
+@pytest.mark.parametrize("spoilt", ["keys", "sketches"])
+def test_what_is_no_key_and_no_sketch_is_quarantined_and_not_decided_on(spoilt: str) -> None:
+    maker, decider = KeyMaker("k", *DEFAULTS[True], RULE), Dedup("d", *DEFAULTS[True], RULE)
+    decider.begin(None, 0, "")
+    made = maker.process(batch(["a text of some words", "another text of words"]))
+    rows = made.rows
+    if spoilt == "keys":
+        strange = pa.array([bytes(16)] * 2, pa.binary(16))
+        rows = rows.set_column(rows.schema.get_field_index(KEYS), KEYS, strange)
+    else:
+        strange = pa.array([rows.column(SKETCH)[0].as_py(), b"\xff" * 5000], pa.binary())
+        rows = rows.set_column(rows.schema.get_field_index(SKETCH), SKETCH, strange)
+    answer = process_safely(decider, made.with_rows(rows), "d")
+    assert set(answer.verdicts.column("verdict").to_pylist()) == {"quarantined"}
+    assert answer.rows.num_rows == (0 if spoilt == "keys" else 1)

@@ -15,7 +15,7 @@ from headrace.stages.dedup.core.scheme import DEFAULTS, RULE, Scheme
 from headrace.stages.dedup.judge import SKETCH_BYTES_MAX, WORDS_MAX
 from headrace.stages.dedup.key_index import KeyIndex, Match
 from headrace.stages.dedup.minhash import make_keys, make_sketches
-from headrace.stages.dedup.sketches import is_sketch
+from headrace.stages.dedup.sketches import are_sketches, is_sketch
 from headrace.stages.library.filters import dedup
 from headrace.store.contract.errors import FormatError
 from headrace.store.shards.key_files import RecordName, decode_keys, encode_keys
@@ -239,3 +239,15 @@ def test_a_record_read_again_is_kept_again() -> None:
     assert decide(texts, index) == [None] * 20 == decide(texts, index)
     assert index.release(RecordName(FRAGMENT, 3))
     assert decide([texts[3]], index, first=77) == [None]
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff", b"\x00a", b"\x01ab", bytes(SKETCH_BYTES_MAX + 1)])
+def test_a_column_of_sketches_is_taken_only_where_each_value_may_be_one(data: bytes) -> None:
+    good = make_sketches(pa.array(["one text", "another"], pa.string()), Scheme(*DEFAULTS[True], RULE))[1]
+    assert are_sketches(good)
+    assert are_sketches(good.slice(1))
+    assert are_sketches(good.slice(0, 0))
+    assert not is_sketch(data)
+    assert not are_sketches(pa.array([*good.to_pylist(), data], pa.binary()))
+    assert not are_sketches(pa.array([None], pa.binary()))
+    assert not are_sketches(pa.array(["text"], pa.string()))
