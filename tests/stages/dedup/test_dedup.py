@@ -341,7 +341,7 @@ def test_a_forkserver_loads_loops_and_compiles_none(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("spoilt", ["keys", "sketches"])
-def test_what_is_no_key_and_no_sketch_is_quarantined_and_not_decided_on(spoilt: str) -> None:
+def test_a_record_with_a_strange_key_or_sketch_is_quarantined(spoilt: str) -> None:
     maker, decider = KeyMaker("k", *DEFAULTS[True], RULE), Dedup("d", *DEFAULTS[True], RULE)
     decider.begin(None, 0, "")
     made = maker.process(batch(["a text of some words", "another text of words"]))

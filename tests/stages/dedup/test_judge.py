@@ -242,7 +242,7 @@ def test_a_record_read_again_is_kept_again() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"\x00a", b"\x01ab", bytes(SKETCH_BYTES_MAX + 1)])
-def test_a_column_of_sketches_is_taken_only_where_each_value_may_be_one(data: bytes) -> None:
+def test_a_column_of_sketches_is_checked_value_by_value(data: bytes) -> None:
     good = make_sketches(pa.array(["one text", "another"], pa.string()), Scheme(*DEFAULTS[True], RULE))[1]
     assert are_sketches(good)
     assert are_sketches(good.slice(1))
