@@ -135,6 +135,16 @@ def in_one_bucket(texts: Sequence[str], salt: int) -> Held:
     return held
 
 
+def test_in_a_small_bucket_all_are_compared_before_the_choice() -> None:
+    for seed in range(8):
+        chance = random.Random(seed)
+        texts = [" ".join(text_of(chance)) for _ in range(COMPARED_MAX)]
+        texts[-1] = f"{texts[0]} {VOCABULARY[3]}"
+        found = in_one_bucket(texts, seed).choose(0.5)
+        assert found.held[0] == found.held[-1]
+        assert not found.dropped.any()
+
+
 def test_a_near_pair_that_a_large_bucket_hides_leaves_training() -> None:
     """With so many others in their bucket both are not compared before the choice."""
     sides: set[tuple[bool, bool]] = set()
@@ -195,7 +205,9 @@ def test_without_a_judge_a_shared_band_is_near_enough() -> None:
     texts = [*forms, *(" ".join(text_of(chance)) for _ in range(20))]
     scheme = Scheme(*DEFAULTS[False])
     column = pa.array(texts, pa.string())
-    held = Held(make_keys(column, scheme), make_sketches(column, JUDGED)[1], scheme)
+    # Sketches that say that no two are near: nobody asks.
+    others = pa.array([" ".join(text_of(chance)) for _ in texts], pa.string())
+    held = Held(make_keys(column, scheme), make_sketches(others, JUDGED)[1], scheme)
     found = held.choose(0.2)
     keys = held.keys
     for one in np.flatnonzero(found.held).tolist():
