@@ -117,7 +117,7 @@ WAITS = {
     "dataset show": Waits("{store}"),
     "dataset log": Waits("{store}"),
     "dataset tag": Waits("{store}"),
-    "dataset rollback": Waits("{store}@1"),
+    "dataset rollback": Waits("{version}"),
     "dataset diff": Waits("{store} {store}"),
     "dataset bisect": Waits("{store} --run true"),
     "dataset head": Waits("{store}"),
@@ -181,7 +181,8 @@ class Commands:
         controller = self.silent.controller(self.sockets / f"{called}.sock")
         store = self.silent.store(f"b{called}")
         places = {"folder": folder, "sockets": self.sockets, "store": store, "controller": controller}
-        line = waits.line.format(input=store.replace("out", "*.jsonl"), **places)
+        given = {"input": store.replace("out", "*.jsonl"), "version": store.replace("/out", "/out@1")}
+        line = waits.line.format(**given, **places)
         arguments = [*command.split(), *line.split()]
         item = {"folder": str(folder), "arguments": arguments, "out": str(out), "errors": str(folder / "errors.txt")}
         assert self._zygote.stdin is not None
