@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Of a version, lines of a difference, reasons and objects that are shown to people; `--json` gives all of them.
 LINES_SHOWN = 10
+#: Characters of a parameter that are shown.
+VALUE_SHOWN = 60
 _FIELDS = [name for name in VersionFacts.__dataclass_fields__ if name not in ("pipeline", "inputs")]
 
 
@@ -177,13 +179,21 @@ def _print_version(out: Console, row: dict[str, Any]) -> None:
     several = f", {len(row['recipes'])} recipes in all" if len(row["recipes"]) > 1 else ""
     out.print(f"  recipe {recipe}{several}", markup=False)
     if row["version"] == 1:
-        stages = [f"{stage['stage']} {json.dumps(stage['parameters'], sort_keys=True)}" for stage in row["recipe"]]
-        _print_lines(out, stages)
+        _print_lines(out, [f"{stage['stage']}  {_parameters(stage['parameters'])}" for stage in row["recipe"]])
     _print_lines(out, row["difference"])
     fresh = row["inputs"]
     out.print(f"  input  {counted(row['objects'], 'object')}, {number(len(fresh))} of them new or read further")
     _print_lines(out, [f"{one['uri']}  {one['version']}  {counted(one['records'], 'record')}" for one in fresh])
     out.print()
+
+
+def _parameters(given: Mapping[str, Any]) -> str:
+    """Parameters in a line; of a long value the beginning, `--json` gives it whole."""
+    values = {name: json.dumps(value, sort_keys=True) for name, value in sorted(given.items())}
+    shown = {
+        name: text if len(text) <= VALUE_SHOWN else f"{text[: VALUE_SHOWN - 3]}..." for name, text in values.items()
+    }
+    return " ".join(f"{name}={text}" for name, text in shown.items())
 
 
 def _print_lines(out: Console, lines: list[str]) -> None:

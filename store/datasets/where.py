@@ -45,7 +45,8 @@ def parse_where(text: str) -> Test:
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ExpressionError(f"{text!r:.200} is no expression: {error}") from error
+        why = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise ExpressionError(f"{text!r:.200} is no expression: {why}") from error
     if sum(1 for _ in ast.walk(tree)) > PARTS_MAX:
         raise ExpressionError(f"the expression has more than {PARTS_MAX} parts")
     return _test(tree)
