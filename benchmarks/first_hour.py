@@ -21,8 +21,8 @@ Last result (two cores that others used too, load 4 to 6; seconds):
     datatrove       361 MB       9.0           15.6     105.3
     headrace-loader  78 MB       2.3
 
-So Headrace is 3.1 times sooner at the balance and half as soon at the first output: it compiles first, and a sink writes
-when its shard is sealed.
+So Headrace is 3.1 times sooner at the balance, and takes twice as long to the first output: it compiles first, and a
+sink writes when its shard is sealed.
 """
 
 import argparse
