@@ -60,7 +60,7 @@ def test_the_targets_of_stages_say_the_same(ready: set[str], started: list[list[
     targets = " ".join(stage.target for stage in (*filters, *headrace.dedup()))
     with Compiling() as compiling:
         compiling.begin(targets)
-    assert set(started[0]) == set(LOOPS) - {"decontamination"}
+    assert set(started[0]) == set(LOOPS) - {"decontamination", "spans"}
 
 
 def test_two_processes_begin_at_both_ends(ready: set[str], started: list[list[str]]) -> None:
