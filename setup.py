@@ -4,11 +4,17 @@
 data: `headrace examples` shows them. `wheels/loader` builds what a training host needs, as a distribution of its own.
 """
 
+import sys
+
 from setuptools import find_packages, setup
 
 PACKAGES = find_packages(".typing")
 #: Folders at the root that hold no package, by what they are called in a wheel.
 DATA = {"headrace.examples": "examples", "headrace.systemd": "systemd"}
+# An editable install reads them where they are. With them setuptools would install a finder in place of a path, which
+# checkers cannot follow and a folder named `headrace` would hide.
+if "editable_wheel" in sys.argv:
+    DATA = {}
 KINDS = ["*.py", "*.toml", "*.ipynb", "*/*.toml", "*.service", "*.env", "*/*.conf"]
 
 setup(
