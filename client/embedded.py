@@ -5,9 +5,10 @@ ends, they read the end of the pipe and go. The worker starts first, before the 
 is told through a pipe of its own what its tasks will inherit, once the pipeline is known, and then where the controller
 is that was started meanwhile.
 
-Where this process has one thread, as at its very start, both are forked (docs/decisions/0014): they begin with
-what all need (SHARED), and share its memory. They wait for a word before they import the rest, so that the worker's
-forkserver has the cores first. A replacement of a dead process is started, not forked.
+Where this process has one thread, as at its very start, both are forked
+(docs/decisions/0014-processes-are-forked-and-inherit-what-is-large): they begin with what all need (SHARED), and share
+its memory. They wait for a word before they import the rest, so that the worker's forkserver has the cores first. A
+replacement of a dead process is started, not forked.
 """
 
 from __future__ import annotations

@@ -390,7 +390,7 @@ def dataset_retract(
     ] = "",
     json: Json = False,
 ) -> int:
-    """Publish a version without these records, and delete their samples, raw bytes and text."""
+    """Publish a version without these records, and delete what is kept of them; tokens wait for `purge`."""
     from headrace.cli.commands.lists import read_list
     from headrace.cli.commands.maintenance import retract_records
 

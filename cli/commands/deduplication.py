@@ -16,7 +16,7 @@ from headrace.controller import OfflineWriter, with_offline_writer
 from headrace.stages.dedup import KeepRule, OfflineDuplicate, find_offline
 from headrace.store import counted
 from headrace.store.datasets import Dataset
-from headrace.store.ledger import EpochRaised
+from headrace.store.ledger import DEDUPLICATION, EpochRaised
 
 #: Duplicates that are shown to people; `--json` and the list have all of them.
 PAIRS_SHOWN = 10
@@ -95,9 +95,9 @@ def _publish(dataset: Dataset, found: Sequence[OfflineDuplicate]) -> int:
         seen, now = dataset.state, pen.ledger
         if (seen.version, seen.retracted_at) != (now.version, now.retracted_at):
             raise CliError(f"{dataset.uri} has changed since its duplicates were looked for: do it again")
-        await pen.commit(EpochRaised("deduplication"))
+        await pen.commit(EpochRaised(DEDUPLICATION))
         rows = tuple((key, tuple(sorted(places))) for key, places in sorted(documents.items()))
-        await commit_retraction(pen, "deduplication", rows)
+        await commit_retraction(pen, DEDUPLICATION, rows)
         await write_manifest(pen, dataset.store)
         return pen.ledger.version
 

@@ -142,7 +142,7 @@ def retract_records(uri: str, ids: list[str], sources: list[str], *, where: str 
         "version": after.state.version,
         "records": len(found.ids),
         "documents": documents,
-        "rewritten": [key for _, key in found.rewritten],
+        "rewritten": [item.key for item in found.rewritten],
     }
     if as_json:
         print(json.dumps(facts))

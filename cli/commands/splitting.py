@@ -23,10 +23,8 @@ from headrace.stages.runtime import InputError
 from headrace.stages.sinks import chosen_groups, write_chosen
 from headrace.store import NoDataset, ObjectStore, counted, open_store
 from headrace.store.datasets import Dataset
-from headrace.store.ledger import Change, EpochRaised, FragmentDropped, LedgerState, VersionPublished
+from headrace.store.ledger import HELD_OUT_SPLIT, Change, EpochRaised, FragmentDropped, LedgerState, VersionPublished
 from headrace.store.shards import read_table
-
-REASON = "held-out split"
 
 #: Rows of documents tables by the key of the shard's tokens.
 Rows = Mapping[str, Sequence[int]]
@@ -104,7 +102,7 @@ async def _hold_out(pen: OfflineWriter, training: Dataset, target: ObjectStore, 
     if pen.ledger.version and not left:
         await write_manifest(pen, target)
         return
-    await pen.commit(*applied(training.state, pen.ledger, target.uri), EpochRaised(REASON))
+    await pen.commit(*applied(training.state, pen.ledger, target.uri), EpochRaised(HELD_OUT_SPLIT))
     groups = list(chosen_groups(training.state.shards, left, shard_bytes))
     fragments = {item.fragment for group in groups for closed in group.shards for item in closed.ranges}
     for page in listed(training.state, pen.ledger, fragments):
@@ -115,7 +113,7 @@ async def _hold_out(pen: OfflineWriter, training: Dataset, target: ObjectStore, 
         await pen.commit(*given_up)
     base = training.state.newest
     complete = base is not None and base.complete
-    await pen.commit(VersionPublished(pen.ledger.version + 1, REASON, pen.ledger.number, complete))
+    await pen.commit(VersionPublished(pen.ledger.version + 1, HELD_OUT_SPLIT, pen.ledger.number, complete))
     await write_manifest(pen, target)
 
 
@@ -151,7 +149,7 @@ def _left(training: Dataset, held: LedgerState, rows: Rows) -> Rows:
 def _given_up(held: LedgerState) -> Iterator[list[Change]]:
     """What is open of the fragments stays in training: no run reads it for the held-out dataset."""
     whole = [
-        FragmentDropped(name, REASON, reread=False)
+        FragmentDropped(name, HELD_OUT_SPLIT, reread=False)
         for name, state in held.fragments.items()
         if state.dropped is None and any(intervals.size != state.count for intervals in state.closed.values())
     ]
@@ -164,8 +162,8 @@ async def _retract(pen: OfflineWriter, training: Dataset, gone: Rows) -> None:
     seen, now = training.state, pen.ledger
     if (seen.version, seen.retracted_at) != (now.version, now.retracted_at):
         raise CliError(f"{training.uri} has changed since its clusters were looked for: do it again, into a new place")
-    await pen.commit(EpochRaised(REASON))
-    await commit_retraction(pen, REASON, tuple((key, tuple(rows)) for key, rows in gone.items()))
+    await pen.commit(EpochRaised(HELD_OUT_SPLIT))
+    await commit_retraction(pen, HELD_OUT_SPLIT, tuple((key, tuple(rows)) for key, rows in gone.items()))
     await write_manifest(pen, training.store)
 
 

@@ -133,7 +133,19 @@ def start_line(status: pb.PipelineStatus, elapsed_s: float) -> str:
     return "tasks start; filters and dedup are compiled at their first use on a machine, for half a minute"
 
 
-class Lines:
+class _OffScreen:
+    """What has nothing to put in order at its end."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return
+
+
+class Lines(_OffScreen):
     """A line at each change of state and every few seconds; for logs and pipes."""
 
     def __init__(self, stream: IO[str], name: str) -> None:
@@ -145,14 +157,6 @@ class Lines:
         self._state = ""
         self._start_told = False
         self._waits = Waits()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return
 
     def update(self, status: pb.PipelineStatus) -> None:
         """Print a line if it is time for one."""
@@ -181,7 +185,7 @@ class Lines:
         print(safe(line), file=self._stream, flush=True)
 
 
-class Calls:
+class Calls(_OffScreen):
     """Calls a function with how far a run is, for programs."""
 
     def __init__(self, call: Callable[[RunProgress], object], name: str) -> None:
@@ -189,14 +193,6 @@ class Calls:
         self._last = RunProgress(name, "starting", 0.0, 0, 0, 0, 0)
         self._began_at = time.monotonic()
         self._waits = Waits()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return
 
     def update(self, status: pb.PipelineStatus) -> None:
         """Say where the run is."""

@@ -67,7 +67,7 @@ class Logs:
     Where two can create one object, two can lead: better no leader than two. So each store is probed by a race, which
     takes seconds on some, before anything is added to a log that says something already, to that of the `cluster`,
     whose leader acts beyond it, or to any that would close a batch. The first entries of a new log need not wait for
-    it (docs/decisions/0023).
+    it (docs/decisions/0022-a-run-begins-while-its-store-is-probed).
     """
 
     def __init__(self, opener: Callable[[str], ObjectStore] = open_store, cluster: str = "") -> None:

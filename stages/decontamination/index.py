@@ -12,7 +12,6 @@ import logging
 import mmap
 import os
 import pathlib
-import tempfile
 import time
 import unicodedata
 from collections import Counter
@@ -29,7 +28,7 @@ import xxhash
 from headrace.stages.decontamination.suites import Item, Suite, read_suites
 from headrace.stages.decontamination.units import ANSWER_GRAM, GRAM, hash_units, read_units, room_for
 from headrace.stages.text import compiled, longest, text_bytes
-from headrace.store.files import disk, own_cache, taken_alone
+from headrace.store.files import own_cache, taken_alone, whole_file
 
 logger = logging.getLogger("headrace.stages")
 
@@ -392,17 +391,9 @@ def _save(path: pathlib.Path, index: SuiteIndex) -> int:
     for part in parts:
         digest.update(part)
     try:
-        descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=".making-")
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(_MAGIC + digest.digest() + len(head).to_bytes(8, "little") + head)
-                file.writelines(parts)
-                file.flush()
-                disk.sync_data(file.fileno())
-            disk.rename(draft, path)
-        except OSError:
-            pathlib.Path(draft).unlink(missing_ok=True)
-            raise
+        with whole_file(path) as file:
+            file.write(_MAGIC + digest.digest() + len(head).to_bytes(8, "little") + head)
+            file.writelines(parts)
     except OSError as error:
         logger.warning("the index of the suites cannot be kept in %s: %s; each task makes its own", path.parent, error)
     return at

@@ -13,7 +13,6 @@ from __future__ import annotations
 import mmap
 import os
 import pathlib
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +32,7 @@ from headrace.stages.dedup.span_file import (
 )
 from headrace.stages.text import SPACE, compiled, decode, flags_of, longest, prepared, text_bytes
 from headrace.store import FormatError
-from headrace.store.files import Scratch, disk
+from headrace.store.files import Scratch, whole_file
 
 #: Spans that are gathered in memory (20 bytes each) before they are written as a run.
 GATHERED_MAX = 1 << 21
@@ -252,32 +251,23 @@ class SpanCounter:
         """Write the index of what at least so many records have, whole or not at all."""
         place = pathlib.Path(path).absolute()
         owners = Scratch.on_disk()
-        descriptor, draft = tempfile.mkstemp(dir=place.parent, prefix=".repeats-")
         digest, count = begin_checksum(self.unit, self.words_min, records_min, keeps_one=keeps_one), 0
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(bytes(HEADER_BYTES))
-                for found in self.frequent(records_min):
-                    hashes = np.ascontiguousarray(found["hash"]).tobytes()
-                    digest.update(hashes)
-                    file.write(hashes)
-                    count += len(found)
-                    if keeps_one:
-                        owners.append(np.ascontiguousarray(found["owner"]).tobytes())
-                for piece in owners.pieces():
-                    digest.update(piece)
-                    file.write(piece)
-                facts = SpanFacts(
-                    self.unit, self.words_min, records_min, keeps_one, self.records, count, digest.hexdigest()
-                )
-                file.seek(0)
-                file.write(write_header(facts))
-                file.flush()
-                disk.sync_data(file.fileno())
-            disk.rename(draft, place)
-        except BaseException:
-            pathlib.Path(draft).unlink(missing_ok=True)
-            raise
+        with whole_file(place) as file:
+            file.write(bytes(HEADER_BYTES))
+            for found in self.frequent(records_min):
+                hashes = np.ascontiguousarray(found["hash"]).tobytes()
+                digest.update(hashes)
+                file.write(hashes)
+                count += len(found)
+                if keeps_one:
+                    owners.append(np.ascontiguousarray(found["owner"]).tobytes())
+            for piece in owners.pieces():
+                digest.update(piece)
+                file.write(piece)
+            checksum = digest.hexdigest()
+            facts = SpanFacts(self.unit, self.words_min, records_min, keeps_one, self.records, count, checksum)
+            file.seek(0)
+            file.write(write_header(facts))
         return facts
 
 

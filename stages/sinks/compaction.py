@@ -7,7 +7,7 @@ and nobody can tell it from one that was never small.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
@@ -29,6 +29,7 @@ from headrace.store.shards import (
     SKETCHES_ROLE,
     SKETCHES_SUFFIX,
     SUFFIX,
+    ShardBytes,
     build_tokens,
     checksum,
     merge_keys,
@@ -38,6 +39,7 @@ from headrace.store.shards import (
     read_shard,
     read_table,
     table_to_parquet,
+    verify_object,
 )
 
 #: What the layout itself writes into a shard's header; everything else there is the sink's.
@@ -97,27 +99,9 @@ def merge(source: ObjectStore, group: Group, target: ObjectStore, epoch: int) ->
 
     Raises InputError where the shards contradict each other, StoreError.
     """
-    prefix = f"shards/{epoch}/"
-    facts, layout = facts_of(source, group)
     documents, flat, lengths = documents_of(source, group)
-    built = build_tokens(
-        flat,
-        lengths,
-        seq_len=int(layout["seq_len"]),
-        dtype=flat.dtype,
-        pad_id=int(layout["pad_id"]),
-        metadata=facts,
-        overlap=int(layout.get("overlap", "0")),
-    )
-    objects = [create_object(target, "tokens", prefix, ".safetensors", built.parts)]
-    for role, table in (("documents", documents), *_sidecars(source, group)):
-        at = quarantine_prefix(prefix) if role == "quarantine" else prefix
-        objects.append(create_object(target, role, at, TABLES[role], [table_to_parquet(table)]))
-    for role, (suffix, merge_files) in MERGED.items():
-        keys = [item.key for closed in group.shards for item in closed.objects if item.role == role]
-        if keys:
-            merged = merge_files([(key, bytes(source.get(key))) for key in keys])
-            objects.append(create_object(target, role, prefix, suffix, [merged]))
+    tables = (("documents", documents), *_sidecars(source, group))
+    objects, built = write_shard(source, group, target, epoch, flat, lengths, tables)
     counts = reduce(add, (closed.counts for closed in group.shards))
     if built.tokens != counts.tokens or documents.num_rows != len(lengths):
         raise InputError(
@@ -131,9 +115,45 @@ def merge(source: ObjectStore, group: Group, target: ObjectStore, epoch: int) ->
         version=first.version,
         epoch=epoch,
         ranges=_joined(group),
-        objects=tuple(objects),
+        objects=objects,
         counts=replace(counts, sequences=packing.sequences, padding=packing.padding),
     )
+
+
+def write_shard(
+    source: ObjectStore,
+    group: Group,
+    target: ObjectStore,
+    epoch: int,
+    flat: npt.NDArray[Any],
+    lengths: npt.NDArray[np.int64],
+    tables: Iterable[tuple[str, pa.Table]],
+    chosen: Callable[[pa.Table], pa.Table] | None = None,
+) -> tuple[tuple[StoredObject, ...], ShardBytes]:
+    """Write a shard of documents of a group, end to end in `flat`, with these tables, and of keys what is `chosen`.
+
+    Raises InputError where the shards contradict each other, StoreError.
+    """
+    prefix, (facts, layout) = f"shards/{epoch}/", facts_of(source, group)
+    built = build_tokens(
+        flat,
+        lengths,
+        seq_len=int(layout["seq_len"]),
+        dtype=flat.dtype,
+        pad_id=int(layout["pad_id"]),
+        metadata=facts,
+        overlap=int(layout.get("overlap", "0")),
+    )
+    objects = [create_object(target, "tokens", prefix, ".safetensors", built.parts)]
+    for role, table in tables:
+        at = quarantine_prefix(prefix) if role == "quarantine" else prefix
+        objects.append(create_object(target, role, at, TABLES[role], [table_to_parquet(table)]))
+    for role, (suffix, merge_files) in MERGED.items():
+        keys = [item.key for closed in group.shards for item in closed.objects if item.role == role]
+        if keys:
+            merged = merge_files([(key, bytes(source.get(key))) for key in keys], chosen)
+            objects.append(create_object(target, role, prefix, suffix, [merged]))
+    return tuple(objects), built
 
 
 def left_to_do(old: LedgerState, new: LedgerState) -> list[ClosedShard]:
@@ -250,6 +270,9 @@ def documents_of(
     tables: list[pa.Table] = []
     flats: list[npt.NDArray[Any]] = []
     for place, closed in enumerate(group.shards):
+        for item in closed.objects:
+            # What is damaged would be given a checksum that says it is sound.
+            verify_object(source, item.key, item.checksum)
         table = read_table(source, object_of(closed, "documents").key)
         flat = _tokens_of(read_shard(source, object_of(closed, "tokens").key))
         lengths = np.asarray(table.column("tokens"), dtype=np.int64)

@@ -9,21 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.stages.runtime import InputError
-from headrace.stages.sinks.compaction import MERGED, TABLES, Group, documents_of, facts_of, object_of
-from headrace.stages.sinks.sidecars import create_object
+from headrace.stages.sinks.compaction import Group, documents_of, object_of, write_shard
 from headrace.store import ObjectStore
 from headrace.store.ledger import Closed, ClosedShard, Counts, Range
 from headrace.store.shards import (
-    build_tokens,
+    codes_of,
     read_table,
-    table_to_parquet,
 )
 
 #: Records of one entry at most: each is a range of its own.
@@ -72,44 +69,24 @@ def write_chosen(source: ObjectStore, chosen: Chosen, target: ObjectStore, epoch
 
     Raises InputError where the shards contradict each other, StoreError.
     """
-    prefix, group = f"shards/{epoch}/", Group(chosen.shards)
+    group = Group(chosen.shards)
     documents, flat, lengths = documents_of(source, group, chosen.rows)
-    facts, layout = facts_of(source, group)
-    built = build_tokens(
-        flat,
-        lengths,
-        seq_len=int(layout["seq_len"]),
-        dtype=flat.dtype,
-        pad_id=int(layout["pad_id"]),
-        metadata=facts,
-        overlap=int(layout.get("overlap", "0")),
-    )
-    objects = [create_object(target, "tokens", prefix, ".safetensors", built.parts)]
     verdicts = read_table(source, object_of(chosen.shards[0], "verdicts").key).slice(0, 0)
-    for role, table in (("documents", documents), ("verdicts", verdicts)):
-        objects.append(create_object(target, role, prefix, TABLES[role], [table_to_parquet(table)]))
-    names = _names_of(documents)
-    for role, (suffix, merge_files) in MERGED.items():
-        keys = [item.key for closed in chosen.shards for item in closed.objects if item.role == role]
-        if keys:
-            merged = merge_files([(key, bytes(source.get(key))) for key in keys], partial(_only, names))
-            objects.append(create_object(target, role, prefix, suffix, [merged]))
+    tables, names = (("documents", documents), ("verdicts", verdicts)), _names_of(documents)
+    objects, built = write_shard(source, group, target, epoch, flat, lengths, tables, partial(_only, names))
     ranges = tuple(
         Range(bytes.fromhex(name), row, 1) for name, rows in sorted(names.items()) for row in np.unique(rows).tolist()
     )
     first, packing = chosen.shards[0], built.packing
     counts = Counts(kept=len(ranges), tokens=built.tokens, sequences=packing.sequences, padding=packing.padding)
-    return Closed(first.sink, first.version, epoch, ranges, tuple(objects), counts)
+    return Closed(first.sink, first.version, epoch, ranges, objects, counts)
 
 
 def _names_of(table: pa.Table) -> dict[str, npt.NDArray[np.int64]]:
     """The rows of a table by fragment."""
-    column: Any = table.column("fragment").combine_chunks()
-    encoded: Any = column.dictionary_encode()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.combine_chunks()
-    codes, rows = np.asarray(encoded.indices, np.int64), np.asarray(table.column("row"), np.int64)
-    return {str(name): rows[codes == code] for code, name in enumerate(encoded.dictionary.to_pylist())}
+    codes, names = codes_of(table, "fragment")
+    rows = np.asarray(table.column("row"), np.int64)
+    return {name: rows[codes == code] for code, name in enumerate(names)}
 
 
 def _only(names: Mapping[str, npt.NDArray[np.int64]], table: pa.Table) -> pa.Table:

@@ -43,7 +43,8 @@ FRAME_BYTES = 8 << 20
 ROW_GROUP_BYTES = 4 << 20
 #: Rows in a row group, however short they are: each has some 100 bytes beside its text and metadata.
 TEXT_GROUP_ROWS = 1 << 13
-#: Bytes of a row group as it was before (docs/decisions/0021), of up to ROW_GROUP_ROWS rows.
+#: Bytes of a row group as it was before, of up to ROW_GROUP_ROWS rows
+#: (docs/decisions/0020-memory-that-does-not-grow-with-the-input).
 LARGER_GROUP_BYTES = 8 << 20
 #: Rows by which a page of text grows: of a thousand pages of the web it would have several MiB, twice.
 TEXT_STEP_ROWS = 32

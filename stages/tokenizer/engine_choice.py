@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import pathlib
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from headrace.stages.runtime import environment
-from headrace.store.files import disk, own_cache
+from headrace.store.files import own_cache, whole_file
 
 GIGATOKEN = "gigatoken"
 TOKENIZERS = "tokenizers"
@@ -112,17 +109,7 @@ def kept(name: str, find_out: Callable[[], Choice]) -> Choice:
                 return found
     found = find_out()
     if path:
-        with contextlib.suppress(OSError):  # it is found out again next time
-            _replace(path, json.dumps(found.to_dict()).encode())
+        # It is found out again next time.
+        with contextlib.suppress(OSError), whole_file(path) as file:
+            file.write(json.dumps(found.to_dict()).encode())
     return found
-
-
-def _replace(path: pathlib.Path, data: bytes) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent)
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(data)
-        disk.rename(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise

@@ -31,11 +31,13 @@ from headrace.store.shards import (
     read_table,
     safetensors_parts,
     table_to_parquet,
+    verify_object,
 )
 
 #: The sketch of a text without words: level 0, and nothing behind it.
 _NO_WORDS = b"\0"
 _OF_TEXT = ("metadata", "lineage", "text")
+_HOLD_TEXT = ("tokens", "documents", "lines", SKETCHES_ROLE)
 _LEVEL = 3
 
 Replaced = tuple[tuple[str, StoredObject], ...]
@@ -81,6 +83,10 @@ def erase(store: ObjectStore, shard: Erasable, epoch: int) -> Replaced:
     made: list[tuple[str, StoredObject]] = []
     objects = {item.role: item for item in shard.closed.objects}
     for role, item in objects.items():
+        if role not in _HOLD_TEXT:
+            continue
+        # What is damaged would be given a checksum that says it is sound.
+        verify_object(store, item.key, item.checksum)
         if role == "tokens":
             suffix, parts = ".safetensors", _tokens(store, item.key, shard.rows)
         elif role == "documents":
@@ -90,10 +96,8 @@ def erase(store: ObjectStore, shard: Erasable, epoch: int) -> Replaced:
             )
         elif role == SKETCHES_ROLE:
             suffix, parts = SKETCHES_SUFFIX, [_sketches(store, item.key, objects["documents"].key, shard.rows)]
-        elif role == "lines":
-            suffix, parts = ".jsonl.zst", [_lines(store, item.key, shard)]
         else:
-            continue
+            suffix, parts = ".jsonl.zst", [_lines(store, item.key, shard)]
         digest = content_hash(parts)
         key = f"shards/{epoch}/{digest}{suffix}"
         put(store, key, parts)

@@ -20,7 +20,7 @@ from headrace.store import ObjectStore, put
 from headrace.store.datasets.erasure import Erasable, erase, main_object
 from headrace.store.datasets.where import Test, rows_where
 from headrace.store.ledger import LedgerState, StoredObject
-from headrace.store.shards import content_hash, quarantine_prefix, read_table, table_to_parquet
+from headrace.store.shards import content_hash, quarantine_prefix, read_table, table_to_parquet, verify_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class Found:
 
     #: Rows of the documents table, by the key of the shard's tokens.
     documents: tuple[tuple[str, tuple[int, ...]], ...]
-    #: The role and key of each object that holds a beginning or the bytes of one.
-    rewritten: tuple[tuple[str, str], ...]
+    #: Each object that holds a beginning or the bytes of one.
+    rewritten: tuple[StoredObject, ...]
     #: Records that were found, by id; those among them that were not kept have a verdict only.
     ids: frozenset[str]
     #: What was asked for: ids of records, and URIs of what they were read from.
@@ -50,10 +50,11 @@ def find_records(
     kept ones whose fields fulfil a test. Raises FormatError, StoreError.
     """
     documents: dict[str, set[int]] = {}
-    rewritten: dict[str, tuple[str, str]] = {}
+    rewritten: dict[str, StoredObject] = {}
     seen: set[str] = set()
     for shard in state.shards:
-        keys = {item.role: item.key for item in shard.closed.objects}
+        objects = {item.role: item for item in shard.closed.objects}
+        keys = {role: item.key for role, item in objects.items()}
         for role in ("documents", "verdicts", "samples", "quarantine"):
             if role not in keys:
                 continue
@@ -70,7 +71,7 @@ def find_records(
             if role == "documents":
                 documents.setdefault(keys.get("tokens", keys[role]), set()).update(np.flatnonzero(mask).tolist())
             elif role != "verdicts":
-                rewritten[keys[role]] = (role, keys[role])
+                rewritten[keys[role]] = objects[role]
     known = {(name, row) for since, name, rows in state.retracted if state.is_takedown(since) for row in rows}
     fresh = {name: tuple(sorted(row for row in rows if (name, row) not in known)) for name, rows in documents.items()}
     texts = [shard for shard in state.shards if "tokens" not in {item.role for item in shard.closed.objects}]
@@ -95,7 +96,10 @@ def write_rewritten(store: ObjectStore, found: Found, epoch: int) -> tuple[tuple
     One of them is in memory at a time. Raises FormatError, StoreError.
     """
     made: list[tuple[str, StoredObject]] = [item for shard in found.texts for item in erase(store, shard, epoch)]
-    for role, old in found.rewritten:
+    for item in found.rewritten:
+        # What is damaged would be given a checksum that says it is sound.
+        verify_object(store, item.key, item.checksum)
+        role, old = item.role, item.key
         table = read_table(store, old)
         data = table_to_parquet(_without(role, table, _matches(table, *found.asked)))
         del table  # before the next one is read

@@ -20,6 +20,7 @@ from headrace.store.shards import (
     GRAVITY,
     Ordinals,
     broken_rows,
+    codes_of,
     keys_of,
     read_shard,
     read_table,
@@ -158,12 +159,8 @@ def _ordinal_problems(
 def _keys(*tables: pa.Table) -> dict[str, Ordinals]:
     """Return the keys (`headrace.store.shards.core.parts`) of the tables' rows, by fragment."""
     both = pa.concat_tables([_with_part(table).select(["fragment", "row", "part"]) for table in tables])
-    encoded: Any = both.column("fragment").combine_chunks().dictionary_encode()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.combine_chunks()
-    codes = np.asarray(encoded.indices.fill_null(-1))
+    codes, names = codes_of(both, "fragment")
     rows = keys_of(_integers(both, "row", -1), both.column("part"))
-    names = [str(name) for name in encoded.dictionary.to_pylist()]
     found = {name: rows[codes == code] for code, name in enumerate(names)}
     if (codes < 0).any():
         found["(null)"] = rows[codes < 0]

@@ -14,5 +14,6 @@ if TYPE_CHECKING:
         own_cache as own_cache,
         taken_alone as taken_alone,
     )
+    from headrace.store.files.whole import whole_file as whole_file
 else:
     __getattr__ = door(__name__)

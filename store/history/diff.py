@@ -20,7 +20,7 @@ import xxhash
 from headrace.store import FormatError, StoreRefused
 from headrace.store.datasets import Dataset, ShardRecord
 from headrace.store.ledger import main_sink
-from headrace.store.shards import column_names, read_row_groups, read_shard, read_table
+from headrace.store.shards import codes_of, column_names, read_row_groups, read_shard, read_table
 
 #: Records whose fates are in memory at once, of each side, and the ordinals that one fragment may reach.
 GROUP_RECORDS = 1 << 22
@@ -280,26 +280,19 @@ def _rows_of(dataset: Dataset, shard: ShardRecord, fates: _Fates, *, texts: bool
 
 def _by_fragment(table: pa.Table, codes: npt.NDArray[np.int32], hashes: npt.NDArray[np.uint64]) -> Iterator[_Rows]:
     rows = np.asarray(table.column("row"), np.int64)
-    numbers, names = _encoded(table, "fragment")
+    numbers, names = codes_of(table, "fragment")
     for number, name in enumerate(names):
         here = slice(None) if len(names) == 1 else np.flatnonzero(numbers == number)
         yield _Rows(name, rows[here], codes[here], hashes[here])
-
-
-def _encoded(table: pa.Table, column: str) -> tuple[npt.NDArray[np.int64], list[str]]:
-    """A column of texts as numbers and the texts that they stand for."""
-    encoded: Any = table.column(column).combine_chunks().dictionary_encode()
-    encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
-    return np.asarray(encoded.indices.fill_null(0), np.int64), [str(name) for name in encoded.dictionary.to_pylist()]
 
 
 def _codes(table: pa.Table, fates: _Fates) -> npt.NDArray[np.int32]:
     """The fate of each row of a table of verdicts, by number; particulars of a reason are left out."""
     key, names = np.zeros(table.num_rows, np.int64), [""]
     for column in ("verdict", "stage", "reason"):
-        numbers, texts = _encoded(table, column)
+        numbers, texts = codes_of(table, column)
         texts = [text.partition(": ")[0] for text in texts]
-        key = key * max(1, len(texts)) + numbers
+        key = key * max(1, len(texts)) + np.maximum(numbers, 0)
         behind = {"verdict": " ", "stage": "/", "reason": ""}[column]
         names = [f"{name}{text}{behind}" for name in names for text in texts or [""]]
         used, key = np.unique(key, return_inverse=True)

@@ -53,6 +53,8 @@ if TYPE_CHECKING:
         encode_entry as encode_entry,
     )
     from headrace.store.ledger.core.fold import (
+        DEDUPLICATION as DEDUPLICATION,
+        HELD_OUT_SPLIT as HELD_OUT_SPLIT,
         ClosedShard as ClosedShard,
         FragmentState as FragmentState,
         LedgerState as LedgerState,

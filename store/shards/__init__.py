@@ -7,6 +7,7 @@ from headrace.pipeline.door import door
 if TYPE_CHECKING:
     from headrace.store.shards.builder import (
         Built as Built,
+        ShardBytes as ShardBytes,
         ShardLayout as ShardLayout,
         build_tokens as build_tokens,
         check_fit as check_fit,
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
         ROW_GROUP_ROWS as ROW_GROUP_ROWS,
         SCORE_PREFIX as SCORE_PREFIX,
         STEP_ROWS as STEP_ROWS,
+        codes_of as codes_of,
         column_names as column_names,
         documents_schema as documents_schema,
         quarantine_schema as quarantine_schema,

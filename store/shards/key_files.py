@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from headrace.store import FormatError, ObjectStore
 from headrace.store.parquet import try_footer
 from headrace.store.shards.object_keys import KEYS_ROLE
+from headrace.store.shards.sidecars import codes_of
 
 #: The role of the file in a shard, and how its name ends.
 ROLE = KEYS_ROLE
@@ -185,10 +186,7 @@ def read_keys(store: ObjectStore, key: str, scheme: str) -> KeptKeys:
 
 
 def _kept_keys(table: pa.Table) -> KeptKeys:
-    encoded: Any = table.column("fragment").combine_chunks().dictionary_encode()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.combine_chunks()
-    codes = np.asarray(encoded.indices, np.int64)
+    codes, names = codes_of(table, "fragment")
     rows = np.asarray(table.column("row"), np.int64)
     order = np.lexsort((rows, codes))
     fresh = np.ones(len(order), np.bool_)
@@ -198,7 +196,7 @@ def _kept_keys(table: pa.Table) -> KeptKeys:
     first = order[fresh]
     keys = np.stack([np.asarray(table.column(name), np.uint64) for name in ("high", "low")], axis=1)
     return KeptKeys(
-        tuple(bytes.fromhex(name) for name in encoded.dictionary.to_pylist()),
+        tuple(bytes.fromhex(name) for name in names),
         codes[first],
         rows[first],
         keys,

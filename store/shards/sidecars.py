@@ -143,6 +143,13 @@ def rows_named(table: pa.Table, name: str) -> npt.NDArray[np.bool_]:
     return np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
+def codes_of(table: pa.Table, name: str) -> tuple[npt.NDArray[np.int64], list[str]]:
+    """A column of texts as numbers `[rows]`, -1 for null, and the texts that they stand for."""
+    encoded: Any = table.column(name).combine_chunks().dictionary_encode()
+    encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
+    return np.asarray(encoded.indices.fill_null(-1), np.int64), [str(text) for text in encoded.dictionary.to_pylist()]
+
+
 def read_row_groups(store: ObjectStore, key: str, columns: Sequence[str]) -> Iterator[pa.Table]:
     """Yield these columns of a sidecar, a row group at a time; at least one table. Raises as `read_table` does."""
     with _open_table(store, key) as file:

@@ -14,22 +14,22 @@ from tests.fuzz.mutations import within_json
 def run_tags(data: bytes) -> object | None:
     """What stands in the place of a file of tags: names that an address can hold, or its own error."""
     try:
-        found = tags.parse_tags(data, "it")
+        found = tags.TAGS.decode(data, "it")
     except FormatError:
         return None
     assert all(tags.is_tag(name) and tag.version >= 0 for name, tag in found.items())
-    assert tags.parse_tags(tags._encoded(found), "it") == found
+    assert tags.TAGS.decode(tags.TAGS.encode(found), "it") == found
     return found
 
 
 def run_copies(data: bytes) -> object | None:
     """What stands in the place of a file of copies: folders by their whole path, or its own error."""
     try:
-        found = copies.parse_copies(data, "it")
+        found = copies.COPIES.decode(data, "it")
     except FormatError:
         return None
     assert all(one.place.startswith("/") for one in found)
-    assert copies.parse_copies(copies.encoded(found), "it") == found
+    assert copies.COPIES.decode(copies.COPIES.encode(found), "it") == found
     return [one.place for one in found]
 
 
@@ -48,9 +48,9 @@ def run_where(data: bytes) -> object | None:
 TARGETS = [
     Target(
         "copies",
-        ("headrace.store.history.copies",),
+        ("headrace.store.history.copies", "headrace.store.history.small_file"),
         run_copies,
-        lambda: [copies.encoded([copies.Copy("/o", "h", "mds", 1, -1), copies.Copy("/p", "h", "parquet", 2, 7)])],
+        lambda: [copies.COPIES.encode([copies.Copy("/o", "h", "mds", 1, -1), copies.Copy("/p", "h", "parquet", 2, 7)])],
         mutate=within_json,
     ),
     Target(
@@ -61,9 +61,9 @@ TARGETS = [
     ),
     Target(
         "tags",
-        ("headrace.store.history.tags",),
+        ("headrace.store.history.tags", "headrace.store.history.small_file"),
         run_tags,
-        lambda: [tags._encoded({"one": tags.Tag(1, 7), "two": tags.Tag(2, 9)})],
+        lambda: [tags.TAGS.encode({"one": tags.Tag(1, 7), "two": tags.Tag(2, 9)})],
         mutate=within_json,
     ),
 ]

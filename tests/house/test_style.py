@@ -157,6 +157,15 @@ def test_decisions_are_numbered_once_each_and_without_a_gap() -> None:
         assert first.startswith(f"# {int(record.name[:4])}. "), f"{record.name} begins with {first!r}"
 
 
+def test_code_names_decisions_in_full_so_that_another_number_is_noticed() -> None:
+    known = {record.stem for record in (ROOT / "docs" / "decisions").glob("*.md")}
+    files = [ROOT / "Makefile", *ROOT.glob("*.toml"), *ROOT.glob("wheels/*/setup.py")]
+    texts = [*sources(), *((path, path.read_text(encoding="utf-8")) for path in files)]
+    named = {(path.name, name) for path, text in texts for name in re.findall(r"docs/decisions/(\d[\w-]*)", text)}
+    assert len(named) >= 5
+    assert {(file, name) for file, name in named if name not in known} == set()
+
+
 def test_a_decision_has_at_most_twenty_lines() -> None:
     for record in (ROOT / "docs" / "decisions").glob("*.md"):
         lines = record.read_text(encoding="utf-8").splitlines()

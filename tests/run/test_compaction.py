@@ -256,3 +256,17 @@ def test_who_wakes_after_a_removal_can_close_nothing() -> None:
     with pytest.raises(FoldError, match="fenced off by 5"):
         ledger._change(6, late)
     assert ledger.removed
+
+
+def test_a_damaged_shard_is_not_merged_as_if_it_were_sound(
+    undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = tmp_path / "old"
+    shutil.copytree(undisturbed, old)
+    item = next(item for item in Dataset.open(str(old)).shards[0].closed.objects if item.role == "tokens")
+    data = bytearray((old / item.key).read_bytes())
+    data[len(data) // 2] ^= 1
+    (old / item.key).write_bytes(data)
+    code, _, complaint = call(capsys, "compact", str(old), str(tmp_path / "large"))
+    assert code == 1
+    assert "checksum" in complaint

@@ -4,13 +4,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from headrace.loader.loader import Loader
 from headrace.store.datasets.dataset import Dataset
-from tests.kits.run.command import DEADLINE_S
+from tests.kits.run.command import DEADLINE_S, dataset_answer as answer, dataset_command as call
 from tests.kits.run.kill import dies_behind, headrace
 from tests.kits.run.small_tokenizer import small_tokenizer
 
@@ -23,17 +22,6 @@ def build(input: str, output: str, tokenizer: str) -> Pipeline:
     tokens = tokenize(tokenizer)
     return Pipeline.chain("p", output, read_jsonl(input), tokens, write_tokens(tokens, seq_len=16))
 """
-
-
-def call(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(headrace("dataset", *arguments), capture_output=True, text=True, cwd=home, timeout=DEADLINE_S)
-
-
-def answer(home: Path, *arguments: str) -> dict[str, Any]:
-    done = call(home, *arguments, "--json")
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
 
 
 def run(home: Path, name: str) -> None:

@@ -12,7 +12,8 @@ import pytest
 import zstandard
 
 from headrace.loader.loader import Loader
-from tests.kits.run.command import DEADLINE_S
+from headrace.store.datasets.dataset import Dataset
+from tests.kits.run.command import DEADLINE_S, dataset_answer as answer, dataset_command as call
 from tests.kits.run.kill import dies_behind, headrace
 from tests.kits.run.small_tokenizer import small_tokenizer
 
@@ -33,17 +34,6 @@ def build(input: str, output: str, tokenizer: str, sink: str) -> Pipeline:
 SECRET = "moonbeam-4711"
 SINKS = ("tokens", "documents", "lines")
 GONE = ("d3", "d11", "d19")
-
-
-def call(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(headrace("dataset", *arguments), capture_output=True, text=True, cwd=home, timeout=DEADLINE_S)
-
-
-def answer(home: Path, *arguments: str) -> dict[str, Any]:
-    done = call(home, *arguments, "--json")
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
 
 
 def run(home: Path, sink: str, *options: str) -> None:
@@ -149,6 +139,22 @@ def test_a_purge_deletes_the_bytes_and_a_checkpoint_goes_on(home: Path) -> None:
     assert "erased; versions that showed it: 1" in call(home, "purge", "tokens").stdout
     assert answer(home, "rollback", "tokens@1")["version"] > 2
     assert set(records(home, "tokens")) == set(before) - set(GONE)
+
+
+@pytest.mark.parametrize("role", ["tokens", "documents"])
+def test_what_is_damaged_is_not_written_anew_as_if_it_were_sound(home: Path, role: str) -> None:
+    answer(home, "retract", "tokens", "d3")
+    dataset = Dataset.open(str(home / "tokens"))
+    objects = (next(item for item in shard.closed.objects if item.role == role) for shard in dataset.shards)
+    for item in objects:
+        path = home / "tokens" / item.key
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    done = call(home, "purge", "tokens")
+    assert done.returncode == 1
+    assert "checksum" in done.stderr
+    assert Dataset.open(str(home / "tokens")).state.erased == {}
 
 
 def test_no_token_of_an_erased_text_is_left_in_any_object(home: Path) -> None:

@@ -126,6 +126,19 @@ def test_both_datasets_are_sound_and_a_held_out_shard_is_made_again(folder: Path
         assert (again["identical"], again["differing"]) == (True, [])
 
 
+def test_a_split_takes_nothing_down_and_a_rollback_shows_the_records_again(folder: Path) -> None:
+    shutil.copytree(folder / "three", folder / "whole")
+    before = shown(folder / "whole")
+    tell(folder, "dataset", "split", "whole", "whole-held", "--share", "0.1")
+    receipt = tell(folder, "dataset", "purge", "whole")
+    assert (receipt["rewritten"], receipt["documents"]) == (0, [])
+    assert shown(folder / "whole") != before
+    first = tell(folder, "dataset", "cat", "whole@1")["records"]
+    assert sorted(one["id"] for one in first) == before, "an earlier version shows what it showed"
+    tell(folder, "dataset", "rollback", "whole@1")
+    assert shown(folder / "whole") == before
+
+
 def test_a_loader_of_training_shows_no_held_out_token(folder: Path) -> None:
     tell(folder, "dataset", "split", "two", "two-held", "--share", "0.1")
     held, training = (stretches(folder / name) for name in ("two-held", "two"))

@@ -20,8 +20,9 @@ integers are little endian.
         72        metadata (msgpack), padding, body (Arrow IPC)
 
 So the checksum covers every byte but itself: a flipped bit in kind or flags is found as well as one in the
-body. Coverage 1 is for memory that both ends map (`docs/decisions/0009`): a reader takes such a frame only where it
-says that it trusts the medium.
+body. Coverage 1 is for memory that both ends map
+(`docs/decisions/0009-the-ring-leaves-the-body-out-of-the-checksum`): a reader takes such a frame only where it says
+that it trusts the medium.
 
 The body starts at a multiple of 64 from the start of the frame, so in a buffer that is itself aligned (the ring's
 records are) Arrow reads its arrays in place with the alignment that it recommends.

@@ -31,7 +31,7 @@ access outside the mapping, whose size is sealed. The receiver maps the records 
 
 **Weaknesses.** A sender that stops between record and head is invisible until its worker aborts the ring. A peer may
 change a frame after its checksum was verified; it runs our user's code as we do, so this is no boundary of trust. For
-the same reason the checksum stops before the body (`docs/decisions/0009`).
+the same reason the checksum stops before the body (`docs/decisions/0009-the-ring-leaves-the-body-out-of-the-checksum`).
 A view that outlives its `release` reads what was written there since; `try_release` does not let it. Prior art: LMAX
 Disruptor, io_uring's rings, the bipartite buffer.
 """

@@ -1,6 +1,6 @@
-"""`headrace-loader`: the rooms that a training host needs, of the same release (docs/decisions/0032).
+"""`headrace-loader`: the rooms that a training host needs, of the same release.
 
-pip wheel --no-deps wheels/loader
+See docs/decisions/0031-training-hosts-install-another-wheel. To build it: pip wheel --no-deps wheels/loader
 """
 
 import os

@@ -27,10 +27,11 @@ from headrace.worker.task import Channel
 #: A task is one of as many as there are cores and keeps to its own: threads of linear algebra, which numpy makes when
 #: it is imported, cost a process a third of its start-up.
 #: A task takes and frees some ten MiB a batch, and an allocator that keeps what is freed keeps more the longer it runs
-#: (docs/decisions/0021). Arrow has its memory from malloc like all else, in one heap, of which 2 MiB may be
-#: free at its end, and what is larger than 2 MiB is a mapping of its own: the sink's writer takes turns with the
-#: task's thread, so that a heap for each would hold free memory twice. jemalloc, which is in pyarrow all the same,
-#: begins a thread when it is loaded, unless it is told not to; a forkserver forks, and no thread lives through that.
+#: (docs/decisions/0020-memory-that-does-not-grow-with-the-input). Arrow has its memory from malloc like all else, in
+#: one heap, of which 2 MiB may be free at its end, and what is larger than 2 MiB is a mapping of its own: the sink's
+#: writer takes turns with the task's thread, so that a heap for each would hold free memory twice. jemalloc, which is
+#: in pyarrow all the same, begins a thread when it is loaded, unless it is told not to; a forkserver forks, and no
+#: thread lives through that.
 _ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",

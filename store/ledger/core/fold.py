@@ -37,8 +37,8 @@ from headrace.store.shards import epoch_of
 __all__ = ["ClosedShard", "FoldError", "FragmentState", "LedgerState", "Published"]
 
 _NOTHING = Counts()
-#: The reason of a version that hides duplicates: nobody asked for these records to be gone for good.
-DEDUPLICATION = "deduplication"
+#: The reasons of versions that hide records which nobody asked to be gone for good: a rollback shows them again.
+DEDUPLICATION, HELD_OUT_SPLIT = "deduplication", "held-out split"
 
 
 @dataclass(slots=True)
@@ -178,8 +178,8 @@ class LedgerState(LogState):
     def hides(self, since: int, version: int) -> bool:
         """Whether a version hides what was retracted from version `since` on.
 
-        A takedown holds for every version, earlier ones too. A deduplication holds from its own version on, until a
-        rollback undoes it.
+        A takedown holds for every version, earlier ones too. A deduplication or a split holds from its own version on,
+        until a rollback undoes it.
         """
         shown = self.published.get(version)
         return self.is_takedown(since) or shown is None or (since <= version and shown.continues(since))
@@ -187,7 +187,7 @@ class LedgerState(LogState):
     def is_takedown(self, since: int) -> bool:
         """Whether what was retracted from version `since` on is gone for good."""
         made = self.published.get(since)
-        return made is None or made.reason != DEDUPLICATION
+        return made is None or made.reason not in (DEDUPLICATION, HELD_OUT_SPLIT)
 
     def erased_rows(self, key: str) -> tuple[int, ...]:
         """Rows whose text is deleted, of the shard whose tokens (documents where it holds text) have this key."""

@@ -1,6 +1,9 @@
 """The pipeline that these tests run, and the command that runs it."""
 
+import json
+import subprocess
 from pathlib import Path
+from typing import Any
 
 from tests.kits.run.kill import headrace
 from tests.kits.run.small_tokenizer import small_tokenizer
@@ -30,6 +33,19 @@ def build(input: str, output: str, tokenizer: str = "TOKENIZER", seq_len: int = 
         write_tokens(tokens, seq_len=seq_len, shard_bytes=1 << 17),
     )
 '''
+
+
+def dataset_command(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`headrace dataset` in a folder, ended."""
+    return subprocess.run(headrace("dataset", *arguments), capture_output=True, text=True, cwd=home, timeout=DEADLINE_S)
+
+
+def dataset_answer(home: Path, *arguments: str) -> dict[str, Any]:
+    """What a dataset command says with `--json`."""
+    done = dataset_command(home, *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 def pipeline() -> str:

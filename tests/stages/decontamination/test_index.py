@@ -19,6 +19,7 @@ from headrace.stages.decontamination import index
 from headrace.stages.decontamination.index import SuiteIndex, open_index
 from headrace.stages.decontamination.search import find_items
 from headrace.stages.decontamination.suites import describe_suites
+from headrace.store.files import disk
 
 Write = Callable[..., pathlib.Path]
 QUESTION = "How many of the mills on the lower river were still grinding barley when the second war began?"
@@ -120,7 +121,7 @@ def test_a_file_that_cannot_be_written_costs_no_run(
     def refuse(*_: object) -> None:
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr(index.disk, "rename", refuse)
+    monkeypatch.setattr(disk, "rename", refuse)
     with caplog.at_level(logging.WARNING):
         assert finds(open_index("d", tables))
     assert "each task makes its own" in caplog.text

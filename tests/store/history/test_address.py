@@ -13,7 +13,7 @@ from headrace.store.datasets.dataset import Dataset
 from headrace.store.files.store import FileStore
 from headrace.store.history import address, tags as module
 from headrace.store.history.address import open_at, split_address
-from headrace.store.history.tags import TAGS_KEY, Tag, TagRefused, delete_tag, parse_tags, read_tags, set_tag
+from headrace.store.history.tags import TAGS, Tag, TagRefused, delete_tag, read_tags, set_tag
 from headrace.store.ledger.core.entries import (
     EpochRaised,
     FragmentEnded,
@@ -183,8 +183,8 @@ GOOD = {"format": 1, "tags": {"a": {"version": 1, "entry": 2}}}
 )
 def test_a_file_of_tags_that_nobody_wrote_is_refused(writer: Writer, data: bytes, said: str) -> None:
     with pytest.raises(FormatError, match=said):
-        parse_tags(data, "file:///data")
-    writer.store.replace(TAGS_KEY, [data])
+        TAGS.decode(data, "file:///data")
+    writer.store.replace(TAGS.key, [data])
     with pytest.raises(FormatError, match=said):
         set_tag(writer.store, state_of(writer), "b", 1, move=False)
     assert Dataset.open(writer.store.uri).state.version == 3

@@ -9,7 +9,7 @@ from headrace.store.contract.errors import FormatError, StoreRefused
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.files.store import FileStore
 from headrace.store.history import copies
-from headrace.store.history.copies import COPIES_KEY, note_copy, parse_copies, read_copies, renew_copy
+from headrace.store.history.copies import COPIES, note_copy, read_copies, renew_copy
 from headrace.store.ledger.core.entries import VersionPublished
 from tests.kits.store.dataset_writer import Writer
 
@@ -50,6 +50,8 @@ ONE = {"place": "/a", "host": "h", "kind": "mds", "version": 1, "without": 2}
         {"place": "a"},
         {"place": 1},
         {"place": "/" * 5000},
+        {"place": "/"},
+        {"place": "/a/../b"},
         {"place": "/a\0"},
         {"kind": "zip"},
         {"version": True},
@@ -60,8 +62,8 @@ ONE = {"place": "/a", "host": "h", "kind": "mds", "version": 1, "without": 2}
 def test_a_copy_that_nobody_notes_is_refused(dataset: Dataset, change: dict[str, object]) -> None:
     data = json.dumps({"format": 1, "copies": [{**ONE, **change}]}).encode()
     with pytest.raises(FormatError, match="malformed"):
-        parse_copies(data, "it")
-    dataset.store.replace(COPIES_KEY, [data])
+        COPIES.decode(data, "it")
+    dataset.store.replace(COPIES.key, [data])
     with pytest.raises(FormatError, match="malformed"):
         note_copy(dataset, "/b", "mds")
 
@@ -69,4 +71,4 @@ def test_a_copy_that_nobody_notes_is_refused(dataset: Dataset, change: dict[str,
 @pytest.mark.parametrize("data", [b"", b"[]", b'{"format": 2}', b" " * ((1 << 20) + 1)])
 def test_other_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(FormatError):
-        parse_copies(data, "it")
+        COPIES.decode(data, "it")
