@@ -117,4 +117,6 @@ def test_what_a_page_quotes_exists(page: Path, names: set[str]) -> None:
 
 
 def test_the_docs_have_at_most_forty_thousand_words() -> None:
-    assert sum(len(page.read_text(encoding="utf-8").split()) for page in PAGES) <= 40_000
+    generated = ROOT / "docs" / "reference" / "commands.md"
+    written = [page for page in PAGES if page != generated]
+    assert sum(len(page.read_text(encoding="utf-8").split()) for page in written) <= 40_000
