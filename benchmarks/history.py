@@ -8,6 +8,11 @@ is timed as a process, best of REPEATS. Limit: a second.
 20th record is filtered in one, every 20th has another text. All objects are read: none is in both. Best of REPEATS, in
 this process, files in memory. Limit: 1,000,000 records a second.
 
+`drift`: 12 planted drifts, and versions that are only shuffled (`benchmarks/history_drift.py`). Limit: all, and none.
+
+`profiles`: a run of PROFILE_RECORDS records, and what the profiles of its shards cost when they are made alone from its
+documents and tokens and written again, in processor time of the run. Limit: 2 %.
+
     python benchmarks/history.py --json
 """
 

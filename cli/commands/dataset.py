@@ -334,15 +334,27 @@ def write_card(uri: str, folder: Path) -> int:
     return 0
 
 
-def pass_gate(uri: str, path: str) -> int:
-    """Hold a dataset against the limits of a gate file; exit code 1 with the rows that it breaks."""
-    from headrace.stages.quality.scorecard import gate
+def read_gate(path: str) -> dict[str, Any]:
+    """The tables of a gate file, checked. Raises CliError."""
+    import tomllib
+
+    from headrace.store.history import parse_gate
 
     try:
-        broken = gate(uri, path)
+        with Path(path).open("rb") as file:
+            plain = tomllib.load(file)
+        parse_gate(plain)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise CliError(f"gate file {path!r}: {why}") from error
+    return plain
+
+
+def pass_gate(uri: str, path: str) -> int:
+    """Hold a dataset against the limits of a gate file; exit code 1 with the rows that it breaks."""
+    from headrace.store.history import audit, open_at, parse_gate
+
+    broken = audit(open_at(uri), parse_gate(read_gate(path)))
     for row in broken:
         print(row)
     print(f"{uri} {'does not pass' if broken else 'passes'} {path}")

@@ -25,6 +25,8 @@ from headrace.store.ledger import Closed, ClosedShard, LedgerState, Range, Store
 from headrace.store.shards import (
     BLOCKS,
     HEADER_CHECK,
+    PROFILE_ROLE,
+    PROFILE_SUFFIX,
     ROLE,
     SKETCHES_ROLE,
     SKETCHES_SUFFIX,
@@ -33,6 +35,7 @@ from headrace.store.shards import (
     build_tokens,
     checksum,
     merge_keys,
+    merge_profiles,
     merge_sketches,
     quarantine_prefix,
     read_plain_header,
@@ -56,7 +59,11 @@ TABLES = {
     "samples": ".samples.parquet",
 }
 #: What is merged by its own function: how a file's name ends, and the function.
-MERGED = {ROLE: (SUFFIX, merge_keys), SKETCHES_ROLE: (SKETCHES_SUFFIX, merge_sketches)}
+MERGED = {
+    ROLE: (SUFFIX, merge_keys),
+    SKETCHES_ROLE: (SKETCHES_SUFFIX, merge_sketches),
+    PROFILE_ROLE: (PROFILE_SUFFIX, merge_profiles),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +157,8 @@ def write_shard(
         objects.append(create_object(target, role, at, TABLES[role], [table_to_parquet(table)]))
     for role, (suffix, merge_files) in MERGED.items():
         keys = [item.key for closed in group.shards for item in closed.objects if item.role == role]
-        if keys:
+        # The profile of a few of the records follows from these, not from the profiles of all.
+        if keys and not (chosen and role == PROFILE_ROLE):
             merged = merge_files([(key, bytes(source.get(key))) for key in keys], chosen)
             objects.append(create_object(target, role, prefix, suffix, [merged]))
     return tuple(objects), built

@@ -32,9 +32,13 @@ from headrace.store.files import DraftFile, open_draft
 from headrace.store.ledger import Counts, StoredObject
 from headrace.store.shards import (
     GRAVITY,
+    PROFILE_ROLE,
+    PROFILE_SUFFIX,
     SCORE_PREFIX,
+    ProfileBuilder,
     content_hash,
     documents_schema,
+    encode_profile,
     quarantine_prefix,
     quarantine_schema,
     samples_schema,
@@ -94,14 +98,23 @@ def with_column(table: pa.Table, name: str, column: pa.Array[Any]) -> pa.Table:
 
 
 def write_sidecars(
-    batches: Sequence[Batch], store: ObjectStore, prefix: str, documents: pa.Table
+    batches: Sequence[Batch], store: ObjectStore, prefix: str, documents: pa.Table, *, has_ids: bool = True
 ) -> tuple[StoredObject, ...]:
     """Write the table of what was kept, and those of `write_lost`."""
-    kept = create_object(store, "documents", prefix, ".documents.parquet", [table_to_parquet(documents)])
-    return (kept, *write_lost(batches, store, prefix))
+    table = table_to_parquet(documents, has_ids=has_ids)
+    kept = create_object(store, "documents", prefix, ".documents.parquet", [table])
+    return (kept, *write_lost(batches, store, prefix, has_ids=has_ids))
 
 
-def write_lost(batches: Sequence[Batch], store: ObjectStore, prefix: str) -> tuple[StoredObject, ...]:
+def write_profile(builder: ProfileBuilder, counts: Counts, store: ObjectStore, prefix: str) -> StoredObject:
+    """Write how the shard's records are distributed."""
+    profile = builder.finish(counts.by_fate)
+    return create_object(store, PROFILE_ROLE, prefix, PROFILE_SUFFIX, [encode_profile(profile)])
+
+
+def write_lost(
+    batches: Sequence[Batch], store: ObjectStore, prefix: str, *, has_ids: bool = True
+) -> tuple[StoredObject, ...]:
     """Write the table of what was not kept; if there are any, the raw bytes of the quarantined and a sample of what
     else was removed.
     """
@@ -115,7 +128,7 @@ def write_lost(batches: Sequence[Batch], store: ObjectStore, prefix: str) -> tup
     if samples.num_rows:
         tables.append(("samples", prefix, ".samples.parquet", samples))
     return tuple(
-        create_object(store, role, at, suffix, [table_to_parquet(table)], is_common=not table.num_rows)
+        create_object(store, role, at, suffix, [table_to_parquet(table, has_ids=has_ids)], is_common=not table.num_rows)
         for role, at, suffix, table in tables
     )
 

@@ -28,12 +28,13 @@ from headrace.stages.sinks.sidecars import (
     with_column,
     write_lost,
     write_object,
+    write_profile,
 )
 from headrace.stages.sinks.spill import SpilledStrings, SpillFiles, cut_by_size, slice_rows, spill_strings
 from headrace.store import ObjectStore
 from headrace.store.files import DraftFile, Scratch
 from headrace.store.ledger import StoredObject
-from headrace.store.shards import ROW_GROUP_ROWS, STEP_ROWS, write_parquet
+from headrace.store.shards import ROW_GROUP_ROWS, STEP_ROWS, ProfileBuilder, write_parquet
 
 #: zstd's own default: 3 keeps a core ahead of most disks.
 COMPRESSION_LEVEL = 3
@@ -57,7 +58,8 @@ TEXT, METADATA = "text", "metadata"
 class TextLayout(Enum):
     """How shards are cut into row groups and frames, the newest first."""
 
-    NOW = "row groups of ROW_GROUP_BYTES"
+    NOW = "columns have numbers, and shards profiles"
+    WITHOUT_IDS = "row groups of ROW_GROUP_BYTES"
     LARGER_GROUPS = "row groups of LARGER_GROUP_BYTES"
     WHOLE = "as all of a shard in memory gives them"
 
@@ -89,6 +91,10 @@ class TextSink(Sink):
         self.layout = older[0] if older else self.layout
         return bool(older)
 
+    @property
+    def _has_ids(self) -> bool:
+        return self.layout is TextLayout.NOW
+
     def _check(self, batch: Batch) -> None:
         if TEXT not in batch.rows.schema.names:
             raise StageContractError(f'sink "{self.name}" got records without text: put it before tokenize(...)')
@@ -101,7 +107,12 @@ class TextSink(Sink):
         return in_order(SpillFiles(self.shard_bytes).spilled(batches, store, self._spilled))
 
     def _write_documents(
-        self, batches: Sequence[Batch], store: ObjectStore, prefix: str, columns: Sequence[str]
+        self,
+        batches: Sequence[Batch],
+        store: ObjectStore,
+        prefix: str,
+        columns: Sequence[str],
+        builder: ProfileBuilder,
     ) -> StoredObject:
         """Write the table of what is kept, with these of the spilled columns."""
         strings = SpilledStrings(batches, columns)
@@ -111,9 +122,24 @@ class TextSink(Sink):
 
         def fill(file: DraftFile) -> None:
             steps = STEP_ROWS if self.layout is TextLayout.WHOLE else TEXT_STEP_ROWS
-            write_parquet(file, schema, self._groups(batches, strings, schema), step_rows=steps)
+            groups = _counted(self._groups(batches, strings, schema), builder)
+            write_parquet(file, schema, groups, step_rows=steps, has_ids=self._has_ids)
 
         return write_object(store, "documents", prefix, ".documents.parquet", fill)
+
+    def _written(
+        self,
+        main: tuple[StoredObject, ...],
+        batches: Sequence[Batch],
+        store: ObjectStore,
+        prefix: str,
+        builder: ProfileBuilder,
+    ) -> WrittenShard:
+        """The shard of these main objects, with the tables beside them."""
+        lost = write_lost(batches, store, prefix, has_ids=self._has_ids)
+        counts = count_fates(batches, tokens=0, sequences=0, padding=0)
+        more = (write_profile(builder, counts, store, prefix),) if self._has_ids else ()
+        return WrittenShard((*main, *lost, *more), counts)
 
     def _groups(self, batches: Sequence[Batch], strings: SpilledStrings, schema: pa.Schema) -> Iterator[pa.Table]:
         if not len(strings.sizes):
@@ -130,7 +156,7 @@ class TextSink(Sink):
 
     def _edges(self, strings: SpilledStrings) -> Iterator[tuple[int, int]]:
         """Where row groups begin and end."""
-        if self.layout is TextLayout.NOW:
+        if self.layout in (TextLayout.NOW, TextLayout.WITHOUT_IDS):
             return cut_by_size(strings.sizes, bytes_max=ROW_GROUP_BYTES, rows_max=TEXT_GROUP_ROWS)
         return cut_by_size(strings.sizes, bytes_max=LARGER_GROUP_BYTES, rows_max=ROW_GROUP_ROWS)
 
@@ -143,10 +169,9 @@ class DocumentSink(TextSink):
 
     def write(self, batches: Sequence[Batch], store: ObjectStore, prefix: str) -> WrittenShard:
         """Write the shard of these batches; the same records give the same objects, however they lie in batches."""
-        ordered = self._in_order(batches, store)
-        documents = self._write_documents(ordered, store, prefix, (METADATA, TEXT))
-        counts = count_fates(ordered, tokens=0, sequences=0, padding=0)
-        return WrittenShard((documents, *write_lost(ordered, store, prefix)), counts)
+        ordered, builder = self._in_order(batches, store), ProfileBuilder()
+        documents = self._write_documents(ordered, store, prefix, (METADATA, TEXT), builder)
+        return self._written((documents,), ordered, store, prefix, builder)
 
 
 class JsonlSink(TextSink):
@@ -157,23 +182,31 @@ class JsonlSink(TextSink):
 
     def write(self, batches: Sequence[Batch], store: ObjectStore, prefix: str) -> WrittenShard:
         """Write the shard of these batches; the same records give the same objects, however they lie in batches."""
-        ordered = self._in_order(batches, store)
+        ordered, builder = self._in_order(batches, store), ProfileBuilder()
 
         def fill(file: DraftFile) -> None:
             compress = _compress_whole if self.layout is TextLayout.WHOLE else _compress
-            compress(file, self._lines(ordered))
+            compress(file, self._lines(ordered, builder))
 
         lines = write_object(store, "lines", prefix, ".jsonl.zst", fill)
-        documents = self._write_documents(ordered, store, prefix, (METADATA,))
-        counts = count_fates(ordered, tokens=0, sequences=0, padding=0)
-        return WrittenShard((lines, documents, *write_lost(ordered, store, prefix)), counts)
+        documents = self._write_documents(ordered, store, prefix, (METADATA,), builder)
+        return self._written((lines, documents), ordered, store, prefix, builder)
 
-    def _lines(self, batches: Sequence[Batch]) -> Iterator[bytes]:
+    def _lines(self, batches: Sequence[Batch], builder: ProfileBuilder) -> Iterator[bytes]:
         """All lines, about WINDOW_BYTES of them at a time, cut where no batch has a say."""
         strings = SpilledStrings(batches, (TEXT, METADATA))
         for first, end in cut_by_size(strings.sizes, bytes_max=WINDOW_BYTES, rows_max=ROW_GROUP_ROWS):
             ids = [name for batch in slice_rows(batches, first, end) for name in batch.rows.column("id").to_pylist()]
-            yield json_lines(ids, strings.column(TEXT, first, end), strings.column(METADATA, first, end))
+            texts = strings.column(TEXT, first, end)
+            builder.add_texts(texts)
+            yield json_lines(ids, texts, strings.column(METADATA, first, end))
+
+
+def _counted(tables: Iterator[pa.Table], builder: ProfileBuilder) -> Iterator[pa.Table]:
+    for table in tables:
+        builder.add(table)
+        yield table
+        del table  # before the next one is made
 
 
 def _table(batches: Sequence[Batch], strings: SpilledStrings, schema: pa.Schema, first: int, end: int) -> pa.Table:

@@ -11,12 +11,21 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.stages.runtime import Batch, Sink, StageContractError, WrittenShard, as_column
-from headrace.stages.sinks.sidecars import count_fates, documents_table, in_order, write_sidecars
+from headrace.stages.sinks.sidecars import count_fates, documents_table, in_order, write_profile, write_sidecars
 from headrace.stages.sinks.spill import SpillFiles, copied
 from headrace.store import ObjectStore, put_draft
 from headrace.store.files import Scratch, open_draft
 from headrace.store.ledger import StoredObject
-from headrace.store.shards import Built, Documents, ScratchTokens, ShardLayout, check_fit, content_hash, write_tokens
+from headrace.store.shards import (
+    Built,
+    Documents,
+    ProfileBuilder,
+    ScratchTokens,
+    ShardLayout,
+    check_fit,
+    content_hash,
+    write_tokens,
+)
 
 FORMAT = "headrace-tokens/1"
 #: A vocabulary up to this size is stored in two bytes a token.
@@ -50,8 +59,8 @@ class TokenSink(Sink):
         overlap: int = 0,
     ) -> None:
         self.name = name
-        #: whether shards have checksums of their blocks; those of before have none
-        self.blocks = True
+        #: whether columns have numbers and shards profiles, and checksums of their blocks; those of before have none
+        self.has_ids = self.blocks = True
         self.overlap = overlap
         self.seq_len = seq_len
         self.shard_bytes = shard_bytes
@@ -79,7 +88,10 @@ class TokenSink(Sink):
         return self._spill_files.put(store, lambda scratch: self._spilled(batch, scratch))
 
     def use_older_layout(self) -> bool:
-        """Write shards as they were before they had checksums of their blocks; False where they are already."""
+        """Write shards as they were before they had numbers of columns, then before they had checksums of blocks."""
+        if self.has_ids:
+            self.has_ids = False
+            return True
         had, self.blocks = self.blocks, False
         return had
 
@@ -88,16 +100,24 @@ class TokenSink(Sink):
         spill_files = SpillFiles(self.shard_bytes)
         ordered = in_order(spill_files.spilled(batches, store, self._spilled))
         documents = self._documents(ordered)
-        tokens, built = self._write_tokens(documents, store, prefix)
-        sidecars = write_sidecars(ordered, store, prefix, documents_table(ordered, documents.lengths))
+        builder = ProfileBuilder()
+        tokens, built = self._write_tokens(documents, store, prefix, builder)
+        table = documents_table(ordered, documents.lengths)
+        sidecars = write_sidecars(ordered, store, prefix, table, has_ids=self.has_ids)
         packing = built.packing
         counts = count_fates(ordered, tokens=built.tokens, sequences=packing.sequences, padding=packing.padding)
+        if self.has_ids:
+            builder.add(table)
+            sidecars = (*sidecars, write_profile(builder, counts, store, prefix))
         return WrittenShard((tokens, *sidecars), counts)
 
-    def _write_tokens(self, documents: Documents, store: ObjectStore, prefix: str) -> tuple[StoredObject, Built]:
+    def _write_tokens(
+        self, documents: Documents, store: ObjectStore, prefix: str, builder: ProfileBuilder
+    ) -> tuple[StoredObject, Built]:
+        see = builder.token_counter(int(documents.lengths.sum()), self.pad_id)
         layout = ShardLayout(self.seq_len, self.dtype, self.pad_id, self._facts, self.overlap, self.blocks)
         with open_draft(store) as draft:
-            built = write_tokens(draft, documents, layout)
+            built = write_tokens(draft, documents, layout, see)
             digest = content_hash(draft.pieces())
             key = f"{prefix}{digest}.safetensors"
             put_draft(store, key, draft)

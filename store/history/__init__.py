@@ -11,6 +11,13 @@ if TYPE_CHECKING:
         split_address as split_address,
         version_named as version_named,
     )
+    from headrace.store.history.audit import (
+        Broken as Broken,
+        Gate as Gate,
+        GateError as GateError,
+        audit as audit,
+        parse_gate as parse_gate,
+    )
     from headrace.store.history.copies import (
         Copy as Copy,
         folder_of as folder_of,

@@ -54,6 +54,21 @@ if TYPE_CHECKING:
         is_key as is_key,
         quarantine_prefix as quarantine_prefix,
     )
+    from headrace.store.shards.profile import (
+        ALL_TOKENS_MAX as ALL_TOKENS_MAX,
+        PROFILE_BYTES_MAX as PROFILE_BYTES_MAX,
+        PROFILE_ROLE as PROFILE_ROLE,
+        PROFILE_SUFFIX as PROFILE_SUFFIX,
+        TOKEN_STEP_MAX as TOKEN_STEP_MAX,
+        Profile as Profile,
+        ProfileBuilder as ProfileBuilder,
+        Series as Series,
+        SeriesKind as SeriesKind,
+        decode_profile as decode_profile,
+        encode_profile as encode_profile,
+        merge_profiles as merge_profiles,
+        quantile as quantile,
+    )
     from headrace.store.shards.scatter import Documents as Documents, ScratchTokens as ScratchTokens
     from headrace.store.shards.shard import (
         ShardHeader as ShardHeader,

@@ -8,7 +8,7 @@ length before they are known, so a window of sequences at a time is filled, dige
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,9 +110,15 @@ def build_tokens(
     return ShardBytes(packing, size, int(documents.lengths.sum()), parts)
 
 
-def write_tokens(draft: ObjectDraft, documents: Documents, layout: ShardLayout) -> Built:
+def write_tokens(
+    draft: ObjectDraft,
+    documents: Documents,
+    layout: ShardLayout,
+    see: Callable[[npt.NDArray[Any]], None] | None = None,
+) -> Built:
     """Write the shard of these documents into a draft: the bytes that `build_tokens` gives.
 
+    `see` is shown the sequences' tokens `[tokens]` a window at a time.
     Holds WINDOW_BYTES of tokens, and what is proportional to the number of documents. Raises ValueError, StoreError.
     """
     kind = layout.kind
@@ -135,6 +141,8 @@ def write_tokens(draft: ObjectDraft, documents: Documents, layout: ShardLayout) 
         scattering.fill(window, line, layout.pad_id)
         digests.add(line.data)
         draft.append(line.data)
+        if see is not None:
+            see(line)
     if layout.blocks:
         head = _header(shapes, facts, digests.describe())
         if len(head) != head_bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
@@ -25,6 +26,20 @@ SCORE_PREFIX = "score."
 _DICTIONARY_COLUMNS = ("source", "fragment", "stage", "verdict", "reason", "lineage")
 #: Columns whose smallest and largest value help nobody find a row.
 _NO_STATISTICS = ("raw", "metadata", "lineage", "text")
+
+#: How a Parquet file says the number of a column, and the numbers; those of scores begin at _SCORE_IDS.
+_FIELD_ID = b"PARQUET:field_id"
+_FIELD_IDS = {
+    name: number
+    for number, name in enumerate(
+        (
+            "id", "source", "fragment", "row", "part", "tokens", "lineage", "metadata", "text", "stage", "verdict",
+            "reason", "duplicate_of", "raw",
+        ),
+        1,
+    )
+}  # fmt: skip
+_SCORE_IDS = 1 << 30
 
 
 def documents_schema() -> pa.Schema:
@@ -81,25 +96,46 @@ def _schema_of_records(**columns: pa.DataType) -> pa.Schema:
     return pa.schema([pa.field(name, kind) for name, kind in (record | columns).items()])
 
 
-def table_to_parquet(table: pa.Table) -> bytes:
-    """Return the table as a Parquet file; the same rows give the same bytes under one version of pyarrow."""
+def with_field_ids(schema: pa.Schema) -> pa.Schema:
+    """The schema with a number for each column, by which table formats know it: the same for the same name."""
+    return pa.schema([field.with_metadata({_FIELD_ID: str(field_id(field.name))}) for field in schema])
+
+
+def field_id(name: str) -> int:
+    """The number of a column; that of a score follows from its name."""
+    return _FIELD_IDS.get(name) or _SCORE_IDS + zlib.crc32(name.encode()) % _SCORE_IDS
+
+
+def table_to_parquet(table: pa.Table, *, has_ids: bool = True) -> bytes:
+    """Return the table as a Parquet file; the same rows give the same bytes under one version of pyarrow.
+
+    Columns `has_ids`, which they had not at first.
+    """
+    if has_ids:
+        table = table.cast(with_field_ids(table.schema))
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, row_group_size=ROW_GROUP_ROWS, **_parquet_options(table.schema))
     return sink.getvalue().to_pybytes()
 
 
 def write_parquet(
-    file: DraftFile, schema: pa.Schema, tables: Iterable[pa.Table], *, step_rows: int = STEP_ROWS
+    file: DraftFile,
+    schema: pa.Schema,
+    tables: Iterable[pa.Table],
+    *,
+    step_rows: int = STEP_ROWS,
+    has_ids: bool = True,
 ) -> None:
     """Write a Parquet file of these tables, each as row groups of its own; of one table as `table_to_parquet` does.
 
     One table is held at a time. Of each column so many rows are encoded before it is asked whether the page is full; it
     grows by that much beyond Arrow's MiB. Raises StoreError, and what `tables` raises.
     """
+    schema = with_field_ids(schema) if has_ids else schema
     writer = pq.ParquetWriter(cast("Any", file), schema, write_batch_size=step_rows, **_parquet_options(schema))
     try:
         for table in tables:
-            writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+            writer.write_table(table.cast(schema), row_group_size=ROW_GROUP_ROWS)
             del table  # before the next one is made
         writer.close()
     except BaseException:

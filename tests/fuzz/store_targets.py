@@ -24,7 +24,7 @@ from headrace.store.ledger.core.entries import Entry
 from headrace.store.ledger.core.fold import FoldError, LedgerState
 from headrace.store.ledger.core.log_state import LogState
 from headrace.store.parquet import gate
-from headrace.store.shards import builder, header, key_files, object_keys, shard, sketch_files
+from headrace.store.shards import builder, header, key_files, object_keys, profile, shard, sketch_files
 from headrace.store.shards.core import blocks
 from tests.fuzz.harness import Target
 from tests.fuzz.mutations import changed_tree, within_json, within_msgpack
@@ -348,6 +348,26 @@ def sketch_file_seeds() -> list[bytes]:
     return [whole, orjson.dumps([{"format": 1}, ["ab", "ab"], [1, 2], ["\0ab", "\1abcd"]])]
 
 
+def run_profile(data: bytes) -> object | None:
+    """The file of a profile: what is read is written the same, and adds up with itself."""
+    try:
+        found = profile.decode_profile(data, "it")
+    except FormatError:
+        return None
+    assert profile.decode_profile(profile.encode_profile(found), "it") == found
+    names = sorted(found)
+    profile.sum_of([found, found])
+    return names
+
+
+def profile_seeds() -> list[bytes]:
+    builder = profile.ProfileBuilder()
+    builder.token_counter(4, 0)(np.arange(4, dtype=np.uint16))
+    columns = {"source": ["s3://a/b"], "tokens": [3], "metadata": ['{"url":"https://a.org","language":"en"}']}
+    builder.add(pa.table({**columns, "score.a.b": [0.5]}))
+    return [profile.encode_profile(builder.finish({"kept": 1}))]
+
+
 def run_parquet_head(data: bytes) -> object | None:
     """What the process that reads a footer says of it, whatever has become of that process."""
     found = None
@@ -441,6 +461,9 @@ TARGETS = [
         sketch_file_seeds,
         mutate=within_json,
         bytes_max=4096,
+    ),
+    Target(
+        "profile", ("headrace.store.shards.profile",), run_profile, profile_seeds, mutate=within_msgpack, bytes_max=4096
     ),
     Target(
         "manifest",

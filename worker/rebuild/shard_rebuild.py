@@ -153,12 +153,18 @@ def _written(
 ) -> dict[str, StoredObject]:
     """The objects of the shard, in the layout that it was written in."""
     prefix = f"shards/{closed.epoch}/"
-    objects = {item.role: item for item in sink.write(batches, scratch, prefix).objects}
-    made = objects
+    first: dict[str, StoredObject] | None = None
+    best: dict[str, StoredObject] | None = None
     # Its object may be gone, so that nobody can look how it was written.
-    while not Rebuilt(named, made).identical and sink.use_older_layout():
+    while True:
         made = {item.role: item for item in sink.write(batches, scratch, prefix).objects}
-    return made if Rebuilt(named, made).identical else objects
+        first = first or made
+        if all(named.get(role, item) == item for role, item in made.items()):
+            return made
+        if best is None and Rebuilt(named, made).identical:
+            best = made
+        if not sink.use_older_layout():
+            return best or first
 
 
 def _put_back(

@@ -6,7 +6,6 @@ Everything is read from the ledger and the documents tables; no text is read.
 from __future__ import annotations
 
 import html
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,12 +26,11 @@ from headrace.store.shards import SCORE_PREFIX, read_table
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 #: Languages and reasons that are shown one by one; the rest are summed.
 ROWS_MAX = 20
-_LIMITS = ("min", "max")
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a scorecard tells. `numbers` are what a gate may limit, by name."""
+    """What a scorecard tells."""
 
     dataset: str
     numbers: dict[str, float]
@@ -56,46 +54,6 @@ class Facts:
     still_open: str = ""
     #: Where several versions of the pipeline made the dataset: what each closed, and what changed, a line each.
     recipes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """A row of a gate file that the dataset does not meet."""
-
-    name: str
-    limit: str
-    wanted: float
-    found: float | None
-
-    def __str__(self) -> str:
-        """The row as a person reads it."""
-        found = "it has none" if self.found is None else f"it is {self.found:g}"
-        return f"{self.name}: {self.limit} {self.wanted:g}, and {found}"
-
-
-def gate(uri: str, path: str) -> list[Broken]:
-    """The rows of the gate file that the dataset breaks.
-
-    The file is TOML: a table for each number, with `min`, `max` or both: `[kept_share]` and `min = 0.2`. Raises
-    ValueError where it is not, OSError where it cannot be read.
-    """
-    with open(path, "rb") as file:
-        limits = tomllib.load(file)
-    return check(collect(uri), limits)
-
-
-def check(facts: Facts, limits: dict[str, Any]) -> list[Broken]:
-    """The limits that the facts break; a number that the dataset does not have breaks its row."""
-    broken: list[Broken] = []
-    for name, row in limits.items():
-        if not isinstance(row, dict) or not row or not all(key in _LIMITS for key in row):
-            raise ValueError(f"gate {name!r}: give it a table with min, max or both, not {row!r}")
-        found = facts.numbers.get(name)
-        for limit, wanted in row.items():
-            missed = found is None or (found < wanted if limit == "min" else found > wanted)
-            if missed:
-                broken.append(Broken(name, limit, float(wanted), found))
-    return broken
 
 
 def collect(uri: str) -> Facts:

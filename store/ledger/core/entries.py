@@ -126,6 +126,11 @@ class Counts:
         """Every record counted once."""
         return self.kept + self.filtered + self.duplicate + self.quarantined
 
+    @property
+    def by_fate(self) -> dict[str, int]:
+        """Every record counted once, by what became of it; of the filtered and the quarantined by stage and reason."""
+        return {"kept": self.kept, "duplicate": self.duplicate, **self.filtered_by, **self.quarantined_by}
+
     def __add__(self, other: Counts) -> Counts:
         def merged(left: Mapping[str, int], right: Mapping[str, int]) -> dict[str, int]:
             return {key: left.get(key, 0) + right.get(key, 0) for key in sorted({*left, *right})}

@@ -95,4 +95,4 @@ def test_a_dataset_without_filtered_records_has_no_table_of_samples(
         pa.RecordBatch.from_arrays([*rows.columns, tokens], names=[*rows.schema.names, "tokens"])
     )
     shard = sink.write([batch], open_store(str(tmp_path)), "")
-    assert {item.role for item in shard.objects} == {"tokens", "documents", "verdicts"}
+    assert {item.role for item in shard.objects} == {"tokens", "documents", "verdicts", "profile"}

@@ -19,7 +19,7 @@ from headrace.stages.runtime.build import build_stage
 from headrace.stages.runtime.contract import WrittenShard
 from headrace.stages.runtime.errors import StageContractError
 from headrace.stages.sinks.sidecars import create_object, documents_table
-from headrace.stages.sinks.texts import DocumentSink, JsonlSink
+from headrace.stages.sinks.texts import DocumentSink, JsonlSink, TextLayout
 from headrace.store.contract.objects import Buffer
 from headrace.store.files.store import FileStore
 from headrace.store.ledger.core.entries import Closed, Counts
@@ -45,7 +45,7 @@ def test_documents_hold_the_kept_text_in_order_and_verdicts_the_rest(
     sink = DocumentSink("documents")
     shard = sink.write(two(batch_of), store, "shards/1/")
     objects = {item.role: item for item in shard.objects}
-    assert sorted(objects) == ["documents", "verdicts"]
+    assert sorted(objects) == ["documents", "profile", "verdicts"]
     rows = read_table(store, objects["documents"].key).to_pylist()
     assert [(row["row"], row["id"], row["text"]) for row in rows] == [
         (0, "r0", "a"),
@@ -227,12 +227,14 @@ def test_a_shard_of_before_sinks_streamed_is_made_again_as_it_was(
     )
     store = open_store(str(tmp_path))
     for kind, before in (
-        (DocumentSink, {"documents": table_to_parquet(table.append_column("text", text))}),
-        (JsonlSink, {"documents": table_to_parquet(table), "lines": frame}),
+        (DocumentSink, {"documents": table_to_parquet(table.append_column("text", text), has_ids=False)}),
+        (JsonlSink, {"documents": table_to_parquet(table, has_ids=False), "lines": frame}),
     ):
         now = {item.role: item for item in kind("sink").write(batches, store, "shards/0/").objects}
         assert any(store.get(now[role].key) != data for role, data in before.items())
-        named = dict(now)
+        older = kind("sink")
+        older.use_older_layout()
+        named = {item.role: item for item in older.write(batches, store, "shards/0/").objects}
         for role, data in before.items():
             suffix = now[role].key.partition(".")[2]
             named[role] = create_object(store, role, "shards/0/", f".{suffix}", [data])
@@ -253,7 +255,8 @@ def test_a_shard_of_larger_row_groups_is_made_again_as_it_was(
     batches = many(batch_of, [20, 40])
     store = open_store(str(tmp_path))
     older = kind("sink")
-    assert older.use_older_layout()
+    while older.layout is not TextLayout.LARGER_GROUPS:
+        assert older.use_older_layout()
     named = {item.role: item for item in older.write(batches, store, "shards/0/").objects}
     now = {item.role: item for item in kind("sink").write(batches, store, "shards/0/").objects}
     assert named["documents"] != now["documents"]

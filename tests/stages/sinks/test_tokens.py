@@ -149,7 +149,7 @@ def test_a_shard_without_block_checksums_is_made_again_equal(tmp_path: pathlib.P
     batches = [with_tokens(batch_of(["a", "b"]), [[1, 2, 3], [4, 5]])]
     store = open_store(str(tmp_path))
     older = sink()
-    older.blocks = False
+    older.has_ids = older.blocks = False
     for writer in (older, sink()):
         named = {item.role: item for item in writer.write(batches, store, "shards/0/").objects}
         closed = Closed("write", "", 0, (), tuple(named.values()), Counts())

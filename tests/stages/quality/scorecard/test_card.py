@@ -1,9 +1,8 @@
-"""Scorecard, gate, decisions after the fact, and training a tokenizer: over real files and a real dataset."""
+"""Scorecard, decisions after the fact, and training a tokenizer: over real files and a real dataset."""
 
 from __future__ import annotations
 
 import pathlib
-from typing import Any
 
 import numpy as np
 import orjson
@@ -12,7 +11,7 @@ import pytest
 from headrace.pipeline.errors import PipelineError
 from headrace.stages import library as stages
 from headrace.stages.quality.scorecard.card_page import to_html
-from headrace.stages.quality.scorecard.measurement import Facts, check, gate, to_markdown
+from headrace.stages.quality.scorecard.measurement import Facts, to_markdown
 from headrace.stages.runtime.build import build_stage
 from headrace.stages.tokenizer.training import train_tokenizer
 
@@ -83,30 +82,6 @@ def test_a_scorecard_in_markdown_names_each_reason() -> None:
     assert "| kept_share | 40.00% |" in text
     assert "| gopher-quality/too few words | 5 |" in text
     assert "<script>" not in text
-
-
-@pytest.mark.parametrize(
-    ("limits", "broken"),
-    [
-        ({"kept_share": {"min": 0.4}}, []),
-        ({"kept_share": {"min": 0.5, "max": 0.9}}, ["kept_share: min 0.5, and it is 0.4"]),
-        ({"padding_share": {"max": 0.005}}, ["padding_share: max 0.005, and it is 0.01"]),
-        ({"language.fr": {"min": 0.1}}, ["language.fr: min 0.1, and it has none"]),
-    ],
-)
-def test_a_gate_names_the_row_that_is_broken(limits: dict[str, Any], broken: list[str]) -> None:
-    assert [str(row) for row in check(facts(), limits)] == broken
-
-
-@pytest.mark.parametrize("row", [1, {}, {"most": 1}])
-def test_a_gate_that_is_none_is_refused(row: object) -> None:
-    with pytest.raises(ValueError, match="kept_share"):
-        check(facts(), {"kept_share": row})
-
-
-def test_a_gate_file_that_is_not_there_is_an_error(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(OSError, match="none"):
-        gate("file:///nowhere", str(tmp_path / "none.toml"))
 
 
 @pytest.fixture

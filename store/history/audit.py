@@ -1,0 +1,264 @@
+"""The audit of a dataset: its numbers against the limits of a gate, and its profile against that of a baseline.
+
+A gate is a TOML file: a table for each number, with `min`, `max` or both, and one named `drift`. Numbers and profile
+are sums over closed shards, so a record counts once however often its shard was proposed. Distances are what is left
+of them when chance is taken off: a limit is of an effect, not of a significance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.store.datasets import Dataset, ShardRecord
+from headrace.store.history.address import open_at, version_named, view
+from headrace.store.ledger import Balance, balance_of, main_sink
+from headrace.store.shards import (
+    ALL_TOKENS_MAX,
+    PROFILE_BYTES_MAX,
+    PROFILE_ROLE,
+    TOKEN_STEP_MAX,
+    Profile,
+    ProfileBuilder,
+    Series,
+    SeriesKind,
+    decode_profile,
+    quantile,
+    read_header,
+    read_shard,
+    read_table,
+)
+
+DRIFT = "drift"
+QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+#: Kept documents below which drift says nothing.
+DOCUMENTS_MIN = 500
+#: Lines of a gate, and characters of one: a gate comes with a request.
+ROWS_MAX = 1000
+#: How far a series may be from the baseline's: of numbers by Kolmogorov and Smirnov, of names in the share that
+#: changed, of contents by Jensen and Shannon, in bits.
+LIMITS = {SeriesKind.NUMBERS: 0.05, SeriesKind.NAMES: 0.05, SeriesKind.HASHES: 0.0025}
+#: Tokens of one text are alike: what two draws of as many texts differ by, times their number. Measured: 4 to 6.
+_ALIKE = 6.0
+_LIMITS_OF_A_ROW = ("min", "max")
+#: Keys that a line of drift names.
+_KEYS_SHOWN = 3
+
+
+class GateError(ValueError):
+    """What is no gate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A row of a gate that a dataset does not meet."""
+
+    name: str
+    limit: str
+    wanted: float
+    found: float | None
+    #: What it is that differs most.
+    detail: str = ""
+
+    def __str__(self) -> str:
+        found = "it has none" if self.found is None else f"it is {self.found:g}"
+        more = f" ({self.detail})" if self.detail else ""
+        return f"{self.name}: {self.limit} {self.wanted:g}, and {found}{more}"
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """What a dataset must meet to be published."""
+
+    rows: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Mapping[str, float]])
+    #: The version that drift is measured from: a number or a tag of the dataset, or an address; "": its newest one.
+    baseline: str = ""
+    #: How far each series may be from the baseline's, by name; None: drift is not looked at.
+    drift: Mapping[str, float] | None = None
+
+
+def parse_gate(plain: Mapping[str, Any]) -> Gate:
+    """The gate that a TOML file holds. Raises GateError."""
+    if len(plain) > ROWS_MAX:
+        raise GateError(f"a gate of {len(plain)} rows: the limit is {ROWS_MAX}")
+    rows = {name: _numbers_in(name, row, _LIMITS_OF_A_ROW) for name, row in plain.items() if name != DRIFT}
+    if DRIFT not in plain:
+        return Gate(rows)
+    drift = plain[DRIFT]
+    if not isinstance(drift, Mapping) or not drift.keys() <= {"baseline", "limits"}:
+        raise GateError(f"gate {DRIFT!r}: give it a table with baseline, limits or both, not {drift!r:.200}")
+    baseline = drift.get("baseline", "")
+    if isinstance(baseline, bool) or not isinstance(baseline, (int, str)):
+        raise GateError(f"gate {DRIFT!r}: baseline is a version, a tag or an address, not {baseline!r:.200}")
+    return Gate(rows, str(baseline), _numbers_in(f"{DRIFT}.limits", drift.get("limits", {}), None))
+
+
+def _numbers_in(name: str, row: object, known: tuple[str, ...] | None) -> dict[str, float]:
+    if not isinstance(row, Mapping) or (known is not None and (not row or not row.keys() <= set(known))):
+        keys = " or ".join(known) if known else "a number for each series"
+        raise GateError(f"gate {name!r}: give it a table with {keys}, not {row!r:.200}")
+    if not all(type(value) in (int, float) and math.isfinite(value) for value in row.values()):
+        raise GateError(f"gate {name!r}: {row!r:.200} holds what is no number")
+    return {str(key): float(value) for key, value in row.items()}
+
+
+def audit(dataset: Dataset, gate: Gate) -> list[Broken]:
+    """The rows of a gate that what is closed of a dataset, or shown by its version, breaks. Raises StoreError."""
+    profile = profile_of(dataset)
+    found = numbers_of(dataset, profile)
+    broken: list[Broken] = []
+    for name, row in gate.rows.items():
+        value = found.get(name)
+        for limit, wanted in row.items():
+            if value is None or (value < wanted if limit == "min" else value > wanted):
+                broken.append(Broken(name, limit, wanted, value))
+    if gate.drift is None:
+        return broken
+    baseline = _baseline(dataset, gate.baseline)
+    if baseline is None:
+        return broken
+    if baseline.uri == dataset.uri:
+        known = {shard.number for shard in baseline.shards}
+        profile = profile_of(dataset, without=known)
+    return broken + drifted(profile_of(baseline), profile, gate.drift)
+
+
+def _baseline(dataset: Dataset, name: str) -> Dataset | None:
+    """The version that drift is measured from; None where the dataset has none yet, and no other is named."""
+    if name and not name.isdigit() and "/" in name:
+        return open_at(name)
+    state = dataset.state
+    if name:
+        return view(dataset, version_named(dataset.store, state, name))
+    before = sorted(state.published) if state.unshown else sorted(state.published)[:-1]
+    return view(dataset, before[-1]) if before else None
+
+
+def profile_of(dataset: Dataset, without: Collection[int] = ()) -> Profile:
+    """The sum of the profiles of shards of the main sink, but for those of entries that are left out.
+
+    A shard without a profile is measured. Raises StoreError.
+    """
+    sink = main_sink(dataset.state.counts)
+    found = Profile()
+    for shard in dataset.shards:
+        if shard.closed.sink == sink and shard.number not in without:
+            found.add(_profile_of_shard(dataset, shard))
+    return found
+
+
+def _profile_of_shard(dataset: Dataset, shard: ShardRecord) -> Profile:
+    stored = shard.object(PROFILE_ROLE)
+    if stored is not None and stored.size <= PROFILE_BYTES_MAX:
+        return decode_profile(dataset.store.get(stored.key), f"{dataset.uri}: {stored.key!r}")
+    builder = ProfileBuilder()
+    documents, tokens = shard.object("documents"), shard.object("tokens")
+    if tokens is not None:
+        header = read_header(dataset.store, tokens.key)
+        lines = read_shard(dataset.store, tokens.key, header)["tokens"].reshape(-1)
+        builder.token_counter(shard.closed.counts.tokens, int(header.metadata.get("pad_id", "0")))(lines)
+    if documents is not None:
+        builder.add(read_table(dataset.store, documents.key))
+    return builder.finish(shard.closed.counts.by_fate)
+
+
+def numbers_of(dataset: Dataset, profile: Profile) -> dict[str, float]:
+    """What a gate may limit, by name."""
+    balance: Balance = balance_of(dataset.state)
+    counts, records = balance.counts, max(1, balance.counts.records)
+    found: dict[str, float] = {
+        "records": balance.records_closed,
+        "records_open": balance.records_open,
+        "kept": counts.kept,
+        "duplicate": counts.duplicate,
+        "kept_share": counts.kept / records,
+        "filtered_share": counts.filtered / records,
+        "duplicate_share": counts.duplicate / records,
+        "quarantined_share": counts.quarantined / records,
+        "tokens": counts.tokens,
+        "sequences": counts.sequences,
+    }
+    if counts.sequences:
+        found["padding_share"] = counts.padding / (counts.tokens + counts.padding)
+    length = profile.get("length")
+    if length is not None and counts.tokens:
+        found["tokens_mean"] = counts.tokens / length.total
+        found |= {f"tokens_p{round(100 * share)}": quantile(length, share) for share in QUANTILES}
+    languages = profile.get("language")
+    if languages is not None:
+        whole = max(languages.total, 1)
+        found |= {f"language.{name}": count / whole for name, count in languages.counts.items() if name}
+    removed = {**counts.filtered_by, **counts.quarantined_by}
+    return found | {f"removed.{name}": count / records for name, count in removed.items()}
+
+
+def drifted(before: Profile, after: Profile, limits: Mapping[str, float]) -> list[Broken]:
+    """The series that are further from a baseline's than their limits; none of too few documents."""
+    documents = [_documents(profile) for profile in (before, after)]
+    if min(documents) < DOCUMENTS_MIN:
+        return []
+    broken: list[Broken] = []
+    for name in sorted({*before, *after}):
+        one, other = before.get(name), after.get(name)
+        if one is None or other is None:
+            one, other = one or _absent(other, documents[0]), other or _absent(one, documents[1])
+        limit = limits.get(name, LIMITS[one.kind])
+        if one.kind is not other.kind:
+            broken.append(Broken(f"{DRIFT}.{name}", "max", limit, None))
+            continue
+        found, detail = distance(one, other, documents)
+        if found > limit:
+            broken.append(Broken(f"{DRIFT}.{name}", "max", limit, round(found, 4), detail))
+    return broken
+
+
+def _documents(profile: Profile) -> int:
+    return max((profile[name].total for name in ("length", "source") if name in profile), default=0)
+
+
+def _absent(other: Series | None, documents: int) -> Series:
+    """What stands for a series that a profile has not: no value in any document."""
+    assert other is not None
+    missing = Series(other.kind)
+    missing.counts["(none)" if other.kind is SeriesKind.NAMES else 0] = documents
+    return missing
+
+
+def distance(one: Series, other: Series, documents: Sequence[int]) -> tuple[float, str]:
+    """How far two series of one kind are from one another beyond chance, and what differs most, in words."""
+    keys = sorted({*one.counts, *other.counts})
+    counts = np.array([[series.counts.get(key, 0) for key in keys] for series in (one, other)], np.float64)
+    totals = counts.sum(axis=1)
+    if not totals.all():
+        return 0.0, ""
+    shares = counts / totals[:, None]
+    change: npt.NDArray[np.float64] = shares[1] - shares[0]
+    spread = float((1 / totals).sum())
+    if one.kind is SeriesKind.NUMBERS:
+        middle = [quantile(series, 0.5) for series in (one, other)]
+        far = float(np.abs(np.cumsum(change)).max()) - 2 * math.sqrt(spread)
+        return max(far, 0.0), f"median {middle[0]:g} before, {middle[1]:g} now"
+    if one.kind is SeriesKind.NAMES:
+        pooled = counts.sum(axis=0) / counts.sum()
+        chance = float(np.sqrt(pooled * (1 - pooled) * spread / (2 * math.pi)).sum())
+        most = np.argsort(-np.abs(change))[:_KEYS_SHOWN].tolist()
+        words = ", ".join(f"{keys[at]} {shares[0, at]:.1%} before, {shares[1, at]:.1%} now" for at in most)
+        return max(float(np.abs(change).sum()) / 2 - 1.5 * chance, 0.0), words
+    # What was counted of them, at least.
+    drawn = np.maximum(totals / TOKEN_STEP_MAX, np.minimum(totals, ALL_TOKENS_MAX))
+    chance = (len(keys) - 1) / (8 * math.log(2)) * float((1 / drawn).sum())
+    chance += _ALIKE * sum(1 / count for count in documents)
+    return max(_jensen_shannon(shares) - chance, 0.0), "the texts have other contents"
+
+
+def _jensen_shannon(shares: npt.NDArray[np.float64]) -> float:
+    """The divergence of two distributions `[2, keys]`, in bits."""
+    middle = shares.mean(axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        terms = np.where(shares > 0, shares * np.log2(shares / middle), 0.0)
+    return float(terms.sum()) / 2
