@@ -12,9 +12,6 @@ if TYPE_CHECKING:
         version_named as version_named,
     )
     from headrace.store.history.audit import (
-        Broken as Broken,
-        Gate as Gate,
-        GateError as GateError,
         audit as audit,
         parse_gate as parse_gate,
     )
