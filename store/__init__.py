@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         Buffer as Buffer,
         Capabilities as Capabilities,
         Decide as Decide,
+        InputStore as InputStore,
         ObjectDraft as ObjectDraft,
         ObjectInfo as ObjectInfo,
         ObjectStore as ObjectStore,
@@ -28,7 +29,12 @@ if TYPE_CHECKING:
         stream as stream,
     )
     from headrace.store.named import find as find, put as put, put_draft as put_draft
-    from headrace.store.open import below as below, one_name as one_name, open_store as open_store
+    from headrace.store.open import (
+        below as below,
+        one_name as one_name,
+        open_input as open_input,
+        open_store as open_store,
+    )
     from headrace.store.typed import NUMBER_MAX as NUMBER_MAX, misfit as misfit
     from headrace.store.version import release as release
     from headrace.store.words import counted as counted

@@ -6,7 +6,7 @@ import os
 import urllib.parse
 from collections.abc import Callable
 
-from headrace.store.contract import InvalidUri, ObjectStore
+from headrace.store.contract import InputStore, InvalidUri, ObjectStore
 
 _PORTS = {"http": 80, "https": 443}
 
@@ -24,6 +24,19 @@ def open_store(uri: str) -> ObjectStore:
         known = ", ".join(f"{name}://" for name in sorted(_OPENERS))
         raise InvalidUri(f"store URI {uri!r}: unknown scheme {scheme!r}; known are {known} and plain paths")
     return opener(uri)
+
+
+def open_input(uri: str) -> InputStore:
+    """Open a store to read input from: one of `open_store`, a web server, the hub, or a place that fsspec knows.
+
+    Nothing is asked of it before the first operation. Raises `InvalidUri`.
+    """
+    scheme, separator, _ = uri.partition("://")
+    if not separator or scheme in _OPENERS:
+        return open_store(uri)
+    from headrace.store.remote import open_place
+
+    return open_place(uri)
 
 
 def below(uri: str, folder: str) -> str:

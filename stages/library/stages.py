@@ -53,7 +53,7 @@ def read_jsonl(
 ) -> Stage:
     """Read JSON Lines, as they are or as .gz and .zst: a record a line, blank lines aside.
 
-    `input` is a path, a glob (`**` spans directories), a directory, an s3:// URI of these, or a comma list of them.
+    `input` is a path, a glob (`**` spans directories), a directory, a URI of these, or a comma list of them.
     `text_key` and `id_key` name the fields; all other fields are kept as metadata. Where `metadata_key` names a field
     that is an object, as `write_jsonl` writes one, its fields are the record's own, unless two would have one name; ""
     leaves it as it is. What is no record of text is quarantined alone. `damaged` says what a file that is cut off or
@@ -356,8 +356,8 @@ def _patterns(stage: str, given: str) -> list[str]:
     check_text(stage, "input", given)
     for part in given.split(","):
         scheme, separator, _ = part.strip().partition("://")
-        if separator and scheme not in ("file", "s3"):
-            raise PipelineError(f'stage "{stage}": input {part!r}: only files and s3:// objects can be read')
+        if separator and not scheme.isalnum():
+            raise PipelineError(f'stage "{stage}": input {part!r}: what stands before :// is no scheme')
     return split_patterns(given)
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Buffer as Buffer,
         Capabilities as Capabilities,
         Decide as Decide,
+        InputStore as InputStore,
         ObjectDraft as ObjectDraft,
         ObjectInfo as ObjectInfo,
         ObjectStore as ObjectStore,

@@ -71,6 +71,9 @@ class Capabilities:
     stream: Callable[[str, int, int, int, int | None], Stream] | None = None
     #: Read bytes and their version in one request: `get_with_info`.
     get_with_info: Callable[[str, int, int], tuple[bytes, ObjectInfo]] | None = None
+    #: List what lies below a folder (its key is empty or ends in a slash) in order of the keys: which folders to enter,
+    #: and which files are wanted. Both are asked with the path below it.
+    walk: Callable[[str, Callable[[str], bool], Callable[[str], bool]], Iterator[ObjectInfo]] | None = None
     #: Write an object in place before its key is known: `headrace.store.files.open_draft`.
     draft: Callable[[], AbstractContextManager[ObjectDraft]] | None = None
     #: Name a folder for scratch files on the store's own disk: `headrace.store.files.near`. Raises OSError.
@@ -83,18 +86,46 @@ class Capabilities:
     trouble: Callable[[], str] = _no_trouble
 
 
-class ObjectStore(Protocol):
+class InputStore(Protocol):
+    """Objects that are only read; as of an `ObjectStore`."""
+
+    @property
+    def uri(self) -> str:
+        """The store's absolute URI, which opens the same store again."""
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this store can do beyond this contract."""
+        ...
+
+    def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
+        """Return up to `length` bytes from `offset` (all of the rest by default); past the end there are none.
+
+        Raises `ObjectMissing`.
+        """
+        ...
+
+    def head(self, key: str) -> ObjectInfo | None:
+        """Return the object's size in bytes and version, or None where there is no object."""
+        ...
+
+    def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
+        """Yield the objects whose key starts with `prefix` and is greater than `after`, in order of their keys.
+
+        The prefix is one of characters, not of folders. Keys are ordered as UTF-8 bytes. The listing streams: an
+        object created or deleted while it goes on may or may not appear.
+        """
+        ...
+
+
+class ObjectStore(InputStore, Protocol):
     """Whole objects under keys such as `shards/3/ab12.safetensors`.
 
     All methods block and may be called from any thread or process, at once. An operation that the
     store cannot do now raises `StoreUnavailable`; a key that no store may hold raises `InvalidKey`.
     The caller owns the buffers it passes in and must not change them until the call returns.
     """
-
-    @property
-    def uri(self) -> str:
-        """The store's absolute URI; `open_store(store.uri)` opens the same store."""
-        ...
 
     @property
     def is_remote(self) -> bool:
@@ -104,11 +135,6 @@ class ObjectStore(Protocol):
         creator of a key wins is the server's word and wants a probe; and an object that `head` shows is durable, which
         of a file that another process is just making nobody knows.
         """
-        ...
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What this store can do beyond this contract."""
         ...
 
     def create(self, key: str, parts: Sequence[Buffer]) -> bool:
@@ -134,25 +160,6 @@ class ObjectStore(Protocol):
         effect of its own. Atomic and durable, as `create`. Of several writers at once each sees what the one before it
         wrote, where the store can promise that: a server that knows no `If-Match` is asked without. Raises
         `StoreUnavailable` also where others are faster for ever.
-        """
-        ...
-
-    def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
-        """Return up to `length` bytes from `offset` (all of the rest by default); past the end there are none.
-
-        Raises `ObjectMissing`.
-        """
-        ...
-
-    def head(self, key: str) -> ObjectInfo | None:
-        """Return the object's size in bytes and version, or None where there is no object."""
-        ...
-
-    def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
-        """Yield the objects whose key starts with `prefix` and is greater than `after`, in order of their keys.
-
-        The prefix is one of characters, not of folders. Keys are ordered as UTF-8 bytes. The listing streams: an
-        object created or deleted while it goes on may or may not appear.
         """
         ...
 
@@ -189,7 +196,7 @@ def stream(
         size = (yield data[begin:at]) or piece_bytes
 
 
-def get_with_info(store: ObjectStore, key: str, offset: int, length: int) -> tuple[bytes, ObjectInfo]:
+def get_with_info(store: InputStore, key: str, offset: int, length: int) -> tuple[bytes, ObjectInfo]:
     """Like `ObjectStore.get`, and which object these bytes are of: one that has changed is told by its version.
 
     Where the store cannot do both at once, it is asked twice. Raises `ObjectMissing`.

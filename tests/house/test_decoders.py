@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("transport", "store", "cluster", "daemon")
 #: Areas of targets whose decoders the docs list.
-AREAS = ("transport", "trust", "store", "s3", "history")
+AREAS = ("transport", "trust", "store", "s3", "remote", "history")
 #: Calls by which bytes or text become values, by their last names.
 CODECS = {
     *("loads", "unpackb", "Unpacker", "unpack", "unpack_from", "iter_unpack", "fromstring", "frombuffer", "from_bytes"),

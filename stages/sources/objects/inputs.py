@@ -30,7 +30,7 @@ from headrace.stages.sources.objects.patterns import (
     order_of,
     place_of,
 )
-from headrace.store import ObjectInfo, ObjectStore, StoreError, open_store
+from headrace.store import InputStore, ObjectInfo, StoreError, open_input
 from headrace.store.ledger import Fragment
 
 #: Files that a folder holds instead of what was looked for, which are named.
@@ -115,7 +115,7 @@ class Inputs:
         self._folders = sorted(globs | {_folder_of(path) for path in self._given})
         self._in_directory = tuple(in_directory)
         self._roots: dict[str, str] = {}
-        self._stores: dict[str, ObjectStore] = {}
+        self._stores: dict[str, InputStore] = {}
         #: What `streams.expect` has begun to fetch: the fragment's name, and its file.
         self.coming: tuple[bytes, Any] | None = None
         #: What the newest listing found in folders that it was given, and skipped.
@@ -135,7 +135,7 @@ class Inputs:
                 yield found
             last = found.uri
 
-    def store_of(self, uri: str) -> tuple[ObjectStore, str] | None:
+    def store_of(self, uri: str) -> tuple[InputStore, str] | None:
         """The store and key behind the URI of an object; None for a file of this machine."""
         if uri.startswith("file:///"):
             return None
@@ -161,9 +161,9 @@ class Inputs:
             return [""]
         return [root for root in self._folders if path.startswith(root)] or [_folder_of(os.path.dirname(path))]
 
-    def _store(self, prefix: str) -> ObjectStore:
+    def _store(self, prefix: str) -> InputStore:
         if prefix not in self._stores:
-            self._stores[prefix] = open_store(self._roots[prefix])
+            self._stores[prefix] = open_input(self._roots[prefix])
         return self._stores[prefix]
 
     def _some(self, place: InputPlace) -> Iterator[tuple[bytes, InputObject]]:
@@ -179,7 +179,7 @@ class Inputs:
         """What is wrong with a pattern that names no file, and what to do."""
         if place.root:
             others = itertools.islice(self._below(place), OTHERS_SHOWN + 1) if not is_glob(place.path) else ()
-            where = "the bucket and the key"
+            where = "the place and the path"
         elif not os.path.isdir(place.path) and (what := _no_file(place.path)):
             return f"{place.path!r} {what}: name another"
         else:
@@ -240,12 +240,26 @@ class Inputs:
         else:
             glob = Glob.of(place.path)
         skip = self._skip(glob)
-        for info in store.list(glob.folder):
-            below = info.key.removeprefix(glob.folder)
-            if glob.matches(below):
-                yield order_of(place.prefix + info.key), _object(place, info)
-            else:
+
+        def wanted(below: str) -> bool:
+            found = glob.matches(below)
+            if not found:
                 skip(below)
+            return found
+
+        def enters(below: str) -> bool:
+            found = glob.enters(below)
+            if not found:
+                skip(below + "/")
+            return found
+
+        walk = store.capabilities.walk
+        if walk is not None:
+            listed = walk(glob.folder, enters, wanted)
+        else:
+            listed = (info for info in store.list(glob.folder) if wanted(info.key.removeprefix(glob.folder)))
+        for info in listed:
+            yield order_of(place.prefix + info.key), _object(place, info)
 
     def _skip(self, glob: Glob) -> Callable[[str], None]:
         """Counts a path that is no input. A glob names what is wanted, so nothing is counted for one."""

@@ -26,6 +26,8 @@ _BESIDE = re.compile(
 _MAGIC = re.compile(r"[*?\[]")
 #: A query such as `?endpoint=http://...` ends a URI; any other question mark is one of a glob.
 _QUERY = re.compile(r"\?[a-z_]+=.*", re.DOTALL)
+#: Of an address of the web any question mark begins one.
+_WEB_QUERY = re.compile(r"\?.*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +57,11 @@ def place_of(pattern: str) -> InputPlace:
     """Where a pattern of `split_patterns` points to."""
     if not _is_remote(pattern):
         return InputPlace(pattern, "", "", _absolute(pattern))
-    found = _QUERY.search(pattern)
+    scheme = pattern.partition("://")[0].lower()
+    found = (_WEB_QUERY if scheme in ("http", "https") else _QUERY).search(pattern)
     query = found.group() if found else ""
     plain = pattern[: len(pattern) - len(query)]
-    scheme, _, rest = plain.partition("://")
+    rest = plain.partition("://")[2]
     bucket, _, path = rest.partition("/")
     if not bucket:
         raise InputError(f"input {plain!r} names no bucket: write {scheme}://bucket/folder/*.jsonl")

@@ -26,7 +26,7 @@ from headrace.stages.sources.objects.unpack import (
     WindowTooLarge,
     Zstd,
 )
-from headrace.store import ObjectInfo, ObjectMissing, ObjectStore, get_with_info
+from headrace.store import InputStore, ObjectInfo, ObjectMissing, get_with_info
 from headrace.store.ledger import Fragment
 from headrace.store.parquet import PositionedFile
 
@@ -115,7 +115,7 @@ class RemoteFile(PositionedFile):
     Each answer says of which version it is, so that nothing is taken from an object that has changed.
     """
 
-    def __init__(self, store: ObjectStore, key: str, fragment: Fragment, *, ahead: bool, size: int = -1) -> None:
+    def __init__(self, store: InputStore, key: str, fragment: Fragment, *, ahead: bool, size: int = -1) -> None:
         super().__init__()
         self._store, self._key, self._fragment = store, key, fragment
         #: As of a LocalFile; of what is read ahead.

@@ -47,7 +47,7 @@ def test_importing_the_library_is_light() -> None:
     ("declare", "message"),
     [
         (lambda: library.read_jsonl(""), 'stage "read": input is'),
-        (lambda: library.read_jsonl("ftp://host/x"), "only files and s3://"),
+        (lambda: library.read_jsonl("cached::https://host/x"), "is no scheme"),
         (lambda: library.read_jsonl("x", batch_records=0), 'stage "read": batch_records is 0; it must be an integer'),
         (lambda: library.read_jsonl("x", text_key="id"), "text_key and id_key are both 'id'"),
         (lambda: library.write_tokens("deepseek", seq_len=True), 'stage "write": seq_len is True'),
