@@ -20,6 +20,6 @@ KINDS = ["*.py", "*.toml", "*.ipynb", "*/*.toml", "*.service", "*.env", "*/*.con
 setup(
     packages=[*PACKAGES, *DATA],
     package_dir={"": ".typing", **DATA},
-    package_data={name: ["py.typed", "*.proto", "*.pyi"] for name in PACKAGES if name.count(".") < 2}
+    package_data={name: ["py.typed", "*.proto", "*.pyi", "bundle/*"] for name in PACKAGES if name.count(".") < 2}
     | dict.fromkeys(DATA, KINDS),
 )

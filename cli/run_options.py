@@ -112,7 +112,8 @@ PLACES = (
         repeated=True,
     ),
 )
-RUN = (PARAMETER, LIMIT, *SHARED, JSON)
+PAGE = Option("page", ("--page",), "Show the run in a browser: serve a page on this host.", False, bool)
+RUN = (PARAMETER, LIMIT, *SHARED, PAGE, JSON)
 
 
 def defaults(options: Sequence[Option]) -> dict[str, Any]:
@@ -172,6 +173,7 @@ def run_command(given: Mapping[str, Any]) -> int:
         given["parameter"],
         lambda: run_options(given),
         follow_links=follow_links,
+        page=bool(given["page"]),
         as_json=as_json,
     )
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
         cluster_folder as cluster_folder,
         controller_at as controller_at,
         pipeline_of as pipeline_of,
-        plain as plain,
     )
     from headrace.client.embedded import (
         AGAIN as AGAIN,

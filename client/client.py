@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import grpc
-from google.protobuf.message import Message
 
 from headrace.client.errors import CliError, check_without_cluster
 from headrace.daemon import INSECURE, AddressError, to_call, usual_address
@@ -372,20 +371,3 @@ def controller_at(address: str, cluster: str) -> ControllerAt:
 def pipeline_of(reply: pb.StatusReply, name: str) -> pb.PipelineStatus | None:
     """One pipeline's status in a reply."""
     return next((item for item in reply.pipelines if item.pipeline == name), None)
-
-
-def plain(message: Message) -> dict[str, Any]:
-    """A protobuf message as JSON: integers stay integers, bytes become hex, all fields are there."""
-    return {field.name: _plain(getattr(message, field.name)) for field in message.DESCRIPTOR.fields}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (str, int, float)):
-        return value
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, Message):
-        return plain(value)
-    if isinstance(value, Mapping):
-        return {key: _plain(value[key]) for key in sorted(value)}
-    return [_plain(item) for item in value]

@@ -29,7 +29,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from headrace.client.errors import CliError, ControllerDied, ProcessDied
-from headrace.daemon import SOCKET, SOCKET_NAME, ChildProcess, Nook, fork, may_fork
+from headrace.daemon import SOCKET, SOCKET_NAME, ChildProcess, Nook, fork, may_fork, read_private
 from headrace.stages.shipping import MINIFIED
 
 if TYPE_CHECKING:
@@ -45,6 +45,10 @@ DEATH_S = 2.0
 WORKER_RESTARTS_MAX = 5
 #: Times that a dead or frozen controller is started again in one run.
 RESTARTS_MAX = 5
+#: Where the page of a run is served; a controller that takes another's place keeps the port.
+ANY_PORT = "127.0.0.1:0"
+#: Bytes of the page's address.
+URL_BYTES_MAX = 256
 #: Lines and bytes of a dead process's log that are shown.
 STORY_LINES = 20
 STORY_BYTES = 16 << 10
@@ -74,14 +78,15 @@ class _Child:
 class Embedded:
     """Starts a controller and a worker on this machine, and ends them with the `with` block.
 
-    With `forks` both are forked, for which this process must have one thread. Raises OSError where there is no folder
-    for their socket that is this user's alone.
+    With `forks` both are forked, for which this process must have one thread. With `page` the controller serves a page.
+    Raises OSError where there is no folder for their socket that is this user's alone.
     """
 
-    def __init__(self, cores: int, *, forks: bool = False) -> None:
+    def __init__(self, cores: int, *, forks: bool = False, page: bool = False) -> None:
         self.started_at = time.monotonic()
         #: The socket folder of this run's controllers, closed to other users of this host.
         self._nook = Nook("run")
+        self._page_file = self._nook.path / "page.url" if page else None
         self._address = ""
         self._lifeline_read, self._lifeline = os.pipe()
         self._ready = self._held = -1
@@ -199,7 +204,12 @@ class Embedded:
 
     def _listening(self) -> list[str]:
         """Where a controller of this run serves, the first as well as one that takes its place."""
-        return ["--listen", f"{SOCKET}{self._nook.path / SOCKET_NAME}"]
+        page = ["--page", ANY_PORT, "--page-file", str(self._page_file)] if self._page_file else []
+        return ["--listen", f"{SOCKET}{self._nook.path / SOCKET_NAME}", *page]
+
+    def page(self) -> str:
+        """The page's address with its key, once the controller serves; empty without one. Raises OSError."""
+        return read_private(self._page_file, URL_BYTES_MAX).decode("latin-1").strip() if self._page_file else ""
 
     def _served(self) -> str:
         """Wait until the controller serves; where. Raises ProcessDied."""
@@ -340,13 +350,13 @@ def begin() -> None:
         importlib.import_module(name)
     if any("s3://" in argument for argument in sys.argv):
         importlib.import_module("headrace.store.s3.store")  # its client takes 0.15 s, and all three need it
-    _begun.append(Embedded(usable_cores(), forks=may_fork()))
+    _begun.append(Embedded(usable_cores(), forks=may_fork(), page="--page" in sys.argv))
 
 
-def begun_or_new() -> Embedded:
-    """Those that were begun, or others. Raises CliError where none can be."""
+def begun_or_new(*, page: bool = False) -> Embedded:
+    """Those that were begun, or others, with a page if it is wanted. Raises CliError where none can be."""
     try:
-        return _begun.pop() if _begun else Embedded(usable_cores())
+        return _begun.pop() if _begun else Embedded(usable_cores(), page=page)
     except OSError as error:
         raise CliError(f"the run cannot have processes of its own: {error}") from error
 

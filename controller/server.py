@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer
 
     from headrace.controller.membership import ClusterFiles, Door
+    from headrace.controller.page import RunPage
 
 logger = logging.getLogger("headrace.controller")
 
@@ -93,6 +94,9 @@ class Service:
     advertise: str = ""
     #: Whether operators may have faults done to it.
     allow_chaos: bool = False
+    #: Where its page is served, as HOST:PORT of loopback, and the file for the page's address; empty: nowhere, usual.
+    page: str = ""
+    page_file: str = ""
 
 
 async def serve(service: Service) -> int:
@@ -109,7 +113,8 @@ async def serve(service: Service) -> int:
     if service.allow_chaos:
         shell.own_faults.allow()
     server = make_server(usual_limits(), cluster, core)
-    rpc.add_ControlServicer_to_server(Servicer(shell), server)  # type: ignore[no-untyped-call]
+    servicer = Servicer(shell)
+    rpc.add_ControlServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
     try:
         place = _take_place(server, listen, cluster)
         door = await _open_door(service, shell, place.port)
@@ -124,9 +129,9 @@ async def serve(service: Service) -> int:
         return 1
     try:
         scraped = _serve_metrics(service.metrics, shell)
-    except OSError as error:
-        what = error.strerror or error
-        logger.error("cannot serve metrics on %s: %s; choose another address with --metrics", service.metrics, what)
+        shown = await _serve_page(service, shell, servicer)
+    except _NotServed as error:
+        logger.error("%s", error)
         return 1
     # Before anybody can know that it serves, and tell it to end.
     told = _listen_for_the_end(service.lifeline_fd)
@@ -151,6 +156,8 @@ async def serve(service: Service) -> int:
     notify("STOPPING=1")
     watched.cancel()
     await shell.resign()
+    if shown is not None:
+        await shown.close()
     if scraped is not None:
         scraped.shutdown()
     if door is not None:
@@ -207,16 +214,38 @@ def _take_place(server: grpc.aio.Server, listen: str, cluster: ClusterFiles | No
     return _Place(f"{INSECURE}{target.rsplit(':', 1)[0]}:{port}", port, -1)
 
 
+class _NotServed(Exception):  # noqa: N818 - named after what is so
+    """Metrics or the page, and why."""
+
+
 def _serve_metrics(address: str, shell: Shell) -> WSGIServer | None:
-    """Let Prometheus read this controller, if it is asked for."""
+    """Let Prometheus read this controller, if it is asked for. Raises _NotServed."""
     if not address:
         return None
     from headrace.controller.metrics import families
     from headrace.daemon import serve_metrics
 
-    server = serve_metrics(address, lambda: families(reply(shell, release()), shell.commits))
+    try:
+        server = serve_metrics(address, lambda: families(reply(shell, release()), shell.commits))
+    except OSError as error:
+        what = error.strerror or error
+        raise _NotServed(f"cannot serve metrics on {address}: {what}; choose another address with --metrics") from error
     logger.info("metrics on %s:%d", address.rpartition(":")[0] or "127.0.0.1", server.server_port)
     return server
+
+
+async def _serve_page(service: Service, shell: Shell, servicer: Servicer) -> RunPage | None:
+    """Show this controller in browsers, if it is asked for. Raises _NotServed."""
+    if not service.page:
+        return None
+    from headrace.controller.page import RunPage
+
+    shown = RunPage(shell, servicer)
+    try:
+        await shown.serve(service.page, service.page_file)
+    except (AddressError, OSError) as error:
+        raise _NotServed(f"cannot serve the page: {error}; choose another address with --page") from error
+    return shown
 
 
 async def _open_door(service: Service, shell: Shell, port: int) -> Door | None:
@@ -266,6 +295,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--metrics", default="", help="serve metrics for Prometheus there, as HOST:PORT")
     parser.add_argument("--logs", default="", help="a folder in which it keeps its log")
     parser.add_argument("--allow-chaos", action="store_true", help="let operators kill and freeze it")
+    parser.add_argument("--page", default="", help="serve the page there, as HOST:PORT of loopback (port 0: any)")
+    parser.add_argument("--page-file", default="", help=argparse.SUPPRESS)
     parser.add_argument("--ready-fd", type=int, default=-1, help=argparse.SUPPRESS)
     parser.add_argument("--lifeline-fd", type=int, default=-1, help=argparse.SUPPRESS)
     args = parse_arguments(parser, argv)
@@ -295,6 +326,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 book,
                 args.advertise,
                 args.allow_chaos,
+                args.page,
+                args.page_file,
             )
         )
     )

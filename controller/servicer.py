@@ -37,6 +37,8 @@ PLACE_S = 5.0
 STEER_S = 10.0
 #: Seconds for which a question may be held back until workers have come.
 COME_S_MAX = 10.0
+#: Characters of a fault in words.
+NAMED_MAX = 200
 #: Seconds between two replies to a watcher, but for the one that says that a run has ended.
 BETWEEN_S = 0.05
 
@@ -222,6 +224,9 @@ class Servicer(rpc.ControlServicer):
 
     async def Fault(self, request: pb.FaultAsked, context: Any) -> pb.FaultTold:  # noqa: N802
         """Have a worker do a fault, or this controller to itself, if that is allowed; the answer."""
+        whose = request.task or request.worker or f"controller {request.controller}"
+        words = f"{'end of ' if request.end else ''}{request.kind} {whose} ({request.fault})"
+        self._shell.fault_words.append(words[:NAMED_MAX])
         if request.controller:
             return self._shell.own_faults.asked(request)
         if not self._shell.core.leads:

@@ -43,6 +43,8 @@ RESIGN_LOOK_S = 0.1
 SETTLE_S = 10.0
 #: Seconds that the cluster's log has to take the use of a join token.
 SPEND_S = 8.0
+#: Faults that operators asked for and that are remembered in words.
+FAULTS_NOTED_MAX = 64
 #: Characters of a cause that a worker tells.
 CAUSE_MAX = 256
 
@@ -68,6 +70,8 @@ class Shell:
         self.core, self._cluster = controller, cluster
         self.searches = LogSearches(book or LogFiles("controller"), self.tell_worker)
         self.faults, self.own_faults = FaultDesk(self.tell_worker), OwnFaults()
+        #: The newest that operators asked for, for people.
+        self.fault_words: deque[str] = deque(maxlen=FAULTS_NOTED_MAX)
         self._causes = Causes()
         self._ticket_key = ticket_key
         self.sessions: dict[str, Session] = {}

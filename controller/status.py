@@ -21,6 +21,18 @@ if TYPE_CHECKING:
 
 def reply(shell: Shell, version: str, pipeline: str = "") -> pb.StatusReply:
     """The workers, and the pipelines (or the one asked for)."""
+    answer = cluster_status(shell, version)
+    for name, run in shell.core.runs.items():
+        if pipeline in ("", name):
+            answer.pipelines.append(_pipeline(run, shell.progress.get(name) or RunProgress()))
+    for status in earlier_runs(shell):
+        if pipeline in ("", status.pipeline):
+            answer.pipelines.append(status)
+    return answer
+
+
+def cluster_status(shell: Shell, version: str) -> pb.StatusReply:
+    """All but the pipelines."""
     answer = pb.StatusReply(controller=str(os.getpid()), version=version)
     answer.standby, answer.term = not shell.core.leads, shell.term
     answer.allows_chaos = shell.own_faults.allowed
@@ -46,17 +58,22 @@ def reply(shell: Shell, version: str, pipeline: str = "") -> pb.StatusReply:
     answer.expelled.extend(sorted(member for member, let_in in shell.core.expelled.items() if not let_in))
     if shell.core.log is not None:
         _, answer.trouble = shell.core.log.trouble(time.monotonic())
-    for name, run in shell.core.runs.items():
-        if pipeline in ("", name):
-            answer.pipelines.append(_pipeline(run, shell.progress.get(name) or RunProgress()))
-    known = shell.core.log.ledger.runs if shell.core.log is not None else {}
-    for name, record in known.items():
-        if pipeline in ("", name) and name not in shell.core.runs:
-            # It ended under an earlier leader, or goes on under another one.
-            dataset, state = str(record.pipeline.get("dataset", "")), record.outcome or "elsewhere"
-            told = pb.PipelineStatus(pipeline=name, dataset=dataset, state=state, failure=record.reason)
-            answer.pipelines.append(told)
     return answer
+
+
+def earlier_runs(shell: Shell) -> list[pb.PipelineStatus]:
+    """The runs that ended under an earlier leader, or go on under another one."""
+    known = shell.core.log.ledger.runs if shell.core.log is not None else {}
+    return [
+        pb.PipelineStatus(
+            pipeline=name,
+            dataset=str(record.pipeline.get("dataset", "")),
+            state=record.outcome or "elsewhere",
+            failure=record.reason,
+        )
+        for name, record in known.items()
+        if name not in shell.core.runs
+    ]
 
 
 def _deaths(deaths: Deaths) -> list[pb.Death]:
@@ -66,9 +83,9 @@ def _deaths(deaths: Deaths) -> list[pb.Death]:
     ]
 
 
-def _pipeline(run: Run, progress: RunProgress) -> pb.PipelineStatus:
+def pipeline_status(run: Run, progress: RunProgress, living: Container[tuple[str, int]]) -> pb.PipelineStatus:
+    """A run without its tasks, links and stages, which may be many."""
     listed = run.listing.counts()
-    living = {(task.plan.name, task.attempt) for task in run.tasks or ()}
     status = pb.PipelineStatus(
         pipeline=run.pipeline.name,
         dataset=run.pipeline.dataset,
@@ -85,7 +102,6 @@ def _pipeline(run: Run, progress: RunProgress) -> pb.PipelineStatus:
         facts={**progress.facts, "bytes_resumed": str(run.bytes_resumed)},
         first_batch_s=(progress.first_batch_at or progress.started_at) - progress.started_at,
         records_resumed=run.records_resumed,
-        stages=_in_order(run, progress, living),
         changes=[change.words() for change in run.reconfiguration.waiting],
         refused_change=run.reconfiguration.refused,
         waits=_waits(run, progress),
@@ -97,6 +113,13 @@ def _pipeline(run: Run, progress: RunProgress) -> pb.PipelineStatus:
     )
     for sink, counts in run.ledger.counts.items():
         status.counts[sink].CopyFrom(codec.counts_to(counts))
+    return status
+
+
+def _pipeline(run: Run, progress: RunProgress) -> pb.PipelineStatus:
+    living = {(task.plan.name, task.attempt) for task in run.tasks or ()}
+    status = pipeline_status(run, progress, living)
+    status.stages.extend(_in_order(run, progress, living))
     for task in run.tasks or ():
         status.tasks.append(_task(task, progress))
     if run.tasks is not None:

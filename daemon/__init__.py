@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         NotPrivateError as NotPrivateError,
         check_socket as check_socket,
         claim as claim,
+        make_private as make_private,
         peer_user as peer_user,
         read_private as read_private,
         runtime_folder as runtime_folder,

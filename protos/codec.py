@@ -6,6 +6,9 @@ A message came from another process: what takes it in checks it, and a conversio
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
+
+from google.protobuf.message import Message
 
 from headrace.daemon import Search
 from headrace.protos import control_pb2 as pb
@@ -156,3 +159,20 @@ def search_from(message: pb.LogSearch) -> Search:
     """The lines that a search of logs asks for."""
     m = message
     return Search(m.pipeline, m.stage, m.task, m.cause, m.level, m.since)
+
+
+def plain(message: Message) -> dict[str, Any]:
+    """A protobuf message as JSON: integers stay integers, bytes become hex, all fields are there."""
+    return {field.name: _plain(getattr(message, field.name)) for field in message.DESCRIPTOR.fields}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Message):
+        return plain(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(value[key]) for key in sorted(value)}
+    return [_plain(item) for item in value]

@@ -38,7 +38,6 @@ from headrace.client import (
     RunOptions,
     load,
     pipeline_of,
-    plain,
 )
 from headrace.controller.core.plan import size
 from headrace.protos import codec, control_pb2 as pb
@@ -53,7 +52,7 @@ WORKERS_SHOWN_MAX = 40
 def show_plan(pipeline: str, made: pb.PlanReply, *, as_json: bool) -> None:
     """Print what an apply would start, where, and why."""
     if as_json:
-        print(json.dumps({"pipeline": pipeline, **plain(made)}))
+        print(json.dumps({"pipeline": pipeline, **codec.plain(made)}))
         return
     out = console(sys.stdout)
     count = f"{counted(len(made.tasks), 'task')} on {number(len({task.worker for task in made.tasks}))}"
@@ -141,7 +140,7 @@ def _show_end(status: pb.PipelineStatus, *, as_json: bool) -> None:
 
     balance = balance_of(read_ledger(status.dataset))
     if as_json:
-        print(json.dumps({**plain(status), **balance.to_dict()}))
+        print(json.dumps({**codec.plain(status), **balance.to_dict()}))
         return
     out = console(sys.stdout)
     out.print(title(status.pipeline, status.state, good=status.state == "completed"))
@@ -172,7 +171,7 @@ def show_status(at: ControllerAt, pipeline: str, *, as_json: bool) -> int:
     if pipeline and pipeline_of(reply, pipeline) is None:
         raise CliError(f"the controller at {at.address} knows no pipeline {pipeline!r}; see `headrace status`")
     if as_json:
-        print(json.dumps(plain(reply)))
+        print(json.dumps(codec.plain(reply)))
         return 0
     out = console(sys.stdout)
     out.print(title(f"controller {at.address}", f"process {reply.controller}, Headrace {reply.version}"))

@@ -42,6 +42,9 @@ def controller(
         str, typer.Option(metavar="URI", help="Store of the cluster's log; further controllers on it stand by.")
     ] = "",
     metrics: Metrics = "",
+    page: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Serve a page for browsers of this host; its log says where.")
+    ] = "",
     advertise: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Address for workers, if it is behind a forwarder.")
     ] = "",
@@ -61,10 +64,12 @@ def controller(
         (check_address if folder else check_without_cluster)("--listen", listen)
     if advertise:
         check_address("--advertise", advertise)
+    if page:
+        check_address("--page", page)
     arguments = ["--listen", listen, "--root", root or os.environ.get("HEADRACE_ROOT", "")]
     arguments += ["--metrics", _metrics_of(metrics, "HEADRACE_CONTROLLER_METRICS")]
     arguments += ["--logs", logs_folder(logs, "controller")]
-    arguments += ["--advertise", advertise]
+    arguments += ["--advertise", advertise, "--page", page]
     arguments += ["--allow-chaos"] if allow_chaos else []
     return serve([*arguments, *(["--cluster", folder] if folder else [])])
 

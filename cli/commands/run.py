@@ -54,7 +54,13 @@ class Interrupts:
 
 
 def run_file(
-    path: Path, given: list[str], make_options: Callable[[], RunOptions], *, follow_links: bool = False, as_json: bool
+    path: Path,
+    given: list[str],
+    make_options: Callable[[], RunOptions],
+    *,
+    follow_links: bool = False,
+    page: bool = False,
+    as_json: bool,
 ) -> int:
     """Run a pipeline file; the exit code."""
     if not path.is_file():
@@ -71,7 +77,7 @@ def run_file(
         return load(path, given, follow_links=follow_links)
 
     with catch_signals() as interrupts:
-        report, interrupted = run_embedded(read, make_options, interrupts, hint=_text_of(path))
+        report, interrupted = run_embedded(read, make_options, interrupts, hint=_text_of(path), page=page)
     show(report, as_json=as_json)
     return EXIT_INTERRUPTED if interrupted else 0
 
@@ -89,6 +95,7 @@ def run_embedded(
     interrupts: Interrupts,
     *,
     hint: str = "",
+    page: bool = False,
     output: IO[str] | None = None,
     shown_by: Callable[[str], Progress] | None = None,
     elapsed_s: Callable[[], float] = seconds_since_start,
@@ -103,7 +110,7 @@ def run_embedded(
     from headrace.stages.library import Compiling
 
     interrupts.ends = True  # the code of a pipeline file may take its time, and a store may be silent
-    with begun_or_new() as embedded, Compiling() as compiling:
+    with begun_or_new(page=page) as embedded, Compiling() as compiling:
         compiling.begin(hint)
         for line in compiling.news():
             print(f"headrace: {line}", file=output or sys.stderr, flush=True)
@@ -118,6 +125,8 @@ def run_embedded(
         from headrace.client import Client
 
         with Client(embedded.address()) as client, _deaths_explained(embedded):
+            if url := embedded.page():
+                print(f"headrace: the page of this run, until it ends: {url}", file=output or sys.stderr, flush=True)
             client.wait_for_worker(START_S, embedded.check)
             options = make_options()
             interrupts.ends = False

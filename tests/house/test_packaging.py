@@ -21,7 +21,7 @@ SETUP = {"setup.py", "pyproject.toml", "README.md", "LICENSE"}
 DATA = ("examples", "systemd")
 #: What a training host installs, and the first of each that `headrace.loader` may import.
 LIGHT = {"msgpack", "numpy", "orjson", "xxhash"}
-SHIPPED = {".py", ".pyi", ".proto", ".typed"}
+SHIPPED = {".py", ".pyi", ".proto", ".typed", ".html", ".css", ".js"}
 #: Limit on one run of a build tool, in seconds.
 BUILD_S_MAX = 120
 #: A loader that is opened with nothing but what the light wheel needs, where others would be refused.

@@ -26,20 +26,22 @@ MAY_IMPORT: dict[str, set[str]] = {
     "transport": {"pipeline", "daemon", "cluster"},
     "stages": {"pipeline", "daemon", "store"},
     "loader": {"pipeline", "store"},
-    "controller": {"pipeline", "protos", "daemon", "cluster", "store"},
+    # The page in a browser: a server and its bundle. What it shows is handed to it.
+    "page": {"pipeline", "daemon"},
+    "controller": {"pipeline", "protos", "daemon", "cluster", "store", "page"},
     "worker": {"pipeline", "protos", "daemon", "cluster", "store", "transport", "stages"},
     # The client of a controller: pipeline files, the folder of a cluster, the processes of an embedded run.
     "client": {
         *("pipeline", "protos", "daemon", "cluster", "store", "transport", "stages", "loader"),
-        *("controller", "worker"),
+        *("page", "controller", "worker"),
     },
     "chaos": {
         *("pipeline", "protos", "daemon", "cluster", "store", "transport", "stages"),
-        *("controller", "worker", "client"),
+        *("page", "controller", "worker", "client"),
     },
     "cli": {
         *("pipeline", "protos", "daemon", "cluster", "store", "transport", "stages", "loader"),
-        *("controller", "worker", "client", "chaos"),
+        *("page", "controller", "worker", "client", "chaos"),
     },
     # The package `headrace` itself.
     "api": {"pipeline", "store", "stages", "loader", "client", "cli"},

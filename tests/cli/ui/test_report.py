@@ -24,9 +24,8 @@ from headrace.cli.ui.progress_lines import (
 )
 from headrace.cli.ui.report import RunResult, StageSpeed, passed_unseen
 from headrace.cli.ui.words import safe, seconds
-from headrace.client.client import plain
 from headrace.protos import control_pb2 as pb
-from headrace.protos.codec import balance_from, balance_to
+from headrace.protos.codec import balance_from, balance_to, plain
 from headrace.store.ledger.core.balance import Balance, balance_of
 from headrace.store.ledger.core.entries import (
     Closed,

@@ -1,0 +1,86 @@
+"""Rows and their differences: who has the whole and each change since has what stands."""
+
+import itertools
+import json
+import random
+from typing import Any
+
+import pytest
+
+from headrace.page.core import board as module
+from headrace.page.core.board import Board
+from headrace.page.core.timeline import MARKS_MAX, POINTS_MAX, WORDS_MAX, Timeline
+
+
+def apply(seen: dict[str, dict[str, Any]], change: bytes) -> None:
+    """What the browser does."""
+    for table, rows in json.loads(change or b"{}").items():
+        for key, row in rows.items():
+            if row is None:
+                seen.setdefault(table, {}).pop(key, None)
+            else:
+                seen.setdefault(table, {})[key] = row
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_changes_one_by_one_come_to_the_whole(seed: int) -> None:
+    rng, board, seen = random.Random(seed), Board(), dict[str, dict[str, Any]]()
+    for _ in range(200):
+        table, key = rng.choice("ab"), rng.choice(['x"', "y\n", "<b>", "__proto__"])
+        match rng.randrange(4):
+            case 0 | 1:
+                board.put(table, key, [rng.randrange(3)])
+            case 2:
+                board.drop(table, key)
+            case _:
+                apply(seen, board.change())
+    apply(seen, board.change())
+    whole = json.loads(board.whole())
+    assert {name: rows for name, rows in seen.items() if rows} == {name: rows for name, rows in whole.items() if rows}
+    assert board.change() == b""
+
+
+def test_a_row_that_stands_as_it_is_changes_nothing() -> None:
+    board = Board()
+    board.put("a", "x", {"n": 1})
+    assert json.loads(board.change()) == {"a": {"x": {"n": 1}}}
+    board.put("a", "x", {"n": 1})
+    assert board.change() == b""
+    board.keep("a", ["y"])
+    assert json.loads(board.change()) == {"a": {"x": None}}
+
+
+def test_rows_beyond_the_limits_are_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ROWS_MAX", 2)
+    board = Board()
+    for key in "xyz":
+        board.put("a", key, 1)
+    board.put("a", "x", "l" * module.ROW_BYTES_MAX)
+    assert json.loads(board.whole()) == {"a": {"x": 1, "y": 1}}
+    assert board.left_out == 2
+
+
+def test_a_long_run_keeps_a_bounded_number_of_points() -> None:
+    board = Board()
+    line = Timeline(board)
+    for second in range(20_000):
+        line.point("plain", float(second), {"kept": second})
+    points = sorted(row["at"] for row in json.loads(board.whole())["points"].values())
+    assert len(points) <= POINTS_MAX
+    assert points[0] == 0
+    assert points[-1] > 19_900
+    apart = [after - before for before, after in itertools.pairwise(points)]
+    assert max(apart) <= 2 * min(apart)
+    line.forget("plain")
+    assert json.loads(board.whole())["points"] == {}
+
+
+def test_marks_are_bounded_in_number_and_length() -> None:
+    board = Board()
+    line = Timeline(board)
+    for number in range(MARKS_MAX + 7):
+        line.mark(number, "death", "w" * 9999)
+    marks = json.loads(board.whole())["marks"].values()
+    assert len(marks) == MARKS_MAX
+    assert min(mark["at"] for mark in marks) == 7
+    assert {len(mark["words"]) for mark in marks} == {WORDS_MAX}
