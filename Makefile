@@ -63,7 +63,8 @@ protos: $(VENV)/.dev  ## the stubs of protos/control.proto
 		--grpc_python_out=.typing headrace/protos/control.proto
 
 diagrams: $(VENV)/.dev  ## the state diagrams of docs, from the transition tables
-	$(BIN)/python -m headrace.cli.diagrams docs/architecture.md docs/guide/dedup.md docs/design/dedup-index.md
+	$(BIN)/python -m headrace.cli.diagrams docs/architecture.md docs/guide/dedup.md docs/design/dedup-index.md \
+		docs/design/surgery.md
 
 reference: $(VENV)/.dev  ## docs/reference/commands.md, from what --help says
 	$(BIN)/python -m headrace.cli.help docs/reference/commands.md

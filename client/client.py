@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 ANSWER_S = 15.0
 #: Seconds to accept a pipeline: the controller reads the dataset's whole ledger first.
 APPLY_S = 90.0
+#: Seconds to change a graph while records flow: tasks start, and others become empty.
+AMEND_S = 630.0
 #: Seconds to look for the leader, for each attempt, and between two.
 FAILOVER_S = 20.0
 LOOK_S = 2.0
@@ -148,7 +150,11 @@ class Client:
         """The plan that `apply` would make; nothing is started. Raises ApplyRefused."""
         return self._apply(pipeline, options, dry_run=True).plan
 
-    def _apply(self, pipeline: Pipeline, options: RunOptions, *, dry_run: bool) -> pb.ApplyReply:
+    def amend(self, pipeline: Pipeline, *, dry_run: bool = False) -> pb.ApplyReply:
+        """Change the graph of a running pipeline, with the options that it has, or say how. Raises ApplyRefused."""
+        return self._apply(pipeline, RunOptions(), dry_run=dry_run, keep=True)
+
+    def _apply(self, pipeline: Pipeline, options: RunOptions, *, dry_run: bool, keep: bool = False) -> pb.ApplyReply:
         self.status(pipeline.name)  # finds the leader, or fails at once
         request = pb.ApplyRequest(
             dry_run=dry_run,
@@ -164,8 +170,10 @@ class Client:
             limits=pb.Limits(record_s=options.record_s, task_bytes=options.task_bytes),
             seal=pb.SealPolicy(age_s=options.seal_age_s) if options.seal_age_s else None,
             token=uuid.uuid4().hex,
+            keep=keep,
         )
-        reply: pb.ApplyReply = self._ask("Apply", request, APPLY_S, lambda reply: reply.standby)
+        within_s = AMEND_S if options.amend or keep else APPLY_S
+        reply: pb.ApplyReply = self._ask("Apply", request, within_s, lambda reply: reply.standby)
         if not reply.accepted:
             raise ApplyRefused(reply.reason, reply.differences)
         return reply

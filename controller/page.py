@@ -22,6 +22,7 @@ import orjson
 
 from headrace.controller.core.cluster import Controller
 from headrace.controller.core.run import Run
+from headrace.controller.core.run.tasks import RunTasks
 from headrace.controller.progress import RunProgress
 from headrace.controller.status import cluster_status, earlier_runs, pipeline_status
 from headrace.daemon import Effects, parse
@@ -126,7 +127,7 @@ class RunPage:
 
     def _head(self, run: Run) -> dict[str, Any]:
         progress = self._shell.progress.get(run.pipeline.name) or RunProgress()
-        living = {(task.plan.name, task.attempt) for task in run.tasks or ()}
+        living = {(task.plan.name, task.attempt) for one in run.task_sets for task in one}
         found = codec.plain(pipeline_status(run, progress, living))
         found["graph"] = [
             {"name": stage.name, "kind": stage.kind.value, "after": list(run.pipeline.flows_from(stage.name))}
@@ -143,7 +144,8 @@ class RunPage:
             progress = self._shell.progress.get(name)
             if progress is not None:
                 yield from _in_parts(self._reports(progress, seen["progress"]))
-            yield from _in_parts(self._links(run, seen["links"]))
+            for one in run.task_sets:
+                yield from _in_parts(self._links(run.pipeline.name, one, seen["links"]))
         for table, keys in seen.items():
             for gone in self._made_of[table].keys() - keys:
                 del self._made_of[table][gone]
@@ -151,7 +153,7 @@ class RunPage:
 
     def _tasks(self, run: Run, seen: set[str]) -> Iterator[None]:
         made = self._made_of["tasks"]
-        for task in list(run.tasks or ()):
+        for task in [task for one in run.task_sets for task in one]:
             plan = task.plan
             of = (task.state, task.attempt, task.restarts, plan, task.story)
             seen.add(plan.name)
@@ -171,10 +173,8 @@ class RunPage:
                 self._board.put("progress", key, b'"' + base64.b64encode(report.SerializeToString()) + b'"')
             yield
 
-    def _links(self, run: Run, seen: set[str]) -> Iterator[None]:
-        made, tasks = self._made_of["links"], run.tasks
-        if tasks is None:
-            return
+    def _links(self, pipeline: str, tasks: RunTasks, seen: set[str]) -> Iterator[None]:
+        made = self._made_of["links"]
         for link in tasks.plan.links:
             name = link.name
             with contextlib.suppress(KeyError):  # another plan has come in the middle of a round
@@ -182,7 +182,7 @@ class RunPage:
                 seen.add(name)
                 if made.get(name) != of:
                     made[name] = of
-                    row = [link.sender, link.receiver, *of[1:], run.pipeline.name]
+                    row = [link.sender, link.receiver, *of[1:], pipeline]
                     self._board.put("links", name, orjson.dumps(row))
             yield
 

@@ -8,6 +8,7 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -15,7 +16,7 @@ import grpc
 from headrace.controller.convert import task_event
 from headrace.controller.core.cluster import Controller, registration_fault
 from headrace.controller.core.messages import Allowance, ChangedInput, PipelineRequested, messages as core
-from headrace.controller.core.plan import Plan
+from headrace.controller.core.plan import Plan, TaskPlan
 from headrace.controller.progress import RunProgress
 from headrace.controller.shell import Session, Shell
 from headrace.controller.status import reply
@@ -31,6 +32,8 @@ SILENCE_S = 10.0
 HEARTBEAT_S = 1.0
 #: Seconds that an apply waits for the dataset's log before it is answered.
 APPLY_S = 60.0
+#: The same where a graph is changed while records flow: tasks start and others become empty first.
+AMEND_S = 600.0
 #: Seconds that a file system has to tell the one name of a dataset's place.
 PLACE_S = 5.0
 #: Seconds that a wish has to be judged, and to be taken by the cluster's log where there is one.
@@ -125,14 +128,19 @@ class Servicer(rpc.ControlServicer):
             token=request.token,
             place=await _place_of(str(pipeline.get("dataset", ""))),
         )
+        name = str(pipeline.get("name", ""))
+        run = self._shell.core.runs.get(name)
+        if request.keep:
+            if run is None or run.ended:
+                return pb.ApplyReply(accepted=False, reason=f"pipeline {name!r} is not running here")
+            requested = replace(run.request, request=number, pipeline=pipeline, amend=True, token=request.token)
         if request.dry_run:
             return dry_run(self._shell.core, requested)
-        name = str(pipeline.get("name", ""))
         if name not in self._shell.core.runs or self._shell.core.runs[name].over:
             self._shell.progress[name] = RunProgress()
         self._shell.post(requested)
         try:
-            answer = await asyncio.wait_for(answered, APPLY_S)
+            answer = await asyncio.wait_for(answered, AMEND_S if requested.amend else APPLY_S)
         except TimeoutError:
             return pb.ApplyReply(accepted=False, reason=f"no answer from the dataset's ledger after {APPLY_S:.0f} s")
         return pb.ApplyReply(
@@ -349,23 +357,28 @@ def dry_run(core: Controller, request: PipelineRequested) -> pb.ApplyReply:
         made = core.planned(request)
     except PipelineError as error:
         return pb.ApplyReply(accepted=False, reason=str(error))
-    return pb.ApplyReply(accepted=True, plan=_reply(made, len(core.workers)))
+    reply = _reply(made, len(core.workers))
+    run = core.runs.get(str(request.pipeline.get("name", "")))
+    if run is not None and not run.ended and run.tasks is not None:
+        reply.stops.extend(map(_planned, run.tasks.plan.tasks))
+        reply.shared_s = max((task.ready_at - task.start_at for task in run.tasks), default=0.0)
+    return pb.ApplyReply(accepted=True, plan=reply)
+
+
+def _planned(task: TaskPlan) -> pb.PlannedTask:
+    return pb.PlannedTask(
+        task=task.name,
+        stages=task.stages,
+        worker=task.worker,
+        cores=task.need.cores,
+        memory_bytes=task.need.memory_bytes,
+    )
 
 
 def _reply(made: Plan, workers: int) -> pb.PlanReply:
-    tasks = [
-        pb.PlannedTask(
-            task=task.name,
-            stages=task.stages,
-            worker=task.worker,
-            cores=task.need.cores,
-            memory_bytes=task.need.memory_bytes,
-        )
-        for task in made.tasks
-    ]
     links = [
         pb.LinkStatus(link=link.name, sender=link.sender, receiver=link.receiver, transport=link.transport)
         for link in made.links
     ]
     chains = [pb.PlannedChain(chain=chain, reason=reason) for chain, reason in made.reasons.items()]
-    return pb.PlanReply(tasks=tasks, links=links, chains=chains, workers=workers)
+    return pb.PlanReply(tasks=map(_planned, made.tasks), links=links, chains=chains, workers=workers)

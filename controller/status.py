@@ -102,8 +102,8 @@ def pipeline_status(run: Run, progress: RunProgress, living: Container[tuple[str
         facts={**progress.facts, "bytes_resumed": str(run.bytes_resumed)},
         first_batch_s=(progress.first_batch_at or progress.started_at) - progress.started_at,
         records_resumed=run.records_resumed,
-        changes=[change.words() for change in run.reconfiguration.waiting],
-        refused_change=run.reconfiguration.refused,
+        changes=[*filter(None, [run.amendment.words(run.works)]), *_waiting(run)],
+        refused_change=run.reconfiguration.refused or run.amendment.refused,
         waits=_waits(run, progress),
         notes=run.listing.notes(),
         balance=codec.balance_to(balance_of(run.ledger)),
@@ -117,32 +117,35 @@ def pipeline_status(run: Run, progress: RunProgress, living: Container[tuple[str
 
 
 def _pipeline(run: Run, progress: RunProgress) -> pb.PipelineStatus:
-    living = {(task.plan.name, task.attempt) for task in run.tasks or ()}
+    living = {(task.plan.name, task.attempt) for one in run.task_sets for task in one}
     status = pipeline_status(run, progress, living)
     status.stages.extend(_in_order(run, progress, living))
-    for task in run.tasks or ():
-        status.tasks.append(_task(task, progress))
-    if run.tasks is not None:
-        via = progress.relays()
-        for link in run.tasks.plan.links:
+    via = progress.relays()
+    for one in run.task_sets:
+        status.tasks.extend(_task(task, progress) for task in one)
+        for link in one.plan.links:
             status.links.append(
                 pb.LinkStatus(
                     link=link.name,
                     sender=link.sender,
                     receiver=link.receiver,
-                    transport=run.tasks.links.transport(link),
-                    generation=run.tasks.links.generation(link.name),
-                    trouble=run.tasks.links.trouble(link.name),
+                    transport=one.links.transport(link),
+                    generation=one.links.generation(link.name),
+                    trouble=one.links.trouble(link.name),
                     via=via.get(link.name, ""),
                 )
             )
     return status
 
 
+def _waiting(run: Run) -> list[str]:
+    return [change.words() for change in run.reconfiguration.waiting]
+
+
 def _waits(run: Run, progress: RunProgress) -> list[str]:
     """What holds the run up until it passes: a log or a sink whose store is full, or does not answer."""
     told = [run.trouble(time.monotonic())]
-    for task in run.tasks or ():
+    for task in (task for one in run.task_sets for task in one):
         latest = progress.of(task.plan.name, task.attempt)
         if latest is not None and task.state is TaskState.READY:
             told.append(latest.trouble)
@@ -161,7 +164,7 @@ def _worker_state(shell: Shell, worker: str) -> str:
     if worker not in shell.core.drained:
         return "registered"
     living = (run for run in shell.core.runs.values() if not run.ended)
-    busy = any(task.plan.worker == worker for run in living for task in run.tasks or ())
+    busy = any(task.plan.worker == worker for run in living for one in run.task_sets for task in one)
     return "draining" if busy else "drained"
 
 

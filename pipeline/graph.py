@@ -191,6 +191,56 @@ class Pipeline:
         """The stages of one kind, in declared order."""
         return tuple(stage for stage in self.stages if stage.kind is kind)
 
+    def with_inserted(self, stage: Stage, *, after: str = "", before: str = "") -> Pipeline:
+        """This pipeline with a stage behind another, before one, or between both. PipelineError for no such place."""
+        for name in filter(None, (after, before)):
+            self._check_has(name)
+        if stage.name in {item.name for item in self.stages}:
+            raise PipelineError(f"pipeline {self.name!r} has a stage {stage.name!r}: give the new one another name")
+        if after and before and after not in self.stage(before).after:
+            raise PipelineError(f"stage {before!r} does not read from {after!r}")
+        feeding = (after,) if after else self.stage(before).after
+        fed = (before,) if before else self.downstream(after)
+        linked = [
+            replace(item, after=tuple(dict.fromkeys(stage.name if name in feeding else name for name in item.after)))
+            if item.name in fed
+            else item
+            for item in self.stages
+        ]
+        place = 1 + max(index for index, item in enumerate(linked) if item.name in feeding) if feeding else 0
+        return replace(self, stages=(*linked[:place], replace(stage, after=feeding), *linked[place:]))
+
+    def with_replaced(self, name: str, stage: Stage) -> Pipeline:
+        """This pipeline with a stage in the place of another. PipelineError if there is none of that name."""
+        self._check_has(name)
+        if stage.name != name and stage.name in {item.name for item in self.stages}:
+            raise PipelineError(f"pipeline {self.name!r} has a stage {stage.name!r}: give the new one another name")
+        return replace(
+            self,
+            stages=tuple(
+                replace(stage, after=item.after)
+                if item.name == name
+                else replace(item, after=tuple(stage.name if other == name else other for other in item.after))
+                for item in self.stages
+            ),
+        )
+
+    def with_removed(self, name: str) -> Pipeline:
+        """This pipeline without a stage: those that read from it read from what it read."""
+        self._check_has(name)
+        before = self.stage(name).after
+        if not before or not self.downstream(name):
+            raise PipelineError(f"stage {name!r} has no stage on both sides, and cannot be removed")
+        linked: list[Stage] = []
+        for item in self.stages:
+            feeding = [found for other in item.after for found in (before if other == name else (other,))]
+            linked.append(replace(item, after=tuple(dict.fromkeys(feeding))))
+        return replace(self, stages=tuple(item for item in linked if item.name != name))
+
+    def _check_has(self, name: str) -> None:
+        if name not in (known := [stage.name for stage in self.stages]):
+            raise PipelineError(f"pipeline {self.name!r} has no stage {name!r}; it has {', '.join(known)}")
+
     def to_dict(self) -> dict[str, Any]:
         """The pipeline as JSON."""
         return {

@@ -1083,7 +1083,7 @@ class FromAgent(_message.Message):
     def __init__(self, gates: _Optional[str] = ..., told: _Optional[_Union[FaultTold, _Mapping]] = ...) -> None: ...
 
 class ApplyRequest(_message.Message):
-    __slots__ = ("pipeline_json", "amend", "fuse", "replicas", "seal", "quarantined_max", "quarantined_share_max", "limits", "changed_input", "places", "transports", "dry_run", "token")
+    __slots__ = ("pipeline_json", "amend", "fuse", "replicas", "seal", "quarantined_max", "quarantined_share_max", "limits", "changed_input", "places", "transports", "dry_run", "keep", "token")
     class PlacesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1110,6 +1110,7 @@ class ApplyRequest(_message.Message):
     PLACES_FIELD_NUMBER: _ClassVar[int]
     TRANSPORTS_FIELD_NUMBER: _ClassVar[int]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     pipeline_json: str
     amend: bool
@@ -1123,8 +1124,9 @@ class ApplyRequest(_message.Message):
     places: _containers.ScalarMap[str, str]
     transports: _containers.ScalarMap[str, str]
     dry_run: bool
+    keep: bool
     token: str
-    def __init__(self, pipeline_json: _Optional[str] = ..., amend: _Optional[bool] = ..., fuse: _Optional[bool] = ..., replicas: _Optional[int] = ..., seal: _Optional[_Union[SealPolicy, _Mapping]] = ..., quarantined_max: _Optional[int] = ..., quarantined_share_max: _Optional[float] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., changed_input: _Optional[str] = ..., places: _Optional[_Mapping[str, str]] = ..., transports: _Optional[_Mapping[str, str]] = ..., dry_run: _Optional[bool] = ..., token: _Optional[str] = ...) -> None: ...
+    def __init__(self, pipeline_json: _Optional[str] = ..., amend: _Optional[bool] = ..., fuse: _Optional[bool] = ..., replicas: _Optional[int] = ..., seal: _Optional[_Union[SealPolicy, _Mapping]] = ..., quarantined_max: _Optional[int] = ..., quarantined_share_max: _Optional[float] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., changed_input: _Optional[str] = ..., places: _Optional[_Mapping[str, str]] = ..., transports: _Optional[_Mapping[str, str]] = ..., dry_run: _Optional[bool] = ..., keep: _Optional[bool] = ..., token: _Optional[str] = ...) -> None: ...
 
 class PlannedTask(_message.Message):
     __slots__ = ("task", "stages", "worker", "cores", "memory_bytes")
@@ -1149,16 +1151,20 @@ class PlannedChain(_message.Message):
     def __init__(self, chain: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class PlanReply(_message.Message):
-    __slots__ = ("tasks", "links", "chains", "workers")
+    __slots__ = ("tasks", "links", "chains", "workers", "stops", "shared_s")
     TASKS_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
     CHAINS_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
+    STOPS_FIELD_NUMBER: _ClassVar[int]
+    SHARED_S_FIELD_NUMBER: _ClassVar[int]
     tasks: _containers.RepeatedCompositeFieldContainer[PlannedTask]
     links: _containers.RepeatedCompositeFieldContainer[LinkStatus]
     chains: _containers.RepeatedCompositeFieldContainer[PlannedChain]
     workers: int
-    def __init__(self, tasks: _Optional[_Iterable[_Union[PlannedTask, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping]]] = ..., chains: _Optional[_Iterable[_Union[PlannedChain, _Mapping]]] = ..., workers: _Optional[int] = ...) -> None: ...
+    stops: _containers.RepeatedCompositeFieldContainer[PlannedTask]
+    shared_s: float
+    def __init__(self, tasks: _Optional[_Iterable[_Union[PlannedTask, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping]]] = ..., chains: _Optional[_Iterable[_Union[PlannedChain, _Mapping]]] = ..., workers: _Optional[int] = ..., stops: _Optional[_Iterable[_Union[PlannedTask, _Mapping]]] = ..., shared_s: _Optional[float] = ...) -> None: ...
 
 class ApplyReply(_message.Message):
     __slots__ = ("accepted", "reason", "differences", "warnings", "plan", "standby")

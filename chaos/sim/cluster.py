@@ -68,12 +68,12 @@ class SimulatedCluster:
 
     def living(self, run: Run) -> list[SimulatedTask]:
         """The tasks that live, and of which a run knows that they do."""
-        crew = run.tasks
+        works = run.works
         return [
             task
             for worker in self.workers
             for task in worker.tasks.values()
-            if task.alive and crew is not None and crew.current(task.name, task.attempt) is not None
+            if task.alive and works is not None and works.current(task.name, task.attempt) is not None
         ]
 
     def start(self) -> None:

@@ -56,6 +56,7 @@ class Faults:
             (self.fail_task, 1),
             (self.stop_pipeline, 1),
             (self.amend_pipeline, 2),
+            (self.operate_pipeline, 4),
             (self.steer_pipeline, 4),
             (self.freeze_task, 3),
             (self.freeze_worker, 3),
@@ -346,6 +347,13 @@ class Faults:
         # Whoever was away meanwhile comes back with what it made by the old version.
         for _ in range(2):
             self._world.after(self._world.between(3.0, 12.0), self._late_proposals)
+        return True
+
+    def operate_pipeline(self) -> bool:
+        """Somebody changes the graph while records flow."""
+        self._cluster.operator.operate()
+        for _ in range(2):
+            self._world.after(self._world.between(1.0, 12.0), self._late_proposals)
         return True
 
     def steer_pipeline(self) -> bool:

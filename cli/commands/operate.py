@@ -5,9 +5,12 @@ They import what they need when they run.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from headrace.pipeline import Pipeline, Stage as PipelineStage
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 ControllerAddress = Annotated[
@@ -26,12 +29,29 @@ ClusterFolder = Annotated[
 Name = Annotated[str, typer.Argument(metavar="PIPELINE", help="The pipeline's name.")]
 Maybe = Annotated[str, typer.Argument(metavar="PIPELINE", help="One pipeline; default: all.")]
 Stage = Annotated[str, typer.Argument(metavar="STAGE", help="The stage's name.")]
+OldStage = Annotated[str, typer.Argument(metavar="NAME", help="The stage's name.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Return when it is done.")]
 
 
 def add_to(app: typer.Typer) -> None:
     """Give an application these commands."""
-    for command in (status, top, logs, pause, resume, scale, move, relink, drain, stop, cancel, clear):
+    for command in (
+        status,
+        top,
+        logs,
+        pause,
+        resume,
+        scale,
+        move,
+        relink,
+        insert,
+        replace,
+        remove,
+        drain,
+        stop,
+        cancel,
+        clear,
+    ):
         app.command()(command)
 
 
@@ -162,6 +182,84 @@ def relink(
     from headrace.client import controller_at
 
     return reconfigure.relink(controller_at(controller, cluster), pipeline, stage, transport, wait=wait, as_json=json)
+
+
+NewStage = Annotated[
+    str,
+    typer.Argument(
+        metavar="STAGE",
+        help="A library stage, such as 'gopher_quality(words_min=80)', or FILE.py:NAME of a pipeline file.",
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what starts and stops; change nothing.")]
+Parameters = Annotated[
+    list[str],
+    typer.Option("-p", "--parameter", metavar="NAME=VALUE", help="A parameter of FILE.py's build(); repeatable."),
+]
+
+
+def insert(
+    pipeline: Name,
+    stage: NewStage,
+    after: Annotated[str, typer.Option("--after", metavar="NAME", help="The stage that it reads from.")] = "",
+    before: Annotated[str, typer.Option("--before", metavar="NAME", help="The stage that reads from it.")] = "",
+    parameter: Parameters = [],  # noqa: B006 - typer copies it
+    dry_run: DryRun = False,
+    controller: ControllerAddress = "",
+    cluster: ClusterFolder = "",
+    json: Json = False,
+) -> int:
+    """Insert a stage into a running pipeline, without a pause."""
+    from headrace.cli.commands import reconfigure
+    from headrace.client import UsageError, controller_at
+
+    if not after and not before:
+        raise UsageError("say where: --after NAME, --before NAME, or both")
+
+    def edit(old: Pipeline, new: PipelineStage) -> Pipeline:
+        return old.with_inserted(new, after=after, before=before)
+
+    at = controller_at(controller, cluster)
+    return reconfigure.surgery(at, pipeline, stage, parameter, edit, dry_run=dry_run, as_json=json)
+
+
+def replace(
+    pipeline: Name,
+    name: OldStage,
+    stage: NewStage,
+    parameter: Parameters = [],  # noqa: B006 - typer copies it
+    dry_run: DryRun = False,
+    controller: ControllerAddress = "",
+    cluster: ClusterFolder = "",
+    json: Json = False,
+) -> int:
+    """Replace a stage of a running pipeline, without a pause."""
+    from headrace.cli.commands import reconfigure
+    from headrace.client import controller_at
+
+    def edit(old: Pipeline, new: PipelineStage) -> Pipeline:
+        return old.with_replaced(name, new)
+
+    at = controller_at(controller, cluster)
+    return reconfigure.surgery(at, pipeline, stage, parameter, edit, dry_run=dry_run, as_json=json)
+
+
+def remove(
+    pipeline: Name,
+    name: OldStage,
+    dry_run: DryRun = False,
+    controller: ControllerAddress = "",
+    cluster: ClusterFolder = "",
+    json: Json = False,
+) -> int:
+    """Remove a stage from a running pipeline, without a pause."""
+    from headrace.cli.commands import reconfigure
+    from headrace.client import controller_at
+
+    at = controller_at(controller, cluster)
+    return reconfigure.surgery(
+        at, pipeline, "", [], lambda old, _: old.with_removed(name), dry_run=dry_run, as_json=json
+    )
 
 
 def drain(

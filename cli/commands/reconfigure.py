@@ -1,16 +1,21 @@
-"""`headrace pause`, `resume`, `scale`, `move`, `relink`, `drain`, `stop`, `cancel`, `clear` and `cluster expel`.
+"""`headrace pause`, `resume`, `scale`, `move`, `relink`, `insert`, `replace`, `remove`, `drain`, `stop`, and others.
 
-Each returns when the controller has accepted the request; `--wait` returns when it is done.
+Each returns when the controller has accepted the request, or with `--wait` when it is done. A change of the graph
+returns when the next version is in force, or was rolled back.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 
-from headrace.cli.ui import safe
-from headrace.client import ENDED, Client, CliError, ControllerAt, UsageError, pipeline_of
+from headrace.cli.ui import read_ledger, safe
+from headrace.client import ENDED, Client, CliError, ControllerAt, UsageError, load, pipeline_of
+from headrace.pipeline import Pipeline, Stage
 from headrace.protos import control_pb2 as pb
 from headrace.store import counted
 
@@ -49,6 +54,93 @@ def relink(at: ControllerAt, pipeline: str, stage: str, transport: str, *, wait:
     """Join a stage to the one before it by another transport; the exit code."""
     request = pb.SteerRequest(pipeline=pipeline, transports={stage: transport})
     return _steer(at, request, "has a new plan", _changed, wait=wait, as_json=as_json)
+
+
+def surgery(
+    at: ControllerAt,
+    name: str,
+    expression: str,
+    given: Sequence[str],
+    edit: Callable[[Pipeline, Stage], Pipeline],
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Change the graph of a running pipeline, or say how; the exit code."""
+    from headrace.cli.commands.apply import show_plan
+
+    stage, modules = stage_of(expression, given) if expression else (_NO_STAGE, dict[str, str]())
+    with Client(at) as client:
+        status = pipeline_of(client.status(name), name)
+        if status is None:
+            raise CliError(f"the controller at {at.address} knows no pipeline {name!r}; see `headrace status`")
+        before = Pipeline.from_dict(read_ledger(status.dataset).pipeline)
+        if other := [module for module, text in modules.items() if before.modules.get(module, text) != text]:
+            raise CliError(
+                f"module {other[0]!r} is not as pipeline {name!r} has it, and other stages may use it: change the "
+                "pipeline's file, and give it whole with `headrace apply --amend`"
+            )
+        after = edit(replace(before, modules={**before.modules, **modules}), stage)
+        reply = client.amend(after, dry_run=dry_run)
+    if dry_run:
+        show_plan(name, reply.plan, as_json=as_json)
+        return 0
+    version = after.version()
+    words = f"pipeline {safe(name)} has version {version} from now on; what is closed stays as it was"
+    print(json.dumps({"pipeline": name, "version": version, "was": before.version()}) if as_json else words)
+    return 0
+
+
+#: Given where a stage is only removed.
+_NO_STAGE = Stage.from_dict({"name": "none", "kind": "transform", "target": "none:none", "parameters": {}})
+
+
+def stage_of(expression: str, given: Sequence[str]) -> tuple[Stage, dict[str, str]]:
+    """The stage that an expression names, and the user's modules that it needs. Raises UsageError.
+
+    It is a call of a stage of the library with literal arguments, or FILE.py:NAME, a stage of that file's pipeline.
+    """
+    path, colon, name = expression.rpartition(":")
+    if colon and path.endswith(".py"):
+        declared = load(Path(path), given)
+        found = next((stage for stage in declared.stages if stage.name == name), None)
+        if found is None:
+            known = ", ".join(stage.name for stage in declared.stages)
+            raise UsageError(f"{path} declares no stage {name!r}; it has {known}")
+        return found, dict(declared.modules)
+    from importlib import import_module
+
+    from headrace.stages.shipping import modules_of
+
+    library = import_module("headrace.stages.library")
+
+    try:
+        call = ast.parse(expression.strip(), mode="eval").body
+        function = call.func if isinstance(call, ast.Call) else call
+        if not isinstance(function, ast.Name):
+            raise ValueError("no call of a name")
+        arguments = [ast.literal_eval(item) for item in call.args] if isinstance(call, ast.Call) else []
+        pairs = call.keywords if isinstance(call, ast.Call) else []
+        if any(item.arg is None for item in pairs):
+            raise ValueError("arguments by ** have no names")
+        named = {str(item.arg): ast.literal_eval(item.value) for item in pairs}
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise UsageError(
+            f"{expression[:200]!r} is no stage: give a call with literal arguments, such as "
+            f"'gopher_quality(words_min=80)', or FILE.py:NAME ({error})"
+        ) from error
+    make = None if function.id.startswith("_") else getattr(library, function.id, None)
+    if make is None or not callable(make) or isinstance(make, type):
+        raise UsageError(
+            f"the library has no stage {function.id!r}; see docs/guide/stages.md and docs/guide/filters.md"
+        )
+    try:
+        made = make(*arguments, **named)
+    except TypeError as error:
+        raise UsageError(f"{expression[:200]!r}: {error}") from error
+    if not isinstance(made, Stage):
+        raise UsageError(f"{function.id!r} makes no stage")
+    return made, dict(modules_of(Pipeline("one", "file:///none", (made,)), {}))
 
 
 def drain(at: ControllerAt, worker: str, *, back: bool, wait: bool, as_json: bool) -> int:

@@ -55,7 +55,7 @@ class Causes:
             case core.TaskExited() | core.TaskFailed():
                 self._deaths[event.task] = current_cause()
             case core.WorkerLost():
-                tasks = (task.plan for run in runs for task in run.tasks or ())
+                tasks = (task.plan for run in runs for one in run.task_sets for task in one)
                 self._deaths |= {task.name: current_cause() for task in tasks if task.worker == event.worker}
             case _:
                 pass

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from headrace.store.ledger.core.balance import Balance as Balance, balance_of as balance_of, main_sink as main_sink
     from headrace.store.ledger.core.cluster_changes import (
         MemberExpelled as MemberExpelled,
+        RunAmended as RunAmended,
         RunBegun as RunBegun,
         RunChanged as RunChanged,
         RunEnded as RunEnded,

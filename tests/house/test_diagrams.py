@@ -11,7 +11,8 @@ from tests.house.test_walls import MAY_IMPORT
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "architecture.md"
-PAGES = (PAGE, ROOT / "docs" / "guide" / "dedup.md", ROOT / "docs" / "design" / "dedup-index.md")
+DESIGN = ROOT / "docs" / "design"
+PAGES = (PAGE, ROOT / "docs" / "guide" / "dedup.md", DESIGN / "dedup-index.md", DESIGN / "surgery.md")
 
 
 class Lamp(Enum):

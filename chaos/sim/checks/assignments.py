@@ -19,7 +19,7 @@ from headrace.controller.core.log import LeaderState
 from headrace.controller.core.messages import TokenOffered, messages as core
 from headrace.controller.core.plan import Plan
 from headrace.controller.core.run import Run, RunState
-from headrace.store.ledger import ClusterState, Entry, RunBegun, RunRecord, RunSteered, WorkerDrainAsked
+from headrace.store.ledger import ClusterState, Entry, RunAmended, RunBegun, RunRecord, RunSteered, WorkerDrainAsked
 
 
 class Assignments:
@@ -28,6 +28,7 @@ class Assignments:
     def __init__(self, log: SimulatedLog) -> None:
         self.history = History(log, ClusterState(), cluster_summary)
         self._begun: set[str] = set()
+        self._graphs: list[object] = []
         self._steered: set[bytes] = set()
         self._drained: set[tuple[str, bool]] = set()
         #: Plans that were compared already: the one in force, and the one in the log.
@@ -41,8 +42,9 @@ class Assignments:
         self.history.fold(number, entry)
         for change in entry.changes:
             match change:
-                case RunBegun():
+                case RunBegun() | RunAmended():
                     self._begun.add(str(change.options["token"]))
+                    self._graphs.append(change.pipeline)
                 case RunSteered():
                     self._steered.add(_plain(change.wish))
                 case WorkerDrainAsked():
@@ -59,7 +61,8 @@ class Assignments:
         """3: what somebody was told is accepted stands in the log, and outlives who said so."""
         match wish:
             case core.PipelineRequested():
-                durable = wish.token in self._begun
+                # A graph that is in force already is granted at once.
+                durable = wish.token in self._begun or (wish.amend and wish.pipeline in self._graphs)
             case core.SteerRequested():
                 durable = any(_covers(made, wish) for made in self._steered)
             case core.DrainRequested():

@@ -69,7 +69,7 @@ class Rereading:
     def _held(self, controller: Asked, run: Run, sink: str, fragment: Fragment) -> Iterator[tuple[int, int]]:
         """What sinks that live said in the newest sweep that went through."""
         for task in self._newest(controller, run).values():
-            if run.tasks is not None and run.tasks.current(task.task, task.attempt) is not None:
+            if run.works is not None and run.works.current(task.task, task.attempt) is not None:
                 for name, ranges in task.held:
                     for item in ranges if name == sink else ():
                         if item.fragment == fragment.id:
@@ -92,7 +92,7 @@ class Rereading:
 
 def _alone(run: Run, command: ReadFragment) -> tuple[str, ...]:
     """The sink of the solitary task that is told; of any other task, none."""
-    task = run.tasks.table.tasks[command.task] if run.tasks is not None else None
+    task = run.works.of(command.task).tasks.table.tasks[command.task] if run.works is not None else None
     return task.plan.stages[-1:] if task is not None and task.plan.alone else ()
 
 

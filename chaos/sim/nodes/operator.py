@@ -28,10 +28,12 @@ class Operator:
         #: What was asked for and has no answer yet, by request.
         self._wishes: dict[int, Wish] = {}
         self._rule, self._amended = 1, False
+        #: The rule that a change of the graph while records flow asked for, by its token.
+        self._surgeries: dict[str, int] = {}
         corpus = cluster.corpus
         dedup = corpus.texts is not None
         self._pipelines = {
-            rule: make_pipeline(rule, corpus.sinks, dedup=dedup, spread=corpus.spread).to_dict() for rule in (1, 2)
+            rule: make_pipeline(rule, corpus.sinks, dedup=dedup, spread=corpus.spread).to_dict() for rule in (1, 2, 3)
         }
         #: What is to become of what changed while it was open, when each run was first asked for, and what people do
         #: about a run that halts for it.
@@ -121,6 +123,10 @@ class Operator:
             self._cluster.checker.granted(controller, wish)
         if wish is not None and not isinstance(wish, core.PipelineRequested):
             return
+        if wish is not None and wish.token in self._surgeries:
+            if isinstance(command, core.AnswerRequest) and command.accepted:
+                self._rule, self._amended = self._surgeries[wish.token], True
+            return
         done = isinstance(command, core.ReportRun) and command.outcome == "completed"
         if done and self._asked_at.get(controller.token, -1.0) > self._cluster.inputs.changed_at:
             self.completed = True
@@ -134,9 +140,27 @@ class Operator:
         """Ask every controller to stop; they are asked to go on again when they have."""
         self._tell(core.StopRequested(PIPELINE, cancel))
 
+    def operate(self) -> None:
+        """Another graph is to take the place of the one by which records flow."""
+        self._request += 1
+        rule = self._cluster.world.rng.choice([rule for rule in self._pipelines if rule != self._rule])
+        token = f"surgery {self._request}"
+        self._surgeries[token] = rule
+        self._wish(
+            core.PipelineRequested(
+                0,
+                self._pipelines[rule],
+                amend=True,
+                fuse=self._fuse,
+                replicas=self._replicas,
+                changed_input=self._changed_input,
+                token=token,
+            )
+        )
+
     def amend(self) -> None:
         """From now on the pipeline filters otherwise: what is still open is for the new version."""
-        self._rule, self._amended = 3 - self._rule, True
+        self._rule, self._amended = 1 if self._rule == 2 else 2, True
         self.stop(cancel=self._cluster.world.chance(0.5))
 
     def _ask(self, controller: Asked, life: int) -> None:

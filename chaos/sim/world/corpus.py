@@ -59,6 +59,8 @@ PIPELINE = "simulated"
 #: Where a record killed an attempt that nobody saw.
 GHOST = "ghost"
 SOURCE, FILTER, DEDUP, SINK, SECOND_SINK = "read", "filter", "dedup", "write", "archive"
+#: The stage that another graph has more.
+MORE = "more"
 
 
 def make_pipeline(
@@ -66,13 +68,17 @@ def make_pipeline(
 ) -> Pipeline:
     """Read, filter, perhaps dedup, write, each sink on its own. Another `rule` filters otherwise: another version.
 
+    The third one has a stage more, which lets everything through.
+
     Where it is `spread`, sinks are on other workers than what feeds them.
     """
     near, far = TIERS if spread else ("", "")
+    first = MORE if rule == 3 else SOURCE
     before = DEDUP if dedup else FILTER
     stages = (
         Stage(SOURCE, StageKind.SOURCE, "simulated:read", on=near),
-        Stage(FILTER, StageKind.TRANSFORM, "simulated:keep", {"rule": rule}, after=(SOURCE,), on=near),
+        *((Stage(MORE, StageKind.TRANSFORM, "simulated:pass", after=(SOURCE,), on=near),) if rule == 3 else ()),
+        Stage(FILTER, StageKind.TRANSFORM, "simulated:keep", {"rule": rule}, after=(first,), on=near),
         *(
             (Stage(DEDUP, StageKind.STATEFUL, "simulated:dedup", replicas=1, after=(FILTER,), on=near),)
             if dedup

@@ -13,6 +13,7 @@ from typing import Any, assert_never
 from headrace.controller.core.cluster.event_checks import Witness
 from headrace.controller.core.cluster.members import Members
 from headrace.controller.core.cluster.records import (
+    amended_of,
     options_of,
     plan_from_plain,
     plan_to_plain,
@@ -22,6 +23,7 @@ from headrace.controller.core.cluster.records import (
 from headrace.controller.core.cluster.requests import Requests, turned_away
 from headrace.controller.core.log import LOG_LIMITS, LOST, UNREADABLE_S, Leadership, LeaderState, LogLimits
 from headrace.controller.core.messages import (
+    AmendRecorded,
     AnswerRequest,
     ClearRequested,
     Command,
@@ -53,6 +55,7 @@ from headrace.store.ledger import (
     ClusterState,
     Led,
     MemberExpelled,
+    RunAmended,
     RunBegun,
     RunChanged,
     RunEnded,
@@ -185,7 +188,7 @@ class Controller:
             case WorkerLost():
                 return self._worker_lost(event, now)
             case PipelineRequested():
-                return self._requested(event)
+                return self._requested(event, now)
             case StopRequested() | SteerRequested() | DrainRequested() | ClearRequested():
                 return self._requests.handle(event, now) if self.leads else turned_away(event, self._elsewhere())
             case ManifestWritten():
@@ -238,6 +241,9 @@ class Controller:
                 return run.handle(StopRequested(change.name, change.cancel), now) if run else []
             case TokenSpent() | MemberExpelled():
                 return self._members.durable(change, self.log.ledger)
+            case RunAmended():
+                run = self.runs.get(change.name)
+                return run.handle(AmendRecorded(change.name), now) if run else []
             case RunSteered() | WorkerDrainAsked() | RunsCleared():
                 return self._requests.durable(now)
             case Led():
@@ -293,6 +299,9 @@ class Controller:
             self.log.submit(RunEnded(name, run.state.value, run.reason))
             self._planned.pop(name, None)
         for name, run, _ in known:
+            if run.amendment.recording and not run.ended:
+                self.log.submit(*amended_of(name, run))
+                continue
             plan, outcomes = run.tasks.plan if run.tasks else None, run.reconfiguration.outcomes
             if plan is not None and not run.ended and outcomes:
                 self._planned[name] = plan
@@ -371,11 +380,12 @@ class Controller:
 
     # -- what people ask --
 
-    def _requested(self, event: PipelineRequested) -> list[Command]:
-        if (known := self._asked_before(event)) is not None:
+    def _requested(self, event: PipelineRequested, now: float) -> list[Command]:
+        if (known := self._requests.asked_before(event)) is not None:
             return known
-        reason = self._refusal(event)
-        if reason:
+        if (run := self._flowing(event)) is not None:
+            return run.handle(event, now)
+        if reason := self._refusal(event):
             return [AnswerRequest(event.request, accepted=False, reason=reason)]
         if self.log is None:
             return self._open_run(event)
@@ -383,20 +393,6 @@ class Controller:
         self._asked[name] = event
         self.log.submit(RunBegun(name, event.pipeline, options_of(event)))
         return []
-
-    def _asked_before(self, event: PipelineRequested) -> list[Command] | None:
-        """The answer to a request that is known: whoever asked had none, since a leader died. None for a new one."""
-        name = str(event.pipeline.get("name", ""))
-        record = self.log.ledger.runs.get(name) if self.log is not None and self.leads else None
-        run = self.runs.get(name)
-        begun = (run is not None and run.request.token, record is not None and record.options.get("token"))
-        if not event.token or event.token not in begun:
-            return None
-        if run is not None and not run.ended:
-            return run.answer_to(event.request)
-        reason = run.reason if run is not None else record.reason if record is not None else ""
-        failed = (run.state.value if run is not None else record.outcome if record is not None else "") == "failed"
-        return [AnswerRequest(event.request, accepted=not failed, reason=reason if failed else "")]
 
     def _elsewhere(self) -> str:
         leader = self.leader.get("address")
@@ -406,6 +402,11 @@ class Controller:
         if not self.leads:
             return [AnswerRequest(event.request, accepted=False, reason=self._elsewhere())]
         return self._members.handle(event, self.log)
+
+    def _flowing(self, event: PipelineRequested) -> Run | None:
+        """The run whose graph a request changes; None where it begins a run."""
+        run = self.runs.get(str(event.pipeline.get("name", "")))
+        return run if event.amend and self.leads and run is not None and not run.ended else None
 
     def _refusal(self, event: PipelineRequested) -> str:
         """Why a pipeline cannot be taken up; empty if it can."""
@@ -442,12 +443,15 @@ class Controller:
 
     def planned(self, event: PipelineRequested) -> Plan:
         """The plan that a request would lead to; nothing is changed. PipelineError, with the reason, if to none."""
+        if (run := self._flowing(event)) is not None:
+            return run.amendment.considered(event, run.works, run.state)[1]
         if refusal := self._refusal(event):
             raise PipelineError(refusal)
         pipeline = Pipeline.from_dict(event.pipeline)
+        workers = [worker.facts() for worker in self.workers.values() if worker.worker not in self.drained]
         return plan(
             pipeline,
-            [worker.facts() for worker in self.workers.values() if worker.worker not in self.drained],
+            workers,
             fuse=event.fuse,
             replicas=event.replicas,
             places=event.places,
@@ -481,7 +485,7 @@ class Controller:
     def reserved_by_others(self, pipeline: str) -> dict[str, Need]:
         """What the tasks of all other runs reserve, by worker."""
         others = (run for name, run in self.runs.items() if name != pipeline and not run.ended)
-        return reserved(run.tasks.plan for run in others if run.tasks is not None)
+        return reserved(one.plan for run in others for one in run.task_sets)
 
     def _forget_old(self) -> None:
         ended = [name for name, run in self.runs.items() if run.over]

@@ -384,4 +384,4 @@ class Witness:
 
     def _attempt(self, task: str, attempt: int) -> tuple[Run | None, AttemptFacts | None]:
         run = self._runs.get(task.split("/", 1)[0])
-        return run, run.tasks.attempt(task, attempt) if run is not None and run.tasks is not None else None
+        return run, run.works.attempt(task, attempt) if run is not None and run.works is not None else None

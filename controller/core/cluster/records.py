@@ -8,7 +8,8 @@ from typing import Any
 
 from headrace.controller.core.messages import Allowance, ChangedInput, PipelineRequested
 from headrace.controller.core.plan import Change, LinkPlan, Need, Plan, RequestedChanges, TaskPlan
-from headrace.store.ledger import RunRecord
+from headrace.controller.core.run import Run
+from headrace.store.ledger import RunAmended, RunRecord
 
 
 def plan_to_plain(plan: Plan) -> dict[str, Any]:
@@ -59,6 +60,15 @@ def options_of(event: PipelineRequested) -> dict[str, Any]:
     """All that a request says beside its pipeline."""
     plain = {name: value for name, value in asdict(event).items() if name not in _NOT_OPTIONS}
     return {**plain, "changed_input": event.changed_input.value}
+
+
+def amended_of(name: str, run: Run) -> list[RunAmended]:
+    """What the log is to have before a changed graph is taken up; nothing where it gets it already."""
+    if (amended := run.amendment.to_record(run.works)) is None:
+        return []
+    request, plan = amended
+    options = {**options_of(request), "changed_input": run.request.changed_input.value}
+    return [RunAmended(name, request.pipeline, options, plan_to_plain(plan))]
 
 
 def request_of(pipeline: Mapping[str, Any], options: Mapping[str, Any], request: int = 0) -> PipelineRequested:

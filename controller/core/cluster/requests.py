@@ -17,6 +17,7 @@ from headrace.controller.core.messages import (
     ClearRequested,
     Command,
     DrainRequested,
+    PipelineRequested,
     SteerAdmitted,
     SteerRequested,
     StopRequested,
@@ -38,6 +39,11 @@ class Live(Protocol):
     log: Leadership[ClusterState] | None
     drained: set[str]
 
+    @property
+    def leads(self) -> bool:
+        """Whether this controller leads."""
+        ...
+
 
 class Requests:
     """The requests of one leadership, in the order of their entries."""
@@ -45,6 +51,20 @@ class Requests:
     def __init__(self, cluster: Live) -> None:
         self._cluster = cluster
         self._waiting: deque[SteerAdmitted | DrainRequested | ClearAdmitted] = deque()
+
+    def asked_before(self, event: PipelineRequested) -> list[Command] | None:
+        """The answer to a request that is known: whoever asked had none, since a leader died. None for a new one."""
+        name, log = str(event.pipeline.get("name", "")), self._cluster.log
+        record = log.ledger.runs.get(name) if log is not None and self._cluster.leads else None
+        run = self._cluster.runs.get(name)
+        begun = (run is not None and run.request.token, record is not None and record.options.get("token"))
+        if not event.token or event.token not in begun:
+            return None
+        if run is not None and not run.ended:
+            return run.answer_to(event.request)
+        reason = run.reason if run is not None else record.reason if record is not None else ""
+        failed = (run.state.value if run is not None else record.outcome if record is not None else "") == "failed"
+        return [AnswerRequest(event.request, accepted=not failed, reason=reason if failed else "")]
 
     def handle(self, event: LiveRequest, now: float) -> list[Command]:
         """Take one request; give the commands that follow from it."""

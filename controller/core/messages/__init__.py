@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     )
     from headrace.controller.core.messages.requests import (
         Allowance as Allowance,
+        AmendRecorded as AmendRecorded,
         ChangedInput as ChangedInput,
         ClearAdmitted as ClearAdmitted,
         ClearRequested as ClearRequested,

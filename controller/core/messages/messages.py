@@ -38,6 +38,7 @@ from headrace.controller.core.messages.log import (
     WriteSnapshot as WriteSnapshot,
 )
 from headrace.controller.core.messages.requests import (
+    AmendRecorded as AmendRecorded,
     ClearRequested as ClearRequested,
     DrainRequested as DrainRequested,
     ExpelRequested as ExpelRequested,

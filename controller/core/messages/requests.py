@@ -84,6 +84,13 @@ class SteerAdmitted:
 
 
 @dataclass(frozen=True, slots=True)
+class AmendRecorded:
+    """A successor would know the changed graph of this pipeline: it may be taken up."""
+
+    pipeline: str
+
+
+@dataclass(frozen=True, slots=True)
 class DrainRequested:
     """Somebody wants a worker to have no task of any pipeline; `back`: to be given tasks again."""
 

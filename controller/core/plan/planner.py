@@ -80,6 +80,7 @@ def plan(
     transports: Mapping[str, str] | None = None,
     counts: Mapping[str, int] | None = None,
     current: Plan | None = None,
+    beside: Plan | None = None,
     taken: Mapping[str, Need] | None = None,
 ) -> Plan:
     """Tasks and links for a pipeline on these workers. PipelineError if they cannot hold it.
@@ -87,7 +88,8 @@ def plan(
     `replicas` are the tasks of each stage that does not say, 0 for as many as there are cores; `places` gives stages
     their place, before what the pipeline says; `transports` gives links one, by the stage that they lead to;
     `counts` gives stages their tasks, before what the pipeline says. What stands in `current` keeps its name and worker
-    where the plan has a task for those stages there; `taken` is what other pipelines reserve, by worker.
+    where the plan has a task for those stages there; no task has a name of one in `beside`, which lives meanwhile;
+    `taken` is what others reserve, by worker.
     """
     if not workers:
         raise PipelineError(f"pipeline {pipeline.name!r}: no worker is registered; start one with `headrace worker`")
@@ -98,7 +100,7 @@ def plan(
     wanted = {chain: counts.get(chain[0]) or pipeline.stage(chain[0]).replicas or replicas or None for chain in chains}
     placed = place(pipeline, chains, workers, {chain: where[chain[0]] for chain in chains}, wanted, taken)
     tasks: list[TaskPlan] = []
-    identities = _Identities(current)
+    identities = _Identities(current, beside)
     for chain in chains:
         need = need_of(pipeline, chain)
         shares = [(worker.name, count) for worker, count in placed.shares[chain]]
@@ -181,7 +183,7 @@ def _check_load(tasks: Sequence[TaskPlan]) -> None:
 class _Identities:
     """The tasks of the current plan, by stages and worker: a task whose stages stay on its worker keeps its name."""
 
-    def __init__(self, current: Plan | None) -> None:
+    def __init__(self, current: Plan | None, beside: Plan | None = None) -> None:
         self._numbers: dict[tuple[Chain, str], deque[int]] = {}
         self._solitary: list[TaskPlan] = []
         #: The numbers of each first stage: a name stands for the same stages until its task is gone.
@@ -192,6 +194,8 @@ class _Identities:
             else:
                 self._taken.setdefault(task.stages[0], set()).add(task.replica)
                 self._numbers.setdefault((task.stages, task.worker), deque()).append(task.replica)
+        for task in beside.tasks if beside else ():
+            self._taken.setdefault(task.stages[0], set()).add(task.replica)
 
     def numbered(self, chain: Chain, shares: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
         """A worker and a number for each replica of a chain: the current numbers first, then the lowest free ones."""

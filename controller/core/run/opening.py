@@ -111,7 +111,8 @@ def admit(pipeline: Pipeline, ledger: LedgerState, *, amend: bool) -> Admission:
             tuple(changed),
         )
     sinks = {stage.name for stage in pipeline.of_kind(StageKind.SINK)}
-    fixed = [line for line in changed if line.split(".", 1)[0] in sinks]
+    # What stands before a sink is no part of its form.
+    fixed = [line for line in changed if line.split(".", 1)[0] in sinks and ".after: " not in line]
     if fixed and ledger.shards:
         if nothing_kept(ledger):
             return Admission(warnings=_begins_anew(ledger), anew=True)
@@ -144,6 +145,12 @@ class EpochRaise:
         self._machine.turn(EpochTurn.SUBMITTED)
         self._from = self._leadership.ledger.epoch
         self._leadership.submit(EpochRaised(reason))
+
+    def begun_anew(self) -> bool:
+        """Raise the epoch for an index that is lost; False until that is durable."""
+        if not self.raising:
+            self.begin("the dedup index begins anew")
+        return self.take_up()
 
     def take_up(self) -> bool:
         """Go on in the epoch of the ledger; False while its raise is not durable."""

@@ -226,6 +226,9 @@ class Proposals:
 
     def proposed(self, event: ShardProposed) -> list[Command]:
         """Judge a proposal: the leader alone knows all that is closed. A sink without an answer proposes again."""
+        if self._ledger.pipeline_version != self._version:
+            # A version is judged from its entry on; what the one before it holds is closed first.
+            return []
         if self._changed.gives_up(item.fragment for item in event.ranges):
             # Its end is queued: this would stand after it in the log.
             return []
@@ -237,6 +240,10 @@ class Proposals:
             return []
         to = Waiter(event.task, event.attempt, event.proposal)
         return self.answer(to, judgement.outcome, judgement.overlaps, judgement.reason)
+
+    def accepted(self, to: Waiter) -> list[Command]:
+        """The answer to a proposal that is durable."""
+        return self.answer(to, Outcome.ACCEPTED)
 
     def answer(self, to: Waiter, outcome: Outcome, overlaps: tuple[Range, ...] = (), reason: str = "") -> list[Command]:
         """The answer to a proposal, if its attempt lives."""

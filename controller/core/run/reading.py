@@ -26,7 +26,6 @@ class Reading:
         self._leadership, self._ledger = leadership, leadership.ledger
         self._listing, self._intake, self._sweeps, self._changed = listing, intake, sweeps, changed
         self._tasks = tasks
-        self._submitted_ends: set[bytes] = set()
 
     def source_listed(self, event: SourceListed) -> str:
         """Take a page of a listing; why the run fails, if it does."""
@@ -66,8 +65,8 @@ class Reading:
             return event.error
         if self._intake.was_read(event.task, event.fragment, event.count) and event.count >= 0:
             state = self._ledger.fragments[event.fragment]
-            if state.count is None and event.fragment not in self._submitted_ends:
-                self._submitted_ends.add(event.fragment)
+            if state.count is None and event.fragment not in self._intake.ends_submitted:
+                self._intake.ends_submitted.add(event.fragment)
                 self._leadership.submit(FragmentEnded(event.fragment, event.count, event.checksum))
         return ""
 

@@ -4,20 +4,28 @@ Each is one manoeuvre, seal before fence. Sources let go of what they have not s
 and the sinks commit what they hold. Then nothing is on its way, and the plan may change: tasks that it keeps run on,
 those that it does not keep end, new ones start. What is open is read by the tasks that are there then, and nothing is
 read twice. The graph stays as it was, so no epoch is raised.
+
+A change of the graph needs no pause (`Amendment`, docs/design/surgery.md): the tasks of the next version start beside
+those in force, and take the input when they are ready.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
-from headrace.controller.core.messages import Command, PipelineRequested, SteerRequested
-from headrace.controller.core.plan import Change, Plan, RequestedChanges, move, plan
+from headrace.controller.core.messages import AnswerRequest, Command, PipelineRequested, SteerRequested
+from headrace.controller.core.plan import Change, Need, Plan, RequestedChanges, move, plan, reserved
 from headrace.controller.core.run.input import Intake, Listing
-from headrace.controller.core.run.tasks import RunTasks, Workers
-from headrace.pipeline import Pipeline, PipelineError
+from headrace.controller.core.run.states import AMEND_TRANSITIONS, AmendState, AmendTurn, Machine, RunState
+from headrace.controller.core.run.tasks import RunTasks, Task, TaskState, Workers
+from headrace.controller.core.run.work import Parts, Work, Works
+from headrace.pipeline import Pipeline, PipelineError, StageKind, difference, validate
 from headrace.store import counted
-from headrace.store.ledger import LedgerState
+from headrace.store.ledger import LedgerState, PipelineApplied
+
+_V = TypeVar("_V")
 
 
 class Reconfiguration:
@@ -93,14 +101,44 @@ class Reconfiguration:
             taken=self._workers.reserved(),
         )
 
+    def beside(self, pipeline: Pipeline, request: PipelineRequested, current: Plan) -> Plan:
+        """The plan of another version, whose tasks live beside those of this one for a while, on the same cores.
+
+        PipelineError if the workers cannot hold it: memory is not shared.
+        """
+        known = {stage.name for stage in pipeline.stages}
+        taken = dict(self._workers.reserved())
+        for worker, need in reserved([current]).items():
+            others = taken.get(worker, Need())
+            taken[worker] = replace(others, memory_bytes=others.memory_bytes + need.memory_bytes)
+        return plan(
+            pipeline,
+            self._workers.fit(),
+            fuse=request.fuse,
+            replicas=request.replicas,
+            places={**_of(self._places, known), **request.places},
+            transports={**_of(self._transports, known), **request.transports},
+            counts=_of(self._counts, known),
+            beside=current,
+            taken=taken,
+        )
+
+    def amended(self, pipeline: Pipeline, request: PipelineRequested) -> None:
+        """Another version is in force."""
+        known = {stage.name for stage in pipeline.stages}
+        self._pipeline, self._fuse, self._replicas = pipeline, request.fuse, request.replicas
+        self._places = {**_of(self._places, known), **request.places}
+        self._transports = {**_of(self._transports, known), **request.transports}
+        self._counts = _of(self._counts, known)
+
     def change_all(self, tasks: RunTasks, now: float) -> list[Command]:
-        """Nothing is on its way: make the changes that wait."""
-        commands: list[Command] = []
+        """Nothing is on its way: make the changes that wait, behind a new beginning where an index was lost."""
+        commands = self._renew(tasks, now) if tasks.index_lost else []
         while self.waiting:
             commands += self._change(self.waiting.pop(0), tasks, now)
         return commands
 
-    def renew(self, tasks: RunTasks, now: float) -> list[Command]:
+    def _renew(self, tasks: RunTasks, now: float) -> list[Command]:
         """The epoch was raised and nothing is on its way: start every task anew."""
         stops, gone = tasks.renew(now, "the epoch was raised")
         return [*stops, *self._started_anew(tasks, gone, now)]
@@ -179,3 +217,206 @@ class Reconfiguration:
             chain = next((task.stages for task in planned if not task.alone and stage in task.stages), (stage,))
             counts |= dict.fromkeys(chain, count)
         return replace(change, replicas=counts)
+
+
+class Amendment:
+    """A change of the graph while records flow; see docs/design/surgery.md."""
+
+    def __init__(
+        self,
+        reconfiguration: Reconfiguration,
+        parts: Parts,
+        taken_up: Callable[[Pipeline, PipelineRequested], None],
+    ) -> None:
+        self._reconfiguration, self._parts, self._taken_up = reconfiguration, parts, taken_up
+        self._machine = Machine("amendment", AMEND_TRANSITIONS, AmendState.IN_FORCE)
+        #: What was asked for, and has no answer yet.
+        self.request: PipelineRequested | None = None
+        #: The number of the last sweep that began before input went to the next version.
+        self._since = 0
+        #: Whether it is on its way to the cluster's log.
+        self._recorded = False
+        #: Why the last one was rolled back, for people.
+        self.refused = ""
+
+    @property
+    def state(self) -> AmendState:
+        """How far it is."""
+        return self._machine.state
+
+    def words(self, works: Works | None) -> str:
+        """For people; empty if the graph is not being changed."""
+        if works is None or works.next is None:
+            return ""
+        tasks = list(works.next.tasks)
+        ready = sum(task.state is TaskState.READY for task in tasks)
+        to = f"the graph to version {works.next.version}"
+        return f"{to}: {self.state.value}, {ready} of {counted(len(tasks), 'task')} ready"
+
+    def why_busy(self) -> str:
+        """Why nothing else is changed now; empty if it may be."""
+        return "" if self.state is AmendState.IN_FORCE else "the graph of the pipeline is being changed: try again"
+
+    def considered(self, event: PipelineRequested, works: Works | None, state: RunState) -> tuple[Pipeline, Plan]:
+        """The next version and its plan. PipelineError, with the reason, where the graph cannot be changed to it."""
+        pipeline = Pipeline.from_dict(event.pipeline)
+        validate(pipeline)
+        if works is None or state is not RunState.RUNNING:
+            raise PipelineError(f"pipeline {pipeline.name!r} is {state.value}: a graph is changed while it is running")
+        if works.in_force.adoption.rejoin_at is not None:
+            raise PipelineError(f"pipeline {pipeline.name!r} waits for its workers to come back: try again")
+        if busy := self.why_busy():
+            raise PipelineError(busy)
+        if self._reconfiguration.waiting or self._reconfiguration.pause_wanted:
+            raise PipelineError(f"pipeline {pipeline.name!r} is being changed: try again")
+        before = works.in_force.pipeline
+        if wrong := why_not_flowing(before, pipeline):
+            raise PipelineError(f"{wrong}: stop the pipeline, and apply it with --amend")
+        return pipeline, self._reconfiguration.beside(pipeline, event, works.in_force.tasks.plan)
+
+    def asked(self, event: PipelineRequested, works: Works | None, state: RunState) -> list[Command]:
+        """Somebody wants another graph; answered at once where it cannot be, else when it is in force."""
+        if self.request is not None and event.token and event.token == self.request.token:
+            self.request = event
+            return []
+        try:
+            pipeline, made = self.considered(event, works, state)
+        except PipelineError as error:
+            return [AnswerRequest(event.request, accepted=False, reason=str(error))]
+        assert works is not None
+        if pipeline.version() == works.in_force.version:
+            words = f"pipeline {pipeline.name} is in force as it was asked for"
+            return [AnswerRequest(event.request, accepted=True, warnings=(words,))]
+        self._machine.turn(AmendTurn.ASKED)
+        self.request, self.refused, self._recorded = event, "", False
+        tasks = RunTasks(made, pipeline, pipeline.version(), self._parts.leadership.term)
+        tasks.follow(works.in_force.tasks)
+        works.next = Work(pipeline, tasks, self._parts)
+        works.on_trial, works.wrong = True, ""
+        return []
+
+    def advance(self, works: Works, state: RunState) -> list[Command]:
+        """Take the next step that is due."""
+        match self.state:
+            case AmendState.WARMING | AmendState.HANDING_OVER if wrong := self._wrong(works, state):
+                return self._undo(works, wrong)
+            case AmendState.WARMING if self._is_ready(works):
+                self._machine.turn(AmendTurn.READY)
+                self._hand_over(works)
+            case AmendState.HANDING_OVER:
+                names = [task.plan.name for task in works.in_force.tasks]
+                if self._parts.intake.have_left(names, self._since):
+                    works.on_trial = False
+                    self._machine.turn(AmendTurn.LEFT)
+                    return self.take_up(works) if not self._parts.leadership.cluster else []
+            case AmendState.APPLYING if self._parts.leadership.ledger.pipeline_version == works.in_force.version:
+                self._machine.turn(AmendTurn.DURABLE)
+                return self.answer()
+            case _:
+                pass
+        return []
+
+    def take_up(self, works: Works | None) -> list[Command]:
+        """What was in force is empty, and a successor knows: the next version takes its place."""
+        request = self.request
+        if works is None or request is None or self.state is not AmendState.RECORDING:
+            return []
+        self._machine.turn(AmendTurn.RECORDED)
+        old, new = works.in_force.tasks, works.reader
+        stops = old.stop("the graph was changed")
+        new.tasks.follow(old)
+        new.losses.deaths = works.in_force.losses.deaths
+        works.in_force, works.next = new, None
+        self._reconfiguration.amended(new.pipeline, request)
+        self._taken_up(new.pipeline, request)
+        self._parts.leadership.submit(PipelineApplied(new.version, new.pipeline.to_dict()))
+        return stops
+
+    @property
+    def recording(self) -> bool:
+        """Whether the cluster's log is to have, or gets, the next version."""
+        return self.state is AmendState.RECORDING
+
+    def to_record(self, works: Works | None) -> tuple[PipelineRequested, Plan] | None:
+        """What a successor has to know before the next version is taken up; asked for once."""
+        if not self.recording or self._recorded or works is None or self.request is None:
+            return None
+        self._recorded = True
+        return self.request, works.reader.tasks.plan
+
+    def answer(self, reason: str = "") -> list[Command]:
+        """Say that the graph is changed, or why not."""
+        request, self.request = self.request, None
+        return [] if request is None else [AnswerRequest(request.request, accepted=not reason, reason=reason)]
+
+    def _wrong(self, works: Works, state: RunState) -> str:
+        """Why the next version is given up; empty if it is not."""
+        assert works.next is not None
+        died = next((task for task in works.next.tasks if task.restarts), None)
+        if died is not None:
+            return f"task {died.plan.name} of the next version died: {died.story}"
+        stopped = self.state is AmendState.WARMING and state is not RunState.RUNNING
+        return works.wrong or (f"the pipeline is {state.value}" if stopped else "")
+
+    def _is_ready(self, works: Works) -> bool:
+        tasks = works.next.tasks if works.next is not None else None
+        return tasks is not None and tasks.table.stable and not tasks.links_missing
+
+    def _hand_over(self, works: Works) -> None:
+        """Input goes to the next version; the next sweep has the sources in force let go of what they have not sent."""
+        assert works.next is not None
+        works.next.tasks.first_solitary = works.in_force.tasks.first_solitary + sum(
+            task.plan.alone for task in works.in_force.tasks
+        )
+        works.reader = works.next
+        self._since = self._parts.intake.sweep
+        self._let_go(works.in_force.tasks)
+        self._parts.sweeps.lost()
+
+    def _undo(self, works: Works, wrong: str) -> list[Command]:
+        """The version in force goes on, and reads again what the next one had."""
+        assert works.next is not None
+        tasks = works.next.tasks
+        stops = tasks.stop("the change of the graph was rolled back")
+        works.in_force.tasks.follow(tasks)
+        if self.state is AmendState.HANDING_OVER:
+            self._let_go(tasks)
+            for task in tasks:
+                self._parts.intake.task_died(task.plan.name)
+            self._parts.sweeps.lost()
+        works.reader, works.next, works.on_trial = works.in_force, None, False
+        self._machine.turn(AmendTurn.FAILED)
+        self.refused = f"the change of the graph was rolled back: {wrong}"
+        return [*stops, *self.answer(self.refused)]
+
+    def _let_go(self, tasks: Iterable[Task]) -> None:
+        self._parts.intake.solitary.let_go()
+        for task in tasks:
+            self._parts.listing.task_died(task.plan.name)
+
+
+def why_not_flowing(before: Pipeline, after: Pipeline) -> str:
+    """Why a graph cannot become another while records flow; empty if it can.
+
+    Fragments are named by their source, and shards have the form of their sink: these stay. An index knows what its
+    own epoch let through, so a graph that has one, or gets one, is changed at rest.
+    """
+    if before.dataset != after.dataset:
+        return f"the dataset is {before.dataset}, not {after.dataset}"
+    for pipeline in (before, after):
+        if pipeline.stateful is not None:
+            return f"stage {pipeline.stateful.name!r} remembers what it has seen, and begins with an epoch"
+    changed = difference(before.identity(), after.identity())
+    for kind, words in ((StageKind.SOURCE, "reads"), (StageKind.SINK, "writes")):
+        names = [{stage.name for stage in pipeline.of_kind(kind)} for pipeline in (before, after)]
+        if names[0] != names[1]:
+            return f"what {words} would be {', '.join(sorted(names[1]))} and is {', '.join(sorted(names[0]))}"
+        for line in changed:
+            stage, _, rest = line.partition(".")
+            if stage in names[0] and not rest.startswith("after: "):
+                return f"stage {stage!r} {words}, and would do so otherwise ({line})"
+    return ""
+
+
+def _of(chosen: Mapping[str, _V], known: Collection[str]) -> dict[str, _V]:
+    return {stage: value for stage, value in chosen.items() if stage in known}

@@ -8,6 +8,7 @@ why the run fails.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from headrace.controller.core.log import LOST, OVER, Leadership, LeaderState
 from headrace.controller.core.messages import Command, LogEvent, messages as m
@@ -17,11 +18,11 @@ from headrace.controller.core.run.input import Intake, Listing
 from headrace.controller.core.run.opening import Admission, EpochRaise, Inheritance, Opening, Surroundings
 from headrace.controller.core.run.proposals import Committer
 from headrace.controller.core.run.publishing import Publishing, excess, kept_nothing
-from headrace.controller.core.run.reconfiguration import Reconfiguration
+from headrace.controller.core.run.reconfiguration import Amendment, Reconfiguration
 from headrace.controller.core.run.states import ENDED, TRANSITIONS, WORKING, Machine, RunState, RunTurn
 from headrace.controller.core.run.sweeps import Sweeps
 from headrace.controller.core.run.tasks import Deaths, RunTasks
-from headrace.controller.core.run.work import RunEvent, Step, Work
+from headrace.controller.core.run.work import Parts, RunEvent, Step, Work, Works
 from headrace.pipeline import Pipeline, PipelineError, StageKind
 from headrace.store.ledger import (
     Change as LedgerChange,
@@ -89,7 +90,11 @@ class Run:
             request.changed_input, self.sinks, self.leadership, self.listing, self.intake, self._sweeps
         )
         self._publishing = Publishing(pipeline.dataset, self.leadership)
-        self._work: Work | None = None
+        reading = self.listing, self.intake, self._sweeps, self._changed, self.committer
+        self._parts = Parts(self.leadership, self._workers, self._reported, *reading, self._epoch)
+        self.amendment = Amendment(self.reconfiguration, self._parts, self._taken_up)
+        #: What has tasks, once it is planned.
+        self.works: Works | None = None
 
     # -- what others see --
 
@@ -100,18 +105,23 @@ class Run:
 
     @property
     def tasks(self) -> RunTasks | None:
-        """Its tasks, once it is planned."""
-        return self._work.tasks if self._work else None
+        """The tasks of the version in force, once it is planned."""
+        return self.works.in_force.tasks if self.works else None
+
+    @property
+    def task_sets(self) -> list[RunTasks]:
+        """Its tasks by version: those in force, and while the graph is changed those of the next version."""
+        return [work.tasks for work in self.works] if self.works else []
 
     @property
     def deaths(self) -> Deaths:
         """Ends of its tasks and workers that nobody had asked for."""
-        return self._work.losses.deaths if self._work else Deaths()
+        return self.works.in_force.losses.deaths if self.works else Deaths()
 
     @property
     def gathers(self) -> bool:
         """Whether it goes on with what an earlier leader began, and waits for its log or for workers to come back."""
-        waits = self._work is not None and self._work.adoption.rejoin_at is not None
+        waits = self.works is not None and self.works.in_force.adoption.rejoin_at is not None
         return self._standby and (self.state is RunState.OPENING or waits)
 
     @property
@@ -121,7 +131,7 @@ class Run:
 
     def link(self, name: str) -> LinkPlan | None:
         """A link of the plan."""
-        return next((link for link in self.tasks.plan.links if link.name == name), None) if self.tasks else None
+        return next((link for tasks in self.task_sets for link in tasks.plan.links if link.name == name), None)
 
     @property
     def ended(self) -> bool:
@@ -149,10 +159,9 @@ class Run:
         times = [self.leadership.wake_at(), self._publishing.wake_at]
         if self.state is RunState.OPENING:
             times.append(self._opening.wake_at)
-        if self._work and self.state in WORKING:
+        if self.works and self.state in WORKING:
             # A past moment would be waited for without end: absent workers matter while there is work.
-            times += [self._work.tasks.wake_at(self._workers.present), self._work.adoption.rejoin_at]
-            times += self._work.losses.wake_times()
+            times += self.works.wake_times()
         return min((time for time in times if time is not None), default=None)
 
     # -- events --
@@ -181,11 +190,8 @@ class Run:
     def worker_joined(self, worker: WorkerFacts, now: float) -> list[Command]:
         """A worker can take tasks from now on, and brings those that it still has."""
         self._workers.present[worker.name] = worker
-        commands: list[Command] = []
-        if self._work and self.state in WORKING:
-            commands = self._work.adoption.adopt(worker.name, now)
-            commands += self._failed_for(self._work.losses.settle_away())
-        return [*commands, *self.handle(m.TimePassed(), now)]
+        commands = self.works.joined(worker.name, now) if self.works and self.state in WORKING else ([], "")
+        return [*commands[0], *self._failed_for(commands[1]), *self.handle(m.TimePassed(), now)]
 
     def give_up(self, reason: str) -> list[Command]:
         """The shell met what the core cannot mend: an unreadable log, a store that is not there."""
@@ -202,13 +208,15 @@ class Run:
         """The change that a request asks of the plan. PipelineError, with the reason, where it cannot be made."""
         if self.state is RunState.DRAINING or self.state not in (RunState.OPENING, *WORKING):
             raise PipelineError(f"pipeline {self.pipeline.name!r} is {self.state.value}")
+        if wrong := self.amendment.why_busy():
+            raise PipelineError(wrong)
         return self.reconfiguration.considered(event, self.tasks, self.state.value)
 
     def why_not_without(self, worker: str) -> str:
         """Why this run's tasks cannot leave a worker; empty if they can."""
         if self.tasks is None or self.state not in WORKING:
             return ""
-        return self.reconfiguration.why_not_without(worker, self.tasks)
+        return self.amendment.why_busy() or self.reconfiguration.why_not_without(worker, self.tasks)
 
     def _dispatch(self, event: RunEvent, now: float) -> list[Command]:
         if isinstance(event, LogEvent):
@@ -224,6 +232,10 @@ class Run:
                 return self._reconfigure(event)
             case m.SteerAdmitted():
                 return self._admitted(event)
+            case m.PipelineRequested():
+                return self.amendment.asked(event, self.works, self.state)
+            case m.AmendRecorded():
+                return self.amendment.take_up(self.works)
             case m.WorkerDrained():
                 if self.tasks is not None and any(task.worker == event.worker for task in self.tasks.plan.tasks):
                     self.reconfiguration.leave(event.worker)
@@ -233,7 +245,7 @@ class Run:
                     return []
                 return self._failed_for(self._publishing.written(event, now))
             case _:
-                return self._of_work(self._work.handle(event, now, self.state)) if self._work else []
+                return self._of_work(self.works.handle(event, now, self.state)) if self.works else []
 
     def _on_log(self, event: m.LogEvent, now: float) -> list[Command]:
         if isinstance(event, m.LogRead) and self.leadership.state is LeaderState.READING:
@@ -282,7 +294,7 @@ class Run:
         elif isinstance(change, Closed):
             self._closed([item.fragment for item in change.ranges])
             for waiter in self.committer.durable(change):
-                commands += self._work.proposals.answer(waiter, m.Outcome.ACCEPTED) if self._work else []
+                commands += self.works.of(waiter.task).proposals.accepted(waiter) if self.works else []
         elif isinstance(change, VersionPublished):
             commands.append(m.WriteManifest(self.pipeline.dataset))
         return commands
@@ -336,19 +348,8 @@ class Run:
         self.bytes_resumed = sum(min(map(state.stored_bytes, self.sinks)) for state in states)
         tasks = RunTasks(plan, self.pipeline, self.version, self.leadership.term)
         tasks.index_served = self._inherited is not None
-        self._work = work = Work(
-            self.pipeline,
-            self.leadership,
-            tasks,
-            self._workers,
-            self._reported,
-            listing=self.listing,
-            intake=self.intake,
-            sweeps=self._sweeps,
-            changed=self._changed,
-            committer=self.committer,
-            epoch=self._epoch,
-        )
+        work = Work(self.pipeline, tasks, self._parts)
+        self.works = Works(work, self._parts)
         # A drain that an earlier leader was asked for and did not finish.
         for worker in sorted({task.plan.worker for task in work.tasks} & set(self._workers.drained)):
             self.reconfiguration.leave(worker)
@@ -359,24 +360,23 @@ class Run:
 
     def _advance(self, now: float) -> list[Command]:
         commands = [*self._begin_if_ready(now)]
-        work = self._work
-        if work and self.state in WORKING:
-            for lost in work.adoption.given_up(now):
+        works = self.works
+        if works and self.state in WORKING:
+            for lost in works.in_force.adoption.given_up(now):
                 commands += self._worker_lost(lost, now)
+            commands += self._failed_for(works.waited_too_long(now))
         commands += self._publishing.write_again(now)
-        if work and self.state in WORKING:
-            commands += self._failed_for(work.losses.waited_too_long(now))
         self._changed.relist_if_due()
-        if work and self.state in WORKING:
-            commands += self._change_if_due(work, now)
-            commands += work.tasks.start_due(now, self.ledger.epoch, self._workers.present)
-            commands += work.tasks.join(now, self.ledger.epoch, self._workers.present)
-            for late in work.tasks.late(now):
-                commands += self._of_work(work.handle(late, now, self.state))
-        if work and self.state is RunState.RUNNING:
-            commands += work.reading.hand_out()
-        if work and self.state in WORKING:
-            commands += self._sweep_if_due(work.tasks)
+        if works and self.state in WORKING:
+            commands += self._change_if_due(works.in_force, now)
+            for late in works.late(now):
+                commands += self._of_work(works.handle(late, now, self.state))
+            commands += self.amendment.advance(works, self.state)
+            commands += works.start_due(now)
+        if works and self.state is RunState.RUNNING:
+            commands += works.reader.reading.hand_out()
+        if works and self.state in WORKING:
+            commands += self._sweep_if_due(works)
         return [*commands, *self._end_if_due()]
 
     def _end_if_due(self) -> list[Command]:
@@ -400,16 +400,16 @@ class Run:
             return self._publishing.stopped()
         return []
 
-    def _sweep_if_due(self, tasks: RunTasks) -> list[Command]:
+    def _sweep_if_due(self, works: Works) -> list[Command]:
         all_read = self.state is RunState.RUNNING and self.listing.done and self.intake.idle
         finish = all_read and self.leadership.quiet and (bool(self._changed.open) or not self.intake.done)
-        return self._sweeps.begin_if_due(tasks, all_read=all_read, finish=finish)
+        return works.begin_sweep_if_due(all_read=all_read, finish=finish)
 
     def _worker_lost(self, event: m.WorkerLost, now: float) -> list[Command]:
         self._workers.present.pop(event.worker, None)
-        if self._work is None or self.state not in WORKING:
+        if self.works is None or self.state not in WORKING:
             return []
-        return self._failed_for(self._work.losses.worker_lost(event, now))
+        return self._failed_for(self.works.worker_lost(event, now))
 
     # -- requests --
 
@@ -436,19 +436,19 @@ class Run:
         if self.state is not RunState.PAUSED or not self._sweeps.empty:
             # After a death a marker that halts is on its way: it must not meet what is read again.
             return []
-        commands: list[Command] = []
-        if work.tasks.index_lost:
-            if not self._epoch.raising:
-                self._epoch.begin("the dedup index begins anew")
-            if not self._epoch.take_up():
-                return []
-            commands = requested.renew(work.tasks, now)
-        commands += requested.change_all(work.tasks, now)
+        if work.tasks.index_lost and not self._epoch.begun_anew():
+            return []
+        commands = requested.change_all(work.tasks, now)
         if not requested.pause_wanted:
             self._machine.turn(RunTurn.RESUME_ASKED)
             self.intake.begin_again()
             self._sweeps.resume()
         return commands
+
+    def _taken_up(self, pipeline: Pipeline, request: m.PipelineRequested) -> None:
+        """Another version of the pipeline is in force."""
+        self.pipeline, self.version = pipeline, pipeline.version()
+        self.request = replace(request, changed_input=self.request.changed_input)
 
     def _halt(self) -> None:
         """Hand out nothing more; the next sweep has sources let go of what they have not sent."""
@@ -494,6 +494,7 @@ class Run:
 
     def _ended(self, reason: str) -> list[Command]:
         """Stop the tasks, if for a reason, and report the end."""
-        stop = self.tasks.stop(reason) if self.tasks and reason else []
+        stop = self.works.stop(reason) if self.works and reason else []
+        stop += self.amendment.answer(f"the pipeline is {self.state.value}")
         report = m.ReportRun(self.pipeline.name, self.state.value, self.reason)
         return stop if self.usurped else [*stop, report]

@@ -149,6 +149,42 @@ EPOCH_TRANSITIONS: dict[tuple[EpochState, EpochTurn], EpochState] = {
 }
 
 
+class AmendState(Enum):
+    """How far a change of the graph is."""
+
+    IN_FORCE = "in force"
+    #: The tasks of the next version start beside those of the one in force.
+    WARMING = "warming"
+    #: Input goes to the next version; the tasks of the one in force send what they have read, and their sinks seal.
+    HANDING_OVER = "handing over"
+    #: All of the version in force is closed, and the next one is on its way to the cluster's log.
+    RECORDING = "recording"
+    #: And to the dataset's.
+    APPLYING = "applying"
+
+
+class AmendTurn(Enum):
+    """What moves it."""
+
+    ASKED = "asked"
+    READY = "next tasks ready"
+    FAILED = "failed"
+    LEFT = "old tasks empty"
+    RECORDED = "recorded"
+    DURABLE = "version durable"
+
+
+AMEND_TRANSITIONS: dict[tuple[AmendState, AmendTurn], AmendState] = {
+    (AmendState.IN_FORCE, AmendTurn.ASKED): AmendState.WARMING,
+    (AmendState.WARMING, AmendTurn.READY): AmendState.HANDING_OVER,
+    (AmendState.WARMING, AmendTurn.FAILED): AmendState.IN_FORCE,
+    (AmendState.HANDING_OVER, AmendTurn.FAILED): AmendState.IN_FORCE,
+    (AmendState.HANDING_OVER, AmendTurn.LEFT): AmendState.RECORDING,
+    (AmendState.RECORDING, AmendTurn.RECORDED): AmendState.APPLYING,
+    (AmendState.APPLYING, AmendTurn.DURABLE): AmendState.IN_FORCE,
+}
+
+
 class SweepState(Enum):
     """What is known of the records between sources and sinks."""
 

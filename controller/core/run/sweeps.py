@@ -56,26 +56,42 @@ class Sweeps:
         """Sources read again."""
         self._machine.turn(SweepTurn.RESUMED)
 
-    def begin_if_due(self, tasks: RunTasks, *, all_read: bool, finish: bool) -> list[Command]:
-        """Begin a sweep where one is due; `finish`: also if nothing was lost."""
+    def begin_if_due(
+        self, task_sets: Sequence[RunTasks], *, all_read: bool, finish: bool, leaving: RunTasks | None = None
+    ) -> list[Command]:
+        """Begin a sweep where one is due; `finish`: also if nothing was lost. What is `leaving` halts in any sweep."""
         state = self._machine.state
         due = state in (SweepState.MISSING, SweepState.HALTING) or (state is SweepState.FLOWING and finish)
-        if not due or not tasks.table.stable or tasks.links_missing:
+        if not due or any(not tasks.table.stable or tasks.links_missing for tasks in task_sets):
             return []
         last = all_read and state is not SweepState.HALTING
         self._machine.turn(SweepTurn.BEGAN_LAST if last else SweepTurn.BEGAN)
-        number = self._intake.begin_sweep(task.plan.name for task in tasks)
-        return tasks.sweep(number, halt=state is SweepState.HALTING)
+        number, halts = self._intake.begin_sweep(task.plan.name for tasks in task_sets for task in tasks), state
+        return [
+            command
+            for tasks in task_sets
+            for command in tasks.sweep(number, halt=halts is SweepState.HALTING or tasks is leaving)
+        ]
 
-    def swept(self, event: TaskSwept, tasks: RunTasks, *, listed: bool, halted_for: str) -> list[Command]:
+    def swept(
+        self,
+        event: TaskSwept,
+        task_sets: Sequence[RunTasks],
+        *,
+        listed: bool,
+        halted_for: str,
+        leaving: RunTasks | None = None,
+    ) -> list[Command]:
         """A marker passed a task; behind the last task of a sweep, queue what was lost, and seal if nothing was."""
         if not self._intake.swept(event):
             return []
         if self._machine.state in _HALT_SWEEPS:
             self._machine.turn(SweepTurn.SWEPT)
-            return tasks.seal(self._sinks, halted_for)
+            return [command for tasks in task_sets for command in tasks.seal(self._sinks, halted_for)]
         lost = self._intake.requeue_lost()
         # What a source sent after the marker is still on its way if it was reading when the sweep began.
         clean = self._machine.state is SweepState.FINAL and not lost and self._intake.idle and listed
         self._machine.turn(SweepTurn.SWEPT_CLEAN if clean else SweepTurn.SWEPT)
-        return tasks.seal(self._sinks, "end") if clean else []
+        if clean:
+            return [command for tasks in task_sets for command in tasks.seal(self._sinks, "end")]
+        return leaving.seal(self._sinks, "amended") if leaving is not None else []

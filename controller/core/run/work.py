@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
 from headrace.controller.core.log import Leadership
@@ -14,7 +16,7 @@ from headrace.controller.core.run.proposals import Committer, Proposals
 from headrace.controller.core.run.reading import Reading
 from headrace.controller.core.run.states import WORKING, RunState
 from headrace.controller.core.run.sweeps import Sweeps
-from headrace.controller.core.run.tasks import ReportedTasks, RunTasks, Workers
+from headrace.controller.core.run.tasks import AttemptFacts, ReportedTasks, RunTasks, Task, Workers
 from headrace.pipeline import Pipeline, StageKind
 from headrace.store.ledger import LedgerState
 
@@ -28,40 +30,47 @@ RunEvent: TypeAlias = (
     | m.SteerAdmitted
     | m.WorkerDrained
     | m.ManifestWritten
+    | m.PipelineRequested
+    | m.AmendRecorded
 )
 #: Commands, and why the run fails; empty if it goes on.
 Step: TypeAlias = tuple[list[Command], str]
 
 
-class Work:
-    """The parts of a run that has tasks."""
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the versions of a run have in common."""
 
-    def __init__(
-        self,
-        pipeline: Pipeline,
-        leadership: Leadership[LedgerState],
-        tasks: RunTasks,
-        workers: Workers,
-        reported: ReportedTasks,
-        *,
-        listing: Listing,
-        intake: Intake,
-        sweeps: Sweeps,
-        changed: ChangedFragments,
-        committer: Committer,
-        epoch: EpochRaise,
-    ) -> None:
+    leadership: Leadership[LedgerState]
+    workers: Workers
+    reported: ReportedTasks
+    listing: Listing
+    intake: Intake
+    sweeps: Sweeps
+    changed: ChangedFragments
+    committer: Committer
+    epoch: EpochRaise
+
+
+class Work:
+    """The parts of a run that belong to one version of its pipeline, which has tasks."""
+
+    def __init__(self, pipeline: Pipeline, tasks: RunTasks, parts: Parts) -> None:
+        leadership, workers, reported = parts.leadership, parts.workers, parts.reported
+        listing, intake, sweeps, changed = parts.listing, parts.intake, parts.sweeps, parts.changed
+        committer = parts.committer
         version, ledger = pipeline.version(), leadership.ledger
         sinks = tuple(stage.name for stage in pipeline.of_kind(StageKind.SINK))
+        self.pipeline, self.version = pipeline, version
         self.tasks, self._workers, self._ledger = tasks, workers, ledger
-        self._listing, self._sweeps, self._epoch = listing, sweeps, epoch
+        self._epoch, self._sweeps = parts.epoch, sweeps
         self.reading = Reading(leadership, listing, intake, sweeps, changed, tasks)
         self.proposals = Proposals(version, leadership, committer, intake, sweeps, changed, tasks)
         self.losses = Losses(pipeline, ledger, sinks, workers, intake, listing, sweeps, tasks)
         self.adoption = Adoption(pipeline.name, version, ledger, workers, intake, listing, sweeps, reported, tasks)
 
     def handle(self, event: m.TaskEvent, now: float, state: RunState) -> Step:
-        """Take what a task says. A proposal is judged whether its attempt lives or not."""
+        """Take what a task says, but for answers to sweeps. A proposal is judged whether its attempt lives or not."""
         match event:
             case m.TaskReady():
                 return self.tasks.ready(event, now, self._ledger.epoch, self._workers.present), ""
@@ -72,10 +81,7 @@ class Work:
             case m.FragmentsWereRead():
                 return [], next((wrong for read in event.reads if (wrong := self.reading.was_read(read))), "")
             case m.TaskSwept():
-                if self.tasks.current(event.task, event.attempt) is None:
-                    return [], ""
-                halted_for = "stop" if state is RunState.DRAINING else "pause"
-                return self._sweeps.swept(event, self.tasks, listed=self._listing.done, halted_for=halted_for), ""
+                raise ValueError("a sweep goes through all works")
             case m.TaskExited() | m.TaskFailed() | m.LinkLost():
                 return self._lost(event, now) if state in WORKING else ([], "")
             case m.ShardProposed() | m.NeedsAsked() | m.VerdictsLetGo() | DecisionAsked() | DecisionMade():
@@ -112,3 +118,121 @@ class Work:
             return [], event.error
         kill = m.KillTask(task.plan.worker, task.plan.name, task.attempt, event.error)
         return [kill], self.losses.failed(task, event.error, now)
+
+
+class Works:
+    """The work of the version in force and, while the graph is changed, that of the next one.
+
+    Until the next version is in the log it is on trial: what it loses is no loss of the run (`wrong`).
+    """
+
+    def __init__(self, work: Work, parts: Parts) -> None:
+        self.in_force, self._parts = work, parts
+        self.next: Work | None = None
+        #: The one that input is handed to.
+        self.reader = work
+        self.on_trial = False
+        #: Why the next version cannot be taken up.
+        self.wrong = ""
+
+    def __iter__(self) -> Iterator[Work]:
+        yield self.in_force
+        if self.next is not None:
+            yield self.next
+
+    @property
+    def leaving(self) -> RunTasks | None:
+        """The tasks that get no input any more."""
+        return self.in_force.tasks if self.reader is not self.in_force else None
+
+    def tasks(self) -> Iterator[Task]:
+        """Every task."""
+        for work in self:
+            yield from work.tasks
+
+    def of(self, task: str) -> Work:
+        """The work that a task belongs to."""
+        return next((work for work in self if task in work.tasks.table.tasks), self.in_force)
+
+    def current(self, name: str, attempt: int) -> Task | None:
+        """The task if `attempt` is its living attempt; None for news of the dead."""
+        return self.of(name).tasks.current(name, attempt)
+
+    def attempt(self, name: str, attempt: int) -> AttemptFacts | None:
+        """Whom an attempt was given to, dead or alive; None for one that nobody was given here."""
+        return self.of(name).tasks.attempt(name, attempt)
+
+    def handle(self, event: m.TaskEvent, now: float, state: RunState) -> Step:
+        """Take what a task says."""
+        if not isinstance(event, m.TaskEvent):
+            assert_never(event)
+        work = self.of(event.task)
+        if isinstance(event, m.TaskSwept):
+            return self._swept(event, work, state), ""
+        commands, wrong = work.handle(event, now, state)
+        return commands, self._judged(work, wrong)
+
+    def worker_lost(self, event: m.WorkerLost, now: float) -> str:
+        """A worker is gone with its tasks; why the run fails, if it does."""
+        reasons = [self._judged(work, work.losses.worker_lost(event, now)) for work in self]
+        return next(filter(None, reasons), "")
+
+    def joined(self, worker: str, now: float) -> Step:
+        """A worker comes with what it has: plan what lost workers had on those that are there."""
+        commands = self.in_force.adoption.adopt(worker, now)
+        reasons = [self._judged(work, work.losses.settle_away()) for work in self]
+        return commands, next(filter(None, reasons), "")
+
+    def waited_too_long(self, now: float) -> str:
+        """Why the run waits for a lost worker no more; empty if it does, or for none."""
+        reasons = [self._judged(work, work.losses.waited_too_long(now)) for work in self]
+        return next(filter(None, reasons), "")
+
+    def late(self, now: float) -> list[m.TaskFailed]:
+        """The tasks that have not become ready in time, as if they had said so."""
+        return [late for work in self for late in work.tasks.late(now)]
+
+    def start_due(self, now: float) -> list[Command]:
+        """Start the tasks, and make the links, whose time has come."""
+        epoch, present = self._parts.leadership.ledger.epoch, self._parts.workers.present
+        commands: list[Command] = []
+        for work in self:
+            commands += [*work.tasks.start_due(now, epoch, present), *work.tasks.join(now, epoch, present)]
+        return commands
+
+    def begin_sweep_if_due(self, *, all_read: bool, finish: bool) -> list[Command]:
+        """Begin a sweep through all tasks that have had input."""
+        leaving, sweeps = self.leaving, self._parts.sweeps
+        return sweeps.begin_if_due(self._task_sets(), all_read=all_read, finish=finish, leaving=leaving)
+
+    def wake_times(self) -> list[float | None]:
+        """When something of it is due."""
+        times: list[float | None] = [self.in_force.adoption.rejoin_at]
+        for work in self:
+            times += [work.tasks.wake_at(self._parts.workers.present), *work.losses.wake_times()]
+        return times
+
+    def stop(self, reason: str) -> list[Command]:
+        """Ask every living task to end, and start none again."""
+        return [command for work in self for command in work.tasks.stop(reason)]
+
+    def _swept(self, event: m.TaskSwept, work: Work, state: RunState) -> list[Command]:
+        parts, leaving = self._parts, self.leaving
+        if work.tasks.current(event.task, event.attempt) is None:
+            return []
+        if work.tasks is leaving and event.sweep == parts.intake.sweep:
+            parts.intake.let_go(event.task)
+        halted_for = "stop" if state is RunState.DRAINING else "pause"
+        listed, task_sets = parts.listing.done, self._task_sets()
+        return parts.sweeps.swept(event, task_sets, listed=listed, halted_for=halted_for, leaving=leaving)
+
+    def _task_sets(self) -> list[RunTasks]:
+        """The tasks that have had input."""
+        return [self.in_force.tasks, *([self.reader.tasks] if self.reader is not self.in_force else [])]
+
+    def _judged(self, work: Work, reason: str) -> str:
+        """Why the run fails: not for what a version on trial loses."""
+        if not reason or work is not self.next or not self.on_trial:
+            return reason
+        self.wrong = self.wrong or reason
+        return ""

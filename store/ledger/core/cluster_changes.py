@@ -34,6 +34,16 @@ class RunBegun:
 
 
 @dataclass(frozen=True, slots=True)
+class RunAmended:
+    """The graph of a run was changed while it flowed: what it is now, asked how, and where its tasks are."""
+
+    name: str
+    pipeline: Mapping[str, Any]
+    options: Mapping[str, Any]
+    plan: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class RunPlanned:
     """Where the tasks of a run are, as plain values: a successor goes on with the same plan."""
 
@@ -119,6 +129,7 @@ ClusterChange = (
     | WorkerDrainAsked
     | RunsCleared
     | MemberExpelled
+    | RunAmended
 )
 
 CLUSTER_CHANGES: tuple[type[Any], ...] = (
@@ -134,4 +145,5 @@ CLUSTER_CHANGES: tuple[type[Any], ...] = (
     WorkerDrainAsked,
     RunsCleared,
     MemberExpelled,
+    RunAmended,
 )

@@ -8,6 +8,7 @@ from typing import Any, assert_never
 
 from headrace.store.ledger.core.cluster_changes import (
     MemberExpelled,
+    RunAmended,
     RunBegun,
     RunChanged,
     RunEnded,
@@ -73,7 +74,7 @@ class ClusterState(LogState):
                 self._begun(number, change)
             case WorkerDrainAsked():
                 (self.drained.discard if change.back else self.drained.add)(change.worker)
-            case RunPlanned() | RunStopAsked() | RunSteered() | RunChanged() | RunEnded():
+            case RunPlanned() | RunStopAsked() | RunSteered() | RunChanged() | RunAmended() | RunEnded():
                 run = self.runs.get(change.name)
                 # A wish and an end can be on their way together: what comes behind the end moves nothing.
                 if run is not None and not run.outcome:
@@ -112,8 +113,10 @@ def is_of_expelled(expelled: Mapping[str, Collection[str]], spent: Iterable[Toke
     return any((item.worker, item.key) == (worker, key) for item in spent)
 
 
-def _move(run: RunRecord, change: RunPlanned | RunStopAsked | RunSteered | RunChanged | RunEnded) -> None:
+def _move(run: RunRecord, change: RunPlanned | RunStopAsked | RunSteered | RunChanged | RunAmended | RunEnded) -> None:
     match change:
+        case RunAmended():
+            run.pipeline, run.options, run.plan = change.pipeline, change.options, change.plan
         case RunPlanned():
             run.plan = change.plan
         case RunStopAsked():

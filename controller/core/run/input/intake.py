@@ -72,6 +72,10 @@ class Intake:
         self._awaited: set[str] = set()
         self._pending: dict[bytes, list[Gap]] = {}
         self._held: dict[tuple[str, bytes], list[Range]] = {}
+        #: The same by task, as it said so.
+        self._held_by: dict[str, tuple[tuple[str, tuple[Range, ...]], ...]] = {}
+        #: Fragments whose end was submitted to the log.
+        self.ends_submitted: set[bytes] = set()
 
     # -- the queue --
 
@@ -193,10 +197,14 @@ class Intake:
 
     def task_died(self, task: str) -> None:
         """Let go of what a task was given; the next sweep finds what is lost."""
+        self.let_go(task)
+        self._awaited.clear()
+
+    def let_go(self, task: str) -> None:
+        """A task that halted has what it was given no more; the sweep that it answered finds what is open."""
         for fragment in self._loads.pop(task, {}):
             self._assigned.pop(fragment, None)
         self.solitary.task_died(task)
-        self._awaited.clear()
 
     def drop_queue(self) -> None:
         """Nothing more is handed out."""
@@ -226,6 +234,7 @@ class Intake:
         self._awaited = set(tasks)
         self._pending.clear()
         self._held.clear()
+        self._held_by.clear()
         return self.sweep
 
     def swept(self, event: TaskSwept) -> bool:
@@ -241,6 +250,7 @@ class Intake:
         for sink, ranges in event.held:
             for item in ranges:
                 self._held.setdefault((sink, item.fragment), []).append(item)
+        self._held_by[event.task] = event.held
         self._awaited.discard(event.task)
         if not self._awaited:
             self._through = self.sweep
@@ -252,13 +262,19 @@ class Intake:
 
     def held_are_closed(self) -> bool:
         """Whether all that sinks held at the last sweep has been closed since."""
-        if self._awaited:
+        return not self._awaited and all(self._closed(sink, ranges) for (sink, _), ranges in self._held.items())
+
+    def have_left(self, tasks: Iterable[str], since: int) -> bool:
+        """Whether a sweep behind number `since` went through, and all that these tasks held then has been closed."""
+        if self._awaited or not since < self._through == self.sweep:
             return False
-        for (sink, fragment), ranges in self._held.items():
-            closed = self._ledger.fragments[fragment].of(sink)
-            for item in ranges:
-                if sum(end - first for first, end in closed.overlap(item.first, item.end)) < item.count:
-                    return False
+        return all(self._closed(sink, ranges) for task in tasks for sink, ranges in self._held_by.get(task, ()))
+
+    def _closed(self, sink: str, ranges: Iterable[Range]) -> bool:
+        for item in ranges:
+            closed = self._ledger.fragments[item.fragment].of(sink)
+            if sum(end - first for first, end in closed.overlap(item.first, item.end)) < item.count:
+                return False
         return True
 
     def parted(self, sink: str, records: Records) -> tuple[Records, Records]:

@@ -72,6 +72,10 @@ class RunLinks:
         """
         self._floor = max(self._floor, term * MAKINGS_A_TERM)
 
+    def follow(self, other: RunLinks) -> None:
+        """Number links above those of a plan whose names may come again here."""
+        self._floor = max([self._floor, other._floor, *(state.generation for state in other._links.values())])
+
     def reported(self, plan: Plan, worker: str, links: Sequence[RunningLink]) -> None:
         """A worker comes (back) and says which links stand: those and no others need not be made anew."""
         found_standing = {link.link: link for link in links}

@@ -42,6 +42,8 @@ class RunTasks:
         self._pipeline = pipeline.to_dict()
         self._version = version
         self.links = RunLinks(plan)
+        #: The number of its first solitary task, above those of the version beside which it runs.
+        self.first_solitary = 0
         #: Whom each attempt was given to, by task and attempt.
         self._attempts: dict[str, dict[int, AttemptFacts]] = {}
         #: The stage that remembers, if there is one; whether an index of this epoch has served, and is to begin anew.
@@ -66,6 +68,13 @@ class RunTasks:
         attempts[task.attempt] = AttemptFacts(task.plan.worker, task.plan.stages, task.plan.alone)
         while len(attempts) > REMEMBERED_MAX:
             del attempts[next(iter(attempts))]
+
+    def follow(self, other: RunTasks) -> None:
+        """Go on behind the numbers of tasks whose names may come again, and know whom their attempts were given to."""
+        self.table.follow(other.table)
+        self.links.follow(other.links)
+        for name, attempts in other._attempts.items():
+            self._attempts[name] = {**attempts, **self._attempts.get(name, {})}
 
     @property
     def links_missing(self) -> bool:
@@ -119,7 +128,7 @@ class RunTasks:
 
     def solitary(self, route: Route) -> Task:
         """The solitary task of a route; planned, where the source's first task is, if there is none yet."""
-        replica = sum(task.plan.alone for task in self.table)
+        replica = self.first_solitary + sum(task.plan.alone for task in self.table)
         stages = stages_on(self._graph, route)
         for task in self.table:
             if task.plan.alone and task.plan.stages == stages:

@@ -105,6 +105,14 @@ class TaskTable:
         task = self.tasks[plan.name] = Task(plan, attempt=self._retired.pop(plan.name, self._before))
         return task
 
+    def follow(self, other: TaskTable) -> None:
+        """Number attempts above those of a table whose names may come again here."""
+        for name, attempt in {**other._retired, **{task.plan.name: task.attempt for task in other}}.items():
+            if name in self.tasks:
+                self.tasks[name].attempt = max(self.tasks[name].attempt, attempt)
+            else:
+                self._retired[name] = max(self._retired.get(name, 0), attempt)
+
     def retire(self, task: Task) -> None:
         """A task is no more."""
         self._retired[task.plan.name] = task.attempt

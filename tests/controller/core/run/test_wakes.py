@@ -14,8 +14,8 @@ def test_an_absent_worker_is_not_waited_for_after_the_work(state: RunState) -> N
     started = stand.apply()
     assert started
     run = stand.run
-    assert run._work is not None
-    run._machine.state, run._work.adoption.rejoin_at = state, stand.now + 1.0
+    assert run.works is not None
+    run._machine.state, run.works.in_force.adoption.rejoin_at = state, stand.now + 1.0
     stand.now += 2.0
     stand.tell(TimePassed())
     wake_at = run.wake_at()

@@ -1,0 +1,280 @@
+"""The graph of a run is changed while records flow: tasks side by side, one version a shard, and a way back."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from headrace.controller.core.messages import messages as m
+from headrace.controller.core.run.reconfiguration import why_not_flowing
+from headrace.controller.core.run.states import AmendState
+from headrace.controller.core.run.tasks.task_table import ATTEMPTS_A_TERM
+from headrace.pipeline.graph import Pipeline, Stage, StageKind
+from headrace.store.ledger.core.cluster_changes import RunAmended
+from headrace.store.ledger.core.entries import Closed, Led, PipelineApplied, Range
+from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
+from tests.kits.controller.cluster_log import CLUSTER, Bench, Store, succeeded
+from tests.kits.controller.core import LOG, Stand, changes, fragment, make_pipeline, of, proposal
+
+A, B = fragment(0), fragment(1)
+COUNT = 10
+#: The first attempt of a task in the first term.
+FIRST = ATTEMPTS_A_TERM + 1
+OLD, NEXT = make_pipeline(), make_pipeline(rule=2)
+MORE = Pipeline.chain("run", LOG, *OLD.stages[:2], Stage("more", StageKind.TRANSFORM, "m:more"), *OLD.stages[2:])
+
+
+def asked(pipeline: Pipeline = NEXT, *, request: int = 9, token: str = "") -> m.PipelineRequested:
+    return m.PipelineRequested(request, pipeline.to_dict(), amend=True, token=token)
+
+
+def next_tasks(commands: Sequence[object]) -> list[tuple[str, int, str]]:
+    return [(start.task, start.attempt, start.version) for start in of(m.StartTask, commands)]
+
+
+def warming(pipeline: Pipeline = NEXT) -> tuple[Stand, list[m.Command]]:
+    """A run that reads two fragments; another graph was asked for, and its task starts."""
+    stand = Stand()
+    stand.begin(A, B)
+    return stand, stand.tell(asked(pipeline))
+
+
+def handing_over() -> tuple[Stand, list[m.Command]]:
+    """The next task is ready: a sweep is on its way, and the task in force was told to let go."""
+    stand, commands = warming()
+    return stand, stand.ready(commands)
+
+
+def close(stand: Stand, version: str, task: str, *ranges: Range) -> list[m.Command]:
+    return stand.tell(proposal(ranges, version=version, epoch=stand.run.ledger.epoch, task=task, attempt=FIRST))
+
+
+def test_the_next_tasks_start_beside_those_in_force_which_read_on() -> None:
+    stand, commands = warming()
+    assert next_tasks(commands) == [("run/read.1", FIRST, NEXT.version())]
+    assert of(m.StopTask, commands) == []
+    assert of(m.SweepTask, commands) == []
+    assert stand.run.version == OLD.version()
+    assert close(stand, OLD.version(), "run/read.0", Range(A.id, 0, COUNT)) != []
+    assert stand.run.amendment.words(stand.run.works).endswith("warming, 0 of 1 task ready")
+
+
+def test_the_next_sources_read_what_is_open_and_that_alone() -> None:
+    stand, commands = handing_over()
+    assert [(ask.task, ask.halt) for ask in of(m.SweepTask, commands)] == [("run/read.0", True), ("run/read.1", False)]
+    commands = stand.swept(commands, Range(A.id, 0, 4))
+    assert [(seal.task, seal.reason) for seal in of(m.SealSink, commands)] == [("run/read.0", "amended")]
+    orders = [(order.task, order.fragment.id, order.gaps[0].first) for order in of(m.ReadFragment, commands)]
+    assert sorted(orders) == sorted([("run/read.1", A.id, 4), ("run/read.1", B.id, 0)])
+
+
+def test_a_shard_waits_until_its_version_is_in_force() -> None:
+    stand, commands = handing_over()
+    stand.swept(commands, Range(A.id, 0, 4))
+    early = close(stand, NEXT.version(), "run/read.1", Range(B.id, 0, 4))
+    assert of(m.AnswerProposal, early) == [], "neither refused nor closed: the sink asks again"
+    commands = close(stand, OLD.version(), "run/read.0", Range(A.id, 0, 4))
+    assert [stop.task for stop in of(m.StopTask, commands)] == ["run/read.0"]
+    assert [answer.accepted for answer in of(m.AnswerRequest, commands)] == [True]
+    again = close(stand, NEXT.version(), "run/read.1", Range(B.id, 0, 4))
+    assert of(m.AnswerProposal, again)[0].outcome is m.Outcome.ACCEPTED
+    found = [change for entry in stand.log for change in entry.changes if isinstance(change, Closed | PipelineApplied)]
+    assert [change.version for change in found] == [OLD.version(), OLD.version(), NEXT.version(), NEXT.version()]
+    assert changes(stand).count("EpochRaised") == 1, "the epoch stays"
+    late = close(stand, OLD.version(), "run/read.0", Range(B.id, 4, 4))
+    assert of(m.AnswerProposal, late) == []
+    assert changes(stand).count("Closed") == 2
+
+
+def test_attempts_are_numbered_behind_those_of_an_earlier_version() -> None:
+    stand, commands = handing_over()
+    stand.swept(commands)
+    assert stand.run.version == NEXT.version()
+    commands = stand.tell(asked(OLD))
+    assert next_tasks(commands) == [("run/read.0", FIRST + 1, OLD.version())]
+
+
+@pytest.mark.parametrize("phase", [warming, handing_over])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda task: m.TaskFailed(*task, "no model", final=True),
+        lambda task: m.TaskFailed(*task, "no model", final=False),
+        lambda task: m.TaskExited(*task, -9, "no model"),
+    ],
+    ids=["fails for good", "fails", "dies"],
+)
+def test_what_the_next_version_loses_rolls_the_change_back(phase: object, loss: object) -> None:
+    stand, commands = phase()  # type: ignore[operator]
+    if phase is handing_over:
+        commands = stand.swept(commands, Range(A.id, 0, 4))
+        assert of(m.ReadFragment, commands)
+    commands = stand.tell(loss(("run/read.1", FIRST)))  # type: ignore[operator]
+    (answer,) = of(m.AnswerRequest, commands)
+    assert not answer.accepted
+    assert "rolled back: " in answer.reason
+    assert "no model" in answer.reason
+    assert (stand.run.state.value, stand.run.version) == ("running", OLD.version())
+    assert stand.run.amendment.state is AmendState.IN_FORCE
+    assert [task.plan.name for one in stand.run.task_sets for task in one] == ["run/read.0"]
+    if phase is handing_over:
+        again = stand.swept(commands, Range(A.id, 0, 4))
+        orders = [(order.task, order.fragment.id) for order in of(m.ReadFragment, again)]
+        assert sorted(orders) == sorted([("run/read.0", A.id), ("run/read.0", B.id)]), (
+            "what the next one had is read again"
+        )
+    commands = stand.tell(asked())
+    assert next_tasks(commands) == [("run/read.1", FIRST + 1, NEXT.version())], "asked for again, it is tried again"
+
+
+def test_what_a_dying_old_task_held_is_read_by_the_next() -> None:
+    stand, commands = handing_over()
+    stand.swept(commands, Range(A.id, 0, 4))
+    stand.tell(m.TaskExited("run/read.0", FIRST, -9))
+    commands = stand.ready(stand.later(1.0))
+    sweeps = of(m.SweepTask, commands)
+    assert [(ask.task, ask.attempt, ask.halt) for ask in sweeps] == [
+        ("run/read.0", FIRST + 1, True),
+        ("run/read.1", FIRST, False),
+    ]
+    answers = [m.TaskSwept(ask.task, ask.attempt, ask.sweep) for ask in sweeps]
+    commands = stand.tell(answers[0], replace(answers[1], pending=((B.id, (Gap(0, UNBOUNDED, -1),)),)))
+    assert {(order.task, order.fragment.id) for order in of(m.ReadFragment, commands)} <= {("run/read.1", A.id)}
+    assert stand.run.version == NEXT.version()
+
+
+@pytest.mark.parametrize(
+    ("after", "words"),
+    [
+        (Pipeline("run", "file:///other", OLD.stages), "the dataset is"),
+        (
+            Pipeline.chain("run", LOG, Stage("read", StageKind.SOURCE, "m:read", {"keys": 2}), *OLD.stages[1:]),
+            "'read' reads, and would do so otherwise",
+        ),
+        (
+            Pipeline.chain("run", LOG, *OLD.stages[:2], Stage("write", StageKind.SINK, "m:write", {"seq_len": 2})),
+            "'write' writes, and would do so otherwise",
+        ),
+        (
+            Pipeline.chain("run", LOG, *OLD.stages[:2], Stage("out", StageKind.SINK, "m:write")),
+            "what writes would be out",
+        ),
+        (
+            Pipeline.chain(
+                "run", LOG, *OLD.stages[:2], Stage("dedup", StageKind.STATEFUL, "m:d", replicas=1), *OLD.stages[2:]
+            ),
+            "'dedup' remembers what it has seen",
+        ),
+    ],
+)
+def test_a_graph_that_cannot_be_flown_into_is_refused(after: Pipeline, words: str) -> None:
+    assert words in why_not_flowing(OLD, after)
+    _, commands = warming(after)
+    (answer,) = of(m.AnswerRequest, commands)
+    assert not answer.accepted
+    assert words in answer.reason
+    assert "stop the pipeline, and apply it with --amend" in answer.reason
+
+
+def test_a_stage_before_a_sink_may_be_inserted() -> None:
+    assert why_not_flowing(OLD, MORE) == why_not_flowing(MORE, OLD) == ""
+
+
+def test_while_a_graph_is_changed_nothing_else_is() -> None:
+    stand, _ = warming()
+    for event in (asked(MORE), m.SteerRequested(7, "run", pause=True), m.DrainRequested(7, "w1")):
+        (answer,) = of(m.AnswerRequest, stand.tell(event))
+        assert not answer.accepted
+        assert "is being changed: try again" in answer.reason
+
+
+def test_the_same_request_sent_again_is_answered_once() -> None:
+    stand = Stand()
+    stand.begin(A)
+    commands = stand.tell(asked(token="mine"))
+    assert of(m.AnswerRequest, stand.tell(asked(token="mine", request=10))) == []
+    commands = stand.ready(commands)
+    assert [answer.request for answer in of(m.AnswerRequest, stand.swept(commands))] == [10]
+    assert of(m.AnswerRequest, stand.tell(asked(token="mine", request=11)))[0].accepted
+
+
+def test_a_graph_in_force_is_granted_and_none_of_a_paused_run() -> None:
+    stand = Stand()
+    stand.begin(A)
+    (answer,) = of(m.AnswerRequest, stand.tell(asked(OLD)))
+    assert answer.accepted
+    stand.tell(m.SteerRequested(7, "run", pause=True))
+    (answer,) = of(m.AnswerRequest, stand.tell(asked()))
+    assert "is pausing: a graph is changed while it is running" in answer.reason
+
+
+def test_a_run_that_is_stopped_meanwhile_says_so() -> None:
+    stand, _ = warming()
+    commands = stand.tell(m.StopRequested("run", cancel=False))
+    assert "rolled back: the pipeline is draining" in of(m.AnswerRequest, commands)[0].reason
+    stand, _ = handing_over()
+    commands = stand.tell(m.StopRequested("run", cancel=True))
+    assert of(m.AnswerRequest, commands)[0].reason == "the pipeline is cancelled"
+    assert {stop.task for stop in of(m.StopTask, commands)} == {"run/read.0", "run/read.1"}
+
+
+# -- with a cluster's log --
+
+
+def amended(store: Store) -> tuple[Bench, list[m.Command]]:
+    """A leader of a cluster whose run was given another graph, at rest for a moment: it becomes empty at once."""
+    leader = Bench(store, "a")
+    leader.begun()
+    commands = leader.tell(m.PipelineRequested(9, NEXT.to_dict(), amend=True, replicas=1))
+    commands = leader.tell(*(m.TaskReady(start.task, start.attempt) for start in of(m.StartTask, commands)))
+    sweeps = of(m.SweepTask, commands)
+    return leader, leader.tell(*(m.TaskSwept(ask.task, ask.attempt, ask.sweep) for ask in sweeps))
+
+
+def test_a_successor_goes_on_with_the_graph_that_was_taken_up() -> None:
+    store = Store()
+    _, commands = amended(store)
+    assert of(m.AnswerRequest, commands)[0].accepted
+    kinds = [type(change) for entry in store.logs[CLUSTER] for change in entry.changes]
+    assert RunAmended in kinds
+    second = succeeded(store)
+    epoch = second.core.runs["run"].ledger.epoch
+    second.join("w1", m.RunningTask("run/read.1", FIRST, NEXT.version(), epoch, ready=True))
+    run = second.core.runs["run"]
+    assert run.version == NEXT.version()
+    assert [(task.plan.name, task.attempt) for task in run.tasks or ()] == [("run/read.1", FIRST)]
+
+
+def test_a_successor_applies_a_graph_that_was_recorded_alone() -> None:
+    """The leader dies between the two: the successor applies it, in a new epoch, and starts its tasks anew."""
+    store = Store()
+    amended(store)
+    place = next(
+        number
+        for number, entry in enumerate(store.logs[LOG])
+        if any(isinstance(change, PipelineApplied) and change.version == NEXT.version() for change in entry.changes)
+    )
+    del store.logs[LOG][place:]
+    second = succeeded(store)
+    commands = second.join("w1", m.RunningTask("run/read.1", FIRST, NEXT.version(), 1, ready=True))
+    run = second.core.runs["run"]
+    assert (run.state.value, run.ledger.pipeline_version) == ("running", NEXT.version())
+    assert [kill.task for kill in of(m.KillTask, commands)] == ["run/read.1"]
+    assert [type(change).__name__ for change in store.logs[LOG][-1].changes] == ["PipelineApplied", "EpochRaised"]
+    assert isinstance(store.logs[LOG][place].changes[0], Led)
+
+
+def test_a_leader_that_dies_before_leaves_the_graph_in_force() -> None:
+    store = Store()
+    leader = Bench(store, "a")
+    leader.begun()
+    leader.tell(m.PipelineRequested(9, NEXT.to_dict(), amend=True, replicas=1))
+    second = succeeded(store)
+    epoch = second.core.runs["run"].ledger.epoch
+    told = second.join(
+        "w1",
+        m.RunningTask("run/read.0", FIRST, OLD.version(), epoch, ready=True),
+        m.RunningTask("run/read.1", FIRST, NEXT.version(), epoch, ready=True),
+    )
+    assert [kill.task for kill in of(m.KillTask, told)] == ["run/read.1"]
+    assert second.core.runs["run"].version == OLD.version()

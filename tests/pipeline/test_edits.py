@@ -1,0 +1,72 @@
+"""Stages inserted into a graph, replaced and removed."""
+
+import pytest
+
+from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.graph import Pipeline, Stage, StageKind
+
+
+def stage(name: str, *after: str, kind: StageKind = StageKind.TRANSFORM) -> Stage:
+    return Stage(name, kind, f"m:{name}", after=after)
+
+
+READ, NEW = stage("read", kind=StageKind.SOURCE), stage("new")
+CHAIN = Pipeline.chain("p", "file:///p", READ, stage("keep"), stage("write", kind=StageKind.SINK))
+#: Two sinks behind one stage.
+FORK = Pipeline(
+    "p",
+    "file:///p",
+    (
+        READ,
+        stage("keep", "read"),
+        stage("write", "keep", kind=StageKind.SINK),
+        stage("archive", "keep", kind=StageKind.SINK),
+    ),
+)
+
+
+def edges(pipeline: Pipeline) -> dict[str, tuple[str, ...]]:
+    return {item.name: item.after for item in pipeline.stages}
+
+
+@pytest.mark.parametrize(
+    ("graph", "place", "found"),
+    [
+        (CHAIN, {"after": "read"}, {"read": (), "new": ("read",), "keep": ("new",), "write": ("keep",)}),
+        (CHAIN, {"before": "write"}, {"read": (), "keep": ("read",), "new": ("keep",), "write": ("new",)}),
+        (FORK, {"after": "keep"}, {**edges(FORK), "new": ("keep",), "write": ("new",), "archive": ("new",)}),
+        (FORK, {"before": "archive"}, {**edges(FORK), "new": ("keep",), "archive": ("new",)}),
+        (FORK, {"after": "keep", "before": "write"}, {**edges(FORK), "new": ("keep",), "write": ("new",)}),
+    ],
+)
+def test_a_stage_is_inserted(graph: Pipeline, place: dict[str, str], found: dict[str, tuple[str, ...]]) -> None:
+    made = graph.with_inserted(NEW, **place)
+    assert edges(made) == found
+    assert edges(made.with_removed("new")) == edges(graph)
+
+
+def test_a_stage_is_replaced_under_its_own_name() -> None:
+    assert edges(FORK.with_replaced("keep", NEW)) == {
+        "read": (),
+        "new": ("read",),
+        "write": ("new",),
+        "archive": ("new",),
+    }
+    assert edges(FORK.with_replaced("keep", stage("keep"))) == edges(FORK)
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (lambda: CHAIN.with_inserted(NEW, after="nope"), "has no stage 'nope'; it has read, keep, write"),
+        (lambda: CHAIN.with_inserted(stage("keep"), after="read"), "has a stage 'keep'"),
+        (lambda: CHAIN.with_inserted(NEW, after="read", before="write"), "'write' does not read from 'read'"),
+        (lambda: CHAIN.with_replaced("keep", stage("write")), "has a stage 'write'"),
+        (lambda: CHAIN.with_replaced("nope", NEW), "has no stage 'nope'"),
+        (lambda: CHAIN.with_removed("read"), "'read' has no stage on both sides"),
+        (lambda: CHAIN.with_removed("write"), "'write' has no stage on both sides"),
+    ],
+)
+def test_what_cannot_be_is_refused(edit: object, words: str) -> None:
+    with pytest.raises(PipelineError, match=words):
+        edit()  # type: ignore[operator]

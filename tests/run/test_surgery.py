@@ -1,0 +1,94 @@
+"""A graph is changed while records flow, by the commands of an operator: every record has one fate, of one version."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.store.datasets.dataset import Dataset
+from tests.kits.run.dataset import fates
+from tests.kits.run.kill import count_entries
+from tests.kits.run.operators import House, a_house, begin
+
+QUALITY = "gopher_quality(words_min=20, words_max=1_000_000, name='longer')"
+
+
+@pytest.fixture
+def house(home: Path) -> Iterator[House]:
+    with a_house(home) as made:
+        yield made
+
+
+def versions(output: Path) -> list[str]:
+    """The version of the pipeline of each closed shard, in the order of the ledger."""
+    return [shard.closed.version for shard in Dataset.open(str(output)).state.shards]
+
+
+def end(house: House, output: Path) -> dict[tuple[str, int], tuple[Any, ...]]:
+    house.hurry()
+    house.until("its end", lambda: house.pipeline()["state"] not in ("running", "publishing"))
+    assert house.pipeline()["state"] == "completed", house.pipeline()
+    return fates(output)
+
+
+def in_blocks(found: list[str]) -> list[str]:
+    """The versions, each once; fails where one comes back."""
+    seen = list(dict.fromkeys(found))
+    assert found == sorted(found, key=seen.index), "shards of one version stand together in the ledger"
+    return seen
+
+
+@pytest.mark.slow
+def test_stages_are_inserted_replaced_and_removed_while_records_flow(
+    house: House, undisturbed: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    begin(house, output)
+    first = house.pipeline()["version"]
+    planned = house.good("insert", "small", QUALITY, "--after", "has_many_lines", "--dry-run")
+    assert {tuple(task["stages"]) for task in planned["tasks"]} == {
+        ("read", "has_many_lines", "longer", "tokenize", "write")
+    }
+    assert {task["task"] for task in planned["stops"]}.isdisjoint(task["task"] for task in planned["tasks"])
+    assert planned["shared_s"] > 0
+    assert house.pipeline()["version"] == first, "a dry run changes nothing"
+    second = house.good("insert", "small", QUALITY, "--after", "has_many_lines")["version"]
+    closed = count_entries(output / "ledger")
+    house.until("more is closed", lambda: count_entries(output / "ledger") > closed + 2)
+    third = house.good("replace", "small", "longer", QUALITY.replace("20", "30"))["version"]
+    fourth = house.good("remove", "small", "longer")
+    assert (fourth["version"], fourth["was"]) == (first, third), "the graph of the beginning has its version"
+    got, wanted = end(house, output), fates(undisturbed)
+    assert got.keys() == wanted.keys(), "nothing is lost"
+    assert set(in_blocks(versions(output)[: versions(output).index(second) + 1])) == {first, second}
+    different = {key: fate for key, fate in got.items() if fate != wanted[key]}
+    assert all(fate[2] == "longer" for fate in different.values())
+
+
+def test_a_changed_file_is_taken_up_and_one_that_fails_is_not(house: House, undisturbed: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    begin(house, output)
+    first = house.pipeline()
+    paced = house.home / "paced.py"
+    text = paced.read_text()
+    given = ("apply", "paced.py", "-p", f"input={house.home}/corpus/*.jsonl", "-p", f"output={output}")
+    # The command can load it, and no task can.
+    here = "'apply' in open('/proc/self/cmdline').read().split(chr(0))"
+    paced.write_text(text + f"\nif not {here}:\n    raise ValueError('the model is not there')\n")
+    refused = house.call(*given, "--amend")
+    assert refused.returncode == 1
+    assert "rolled back" in refused.stderr
+    assert "the model is not there" in refused.stderr
+    still = house.pipeline()
+    assert (still["version"], still["state"]) == (first["version"], "running")
+    assert [task["task"] for task in still["tasks"]] == [task["task"] for task in first["tasks"]]
+    paced.write_text(text.replace(">= 10", ">= 20"))
+    assert house.good(*given, "--amend")["version"] == house.pipeline()["version"] != first["version"]
+    got, wanted = end(house, output), fates(undisturbed)
+    assert got.keys() == wanted.keys()
+    assert len(in_blocks(versions(output))) == 2
+    assert {fate[2] for key, fate in got.items() if fate != wanted[key]} <= {"has_many_lines"}
+    shown = json.loads(house.call("status", "small", "--json").stdout)
+    assert shown["pipelines"][0]["refused_change"] == ""
