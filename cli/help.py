@@ -132,6 +132,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "dataset log": ("headrace dataset log data/plain --limit 3",),
     "dataset tag": ("headrace dataset tag data/plain@2 baseline",),
     "dataset rollback": ("headrace dataset rollback data/plain@2",),
+    "dataset publish": ("headrace dataset publish data/plain --anyway",),
     "dataset diff": ("headrace dataset diff data/plain@2 data/plain",),
     "dataset bisect": ("headrace dataset bisect data/plain --good baseline --run 'python evaluate.py {}'",),
     "dataset head": ("headrace dataset head data/plain -n 3",),

@@ -94,6 +94,8 @@ SHARED = (
         "S",
         0,
     ),
+    Option("gate", ("--gate",), "Publish only a version that meets this TOML file; else hold it.", "", metavar="FILE"),
+    Option("gate_pauses", ("--gate-pauses",), "Pause when what is closed does not meet the gate.", False, bool),
     Option("follow_links", ("--follow-links",), "Follow symbolic links out of the input's folder.", False, bool),
 )
 PLACES = (
@@ -180,6 +182,7 @@ def run_command(given: Mapping[str, Any]) -> int:
 
 def run_options(given: Mapping[str, Any]) -> RunOptions:
     """How to run a pipeline, from the options of the command line. Raises UsageError."""
+    from headrace.cli.commands import read_gate
     from headrace.client import RunOptions
 
     records, share = _allowance(given["max_quarantined"])
@@ -198,6 +201,8 @@ def run_options(given: Mapping[str, Any]) -> RunOptions:
         task_bytes=given["task_memory"] << 20,
         changed_input=changed_input,
         seal_age_s=given["seal_seconds"],
+        gate=read_gate(given["gate"]) if given["gate"] else {},
+        gate_pauses=given["gate_pauses"],
     )
 
 

@@ -72,6 +72,9 @@ class RunOptions:
     changed_input: str = "halt"
     #: Seconds after which a sink seals what it holds; 0: as usual.
     seal_age_s: float = 0.0
+    #: What a version must meet to be published, as the file of the gate has it, and whether the run pauses for it.
+    gate: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    gate_pauses: bool = False
     #: Stage to place, and stage to the transport of the links that lead to it.
     places: Mapping[str, str] = field(default_factory=dict[str, str])
     transports: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -167,6 +170,8 @@ class Client:
             places=options.places,
             transports=options.transports,
             changed_input=options.changed_input,
+            gate_json=json.dumps(options.gate) if options.gate else "",
+            gate_pauses=options.gate_pauses,
             limits=pb.Limits(record_s=options.record_s, task_bytes=options.task_bytes),
             seal=pb.SealPolicy(age_s=options.seal_age_s) if options.seal_age_s else None,
             token=uuid.uuid4().hex,

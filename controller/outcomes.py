@@ -26,6 +26,8 @@ def outcome(command: core.Command, error: Exception) -> core.Event | None:
             return core.SnapshotWritten(command.log, command.number, why)
         case core.WriteManifest():
             return core.ManifestWritten(command.log, why, isinstance(error, StoreStalled))
+        case core.AuditDataset():
+            return core.DatasetAudited(command.log, command.final, error=why, stalled=isinstance(error, StoreStalled))
         case core.TruncateLog():
             # What stands on is deleted after the next snapshot.
             logger.warning("%s could not be truncated up to entry %d: %s", command.log, command.upto, why)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import time
@@ -25,6 +26,8 @@ from headrace.pipeline import PipelineError, parse_pipeline
 from headrace.protos import codec, control_pb2 as pb, control_pb2_grpc as rpc
 from headrace.store import StoreError, one_name, release
 
+#: Characters of a gate.
+GATE_CHARACTERS_MAX = 1 << 16
 logger = logging.getLogger("headrace.controller")
 
 #: Seconds that a worker may be silent before its session is dropped.
@@ -112,6 +115,10 @@ class Servicer(rpc.ControlServicer):
             return pb.ApplyReply(accepted=False, reason=str(error))
         if request.changed_input not in ("", *(choice.value for choice in ChangedInput)):
             return pb.ApplyReply(accepted=False, reason=f"changed_input {request.changed_input!r} is not known here")
+        try:
+            gate = _gate(request.gate_json)
+        except ValueError as error:
+            return pb.ApplyReply(accepted=False, reason=str(error))
         number, answered = self._shell.expect_answer()
         requested = core.PipelineRequested(
             number,
@@ -125,6 +132,8 @@ class Servicer(rpc.ControlServicer):
             seal=_seal(request),
             limits={"record_s": request.limits.record_s, "task_bytes": request.limits.task_bytes},
             changed_input=ChangedInput(request.changed_input or ChangedInput.HALT.value),
+            gate=gate,
+            gate_pauses=request.gate_pauses,
             token=request.token,
             place=await _place_of(str(pipeline.get("dataset", ""))),
         )
@@ -382,3 +391,19 @@ def _reply(made: Plan, workers: int) -> pb.PlanReply:
     ]
     chains = [pb.PlannedChain(chain=chain, reason=reason) for chain, reason in made.reasons.items()]
     return pb.PlanReply(tasks=map(_planned, made.tasks), links=links, chains=chains, workers=workers)
+
+
+def _gate(text: str) -> dict[str, Any]:
+    """The tables of a gate. Raises ValueError for what is none."""
+    if len(text) > GATE_CHARACTERS_MAX:
+        raise ValueError(f"a gate of {len(text)} characters: the limit is {GATE_CHARACTERS_MAX}")
+    if not text:
+        return {}
+    # Here, since numpy and Arrow come with it.
+    from headrace.store.history import parse_gate
+
+    plain = json.loads(text)
+    if not isinstance(plain, dict):
+        raise ValueError("a gate that is no table")
+    parse_gate(plain)
+    return plain

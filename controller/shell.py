@@ -29,10 +29,20 @@ from headrace.controller.progress import RunProgress
 from headrace.daemon import Effects, LogFiles, about, caused_by, current_cause
 from headrace.protos import codec, control_pb2 as pb
 from headrace.store import StoreError
-from headrace.store.datasets import Dataset, bring_forward
+from headrace.store.datasets import Dataset, bring_forward, fold_ledger
 
 if TYPE_CHECKING:
     from headrace.controller.membership import ClusterFiles
+
+#: Events and commands of one log.
+_OF_A_LOG = (
+    core.LogEvent
+    | core.LogCommand
+    | core.ManifestWritten
+    | core.WriteManifest
+    | core.DatasetAudited
+    | core.AuditDataset
+)
 
 logger = logging.getLogger("headrace.controller")
 
@@ -244,6 +254,8 @@ class Shell:
                 self._start(command, self._logs.truncate(command))
             case core.WriteManifest():
                 self._start(command, self._manifest(command))
+            case core.AuditDataset():
+                self._start(command, self._audit(command))
             case core.AnswerRequest():
                 waiting = self.requests.pop(command.request, None)
                 if waiting is not None and not waiting.done():
@@ -310,7 +322,7 @@ class Shell:
     def _give_up(self, about: core.Event | core.Command, reason: str) -> list[core.Command]:
         """End the runs that an event or a command is about."""
         log, task = None, ""
-        if isinstance(about, core.LogEvent | core.LogCommand | core.ManifestWritten | core.WriteManifest):
+        if isinstance(about, _OF_A_LOG):
             log = about.log
         elif isinstance(about, core.TaskEvent | core.TaskCommand | core.KillTask):
             task = about.task
@@ -365,6 +377,19 @@ class Shell:
         # Made here, where the fold stands still; a later entry's manifest is left alone.
         await asyncio.to_thread(bring_forward, dataset.store, dataset.manifest(described))
         return core.ManifestWritten(command.log)
+
+    async def _audit(self, command: core.AuditDataset) -> core.Event:
+        """Read in a thread of its own what the ledger says by now: the run's fold goes on meanwhile."""
+        # Here, since numpy and Arrow come with it.
+        from headrace.store.history import broken_rows, parse_gate
+
+        store, gate = self._logs.store(command.log), parse_gate(command.gate)
+
+        def rows() -> tuple[str, ...]:
+            found = broken_rows(Dataset(store, fold_ledger(store)), gate, final=command.final)
+            return tuple(str(row) for row in found)
+
+        return core.DatasetAudited(command.log, command.final, await asyncio.to_thread(rows))
 
     def _progress_of(self, task: str) -> RunProgress | None:
         pipeline = task.split("/", 1)[0]

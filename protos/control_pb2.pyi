@@ -1083,7 +1083,7 @@ class FromAgent(_message.Message):
     def __init__(self, gates: _Optional[str] = ..., told: _Optional[_Union[FaultTold, _Mapping]] = ...) -> None: ...
 
 class ApplyRequest(_message.Message):
-    __slots__ = ("pipeline_json", "amend", "fuse", "replicas", "seal", "quarantined_max", "quarantined_share_max", "limits", "changed_input", "places", "transports", "dry_run", "keep", "token")
+    __slots__ = ("pipeline_json", "amend", "fuse", "replicas", "seal", "quarantined_max", "quarantined_share_max", "limits", "changed_input", "gate_json", "gate_pauses", "places", "transports", "dry_run", "keep", "token")
     class PlacesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1107,6 +1107,8 @@ class ApplyRequest(_message.Message):
     QUARANTINED_SHARE_MAX_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     CHANGED_INPUT_FIELD_NUMBER: _ClassVar[int]
+    GATE_JSON_FIELD_NUMBER: _ClassVar[int]
+    GATE_PAUSES_FIELD_NUMBER: _ClassVar[int]
     PLACES_FIELD_NUMBER: _ClassVar[int]
     TRANSPORTS_FIELD_NUMBER: _ClassVar[int]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
@@ -1121,12 +1123,14 @@ class ApplyRequest(_message.Message):
     quarantined_share_max: float
     limits: Limits
     changed_input: str
+    gate_json: str
+    gate_pauses: bool
     places: _containers.ScalarMap[str, str]
     transports: _containers.ScalarMap[str, str]
     dry_run: bool
     keep: bool
     token: str
-    def __init__(self, pipeline_json: _Optional[str] = ..., amend: _Optional[bool] = ..., fuse: _Optional[bool] = ..., replicas: _Optional[int] = ..., seal: _Optional[_Union[SealPolicy, _Mapping]] = ..., quarantined_max: _Optional[int] = ..., quarantined_share_max: _Optional[float] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., changed_input: _Optional[str] = ..., places: _Optional[_Mapping[str, str]] = ..., transports: _Optional[_Mapping[str, str]] = ..., dry_run: _Optional[bool] = ..., keep: _Optional[bool] = ..., token: _Optional[str] = ...) -> None: ...
+    def __init__(self, pipeline_json: _Optional[str] = ..., amend: _Optional[bool] = ..., fuse: _Optional[bool] = ..., replicas: _Optional[int] = ..., seal: _Optional[_Union[SealPolicy, _Mapping]] = ..., quarantined_max: _Optional[int] = ..., quarantined_share_max: _Optional[float] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., changed_input: _Optional[str] = ..., gate_json: _Optional[str] = ..., gate_pauses: _Optional[bool] = ..., places: _Optional[_Mapping[str, str]] = ..., transports: _Optional[_Mapping[str, str]] = ..., dry_run: _Optional[bool] = ..., keep: _Optional[bool] = ..., token: _Optional[str] = ...) -> None: ...
 
 class PlannedTask(_message.Message):
     __slots__ = ("task", "stages", "worker", "cores", "memory_bytes")

@@ -352,9 +352,9 @@ def read_gate(path: str) -> dict[str, Any]:
 
 def pass_gate(uri: str, path: str) -> int:
     """Hold a dataset against the limits of a gate file; exit code 1 with the rows that it breaks."""
-    from headrace.store.history import audit, open_at, parse_gate
+    from headrace.store.history import broken_rows, parse_gate
 
-    broken = audit(open_at(uri), parse_gate(read_gate(path)))
+    broken = broken_rows(open_at(uri), parse_gate(read_gate(path)))
     for row in broken:
         print(row)
     print(f"{uri} {'does not pass' if broken else 'passes'} {path}")

@@ -28,6 +28,7 @@ def add_to(app: typer.Typer, dataset: typer.Typer) -> None:
         dataset_log,
         dataset_tag,
         dataset_rollback,
+        dataset_publish,
         dataset_diff,
         dataset_bisect,
         dataset_head,
@@ -118,6 +119,17 @@ def dataset_rollback(
     from headrace.cli.commands.history import roll_back
 
     return roll_back(uri, as_json=json)
+
+
+def dataset_publish(
+    uri: Annotated[str, typer.Argument(metavar="URI", help="The dataset.")],
+    anyway: Annotated[bool, typer.Option("--anyway", help="Although its gate holds it; the ledger says so.")] = False,
+    json: Json = False,
+) -> int:
+    """Publish the version that a gate holds."""
+    from headrace.cli.commands.history import publish_held
+
+    return publish_held(uri, anyway=anyway, as_json=json)
 
 
 def dataset_diff(

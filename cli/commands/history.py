@@ -1,4 +1,4 @@
-"""`headrace dataset log`, `tag`, `rollback` and `diff`: versions, their names, the way back, and what changed."""
+"""`headrace dataset log`, `tag`, `rollback`, `publish` and `diff`: versions, their names, and what changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.cli.ui import FAINT, console, number, safe, title
 from headrace.client import CliError, UsageError
 from headrace.pipeline import recipe_difference
 from headrace.store import counted
-from headrace.store.datasets import Dataset
+from headrace.store.datasets import Dataset, completeness_of
 from headrace.store.history import VersionFacts, history_of, open_at, split_address, version_named
 from headrace.store.ledger import VersionPublished, main_sink
 
@@ -118,6 +118,39 @@ def roll_back(address: str, *, as_json: bool) -> int:
         print(json.dumps({"dataset": dataset.uri, "version": made, "restores": version}))
     else:
         console(sys.stdout).print(title(dataset.uri, f"version {made} shows what version {version} showed"))
+    return 0
+
+
+#: The reason of a version that was published against its gate.
+ANYWAY = "published anyway"
+
+
+def publish_held(uri: str, *, anyway: bool, as_json: bool) -> int:
+    """Publish the version that a gate holds; the exit code. After a kill, the next call continues."""
+    from headrace.cli.commands.maintenance import write_manifest
+    from headrace.controller import with_offline_writer
+
+    dataset = Dataset.open(uri)
+    if dataset.state.held and not anyway:
+        raise CliError(f"{dataset.uri}: {completeness_of(dataset.state).words[0]}; --anyway publishes it")
+    newest = dataset.state.newest
+    if not dataset.state.held and (newest is None or newest.reason != ANYWAY):
+        raise CliError(f"{dataset.uri}: no version is held; `headrace run` publishes what it closes")
+
+    async def published(pen: OfflineWriter) -> int:
+        state = pen.ledger
+        if state.held:
+            whole = all(fragment.done(tuple(state.counts)) for fragment in state.fragments.values())
+            await pen.commit(VersionPublished(state.version + 1, ANYWAY, complete=whole))
+        # Also where that is done: an earlier call may have been killed before it came to this.
+        await write_manifest(pen, dataset.store)
+        return pen.ledger.version
+
+    made = with_offline_writer(dataset.uri, published)
+    if as_json:
+        print(json.dumps({"dataset": dataset.uri, "version": made, "held": list(dataset.state.held)}))
+    else:
+        console(sys.stdout).print(title(dataset.uri, f"version {made} is published against its gate"))
     return 0
 
 

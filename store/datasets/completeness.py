@@ -20,11 +20,15 @@ class Completeness:
     unshown: int
     #: Shards that a rollback hides from it.
     rolled_back: int = 0
+    #: Why a gate holds the version after it.
+    held: tuple[str, ...] = ()
 
     @property
     def words(self) -> tuple[str, ...]:
         """What a reader of the version should know, a sentence each without its stop; none where it is whole."""
-        said: list[str] = []
+        said = [f"version {self.version + 1} is held by its gate: {'; '.join(self.held)}"] if self.held else []
+        if not self.version and self.held:
+            return tuple(said)
         if not self.version:
             return ("no version is published yet: a run goes on, or ended before it had closed all of its input",)
         if not self.complete:
@@ -42,7 +46,8 @@ class Completeness:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
-        hidden = {"shards_unshown": self.unshown, "shards_rolled_back": self.rolled_back}
+        hidden: dict[str, Any] = {"held": list(self.held)} if self.held else {}
+        hidden |= {"shards_unshown": self.unshown, "shards_rolled_back": self.rolled_back}
         return {"version": self.version, "version_complete": self.complete, **hidden}
 
 
@@ -53,4 +58,4 @@ def completeness_of(ledger: LedgerState, version: int | None = None) -> Complete
     complete = shown is not None and shown.complete
     if asked != ledger.version:
         return Completeness(asked, complete, 0)
-    return Completeness(asked, complete, ledger.unshown, ledger.rolled_back)
+    return Completeness(asked, complete, ledger.unshown, ledger.rolled_back, ledger.held)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
         version_named as version_named,
     )
     from headrace.store.history.audit import (
-        audit as audit,
+        broken_rows as broken_rows,
         parse_gate as parse_gate,
     )
     from headrace.store.history.copies import (

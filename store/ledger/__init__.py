@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         Resigned as Resigned,
         Retracted as Retracted,
         StoredObject as StoredObject,
+        VersionHeld as VersionHeld,
         VersionPublished as VersionPublished,
         VersionSeen as VersionSeen,
         decode_entry as decode_entry,

@@ -39,6 +39,8 @@ from headrace.store.shards import is_checksum
 MAGIC = b"HRSNAP01"
 #: The version of what the header and the arrays hold.
 SNAPSHOT_FORMAT = 1
+#: That of a fold with a version that is held: a Headrace which knows no gate would publish it.
+HELD_FORMAT = 2
 _ALIGNMENT = 8
 _LOG_FIELDS = ("number", "term", "leader", "resigned", "origin", "led_at")
 _LEDGER_FIELDS = (
@@ -52,6 +54,8 @@ _LEDGER_FIELDS = (
     "retracted",
     "erased",
     "retracted_at",
+    "held_at",
+    "held",
     "removed",
 )
 #: Every field of a fold stands in a snapshot, but for `totals`, counted anew; a test holds this to the classes.
@@ -85,7 +89,8 @@ def encode_snapshot(state: LogState) -> bytes:
     else:
         raise TypeError(f"a snapshot holds no {type(state).__name__}")
     body, places = _joined(arrays)
-    header = [SNAPSHOT_FORMAT, kind, scalars, tables, places, xxhash.xxh3_128_hexdigest(body)]
+    known = HELD_FORMAT if isinstance(state, LedgerState) and state.held else SNAPSHOT_FORMAT
+    header = [known, kind, scalars, tables, places, xxhash.xxh3_128_hexdigest(body)]
     packed = msgpack.packb(header, use_bin_type=True)
     packed += b"\xc1" * (-(len(MAGIC) + 8 + len(packed)) % _ALIGNMENT)
     return b"".join((MAGIC, len(packed).to_bytes(8, "little"), packed, body))
@@ -101,8 +106,10 @@ def decode_snapshot(data: bytes) -> LogState:
         unpacker = msgpack.Unpacker(raw=False, strict_map_key=False, max_buffer_size=max(1, length))
         unpacker.feed(data[start : start + length])
         known, kind, scalars, tables, places, checksum = unpacker.unpack()
-        if known != SNAPSHOT_FORMAT:
-            raise FormatError(f"a snapshot of format {known!r}; this Headrace reads {SNAPSHOT_FORMAT}: upgrade it")
+        if known not in (SNAPSHOT_FORMAT, HELD_FORMAT):
+            raise FormatError(
+                f"a snapshot of format {known!r}; this Headrace reads {SNAPSHOT_FORMAT} and {HELD_FORMAT}: upgrade it"
+            )
         body = memoryview(data)[start + length :]
         if xxhash.xxh3_128_hexdigest(body) != checksum:
             raise FormatError("a snapshot whose arrays do not have their checksum")
@@ -113,6 +120,7 @@ def decode_snapshot(data: bytes) -> LogState:
         state: LogState = _ledger(tables, arrays) if kind == "ledger" else _cluster(tables)
         if isinstance(state, LedgerState):
             scalars["published"] = _published(state, scalars)
+            scalars["held"] = tuple(scalars.get("held", ()))
             for checksum, rows in scalars.get("erased", {}).values():
                 if not is_checksum(checksum) or not all(type(row) is int and row >= 0 for row in rows):
                     raise FormatError("a snapshot with erased rows of no checksum: no Headrace writes that")

@@ -47,7 +47,7 @@ LEDGER = (
     Entry(1, (CLOSED, entries.FragmentEnded(A.id, 4, b"c" * 16), entries.ClaimsReleased("write", ((A.id, (1, 2)),)))),
     Entry(1, (entries.FragmentDropped(B.id, "gone", False), entries.Beat(1), entries.VersionPublished(1, "done"))),
     Entry(1, (entries.Retracted(2, ((KEY, (0, 1)),), ((KEY, STORED),)), entries.Resigned(1))),
-    Entry(1, (entries.VersionPublished(2, "rollback", 4, False, 1_800_000_000, 1),)),
+    Entry(1, (entries.VersionPublished(2, "rollback", 4, False, 1_800_000_000, 1), entries.VersionHeld(3, ("a",)))),
 )
 WISH = {"pause": None, "replicas": {"a": 2}, "places": {}, "transports": {}}
 CLUSTER = (

@@ -24,13 +24,14 @@ def build(input: str, output: str, tokenizer: str) -> Pipeline:
 """
 
 
-def run(home: Path, name: str) -> None:
+def run(home: Path, name: str, *more: str) -> subprocess.CompletedProcess[str]:
     """A run over one more file of five records."""
     rows = [json.dumps({"id": f"{name}{number}", "text": f"{name} text {number} " * 9}) for number in range(5)]
     (home / f"{name}.jsonl").write_text("\n".join(rows))
-    given = ("-p", "input=*.jsonl", "-p", "output=out", "-p", f"tokenizer={small_tokenizer()}")
+    given = (*more, "-p", "input=*.jsonl", "-p", "output=out", "-p", f"tokenizer={small_tokenizer()}")
     done = subprocess.run(headrace("run", "p.py", *given), capture_output=True, text=True, cwd=home, timeout=DEADLINE_S)
-    assert done.returncode == 0, done.stderr
+    assert more or done.returncode == 0, done.stderr
+    return done
 
 
 def ids(home: Path, address: str) -> list[str]:
@@ -178,3 +179,22 @@ def test_bisect_finds_the_first_version_for_which_a_command_fails(home: Path) ->
     ):
         done = call(home, "bisect", "out", *arguments)
         assert (done.returncode, said in done.stderr) == (code, True), done.stderr
+
+
+def test_a_version_that_breaks_its_gate_is_held_until_somebody_publishes_it(home: Path) -> None:
+    gate = home / "the gate.toml"
+    gate.write_text("[kept]\nmax = 12\n[drift]\n")
+    held = run(home, "c", "--gate", str(gate))
+    assert held.returncode == 1
+    assert "version 3 is held by its gate: kept: max 12, and it is 15" in held.stderr
+    assert ids(home, "out") == named("a", "b")
+    assert "version 3 is held" in call(home, "show", "out").stdout
+    assert answer(home, "show", "out")["held"] == ["kept: max 12, and it is 15"]
+    assert call(home, "publish", "out").returncode == 1
+    assert answer(home, "publish", "out", "--anyway")["version"] == 3
+    assert answer(home, "publish", "out", "--anyway")["version"] == 3, "it is published"
+    assert ids(home, "out") == named("a", "b", "c")
+    assert answer(home, "log", "out")["versions"][0]["reason"] == "published anyway"
+    gate.write_text("[kept]\nmax = 20\n")
+    assert run(home, "d", "--gate", str(gate)).returncode == 0
+    assert run(home, "e", "--gate", str(home / "none.toml")).returncode == 1

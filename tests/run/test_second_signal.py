@@ -121,6 +121,7 @@ WAITS = {
     "dataset log": Waits("{store}"),
     "dataset tag": Waits("{store}"),
     "dataset rollback": Waits("{version}"),
+    "dataset publish": Waits("{store} --anyway"),
     "dataset diff": Waits("{store} {store}"),
     "dataset bisect": Waits("{store} --run true"),
     "dataset head": Waits("{store}"),

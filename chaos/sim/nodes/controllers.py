@@ -178,6 +178,8 @@ class SimulatedController:
                     self._log(command).truncate(command)
                 case core.WriteManifest():
                     self._write_manifest(command)
+                case core.AuditDataset():
+                    self._later(core.DatasetAudited(command.log, command.final), self.life)
                 case core.StepDown():
                     world.note(self.name, "steps down:", command.reason)
                     self._send_away()

@@ -27,6 +27,7 @@ from headrace.controller.core.messages import (
     AnswerRequest,
     ClearRequested,
     Command,
+    DatasetAudited,
     DrainRequested,
     Event,
     ExpelRequested,
@@ -191,7 +192,7 @@ class Controller:
                 return self._requested(event, now)
             case StopRequested() | SteerRequested() | DrainRequested() | ClearRequested():
                 return self._requests.handle(event, now) if self.leads else turned_away(event, self._elsewhere())
-            case ManifestWritten():
+            case ManifestWritten() | DatasetAudited():
                 writer = self._by_log(event.log)
                 return writer.handle(event, now) if writer else []
             case TokenOffered() | ExpelRequested():

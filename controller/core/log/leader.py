@@ -44,7 +44,7 @@ from headrace.controller.core.messages import (
     WriteEntry,
     WriteSnapshot,
 )
-from headrace.store.ledger import Beat, Change, Entry, Led, LogState, Resigned, VersionPublished
+from headrace.store.ledger import Beat, Change, Entry, Led, LogState, Resigned, VersionHeld, VersionPublished
 
 #: Seconds of silence after which a standby takes over: two beats may be late or lost in a slow store.
 TAKEOVER_S = 5.0
@@ -342,7 +342,9 @@ class Leadership(Generic[S]):
     def _dated(self, change: Change, now: float) -> Change:
         """A version with its time, where this process knows the time at which its clock was 0."""
         clock = self.identity.get("clock", 0)
-        return replace(change, at=int(clock + now)) if clock and isinstance(change, VersionPublished) else change
+        if clock and isinstance(change, VersionPublished | VersionHeld):
+            return replace(change, at=int(clock + now))
+        return change
 
     def _fitting(self) -> int:
         """How many of the queued atoms the next entry takes: at least one, however many changes that is."""

@@ -36,9 +36,11 @@ if TYPE_CHECKING:
     from headrace.controller.core.messages.messages import (
         AnswerProposal as AnswerProposal,
         AnswerRequest as AnswerRequest,
+        AuditDataset as AuditDataset,
         Command as Command,
         Condemned as Condemned,
         Coverage as Coverage,
+        DatasetAudited as DatasetAudited,
         Event as Event,
         FragmentsWereRead as FragmentsWereRead,
         FragmentWasRead as FragmentWasRead,

@@ -238,6 +238,17 @@ class ManifestWritten:
     stalled: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class DatasetAudited:
+    """Which rows of its gate a dataset breaks; or, with `error`, why that is not known, `stalled` as above."""
+
+    log: str
+    final: bool
+    broken: tuple[str, ...] = ()
+    error: str = ""
+    stalled: bool = False
+
+
 # ---- what people ask, and time ----
 
 
@@ -270,6 +281,7 @@ Event: TypeAlias = (
     | WorkerRegistered
     | WorkerLost
     | ManifestWritten
+    | DatasetAudited
     | AnsweredRequest
     | StopRequested
     | ShutdownAsked
@@ -449,6 +461,15 @@ class WriteManifest:
 
 
 @dataclass(frozen=True, slots=True)
+class AuditDataset:
+    """Hold what is closed of a dataset against a gate, as its file has it; `final`: no more will be closed."""
+
+    log: str
+    gate: Mapping[str, Any]
+    final: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ReportRun:
     """A run came to its end: completed, stopped, cancelled or failed with a reason."""
 
@@ -480,5 +501,5 @@ TaskCommand: TypeAlias = (
 #: For a worker.
 WorkerCommand: TypeAlias = TaskCommand | KillTask | MakeLink | OpenRelay
 Command: TypeAlias = (
-    LogCommand | WorkerCommand | AnswerRequest | WriteManifest | ReportRun | StepDown | SpreadExpulsions
+    LogCommand | WorkerCommand | AnswerRequest | WriteManifest | AuditDataset | ReportRun | StepDown | SpreadExpulsions
 )

@@ -54,6 +54,10 @@ class PipelineRequested:
     #: What one record and one task may take, as the names and values of Limits; 0: as usual.
     limits: Mapping[str, float] = field(default_factory=dict[str, float])
     changed_input: ChangedInput = ChangedInput.HALT
+    #: What a version must meet to be published, as the file of the gate has it; empty: nothing. And whether the run
+    #: pauses when what is closed does not meet it.
+    gate: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    gate_pauses: bool = False
     #: The request's own name: sent again, it is the same request. Empty: it has none.
     token: str = ""
     #: The one name of the place that the dataset's URI leads to; empty: the URI itself.

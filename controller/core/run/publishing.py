@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from headrace.controller.core.log import Leadership
-from headrace.controller.core.messages import Allowance, Command, ManifestWritten, WriteManifest
+from headrace.controller.core.messages import (
+    Allowance,
+    AuditDataset,
+    Command,
+    DatasetAudited,
+    ManifestWritten,
+    PipelineRequested,
+    WriteManifest,
+)
+from headrace.controller.core.plan import Change
+from headrace.controller.core.run.reconfiguration import Reconfiguration
 from headrace.store import counted
-from headrace.store.ledger import LedgerState, VersionPublished
+from headrace.store.ledger import LedgerState, VersionHeld, VersionPublished
 
 #: Seconds before a manifest is written again that the store did not take, but may take later.
 MANIFEST_AGAIN_S = 2.0
+#: Seconds between two audits of a run that flows, and rows that its entry, or a message, names.
+AUDIT_S = 60.0
+REASONS_MAX = 32
 #: Closed records from which on a share of quarantined ones means something: the first bad record may be the first.
 SHARE_RECORDS_MIN = 1000
 
@@ -59,18 +72,42 @@ def kept_nothing(ledger: LedgerState, dataset: str) -> str:
     )
 
 
-class Publishing:
-    """Publishes a version of the dataset, and has its manifest written before the log is handed over."""
+def held_words(ledger: LedgerState, dataset: str) -> str:
+    """Why a version is held, and what to do."""
+    return (
+        f"all is committed, but version {ledger.version + 1} is held by its gate: {'; '.join(ledger.held)}. Mend the "
+        f"input or the pipeline and run it again, or publish it by `headrace dataset publish {dataset} --anyway`"
+    )
 
-    def __init__(self, dataset: str, leadership: Leadership[LedgerState]) -> None:
-        self._dataset, self._leadership, self._ledger = dataset, leadership, leadership.ledger
+
+class Publishing:
+    """Publishes a version of the dataset where its gate lets it pass, and has its manifest written before the log is
+    handed over.
+    """
+
+    def __init__(
+        self, request: PipelineRequested, leadership: Leadership[LedgerState], reconfiguration: Reconfiguration
+    ) -> None:
+        self._leadership, self._ledger, self._dataset = leadership, leadership.ledger, leadership.log
+        self._gate, self._pauses, self._reconfiguration = request.gate, request.gate_pauses, reconfiguration
         self._write_at: float | None = None
-        #: Why the store did not take the manifest.
-        self.trouble = ""
+        #: The version that waits for its gate.
+        self._waiting: VersionPublished | None = None
+        #: While the run flows: when the gate is asked next, and of how many shards it was.
+        self._look_at = 0.0
+        self._looked = 0
+        self._broken: tuple[str, ...] = ()
+        #: Why the store did not take the manifest, or was not read for the gate.
+        self._trouble = ""
+
+    @property
+    def trouble(self) -> str:
+        """What keeps the version from being published just now, for people; "" if nothing does."""
+        return self._trouble or (f"its gate is broken: {'; '.join(self._broken)}" if self._broken else "")
 
     @property
     def wake_at(self) -> float | None:
-        """When the manifest is written again."""
+        """When the manifest is written, or the gate asked, again."""
         return self._write_at
 
     def complete(self) -> list[Command]:
@@ -78,8 +115,7 @@ class Publishing:
         newest = self._ledger.newest
         if newest is not None and newest.complete and not self._ledger.unshown:
             return [WriteManifest(self._dataset)]
-        self._leadership.submit(VersionPublished(self._ledger.version + 1, "completed"))
-        return []
+        return self._publish(VersionPublished(self._ledger.version + 1, "completed"))
 
     def stopped(self) -> list[Command]:
         """The run was stopped and the sinks are empty: publish what is closed."""
@@ -88,12 +124,46 @@ class Publishing:
             return []
         if self._ledger.newest is not None and not self._ledger.unshown:
             return [WriteManifest(self._dataset)]
-        self._leadership.submit(VersionPublished(self._ledger.version + 1, "stopped", complete=False))
-        return []
+        return self._publish(VersionPublished(self._ledger.version + 1, "stopped", complete=False))
 
-    def written(self, event: ManifestWritten, now: float) -> str:
+    def _publish(self, version: VersionPublished) -> list[Command]:
+        if not self._gate:
+            self._leadership.submit(version)
+            return []
+        self._waiting = version
+        return [AuditDataset(self._dataset, self._gate, final=True)]
+
+    def handle(self, event: DatasetAudited | ManifestWritten, now: float, *, ends: bool) -> str:
+        """Take what the gate or the store says; why the run fails, if it does."""
+        if isinstance(event, ManifestWritten):
+            return self._written(event, now) if ends else ""
+        if event.final:
+            return self._audited(event, now) if ends else ""
+        self._broken = event.broken[:REASONS_MAX]
+        if self._broken and self._pauses and not ends:
+            # Once: who resumes it has seen why.
+            self._pauses = False
+            self._reconfiguration.take(True, Change())
+        return ""
+
+    def _audited(self, event: DatasetAudited, now: float) -> str:
+        """Publish what passes, hold what does not."""
+        version, self._trouble = self._waiting, event.error
+        if version is None:
+            return ""
+        if event.stalled:
+            self._write_at = now + MANIFEST_AGAIN_S
+            return ""
+        if event.error:
+            return f"all is committed, but its gate could not be asked: {event.error}; run it again"
+        self._waiting, self._broken = None, ()
+        held = VersionHeld(version.version, event.broken[:REASONS_MAX])
+        self._leadership.submit(held if event.broken else version)
+        return ""
+
+    def _written(self, event: ManifestWritten, now: float) -> str:
         """Hand the log over only now, so that the manifest stands when the run ends; why the run fails, if it does."""
-        self.trouble = event.error
+        self._trouble = event.error
         if event.stalled:
             self._write_at = now + MANIFEST_AGAIN_S
             return ""
@@ -102,9 +172,15 @@ class Publishing:
         self._leadership.resign()
         return ""
 
-    def write_again(self, now: float) -> list[Command]:
-        """The store may have room again."""
+    def ask_again(self, now: float, *, flows: bool) -> list[Command]:
+        """The store may have room again, or answer; and a run that flows asks its gate now and then."""
+        shards = len(self._ledger.shards)
+        if flows and self._gate and now >= self._look_at and shards > self._looked:
+            self._look_at, self._looked = now + AUDIT_S, shards
+            return [AuditDataset(self._dataset, self._gate, final=False)]
         if self._write_at is None or now < self._write_at:
             return []
         self._write_at = None
+        if self._waiting is not None:
+            return [AuditDataset(self._dataset, self._gate, final=True)]
         return [WriteManifest(self._dataset)]

@@ -17,9 +17,9 @@ from headrace.controller.core.run.changed_input import ChangedFragments
 from headrace.controller.core.run.input import Intake, Listing
 from headrace.controller.core.run.opening import Admission, EpochRaise, Inheritance, Opening, Surroundings
 from headrace.controller.core.run.proposals import Committer
-from headrace.controller.core.run.publishing import Publishing, excess, kept_nothing
+from headrace.controller.core.run.publishing import Publishing, excess, held_words, kept_nothing
 from headrace.controller.core.run.reconfiguration import Amendment, Reconfiguration
-from headrace.controller.core.run.states import ENDED, TRANSITIONS, WORKING, Machine, RunState, RunTurn
+from headrace.controller.core.run.states import ENDED, ENDING, TRANSITIONS, WORKING, Machine, RunState, RunTurn
 from headrace.controller.core.run.sweeps import Sweeps
 from headrace.controller.core.run.tasks import Deaths, RunTasks
 from headrace.controller.core.run.work import Parts, RunEvent, Step, Work, Works
@@ -33,6 +33,7 @@ from headrace.store.ledger import (
     FragmentsListed,
     FragmentState,
     LedgerState,
+    VersionHeld,
     VersionPublished,
     VersionSeen,
     balance_of,
@@ -89,7 +90,7 @@ class Run:
         self._changed = ChangedFragments(
             request.changed_input, self.sinks, self.leadership, self.listing, self.intake, self._sweeps
         )
-        self._publishing = Publishing(pipeline.dataset, self.leadership)
+        self._publishing = Publishing(request, self.leadership, self.reconfiguration)
         reading = self.listing, self.intake, self._sweeps, self._changed, self.committer
         self._parts = Parts(self.leadership, self._workers, self._reported, *reading, self._epoch)
         self.amendment = Amendment(self.reconfiguration, self._parts, self._taken_up)
@@ -240,10 +241,8 @@ class Run:
                 if self.tasks is not None and any(task.worker == event.worker for task in self.tasks.plan.tasks):
                     self.reconfiguration.leave(event.worker)
                 return []
-            case m.ManifestWritten():
-                if self.state not in (RunState.PUBLISHING, RunState.EMPTIED):
-                    return []
-                return self._failed_for(self._publishing.written(event, now))
+            case m.ManifestWritten() | m.DatasetAudited():
+                return self._failed_for(self._publishing.handle(event, now, ends=self.state in ENDING))
             case _:
                 return self._of_work(self.works.handle(event, now, self.state)) if self.works else []
 
@@ -297,6 +296,8 @@ class Run:
                 commands += self.works.of(waiter.task).proposals.accepted(waiter) if self.works else []
         elif isinstance(change, VersionPublished):
             commands.append(m.WriteManifest(self.pipeline.dataset))
+        elif isinstance(change, VersionHeld):
+            commands += self._fail(held_words(self.ledger, self.pipeline.dataset))
         return commands
 
     def _closed(self, fragments: list[bytes]) -> None:
@@ -365,7 +366,7 @@ class Run:
             for lost in works.in_force.adoption.given_up(now):
                 commands += self._worker_lost(lost, now)
             commands += self._failed_for(works.waited_too_long(now))
-        commands += self._publishing.write_again(now)
+        commands += self._publishing.ask_again(now, flows=self.state is RunState.RUNNING)
         self._changed.relist_if_due()
         if works and self.state in WORKING:
             commands += self._change_if_due(works.in_force, now)
@@ -474,8 +475,7 @@ class Run:
         return self._ended(self.state.value)
 
     def _of_work(self, step: Step) -> list[Command]:
-        commands, reason = step
-        return [*self._failed_for(reason), *commands]
+        return [*self._failed_for(step[1]), *step[0]]
 
     def _failed_for(self, reason: str) -> list[Command]:
         return self._fail(reason) if reason else []

@@ -92,6 +92,8 @@ TRANSITIONS: dict[tuple[RunState, RunTurn], RunState] = {
 }
 
 ENDED = (RunState.COMPLETED, RunState.STOPPED, RunState.CANCELLED, RunState.FAILED)
+#: Its sinks are empty, and it publishes.
+ENDING = (RunState.PUBLISHING, RunState.EMPTIED)
 #: The run has tasks that work.
 WORKING = (RunState.RUNNING, RunState.PAUSING, RunState.PAUSED, RunState.DRAINING)
 

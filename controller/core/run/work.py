@@ -32,6 +32,7 @@ RunEvent: TypeAlias = (
     | m.ManifestWritten
     | m.PipelineRequested
     | m.AmendRecorded
+    | m.DatasetAudited
 )
 #: Commands, and why the run fails; empty if it goes on.
 Step: TypeAlias = tuple[list[Command], str]

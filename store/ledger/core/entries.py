@@ -289,6 +289,18 @@ class VersionPublished:
 
 
 @dataclass(frozen=True, slots=True)
+class VersionHeld:
+    """A version that its gate did not let pass, and why: all is closed, and nothing more is shown than before.
+
+    `at` is as in `VersionPublished`.
+    """
+
+    version: int
+    reasons: tuple[str, ...]
+    at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Retracted:
     """Records that no version from `version` on shows.
 
@@ -321,6 +333,7 @@ Change: TypeAlias = (
     | Closed
     | ClaimsReleased
     | VersionPublished
+    | VersionHeld
     | Retracted
     | Removed
     | ClusterChange
@@ -341,6 +354,7 @@ _CHANGES: dict[str, type[Any]] = {
         Closed,
         ClaimsReleased,
         VersionPublished,
+        VersionHeld,
         Retracted,
         Removed,
         *CLUSTER_CHANGES,
@@ -424,6 +438,7 @@ _NESTED: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("ClaimsReleased", "records"): lambda items: tuple((fragment, tuple(rows)) for fragment, rows in items),
     ("Retracted", "documents"): lambda items: tuple((key, tuple(rows)) for key, rows in items),
     ("RunsCleared", "names"): tuple,
+    ("VersionHeld", "reasons"): tuple,
     ("Retracted", "replaced"): lambda items: tuple((key, stored_object(*item)) for key, item in items),
 }
 

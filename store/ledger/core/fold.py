@@ -26,6 +26,7 @@ from headrace.store.ledger.core.entries import (
     Range,
     Removed,
     Retracted,
+    VersionHeld,
     VersionPublished,
     VersionSeen,
 )
@@ -151,6 +152,9 @@ class LedgerState(LogState):
     erased: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
     #: The last entry that retracted something, -1 where none has.
     retracted_at: int = -1
+    #: The entry that held a version back which no later one shows, -1 where none is, and why.
+    held_at: int = -1
+    held: tuple[str, ...] = ()
     #: The dataset was removed, and no pipeline has begun another in its place.
     removed: bool = False
     #: What the fragments above come to; it follows from them.
@@ -232,7 +236,7 @@ class LedgerState(LogState):
             case ClaimsReleased():
                 for fragment, rows in change.records:
                     self._known(number, fragment).released.setdefault(change.sink, set()).update(rows)
-            case VersionPublished():
+            case VersionPublished() | VersionHeld():
                 self._published(number, change)
             case Retracted():
                 self._retracted(number, change)
@@ -293,11 +297,14 @@ class LedgerState(LogState):
         self.accepted[change.identity()] = number
         self.counts[change.sink] = self.counts.get(change.sink, _NOTHING) + change.counts
 
-    def _published(self, number: int, change: VersionPublished) -> None:
+    def _published(self, number: int, change: VersionPublished | VersionHeld) -> None:
         """A newer version lists the shards of the older one, and then its own: who reads may rely on it."""
-        shows, before = change.shows if change.shows >= 0 else number, self.newest
         if change.version <= self.version:
             raise FoldError(f"entry {number} publishes version {change.version} behind version {self.version}")
+        if isinstance(change, VersionHeld):
+            self.held_at, self.held = number, change.reasons
+            return
+        shows, before = change.shows if change.shows >= 0 else number, self.newest
         restored = self.published.get(change.restores) if change.restores else None
         if change.restores and (restored is None or shows != restored.shows):
             raise FoldError(f"entry {number} restores version {change.restores} otherwise than it was published")
@@ -307,6 +314,8 @@ class LedgerState(LogState):
         rollbacks = () if before is None else before.rollbacks
         if restored is not None:
             rollbacks = (*restored.rollbacks, (shows, number, change.restores, change.version))
+        if restored is not None or shows >= self.held_at:
+            self.held_at, self.held = -1, ()
         self.version = change.version
         self.published[change.version] = Published(number, shows, complete, change.reason, change.at, rollbacks)
 

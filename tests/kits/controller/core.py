@@ -87,6 +87,10 @@ class Stand:
         self.full = ""
         self.fuse, self.replicas = True, 0
         self.changed_input = ChangedInput.HALT
+        #: The gate of the run, whether it pauses for it, and what it breaks; or why the store does not say.
+        self.gate: dict[str, object] = {}
+        self.gate_pauses = False
+        self.broken: tuple[str, ...] = ()
 
     @property
     def run(self) -> Run:
@@ -106,6 +110,10 @@ class Stand:
                     case m.WriteManifest():
                         said.append(command)
                         queue.append(m.ManifestWritten(command.log, self.full, bool(self.full)))
+                    case m.AuditDataset():
+                        said.append(command)
+                        error, stalled = self.full, bool(self.full)
+                        queue.append(m.DatasetAudited(command.log, command.final, self.broken, error, stalled))
                     case _:
                         said.append(command)
         return said
@@ -138,7 +146,14 @@ class Stand:
         plain = (pipeline or make_pipeline()).to_dict()
         changed = self.changed_input
         request = m.PipelineRequested(
-            1, plain, amend=amend, fuse=self.fuse, replicas=self.replicas, changed_input=changed
+            1,
+            plain,
+            amend=amend,
+            fuse=self.fuse,
+            replicas=self.replicas,
+            changed_input=changed,
+            gate=self.gate,
+            gate_pauses=self.gate_pauses,
         )
         return self.tell(request)
 

@@ -11,7 +11,7 @@ import pytest
 from headrace.store import NoDataset
 from headrace.store.datasets import Dataset
 from headrace.store.files.store import FileStore
-from headrace.store.history.audit import Broken, GateError, audit, drifted, parse_gate
+from headrace.store.history.audit import Broken, GateError, broken_rows, drifted, parse_gate
 from headrace.store.ledger.core.entries import FragmentEnded, VersionPublished
 from headrace.store.shards import Profile, Series, SeriesKind
 from tests.kits.store.dataset_writer import FRAGMENT, Writer
@@ -39,7 +39,7 @@ def dataset(tmp_path: Path) -> Dataset:
     ],
 )
 def test_a_gate_names_the_row_that_is_broken(dataset: Dataset, limits: dict[str, Any], broken: list[str]) -> None:
-    assert [str(row) for row in audit(dataset, parse_gate(limits))] == broken
+    assert [str(row) for row in broken_rows(dataset, parse_gate(limits))] == broken
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_gate_that_is_none_is_refused(plain: dict[str, Any]) -> None:
 
 def test_a_baseline_that_is_not_there_is_refused(dataset: Dataset) -> None:
     with pytest.raises(NoDataset, match="no version 7"):
-        audit(dataset, parse_gate({"drift": {"baseline": 7}}))
+        broken_rows(dataset, parse_gate({"drift": {"baseline": 7}}))
 
 
 def of(**series: dict[Any, int]) -> Profile:
@@ -116,7 +116,7 @@ def test_drift_is_measured_on_what_the_baseline_does_not_show(tmp_path: Path) ->
     made.entry(made.shard([1] * 600, 0))
     made.entry(VersionPublished(1, "stopped", complete=False))
     made.entry(made.shard([40] * 600, 600))
-    found = audit(Dataset.open(str(tmp_path)), parse_gate({"drift": {}}))
+    found = broken_rows(Dataset.open(str(tmp_path)), parse_gate({"drift": {}}))
     assert "drift.length" in [row.name for row in found]
     made.entry(VersionPublished(2, "stopped", complete=False))
-    assert "drift.length" in [row.name for row in audit(Dataset.open(str(tmp_path)), parse_gate({"drift": {}}))]
+    assert "drift.length" in [row.name for row in broken_rows(Dataset.open(str(tmp_path)), parse_gate({"drift": {}}))]

@@ -26,6 +26,7 @@ from headrace.store.ledger.core.entries import (
     Resigned,
     Retracted,
     StoredObject,
+    VersionHeld,
     VersionPublished,
     decode_entry,
     encode_entry,
@@ -57,6 +58,7 @@ changes = st.one_of(
     st.builds(
         Closed, names, names, numbers, st.lists(ranges, max_size=3).map(tuple), st.lists(objects).map(tuple), counts
     ),
+    st.builds(VersionHeld, numbers, st.lists(names).map(tuple), numbers),
     st.builds(VersionPublished, numbers, names, st.integers(-1, 1 << 60), st.booleans(), numbers, numbers),
     st.builds(Removed, names),
     st.builds(

@@ -1,7 +1,9 @@
 """The fold of a ledger: what it knows, and what it refuses to know."""
 
+import io
 from dataclasses import replace
 
+import msgpack
 import pytest
 from hypothesis import given, strategies as st
 
@@ -23,10 +25,12 @@ from headrace.store.ledger.core.entries import (
     Resigned,
     Retracted,
     StoredObject,
+    VersionHeld,
     VersionPublished,
 )
 from headrace.store.ledger.core.fold import FoldError, LedgerState
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
+from headrace.store.ledger.snapshot import HELD_FORMAT, SNAPSHOT_FORMAT, decode_snapshot, encode_snapshot
 
 A = Fragment.named("read", "file:///a", "1", start=0, end=-1, reader="lines", size=100)
 UNKNOWN = b"?" * 16
@@ -222,3 +226,29 @@ def test_what_no_version_shows_yet_is_known() -> None:
     assert folded(close((0, 1))).unshown == 1
     assert folded(close((0, 1)), VersionPublished(1, "done")).unshown == 0
     assert folded(VersionPublished(1, "done"), close((0, 1)), VersionPublished(2, "done", shows=1)).unshown == 1
+
+
+def test_a_held_version_shows_nothing_until_a_later_one_shows_its_shards() -> None:
+    state = folded(close((0, 1)), VersionPublished(1, "done"))
+    state.apply(state.number + 1, Entry(1, (close((1, 2)), VersionHeld(2, ("kept_share",)))))
+    assert (state.version, state.held, state.held_at, state.unshown) == (1, ("kept_share",), state.number, 1)
+    for read in (state, decode_snapshot(encode_snapshot(state))):
+        assert isinstance(read, LedgerState)
+        assert (read.held, read.held_at) == (("kept_share",), 3)
+        read.apply(read.number + 1, Entry(1, (VersionPublished(2, "retract", shows=state.published[1].shows),)))
+        assert read.held, "it shows no more than before"
+        read.apply(read.number + 1, Entry(1, (VersionPublished(3, "anyway"),)))
+        assert (read.held, read.held_at) == ((), -1)
+
+
+def test_a_version_that_is_published_is_not_held() -> None:
+    state = folded(VersionPublished(1, "done"))
+    with pytest.raises(FoldError, match="behind version 1"):
+        state.apply(state.number + 1, Entry(1, (VersionHeld(1, ("a",)),)))
+
+
+def test_a_snapshot_of_a_held_version_has_a_format_of_its_own() -> None:
+    # A Headrace that knows no gate reads format 1 alone.
+    for change, known in ((VersionHeld(1, ("a",)), HELD_FORMAT), (VersionPublished(1, "done"), SNAPSHOT_FORMAT)):
+        data = encode_snapshot(folded(change))
+        assert msgpack.Unpacker(io.BytesIO(data[16:]), strict_map_key=False).unpack()[0] == known
