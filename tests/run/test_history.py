@@ -181,7 +181,7 @@ def test_bisect_finds_the_first_version_for_which_a_command_fails(home: Path) ->
         assert (done.returncode, said in done.stderr) == (code, True), done.stderr
 
 
-def test_a_version_that_breaks_its_gate_is_held_until_somebody_publishes_it(home: Path) -> None:
+def test_a_version_that_breaks_its_gate_is_held(home: Path) -> None:
     gate = home / "the gate.toml"
     gate.write_text("[kept]\nmax = 12\n[drift]\n")
     held = run(home, "c", "--gate", str(gate))

@@ -228,7 +228,7 @@ def test_what_no_version_shows_yet_is_known() -> None:
     assert folded(VersionPublished(1, "done"), close((0, 1)), VersionPublished(2, "done", shows=1)).unshown == 1
 
 
-def test_a_held_version_shows_nothing_until_a_later_one_shows_its_shards() -> None:
+def test_a_held_version_shows_nothing() -> None:
     state = folded(close((0, 1)), VersionPublished(1, "done"))
     state.apply(state.number + 1, Entry(1, (close((1, 2)), VersionHeld(2, ("kept_share",)))))
     assert (state.version, state.held, state.held_at, state.unshown) == (1, ("kept_share",), state.number, 1)

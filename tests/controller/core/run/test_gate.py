@@ -64,7 +64,7 @@ def flowing(stand: Stand) -> list[m.Command]:
     return stand.later(1.0)
 
 
-def test_a_run_that_flows_asks_its_gate_once_in_a_while_and_of_new_shards_alone() -> None:
+def test_a_run_that_flows_asks_its_gate_of_new_shards() -> None:
     stand = gated(*WHY)
     stand.begin(A)
     stand.read(A, COUNT)
@@ -75,7 +75,7 @@ def test_a_run_that_flows_asks_its_gate_once_in_a_while_and_of_new_shards_alone(
     assert not of(m.AuditDataset, stand.later(2 * AUDIT_S))
 
 
-def test_a_run_pauses_for_its_gate_once_where_that_is_asked_for() -> None:
+def test_a_run_pauses_for_its_gate_once() -> None:
     stand = gated(*WHY, pauses=True)
     flowing(stand)
     assert stand.run.state in (RunState.PAUSING, RunState.PAUSED)
