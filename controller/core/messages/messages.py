@@ -39,7 +39,9 @@ from headrace.controller.core.messages.log import (
 )
 from headrace.controller.core.messages.requests import (
     AmendRecorded as AmendRecorded,
+    AuditDataset as AuditDataset,
     ClearRequested as ClearRequested,
+    DatasetAudited as DatasetAudited,
     DrainRequested as DrainRequested,
     ExpelRequested as ExpelRequested,
     PipelineRequested as PipelineRequested,
@@ -234,17 +236,6 @@ class ManifestWritten:
     """The derived manifest stands; or, with `error`, it could not be written, `stalled` for a reason that may pass."""
 
     log: str
-    error: str = ""
-    stalled: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetAudited:
-    """Which rows of its gate a dataset breaks; or, with `error`, why that is not known, `stalled` as above."""
-
-    log: str
-    final: bool
-    broken: tuple[str, ...] = ()
     error: str = ""
     stalled: bool = False
 
@@ -458,15 +449,6 @@ class WriteManifest:
     """Derive the manifest of a dataset from its ledger."""
 
     log: str
-
-
-@dataclass(frozen=True, slots=True)
-class AuditDataset:
-    """Hold what is closed of a dataset against a gate, as its file has it; `final`: no more will be closed."""
-
-    log: str
-    gate: Mapping[str, Any]
-    final: bool
 
 
 @dataclass(frozen=True, slots=True)

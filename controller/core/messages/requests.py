@@ -156,3 +156,23 @@ class ExpelRequested:
 
     request: int
     member: str
+
+
+@dataclass(frozen=True, slots=True)
+class AuditDataset:
+    """Hold what is closed of a dataset against a gate, as its file has it; `final`: no more will be closed."""
+
+    log: str
+    gate: Mapping[str, Any]
+    final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetAudited:
+    """Which rows of its gate a dataset breaks; or, with `error`, why that is not known; `stalled`: it may pass."""
+
+    log: str
+    final: bool
+    broken: tuple[str, ...] = ()
+    error: str = ""
+    stalled: bool = False
