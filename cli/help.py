@@ -82,7 +82,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         ),
     ),
     "controller": (
-        "headrace controller",
+        "headrace controller --page 127.0.0.1:7430",
         "headrace controller --cluster cluster --listen 10.77.0.1:7420 --root s3://bucket/cluster",
     ),
     "worker": (
@@ -129,6 +129,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "headrace dataset show data/plain --samples --quarantine",
         "headrace dataset show data/plain --card card",
     ),
+    "dataset page": ("headrace dataset page data/plain",),
     "dataset log": ("headrace dataset log data/plain --limit 3",),
     "dataset tag": ("headrace dataset tag data/plain@2 baseline",),
     "dataset rollback": ("headrace dataset rollback data/plain@2",),

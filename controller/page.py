@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("headrace.controller")
 
-#: Seconds of a look for tasks and links, and items between two looks at the clock.
-BUDGET_S, ITEMS = 0.003, 16
+#: Seconds of a look for tasks and their reports, and for links, which change seldom; items between two looks at the
+#: clock.
+TASKS_S, LINKS_S, ITEMS = 0.0025, 0.0005, 16
 #: The share of a core that readings of runs as a whole may take; one that takes long is made less often.
 HEAD_SHARE = 0.008
 #: Seconds between two points on the time line.
@@ -64,7 +65,7 @@ class RunPage:
         self._timeline = Timeline(self._board)
         self._effects = Effects()
         self._server: PageServer | None = None
-        self._going = self._round()
+        self._tasks_going, self._links_going = self._tasks_round(), self._links_round()
         self._head_at = 0.0
         #: What each row was made of, by table and key.
         self._made_of: dict[str, dict[str, object]] = {"tasks": {}, "links": {}, "progress": {}}
@@ -79,8 +80,9 @@ class RunPage:
         logger.info("page on %s; its whole address, with the key, is in %s", self._server.place, self._server.file)
 
     async def close(self) -> None:
-        """Serve it no more."""
+        """Show how it ended, and serve it no more."""
         self.note(time.time())
+        self._head_at = 0.0
         self._effects.cancel()
         if self._server is not None:
             await self._server.close()
@@ -95,12 +97,17 @@ class RunPage:
         if now >= self._head_at:
             self._heads()
             self._head_at = self._clock() + (self._clock() - now) / HEAD_SHARE
-        until = self._clock() + BUDGET_S
-        while self._clock() < until:
-            if next(self._going, None) is None:
-                self._going = self._round()
-                break
+        self._tasks_going = self._go_on(self._tasks_going, TASKS_S, self._tasks_round)
+        self._links_going = self._go_on(self._links_going, LINKS_S, self._links_round)
         return self._board.change()
+
+    def _go_on(self, going: Iterator[bool], budget_s: float, anew: Callable[[], Iterator[bool]]) -> Iterator[bool]:
+        """Go on with a round for so long; the round to go on with at the next look."""
+        until = self._clock() + budget_s
+        while self._clock() < until:
+            if next(going, None) is None:
+                return anew()
+        return going
 
     # ---- looks ----
 
@@ -136,20 +143,30 @@ class RunPage:
         found["elapsed_s"] = round(time.monotonic() - progress.started_at)
         return found
 
-    def _round(self) -> Iterator[bool]:
-        """Look at each task, report and link once, and let go of the rows of those that are no more."""
-        seen: dict[str, set[str]] = {"tasks": set(), "links": set(), "progress": set()}
+    def _tasks_round(self) -> Iterator[bool]:
+        """Look at each task and each report once, and let go of those that are no more."""
+        tasks, reports = set[str](), set[str]()
         for name, run in list(self._shell.core.runs.items()):
-            yield from _in_parts(self._tasks(run, seen["tasks"]))
+            yield from _in_parts(self._tasks(run, tasks))
             progress = self._shell.progress.get(name)
             if progress is not None:
-                yield from _in_parts(self._reports(progress, seen["progress"]))
+                yield from _in_parts(self._reports(progress, reports))
+        self._drop("tasks", tasks)
+        self._drop("progress", reports)
+
+    def _links_round(self) -> Iterator[bool]:
+        """The same of links."""
+        links = set[str]()
+        for run in list(self._shell.core.runs.values()):
             for one in run.task_sets:
-                yield from _in_parts(self._links(run.pipeline.name, one, seen["links"]))
-        for table, keys in seen.items():
-            for gone in self._made_of[table].keys() - keys:
-                del self._made_of[table][gone]
-                self._board.drop(table, gone)
+                yield from _in_parts(self._links(run.pipeline.name, one, links))
+        self._drop("links", links)
+
+    def _drop(self, table: str, but: set[str]) -> None:
+        """Let go of the rows of those that a round has not seen."""
+        for gone in self._made_of[table].keys() - but:
+            del self._made_of[table][gone]
+            self._board.drop(table, gone)
 
     def _tasks(self, run: Run, seen: set[str]) -> Iterator[None]:
         made = self._made_of["tasks"]
@@ -255,12 +272,13 @@ class RunPage:
             raise QuestionRefused("samples are being read; ask again")
         self._sampling = True
         try:
-            return await _read_samples(run.pipeline.dataset)
+            return await read_samples(run.pipeline.dataset)
         finally:
             self._sampling = False
 
 
-async def _read_samples(dataset: str) -> dict[str, Any]:
+async def read_samples(dataset: str) -> dict[str, Any]:
+    """What `headrace dataset page` shows of a dataset, bounded in time and bytes. Raises QuestionRefused."""
     command = (sys.executable, "-P", "-m", "headrace.cli", "dataset", "page", "--json", "--", dataset)
     process = await asyncio.create_subprocess_exec(
         *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL

@@ -32,7 +32,7 @@ HEAD_S, BODY_S, TAKE_S = 10.0, 10.0, 30.0
 #: Bytes that may wait for a viewer, besides the state that he is sent first.
 BEHIND_BYTES_MAX = 8 << 20
 #: Seconds between two looks for changes, and between two signs of life.
-LOOK_S, ALIVE_S = 0.2, 5.0
+LOOK_S, ALIVE_S = 0.18, 5.0
 BACKLOG = 64
 _BUNDLE = Path(__file__).with_name("bundle")
 _KINDS = {
@@ -65,12 +65,15 @@ class Source(Protocol):
 
     def whole(self) -> bytes:
         """The state as a JSON object, up to the last `change`."""
+        ...
 
     def change(self) -> bytes:
         """What changed since the last call, as a JSON object; empty for nothing."""
+        ...
 
     async def answer(self, question: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """Answer a question, or do what it asks for. Raises QuestionRefused."""
+        ...
 
 
 class PageServer:

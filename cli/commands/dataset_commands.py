@@ -25,6 +25,7 @@ def add_to(app: typer.Typer, dataset: typer.Typer) -> None:
     commands = (
         dataset_ls,
         dataset_show,
+        dataset_page,
         dataset_log,
         dataset_tag,
         dataset_rollback,
@@ -83,6 +84,19 @@ def dataset_show(
     from headrace.cli.commands.dataset import show_dataset
 
     return show_dataset(uri, quarantine=quarantine, samples=samples, duplicates=duplicates, ranges=ranges, as_json=json)
+
+
+def dataset_page(
+    uri: Version,
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Address on loopback; default: any port.")
+    ] = "127.0.0.1:0",
+    json: Json = False,
+) -> int:
+    """Show a dataset in a browser: card, verdicts, samples, versions, lineage."""
+    from headrace.cli.commands.dataset_page import show_page
+
+    return show_page(uri, listen, as_json=json)
 
 
 def dataset_log(

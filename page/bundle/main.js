@@ -6,7 +6,7 @@ import { RunScreens } from "./run.js";
 import { State } from "./state.js";
 
 const AGAIN_MS = [500, 1000, 2000, 5000];
-const FRAME_MS = 200;
+const FRAME_MS = 120;
 const $ = (id) => document.getElementById(id);
 
 class App {
@@ -114,6 +114,7 @@ class App {
 
   draw() {
     this.drawnAt = performance.now();
+    if (!performance.getEntriesByName("drawn").length && this.state.about("page").kind) requestAnimationFrame(() => performance.mark("drawn"));
     const about = this.state.about("page");
     if (!about.kind) return;
     if (this.screens?.kind !== about.kind) {
@@ -129,7 +130,7 @@ class App {
     show($("acts"), ...this.screens.acts());
     this.drawTabs();
     this.screens.draw(this.screen, $("screen"), now);
-    document.title = `${this.pipeline || "Headrace"} · Headrace`;
+    document.title = `${this.screens.kind === "run" ? this.pipeline || "no pipeline" : this.screens.summary()} · Headrace`;
     document.body.dataset.drawn = String(Number(document.body.dataset.drawn ?? 0) + 1);
   }
 

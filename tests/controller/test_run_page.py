@@ -111,7 +111,7 @@ def test_each_look_takes_a_part_of_many_tasks_and_rounds_take_all(monkeypatch: p
         stand = running(cores=40)
         tasks = {task.plan.name for task in stand.run.tasks or ()}
         assert len(tasks) >= 40
-        page, _, _ = shown(stand, step=module.BUDGET_S / 3)
+        page, _, _ = shown(stand, step=module.TASKS_S / 3)
         seen = take({}, page.change())
         assert 0 < len(seen["tasks"]) < len(tasks) / 2
         for _ in range(len(tasks)):

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 
 from headrace.controller import convert
 from headrace.controller.core.messages import messages as core
+from headrace.page.core.request import HEADERS_MAX, RequestRefused, body_length, check, parse_head
 from headrace.protos import codec, control_pb2 as pb
 from headrace.stages.runtime.batch import ROW, VERDICTS, Batch, no_verdicts
 from headrace.store.contract.errors import StoreError
@@ -335,6 +336,35 @@ def _other(value: Any, random: Random) -> Any:
     return random.choice((*ODD_NUMBERS, int(value) + 1, int(value) - 1))
 
 
+PAGE_KEY = "k" * 43
+PAGE_HOSTS = ("127.0.0.1", "localhost", "[::1]")
+
+
+def run_page_request(data: bytes) -> object | None:
+    """Whoever is let through names loopback, begins no request of another page, and has the key where it is needed."""
+    try:
+        request = parse_head(data)
+        check(request, PAGE_KEY)
+        length = body_length(request) if request.method == "POST" else 0
+    except RequestRefused:
+        return None
+    headers = request.headers
+    assert len(headers) <= HEADERS_MAX
+    assert headers["host"].rpartition(":")[0] in PAGE_HOSTS or headers["host"] in PAGE_HOSTS
+    assert headers.get("origin", f"http://{headers['host']}") == f"http://{headers['host']}"
+    assert not request.private or headers["authorization"] == f"Bearer {PAGE_KEY}"
+    assert "\r" not in request.path + "".join(headers.values())
+    return request.method, request.path, dict(headers), length
+
+
+def page_request_seeds() -> Iterable[bytes]:
+    key = b"Authorization: Bearer " + PAGE_KEY.encode() + b"\r\n"
+    yield b"GET / HTTP/1.1\r\nHost: localhost:7430\r\n\r\n"
+    yield b"GET /api/state HTTP/1.1\r\nHost: 127.0.0.1:7430\r\nSec-Fetch-Site: same-origin\r\n" + key + b"\r\n"
+    kind = b"Content-Type: application/json\r\nContent-Length: 2\r\nOrigin: http://[::1]:1\r\n"
+    yield b"POST /api/ask HTTP/1.1\r\nHost: [::1]:1\r\n" + kind + key + b"\r\n"
+
+
 HTTP_WORDS = (
     b"Content-Length: 1\r\n",
     b"Transfer-Encoding: chunked\r\n",
@@ -355,6 +385,13 @@ TARGETS = [
         run_spool_http,
         spool_http_seeds,
         words=HTTP_WORDS,
+    ),
+    Target(
+        "page_request",
+        ("headrace.page.core.request",),
+        run_page_request,
+        page_request_seeds,
+        words=(b"\r\n", b"Host: "),
     ),
     Target(
         "spool_folder",
