@@ -45,8 +45,8 @@ class LargeRun:
         plans = [LinkPlan(f"{one}->{other}", one, a, other, b) for one, a, other, b in islice(pairs, links)]
         plan = Plan(tuple(task for stage in STAGES for task in made[stage]), tuple(plans))
         run = self.stand.run
-        assert run._work is not None
-        run._work.tasks = large = RunTasks(plan, pipeline, run.version, 0)
+        assert run.works is not None
+        run.works.in_force.tasks = large = RunTasks(plan, pipeline, run.version, 0)
         for task in large.table.due(0.0, names):
             task.turn(TaskTurn.BECAME_READY)
         self.shell = Shell(self.stand.core, os.urandom(32))
