@@ -146,6 +146,10 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "headrace dataset trace --checkpoint loader.json --step 1000 --moved web=s3://lake/web",
     ),
     "dataset export": ("headrace dataset export data/plain out --format mds",),
+    "dataset mirror": (
+        "headrace dataset mirror data/plain --delta tables/plain",
+        "headrace dataset mirror data/plain --iceberg tables --table corpus.plain",
+    ),
     "dataset rebuild": ("headrace dataset rebuild data/plain 3f2a91 --trust-code --restore",),
     "dataset contamination": (
         "headrace dataset contamination data/plain --suites suites/gsm8k.jsonl --out list.jsonl",

@@ -38,6 +38,7 @@ def add_to(app: typer.Typer, dataset: typer.Typer) -> None:
         dataset_verify,
         dataset_trace,
         dataset_export,
+        dataset_mirror,
         dataset_rebuild,
         dataset_dedup,
         dataset_split,
@@ -272,6 +273,19 @@ def dataset_export(
     from headrace.cli.commands.maintenance import export_dataset
 
     return export_dataset(uri, out, format, version, as_json=json)
+
+
+def dataset_mirror(
+    uri: Annotated[str, typer.Argument(metavar="URI", help="The dataset.")],
+    delta: Annotated[str, typer.Option(metavar="FOLDER", help="The folder of a Delta table.")] = "",
+    iceberg: Annotated[str, typer.Option(metavar="CATALOG", help="A folder, or a catalog that PyIceberg knows.")] = "",
+    table: Annotated[str, typer.Option(metavar="NAME", help="The Iceberg table.")] = "headrace.documents",
+    json: Json = False,
+) -> int:
+    """Commit each version that a table has not yet, once."""
+    from headrace.cli.commands.maintenance import mirror_dataset
+
+    return mirror_dataset(uri, delta, iceberg, table, as_json=json)
 
 
 def dataset_rebuild(

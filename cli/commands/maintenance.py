@@ -412,3 +412,21 @@ def export_dataset(uri: str, out: str, kind: str, version: int | None, *, as_jso
     for words in standing.words:
         console(sys.stdout).print(f"  {words}", style="yellow", markup=False)
     return 0
+
+
+def mirror_dataset(uri: str, delta: str, iceberg: str, name: str, *, as_json: bool) -> int:
+    """Commit the versions of a dataset to a table; the exit code. After a kill, the next call continues."""
+    if bool(delta) == bool(iceberg):
+        raise UsageError("give --delta FOLDER or --iceberg CATALOG")
+    from headrace.stages.export import DeltaMirror, IcebergMirror, mirror
+
+    dataset = Dataset.open(uri)
+    origin = f"headrace-{dataset.state.origin}"
+    table = DeltaMirror(delta, origin) if delta else IcebergMirror(iceberg, name, origin)
+    made = mirror(dataset, table)
+    if as_json:
+        print(json.dumps({"dataset": dataset.uri, "table": delta or iceberg, "versions": made}))
+        return 0
+    said = f"{counted(len(made), 'version')} of {dataset.uri}" if made else f"has every version of {dataset.uri}"
+    console(sys.stdout).print(title(delta or f"{iceberg}, {name}", said))
+    return 0

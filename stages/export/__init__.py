@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
+    from headrace.stages.export.mirroring import mirror as mirror
     from headrace.stages.export.pairs import (
         DuplicatePair as DuplicatePair,
         differences as differences,
@@ -20,5 +21,6 @@ if TYPE_CHECKING:
     )
     from headrace.stages.export.renew import EXPORTS as EXPORTS, renew_export as renew_export
     from headrace.stages.export.source import read_documents as read_documents, token_shards as token_shards
+    from headrace.stages.export.tables import DeltaMirror as DeltaMirror, IcebergMirror as IcebergMirror
 else:
     __getattr__ = door(__name__)

@@ -130,6 +130,7 @@ WAITS = {
     "dataset verify": Waits("{store}"),
     "dataset trace": Waits("{store} a"),
     "dataset export": Waits("{store} {folder}/export --format mds"),
+    "dataset mirror": Waits("{store} --delta {folder}/table"),
     "dataset rebuild": Waits("{store} 3f2a91 --trust-code"),
     "dataset dedup": Waits("{store}"),
     "dataset split": Waits("{store} {folder}/held-out"),
