@@ -64,7 +64,7 @@ def _question(m: pb.DecisionAsked) -> dedup.Question:
 
 def _decided(task: str, attempt: int, m: pb.DecisionMade) -> dedup.DecisionMade:
     target = (m.decision.fragment, m.decision.row) if m.decision.duplicate else None
-    made = dedup.Decision(m.decision.number, target, m.decision.near)
+    made = dedup.Decision(m.decision.number, target, m.decision.near, m.decision.settled)
     return dedup.DecisionMade(task, attempt, m.asker, m.asker_attempt, made)
 
 
@@ -218,6 +218,7 @@ def _fill(message: pb.TaskCommand, command: core.TaskCommand) -> None:
             message.decide.question.CopyFrom(question)
         case dedup.AnswerDecision(decision=made):
             message.decision.number, message.decision.near = made.number, made.near
+            message.decision.settled = made.settled
             message.decision.duplicate = made.duplicate_of is not None
             if made.duplicate_of is not None:
                 message.decision.fragment, message.decision.row = made.duplicate_of

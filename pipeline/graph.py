@@ -187,6 +187,12 @@ class Pipeline:
                 reached.add(stage.name)
         return tuple(stage for stage in self.stages if stage.name in reached and stage.name != name)
 
+    @property
+    def dependent_sinks(self) -> tuple[str, ...]:
+        """The names of the sinks behind the stage that remembers, in declared order."""
+        behind = self.behind(self.stateful.name) if self.stateful is not None else ()
+        return tuple(stage.name for stage in behind if stage.kind is StageKind.SINK)
+
     def of_kind(self, kind: StageKind) -> tuple[Stage, ...]:
         """The stages of one kind, in declared order."""
         return tuple(stage for stage in self.stages if stage.kind is kind)

@@ -110,7 +110,7 @@ def _validate_single_path(pipeline: Pipeline) -> None:
 
 
 def _validate_stateful(pipeline: Pipeline) -> None:
-    """One decides on duplicates, for one sink."""
+    """One decides on duplicates."""
     stateful = pipeline.of_kind(StageKind.STATEFUL)
     if len(stateful) > 1:
         raise PipelineError(
@@ -120,9 +120,3 @@ def _validate_stateful(pipeline: Pipeline) -> None:
     for stage in stateful:
         if stage.replicas != 1:
             raise PipelineError(f"stage {stage.name!r}: replicas is {stage.replicas}; one decides, so it must be 1")
-        sinks = [other.name for other in pipeline.behind(stage.name) if other.kind is StageKind.SINK]
-        if len(sinks) > 1:
-            raise PipelineError(
-                f"stage {stage.name!r} leads to {len(sinks)} sinks, {' and '.join(map(repr, sinks[:2]))}: a record is "
-                "kept or not by one; give the others a path that leaves it out"
-            )

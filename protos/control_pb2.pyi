@@ -430,18 +430,20 @@ class DecisionAsked(_message.Message):
     def __init__(self, number: _Optional[int] = ..., fragment: _Optional[bytes] = ..., row: _Optional[int] = ..., keys: _Optional[bytes] = ...) -> None: ...
 
 class Decision(_message.Message):
-    __slots__ = ("number", "duplicate", "fragment", "row", "near")
+    __slots__ = ("number", "duplicate", "fragment", "row", "near", "settled")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     DUPLICATE_FIELD_NUMBER: _ClassVar[int]
     FRAGMENT_FIELD_NUMBER: _ClassVar[int]
     ROW_FIELD_NUMBER: _ClassVar[int]
     NEAR_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
     number: int
     duplicate: bool
     fragment: bytes
     row: int
     near: bool
-    def __init__(self, number: _Optional[int] = ..., duplicate: _Optional[bool] = ..., fragment: _Optional[bytes] = ..., row: _Optional[int] = ..., near: _Optional[bool] = ...) -> None: ...
+    settled: bool
+    def __init__(self, number: _Optional[int] = ..., duplicate: _Optional[bool] = ..., fragment: _Optional[bytes] = ..., row: _Optional[int] = ..., near: _Optional[bool] = ..., settled: _Optional[bool] = ...) -> None: ...
 
 class AskDecision(_message.Message):
     __slots__ = ("asker", "asker_attempt", "question")

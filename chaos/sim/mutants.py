@@ -29,6 +29,7 @@ from headrace.controller.core.messages import (
     FragmentWasRead,
     InHand,
     Outcome,
+    Records,
     ShardProposed,
     SnapshotWritten,
     TokenOffered,
@@ -46,7 +47,9 @@ from headrace.store.ledger import (
     Closed,
     ClusterState,
     Entry,
+    FragmentState,
     Gap,
+    IntervalSet,
     Led,
     LedgerState,
     Range,
@@ -59,6 +62,7 @@ from headrace.worker.task import (
     ORDER,
     AskedBatches,
     AskNeeds,
+    Duplicates,
     Gathering,
     HeldBatches,
     NeedsAnswered,
@@ -221,6 +225,21 @@ def _no_needs(*_arguments: Any, **_options: Any) -> tuple[Any, Any]:
     return (), ()
 
 
+def _of_any_epoch(_self: proposals.Closings, sink: str, state: FragmentState) -> IntervalSet:
+    return state.of(sink)
+
+
+def _at_first_sink(closings: proposals.Closings, records: Records) -> tuple[Records, Records]:
+    return _unmet(proposals.Closings(closings.ledger, closings.sinks[:1]), records)
+
+
+_unmet = proposals.unmet
+
+
+def _named_by_all(self: Part) -> Duplicates:
+    return Duplicates.of(self.duplicates)
+
+
 def _no_fault(*_arguments: Any) -> str:
     return ""
 
@@ -229,8 +248,12 @@ def _releases_nothing(sink: str, _records: Any) -> ClaimsReleased:
     return ClaimsReleased(sink, ())
 
 
-def _one_short(state: LedgerState, epoch: int, sink: str, uri: str) -> list[kept.KeyFile]:
-    return _key_files(state, epoch, sink, uri)[:-1]
+def _one_short(state: LedgerState, epoch: int, sinks: Sequence[str], uri: str) -> list[kept.KeyFile]:
+    return _key_files(state, epoch, sinks, uri)[:-1]
+
+
+def _of_first_sink(state: LedgerState, epoch: int, sinks: Sequence[str], uri: str) -> list[kept.KeyFile]:
+    return _key_files(state, epoch, sinks[:1], uri)
 
 
 _key_files = kept.key_files
@@ -387,6 +410,10 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "plan-not-recorded": ((Controller, "_record", _plan_kept_to_itself),),
     "token-spent-by-each": ((Members, "_offered", _each_offer),),
     "needs-skipped": ((Committer, "_needs_fault", _no_fault), (proposals, "unmet", _no_needs)),
+    "closings-of-any-epoch": ((proposals.Closings, "of", _of_any_epoch),),
+    "released-by-one-sink": ((proposals, "unmet", _at_first_sink),),
+    "settled-asked-for": ((Part, "duplicate_names", _named_by_all),),
+    "index-of-one-sink": ((kept, "key_files", _of_first_sink),),
     "index-one-entry-short": ((kept, "key_files", _one_short),),
     "claims-not-released": ((proposals, "ClaimsReleased", _releases_nothing),),
     "index-not-fenced": ((RunTasks, "_remembers", _never),),

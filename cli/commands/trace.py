@@ -34,7 +34,7 @@ def trace_record(uri: str, name: str, *, as_json: bool) -> int:
     for fact in found:
         fact["recipe"] = recipes.place(fact["pipeline"])
         if fact.get("duplicate_of"):
-            fact["kept_as"] = _kept_record(dataset, str(fact["duplicate_of"]))
+            fact["kept_as"] = _kept_record(dataset, str(fact["duplicate_of"]), fact["sink"])
     if as_json:
         print(json.dumps({"id": name, "records": found}))
         return 0
@@ -122,8 +122,8 @@ def _in_shard(dataset: Dataset, shard: ClosedShard, name: str) -> Iterator[dict[
         for index in np.flatnonzero(rows_named(documents, name)):
             row = documents.slice(int(index), 1).to_pylist()[0]
             pieces = _pieces(dataset, objects.get("tokens"), int(index))
-            state, tokens = dataset.state, objects.get("tokens")
-            hidden = [v for v, key, rows in state.retracted if key == tokens and index in rows]
+            state, known_by = dataset.state, objects.get("tokens", objects["documents"])
+            hidden = [v for v, key, rows in state.retracted if key == known_by and index in rows]
             since = [version for version in hidden if state.hides(version, dataset.version)]
             gone = {"retracted": min(since)} if since else {}
             yield {"verdict": "kept", **row, **where, **gone, "pieces": pieces}
@@ -133,10 +133,10 @@ def _in_shard(dataset: Dataset, shard: ClosedShard, name: str) -> Iterator[dict[
             yield {**row, **where}
 
 
-def _kept_record(dataset: Dataset, target: str) -> str | None:
+def _kept_record(dataset: Dataset, target: str, sink: str) -> str | None:
     """The id of the record that a duplicate names; None where no shard keeps it."""
     try:
-        found = find_kept(dataset, RecordName.parse(target))
+        found = find_kept(dataset, RecordName.parse(target), sink)
     except ValueError:
         return target
     documents = found[0].object("documents") if found is not None else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 from headrace.pipeline import PipelineError
@@ -17,8 +18,8 @@ class KeyFile(NamedTuple):
     checksum: str
 
 
-def key_files(state: LedgerState, epoch: int, sink: str, uri: str) -> list[KeyFile]:
-    """The files with the keys of what a sink has kept up to an epoch's position.
+def key_files(state: LedgerState, epoch: int, sinks: Collection[str], uri: str) -> list[KeyFile]:
+    """The files with the keys of what sinks have kept up to an epoch's position. A record may be in those of several.
 
     Raises PipelineError if one is missing.
     """
@@ -27,7 +28,7 @@ def key_files(state: LedgerState, epoch: int, sink: str, uri: str) -> list[KeyFi
     found: list[KeyFile] = []
     for shard in state.shards:
         closed = shard.closed
-        if closed.sink != sink or shard.number > epoch or not closed.counts.kept:
+        if closed.sink not in sinks or shard.number > epoch or not closed.counts.kept:
             continue
         keys = [item for item in closed.objects if item.role == KEYS_ROLE]
         sketches = next((item.key for item in closed.objects if item.role == SKETCHES_ROLE), "")

@@ -35,12 +35,14 @@ Numbers = npt.NDArray[np.int64]
 class Match:
     """The record that holds a key of another; `near` where it is not the key of the whole text.
 
-    `score` is what of the other record it has, in thousandths, where a judge compared them; else -1.
+    `score` is what of the other record it has, in thousandths, where a judge compared them; else -1. `settled`: that
+    record was kept before the index began.
     """
 
     name: RecordName
     near: bool
     score: int = -1
+    settled: bool = False
 
 
 class KeyIndex(Claims):
@@ -49,6 +51,8 @@ class KeyIndex(Claims):
     def __init__(self, scheme: Scheme, folder: str | None = None) -> None:
         super().__init__(scheme.words, scheme.identity(), folder)
         self.scheme = scheme
+        #: Records below this number were kept before.
+        self.settled = 0
         #: What the judge compares; None: a shared band decides.
         self.sketches = Sketches(folder) if scheme.judged else None
 
@@ -76,7 +80,7 @@ class KeyIndex(Claims):
         return [None if number == NOBODY else self._match(number, score) for number, score in found]
 
     def _match(self, number: int, score: int) -> Match:
-        return Match(self.name(number), score != EQUAL_TEXT, max(-1, score))
+        return Match(self.name(number), score != EQUAL_TEXT, max(-1, score), settled=number < self.settled)
 
     def _offsets(self, sketches: Any, count: int) -> tuple[Any, Any]:
         """The records' sketches, and room for them. ValueError where they are none."""

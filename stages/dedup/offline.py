@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.stages.dedup.core.scheme import KEY_MAKER, Scheme, scheme_of
-from headrace.stages.dedup.key_index import KeyIndex
+from headrace.stages.dedup.key_index import KeyIndex, Match
 from headrace.stages.dedup.sketches import is_sketch
 from headrace.stages.runtime import InputError
 from headrace.store.datasets import Dataset
@@ -68,7 +68,8 @@ def find_offline(
 
     Records of `against` come before all others, and are no duplicates themselves. `rule` orders the rest: "first" by
     dataset as given, source, fragment and row; "longest" by tokens before that; "newest" and "best" by what the
-    metadata has under `by`, the greatest first. Without `near` only equal texts, or URLs, are duplicates.
+    metadata has under `by`, the greatest first. Without `near` only equal texts, or URLs, are duplicates. A record that
+    several sinks keep is one, and what becomes of it holds at all of them.
 
     Raises InputError where a dataset has no keys, or they are of two schemes, or a record was split; StoreError.
     """
@@ -96,11 +97,14 @@ def load_keys(
 
 def _decide(records: Records, room: Room, scheme: Scheme, references: int) -> Iterator[OfflineDuplicate]:
     index = KeyIndex(scheme)
+    copies, decided = records.copies(), dict[int, Match | None]()
     for first in range(0, records.count, RECORDS_AT_ONCE):
         end = min(first + RECORDS_AT_ONCE, records.count)
         keys = np.ascontiguousarray(room.keys[first:end, : scheme.words])
         sketches = room.sketches(first, end) if scheme.judged else None
-        for place, match in enumerate(index.decide(_ALL, np.arange(first, end), keys, sketches), first):
+        for place, found in enumerate(index.decide(_ALL, np.arange(first, end), keys, sketches), first):
+            # The first of its copies that comes decides for the others: those are like it.
+            match = decided.setdefault(copies[place], found) if copies is not None else found
             record = records.member(place) if match is not None else None
             if match is not None and record is not None and record.dataset >= references:
                 reason = scheme.reason(near=match.near, score=match.score)
@@ -148,6 +152,7 @@ class Records:
                 ranked = _ranked(table, rule, by) if place >= references else np.full(table.num_rows, np.inf)
                 tables.append(_facts(table, dataset, place, len(objects), tokens, ranked))
                 objects.append((place, tokens, roles[KEYS_ROLE], roles.get(SKETCHES_ROLE, "")))
+        self._copies = any(len({shard.closed.sink for shard in dataset.shards}) > 1 for dataset in datasets)
         #: Of each shard: the dataset, the keys of its tokens, of its keys and of its sketches.
         self.objects = objects
         whole = pa.concat_tables(tables) if tables else _FACTS.empty_table()
@@ -168,6 +173,17 @@ class Records:
             names = zip(*columns, strict=True)
             ranks = {(bytes.fromhex(name), row): rank for (name, row), rank in zip(names, mine.tolist(), strict=True)}
             yield place, ShardKeys(keys, sketches, ranks)
+
+    def copies(self) -> list[int] | None:
+        """Of each rank a number that all copies of its record share; None where each dataset has one sink."""
+        if not self._copies:
+            return None
+        names = pa.table([self.table.column(name) for name in ("dataset", "fragment", "row")], names=["a", "b", "c"])
+        numbers = names.append_column("rank", pa.array(np.arange(self.count)))
+        first = numbers.group_by(["a", "b", "c"], use_threads=False).aggregate([("rank", "min")])
+        own = numbers.join(first, ["a", "b", "c"]).sort_by("rank")
+        shared: list[Any] = own.column("rank_min").to_pylist()
+        return shared
 
     def member(self, rank: int) -> KeptRecord:
         """The record at a rank."""

@@ -104,13 +104,13 @@ class Dedup(StatefulTransform):
         """Let nothing through: an index of this epoch was lost."""
         self._handle(core.ServiceForbidden())
 
-    def begin(self, store: ObjectStore | None, epoch: int, sink: str) -> None:
-        """Load the keys of what a sink has kept up to the epoch's position; None: nothing was kept yet.
+    def begin(self, store: ObjectStore | None, epoch: int, sinks: Sequence[str]) -> None:
+        """Load the keys of what sinks have kept up to the epoch's position; None: nothing was kept yet.
 
         Raises PipelineError where a shard has no keys, FormatError where they are of another scheme, StoreError.
         """
         if store is not None:
-            files = key_files(fold_ledger(store), epoch, sink, store.uri)
+            files = key_files(fold_ledger(store), epoch, sinks, store.uri)
             lacking = [file.keys for file in files if self.scheme.judged and not file.sketches]
             if lacking:
                 raise PipelineError(f"{store.uri}: no sketches lie beside {lacking[0]}: restore them")
@@ -119,12 +119,13 @@ class Dedup(StatefulTransform):
                 KeySource(file.checksum, functools.partial(read_keys, store, file.keys, made_by)) for file in files
             ]
             loaded = self.index.begin(sources)
+            self.index.settled = self.index.records
             for file, source in zip(files, loaded, strict=True):
                 if self.scheme.judged:
                     self.index.expect(
                         source.first, source.count, functools.partial(read_sketches, store, file.sketches)
                     )
-                elif source.twice:
+                elif source.twice and len(sinks) == 1:
                     logger.warning("%s: %d keys are held by records of other shards too", file.keys, source.twice)
             logger.info("holds the keys of %d records, %d MiB", self.index.records, self.index.nbytes >> 20)
         self._handle(core.KeysLoaded())
@@ -194,6 +195,7 @@ class Dedup(StatefulTransform):
                 self.scheme.reason(near=duplicates_of[place].near, score=duplicates_of[place].score) for place in lost
             ],
             duplicates_of=[duplicates_of[place].name for place in lost],
+            settled=[duplicates_of[place].settled for place in lost],
         )
         kept = batch.rows.filter(pa.array(mask))
         return replace(batch, rows=kept, verdicts=join_verdicts(batch.verdicts, verdicts))

@@ -59,7 +59,7 @@ def duplicate_pairs(dataset: Dataset, sink: str, tokenizer: str = "") -> Iterato
     decode: Decoder | None = None
     for row in merge_samples(tables).to_pylist():
         target = named[row["fragment"], row["row"]]
-        found = find_kept(dataset, RecordName.parse(target))
+        found = find_kept(dataset, RecordName.parse(target), sink)
         kept, text = target, None
         if found is not None:
             shard, place = found
@@ -76,9 +76,12 @@ def _named(verdicts: pa.Table) -> dict[tuple[str, int], str]:
     return {(fragment, row): target for fragment, row, target in zip(*columns, strict=True)}
 
 
-def find_kept(dataset: Dataset, name: RecordName) -> tuple[ShardRecord, int] | None:
-    """The shard that keeps a record, and its row in the table of documents; None where no shard does."""
-    for shard in dataset.shards:
+def find_kept(dataset: Dataset, name: RecordName, sink: str) -> tuple[ShardRecord, int] | None:
+    """The shard that keeps a record, and its row in the table of documents; None where no shard does.
+
+    Rather one of this sink than one of another.
+    """
+    for shard in sorted(dataset.shards, key=lambda shard: shard.closed.sink != sink):
         documents = shard.object("documents")
         if documents is None or not any(
             item.fragment == name.fragment and item.first <= name.row < item.end for item in shard.closed.ranges
@@ -103,7 +106,7 @@ def _text_of(dataset: Dataset, shard: ShardRecord, place: int, decode: Decoder |
     row: dict[str, Any] = read_table(dataset.store, documents.key, columns).slice(place, 1).to_pylist()[0]
     text = row.get("text")
     hidden = dataset.retracted(tokens.key) if tokens is not None else frozenset[int]()
-    if decode is not None and place not in hidden:
+    if decode is not None and tokens is not None and place not in hidden:
         # Those before it that were retracted are left out of what is read.
         place -= sum(other < place for other in hidden)
         found = read_documents(dataset, shard)

@@ -30,7 +30,8 @@ LINEAGE = "__lineage"
 RAW_BYTES_MAX = 1 << 20
 
 #: A row a record, or part of one, that is not kept. `part` is null where the record was not split. A duplicate names
-#: the record that is kept in its place; `named_fragment` and `named_row` are null elsewhere. `raw` holds the
+#: the record that is kept in its place, which is `named_settled` where it was kept before the epoch began; these three
+#: are null elsewhere. `raw` holds the
 #: record where it is quarantined, the beginning of its text where it is in a sample of what a stage removed
 #: (`headrace.stages.runtime.samples`), and is null elsewhere.
 VERDICTS = make_schema(
@@ -42,6 +43,7 @@ VERDICTS = make_schema(
     reason=pa.string(),
     named_fragment=pa.binary(),
     named_row=pa.int64(),
+    named_settled=pa.bool_(),
     raw=pa.binary(),
 )
 
@@ -130,12 +132,19 @@ def make_verdicts(
     raw: Sequence[bytes | None] | None = None,
     parts: pa.Array[Any] | None = None,
     duplicates_of: Sequence[RecordName | None] | None = None,
+    settled: Sequence[bool] | None = None,
 ) -> pa.RecordBatch:
-    """A table of VERDICTS for records, or parts of records, that one stage did not keep."""
+    """A table of VERDICTS for records, or parts of records, that one stage did not keep.
+
+    `settled` says of each record in `duplicates_of` whether it was kept before the epoch; None: none was.
+    """
     count = len(rows)
     named_fragments: Any = pa.nulls(count, pa.binary())
     named_rows: Any = pa.nulls(count, pa.int64())
+    settled_ones: Any = pa.nulls(count, pa.bool_())
     if duplicates_of is not None:
+        pairs = zip(duplicates_of, settled or [False] * count, strict=True)
+        settled_ones = pa.array([None if name is None else flag for name, flag in pairs], pa.bool_())
         named_fragments = pa.array([name.fragment if name else None for name in duplicates_of], pa.binary())
         named_rows = pa.array([name.row if name else None for name in duplicates_of], pa.int64())
     return pa.record_batch(
@@ -148,6 +157,7 @@ def make_verdicts(
             pa.array(reasons, pa.string()),
             named_fragments,
             named_rows,
+            settled_ones,
             pa.array(raw, pa.binary()) if raw is not None else pa.nulls(count, pa.binary()),
         ],
         schema=VERDICTS,

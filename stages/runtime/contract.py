@@ -163,8 +163,8 @@ class StatefulTransform(Transform):
         """Whether it lets nothing through until the epoch is raised."""
 
     @abstractmethod
-    def begin(self, store: ObjectStore | None, epoch: int, sink: str) -> None:
-        """Learn what a sink has kept up to an epoch's position, before the first batch; None: nothing.
+    def begin(self, store: ObjectStore | None, epoch: int, sinks: Sequence[str]) -> None:
+        """Learn what sinks have kept up to an epoch's position, before the first batch; None: nothing.
 
         Raises PipelineError, StoreError.
         """

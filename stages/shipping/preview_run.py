@@ -86,7 +86,7 @@ def preview(pipeline: Pipeline, limit: int) -> Preview:
     transforms = [(stage.name, build_stage(stage, pipeline.modules)) for stage in stages[1:]]
     for stage, (_, transform) in zip(stages[1:], transforms, strict=True):
         if stage.kind is StageKind.STATEFUL:
-            transform.begin(None, 0, "")
+            transform.begin(None, 0, ())
     result = Preview()
     for _, transform in transforms:
         result.tokenizer_engine = transform.facts().get("tokenizer_engine", result.tokenizer_engine)

@@ -70,8 +70,9 @@ def target_problems(store: ObjectStore, state: LedgerState) -> Iterator[str]:
     kept = _kept_at(store, state, wanted) if wanted else {}
     if kept is None:
         return  # a table of documents is broken, which is told of with its shard
-    lost, filtered = _lost_as(store, state, wanted.keys() - kept.keys())
-    kept |= filtered
+    late = [target for target, (number, _, _) in wanted.items() if kept.get(target, number + 1) > number]
+    lost, filtered = _lost_as(store, state, late)
+    kept |= {target: number for target, number in filtered.items() if number < kept.get(target, number + 1)}
     for target, (number, key, name) in sorted(wanted.items()):
         place = f"entry {number}: {key} has record {name} as duplicate of {target}"
         if target not in kept:
@@ -82,9 +83,9 @@ def target_problems(store: ObjectStore, state: LedgerState) -> Iterator[str]:
 
 def key_problems(store: ObjectStore, state: LedgerState) -> Iterator[str]:
     """A file of keys has one key of a text or URL for each kept record of its shard, of which 0 is none, and where a
-    stage before the sink decided no two are the same.
+    stage before the sink decided no two of one sink are the same.
     """
-    found: list[npt.NDArray[np.uint64]] = []
+    found: dict[str, list[npt.NDArray[np.uint64]]] = {}
     for shard in state.shards:
         for item in shard.closed.objects:
             table = _columns(store, item.key, ["high", "low", "word"]) if item.role == ROLE else None
@@ -98,8 +99,13 @@ def key_problems(store: ObjectStore, state: LedgerState) -> Iterator[str]:
             pairs[:, 0], pairs[:, 1] = (np.asarray(texts.column(name), np.uint64) for name in ("high", "low"))
             pairs[:, 2] = shard.number
             if shard.closed.sink in _behind_dedup(state, shard.closed.version):
-                found.append(pairs)
-    keys = np.concatenate([np.zeros((0, 3), np.uint64), *found])
+                found.setdefault(shard.closed.sink, []).append(pairs)
+    for pairs_of_sink in found.values():
+        yield from _shared_keys(np.concatenate(pairs_of_sink))
+
+
+def _shared_keys(keys: npt.NDArray[np.uint64]) -> Iterator[str]:
+    """What is wrong where two records that one sink keeps share a key. `keys` `[n, 3]`: high, low, entry."""
     keys = keys[keys[:, 1] != 0]
     keys = keys[np.lexsort((keys[:, 2], keys[:, 1], keys[:, 0]))]
     same = np.flatnonzero((keys[1:, :2] == keys[:-1, :2]).all(axis=1))

@@ -113,3 +113,20 @@ def test_a_version_without_the_duplicates_is_published_and_sound(folder: Path) -
     shown = Dataset.open(str(folder / "two"))
     assert sum(len(rows) for _, _, rows in shown.state.retracted) == TEXTS // 3
     assert tell(folder, "dataset", "dedup", "two")["versions"] == {}
+
+
+def test_what_two_sinks_keep_of_a_record_is_no_duplicate(folder: Path) -> None:
+    more = (
+        "    chain = Pipeline.chain({chain})\n"
+        '    return Pipeline("keys", output, (*chain.stages, write_jsonl().fed_by("dedup-keys")))\n'
+    )
+    text = (
+        (folder / "keys.py")
+        .read_text()
+        .replace("import Pipeline, dedup_keys", "import Pipeline, write_jsonl, dedup_keys")
+    )
+    head, _, chain = text.partition("    return Pipeline.chain(")
+    (folder / "both.py").write_text(head + more.format(chain=chain.rstrip().removesuffix(")")))
+    tell(folder, "run", "both.py", "-p", f"input={folder}/in.jsonl", "-p", "output=both")
+    one, both = (tell(folder, "dataset", "dedup", name, "--dry-run") for name in ("one", "both"))
+    assert sorted(pairs(both)) == sorted(2 * pairs(one)), "a duplicate goes from both"

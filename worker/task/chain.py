@@ -100,8 +100,9 @@ class Chain:
         #: Whether its transform that remembers decides for other tasks, and whether it is asked for one record alone.
         self.decides, self.asks_alone = self.dedup is not None and not alone, self.dedup is not None and alone
         self.downstream = pipeline.flows_to(names[-1])
-        #: Stages that follow the one that asks, and are not past the decider.
-        self.direct = tuple(stage for stage in self.downstream if self.asks and stage in pipeline.downstream(names[-1]))
+        #: Stages that follow the one that asks, and are not past the decider; none where a stage past it is here too.
+        last_asks = self.asks != "" and pipeline.asks(names[-1]) != ""
+        self.direct = tuple(stage for stage in self.downstream if last_asks and stage in pipeline.downstream(names[-1]))
         takers: list[Transform | Sink] = [transform for _, transform in self.transforms]
         takers += [self.sink] if self.sink is not None else []
         #: Whether batches may lie in memory that is only lent to it (`headrace.stages.runtime.contract`).

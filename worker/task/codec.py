@@ -106,6 +106,8 @@ def _check_columns(rows: pa.RecordBatch, lost: pa.RecordBatch) -> None:
         return
     if not fragments.is_valid().equals(rows_named.is_valid()):
         raise ValueError("it has duplicates that name half a record")
+    if not lost.column("named_settled").is_valid().equals(fragments.is_valid()):
+        raise ValueError("it has duplicates of records that are neither settled nor not")
     named = ordinals_of(rows_named.drop_null())
     if any(len(name or b"") != FRAGMENT_BYTES for name in fragments.drop_null().unique().to_pylist()):
         raise ValueError("it has duplicates that name no fragment")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.pipeline import Pipeline, StageKind
+from headrace.pipeline import Pipeline
 from headrace.protos import control_pb2 as pb
 from headrace.stages.dedup import KEY_MAKER, Scheme, scheme_of
 from headrace.stages.runtime import (
@@ -39,7 +39,7 @@ from headrace.store.shards import (
     read_table,
 )
 from headrace.worker.task.chain import Chain
-from headrace.worker.task.core.held import Duplicates
+from headrace.worker.task.core.held import SETTLED, Duplicates
 from headrace.worker.task.core.ranges import Ordinals
 from headrace.worker.task.in_flight import STAGES, InFlightPage
 from headrace.worker.task.isolation import KILLED
@@ -133,11 +133,14 @@ def duplicates_of(batch: Batch) -> Duplicates:
     if names.null_count == len(names):
         return NO_DUPLICATES
     encoded: Any = names.dictionary_encode()
+    settled: Any = batch.verdicts.column("named_settled")
     columns: list[Any] = [batch.verdicts.column("row"), encoded.indices, batch.verdicts.column("named_row")]
     if names.null_count:
         mask = names.is_valid()
-        columns = [column.filter(mask) for column in columns]
+        columns, settled = [column.filter(mask) for column in columns], settled.filter(mask)
     rows, numbers, targets = map(ordinals_of, columns)
+    if settled.true_count:
+        numbers = np.where(np.asarray(settled.fill_null(False)), SETTLED, numbers)
     return Duplicates(rows, numbers, targets, tuple(encoded.dictionary.to_pylist()))
 
 
@@ -162,8 +165,7 @@ def begin_dedup(dedup: StatefulTransform | None, pipeline: Pipeline, order: pb.S
     if order.fenced:
         dedup.forbid()
         return
-    sink = next(stage.name for stage in pipeline.behind(dedup.name) if stage.kind is StageKind.SINK)
-    dedup.begin(open_store(pipeline.dataset), order.epoch, sink)
+    dedup.begin(open_store(pipeline.dataset), order.epoch, pipeline.dependent_sinks)
 
 
 def recall_verdicts(chain: Chain, store: ObjectStore, closed: Closed) -> None:
@@ -195,7 +197,9 @@ def match_of(decision: pb.Decision) -> Match | None:
     # Here, since it comes with a compiler, which few tasks need.
     from headrace.stages.dedup import Match
 
-    return Match(RecordName(decision.fragment, decision.row), decision.near) if decision.duplicate else None
+    if not decision.duplicate:
+        return None
+    return Match(RecordName(decision.fragment, decision.row), decision.near, settled=decision.settled)
 
 
 def decide(chain: Chain, in_flight: InFlightPage, message: pb.AskDecision) -> pb.DecisionMade | None:
@@ -211,6 +215,6 @@ def decide(chain: Chain, in_flight: InFlightPage, message: pb.AskDecision) -> pb
     in_flight.clear(STAGES)
     decision = pb.Decision(number=asked.number)
     if match is not None:
-        decision.duplicate, decision.near = True, match.near
+        decision.duplicate, decision.near, decision.settled = True, match.near, match.settled
         decision.fragment, decision.row = match.name.fragment, match.name.row
     return pb.DecisionMade(asker=message.asker, asker_attempt=message.asker_attempt, decision=decision)

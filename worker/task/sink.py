@@ -31,7 +31,7 @@ from headrace.store import ObjectStore, StoreStalled
 from headrace.store.ledger import Range
 from headrace.worker.task.chain import StageStatistics, Watch
 from headrace.worker.task.core import held
-from headrace.worker.task.core.held import Duplicates
+from headrace.worker.task.core.held import SETTLED, Duplicates
 from headrace.worker.task.core.ranges import Columns, Ordinals, columns_of, runs
 from headrace.worker.task.core.sink import SealAsked, SealPolicy, ShardStalled, TimePassed
 from headrace.worker.task.coverage import Mask, fates, join, ordinals_in, part
@@ -407,7 +407,7 @@ def _one_of(batches: Sequence[SinkBatch]) -> SinkBatch:
     for batch in batches:
         low = batch.item.first - item.first
         held[low : low + batch.item.count] |= True if batch.held is None else batch.held
-        known = [numbers.setdefault(name, len(numbers)) for name in batch.names.fragments]
+        known = [*(numbers.setdefault(name, len(numbers)) for name in batch.names.fragments), SETTLED]
         places.append(np.array(known, np.int64)[batch.names.numbers])
     rows, targets = (
         np.concatenate(parts) for parts in zip(*((b.names.rows, b.names.targets) for b in batches), strict=True)

@@ -145,7 +145,7 @@ class Checker:
         dead = corpus.quarantined(closed.version, closed.sink, *place)
         dead &= part.quarantined | ~corpus.fickle(*place)
         kept = corpus.passed(closed.version, *place) & ~dead
-        late = ~corpus.passed_late(*place) & everyone
+        late = ~corpus.passed_late(closed.sink, *place) & everyone
         # A duplicate comes to no sink, so it kills none.
         due = kept | dead & alike
         if part.kept & (alike | late) or alike & ~due or part.kept | alike | due & late != due:
@@ -205,7 +205,7 @@ class Checker:
         """9: a sink proposes no duplicate of a record that the ledger does not keep. Remember what was proposed."""
         if isinstance(event, core.ShardProposed):
             if event.proposal < GHOST_PROPOSALS:
-                self.verdicts.proposed(event.task, event.needs)
+                self.verdicts.proposed(event.task, event.epoch, event.needs)
             closed = Closed(event.sink, event.version, event.epoch, event.ranges, event.objects, event.counts)
             self._proposals.setdefault((event.task, event.attempt, event.proposal), set()).add(closed.identity())
             self.proposed.append((worker, event))

@@ -17,10 +17,10 @@ class Verdicts:
 
     def __init__(self, texts: Texts) -> None:
         self._texts = texts
-        #: The entry that keeps a record, and the record that has a key.
+        #: The first entry that keeps a record, and the record that has a key.
         self._kept: dict[Name, int] = {}
-        #: Records that were let through, and that a stage behind dedup filtered.
-        self._filtered: set[Name] = set()
+        #: Records that were let through, and that a stage behind dedup filtered, with the last epoch of that.
+        self._filtered: dict[Name, int] = {}
         self._holders: dict[int, Name] = {}
         #: Who decides in an epoch, and what is let through there, less what was released.
         self._deciders: dict[int, str] = {}
@@ -34,35 +34,36 @@ class Verdicts:
         for part in parts:
             for row in ordinals(part.kept, part.item.first):
                 name = part.item.fragment, row
-                if name not in granted:
+                if name not in granted and self._kept.get(name, epoch + 1) > epoch:
                     raise ViolationError(11, f"entry {number} keeps {_told(name)}, which nobody let through")
                 self._hold(number, name)
             late = ordinals(part.standing & ~part.kept, part.item.first)
-            self._filtered.update((part.item.fragment, row) for row in late if (part.item.fragment, row) in granted)
+            names = [(part.item.fragment, row) for row in late]
+            self._filtered.update((name, epoch) for name in names if name in granted)
         for part in parts:
             for row, target in part.duplicates:
                 name = part.item.fragment, row
-                if not self._stands(target):
+                if not self._stands(target, epoch):
                     raise ViolationError(
                         9, f"entry {number}: {_told(name)} is a duplicate of {_told(target)}, which is not kept"
                     )
                 if not self._texts.alike(name, target):
                     raise ViolationError(8, f"entry {number}: {_told(name)} is no duplicate of {_told(target)}")
 
-    def proposed(self, who: str, needs: Records) -> None:
+    def proposed(self, who: str, epoch: int, needs: Records) -> None:
         """9: what the duplicates of a proposal name besides its own records is kept by an entry already."""
         for fragment, rows in needs:
             for row in rows:
-                if not self._stands((fragment, row)):
+                if not self._stands((fragment, row), epoch):
                     raise ViolationError(
                         9, f"{who} proposes a duplicate of {_told((fragment, row))}, which no entry keeps"
                     )
 
-    def _stands(self, name: Name) -> bool:
-        return name in self._kept or name in self._filtered
+    def _stands(self, name: Name, epoch: int) -> bool:
+        return name in self._kept or self._filtered.get(name) == epoch
 
     def _hold(self, number: int, name: Name) -> None:
-        self._kept[name] = number
+        self._kept.setdefault(name, number)
         for key in self._texts.keys(name):
             holder = self._holders.setdefault(key, name)
             if holder != name:

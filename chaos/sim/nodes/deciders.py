@@ -17,6 +17,8 @@ class Index:
 
     def __init__(self) -> None:
         self.held: dict[Name, tuple[int, ...]] = {}
+        #: What was kept before it began.
+        self.settled: frozenset[Name] = frozenset()
         self._holders: dict[int, Name] = {}
 
     def load(self, name: Name, keys: Sequence[int]) -> None:
@@ -49,10 +51,10 @@ class Index:
 class SimulatedDecider:
     """One dedup stage in one task."""
 
-    def __init__(self, task: Member, texts: Texts, sink: str, *, fenced: bool) -> None:
+    def __init__(self, task: Member, texts: Texts, sinks: Sequence[str], *, fenced: bool) -> None:
         self.index = Index()
         self._core = core.Decider(self.index)
-        self._task, self._texts, self._sink = task, texts, sink
+        self._task, self._texts, self._sinks = task, texts, sinks
         self._who = f"{task.name}#{task.attempt}"
         if fenced:
             self._do(core.ServiceForbidden())
@@ -70,11 +72,12 @@ class SimulatedDecider:
         state = LedgerState()
         for number, entry in cluster.log.behind(-1):
             state.apply(number, entry)
-        for key, *_ in kept.key_files(state, self._task.epoch, self._sink, DATASET):
+        for key, *_ in kept.key_files(state, self._task.epoch, self._sinks, DATASET):
             for part in cluster.objects.content[key][1]:
                 for row in ordinals(part.kept, part.item.first):
                     name = part.item.fragment, row
                     self.index.load(name, self._texts.keys(name))
+        self.index.settled = frozenset(self.index.held)
         cluster.checker.verdicts.begun(self._who, self._task.epoch, self.index.held)
         self._do(core.KeysLoaded())
 
@@ -91,14 +94,15 @@ class SimulatedDecider:
         self._task.cluster.checker.verdicts.granted(self._who, self._task.epoch, through, self.index.held)
         lost = tuple((row, of) for row, of in zip(rows, answer.duplicates_of, strict=True) if of is not None)
         bits = sum(1 << row - frame.first for row, _ in lost)
-        return frame._replace(kept=frame.kept & ~bits, duplicates=(*frame.duplicates, *lost))
+        settled = sum(1 << row - frame.first for row, of in lost if of in self.index.settled)
+        return frame._replace(kept=frame.kept & ~bits, duplicates=(*frame.duplicates, *lost), settled=settled)
 
     def asked(self, message: dedup.AskDecision) -> dedup.DecisionMade:
         """What is decided on a record of a solitary task."""
         question = message.question
         frame = self.decide(SimulatedFrame(self._task.epoch, 0, question.fragment, question.row, 1, 1))
         target = frame.duplicates[0][1] if frame.duplicates else None
-        made = dedup.Decision(question.number, target)
+        made = dedup.Decision(question.number, target, settled=frame.settled > 0)
         return dedup.DecisionMade(self._task.name, self._task.attempt, message.asker, message.asker_attempt, made)
 
     def release(self, records: Records) -> None:
@@ -118,7 +122,8 @@ def resumed(frame: SimulatedFrame, answer: SimulatedFrame | dedup.Decision) -> S
         if (answer.fragment, answer.first, answer.records) != (frame.fragment, frame.first, frame.records):
             raise ViolationError(11, f"the answer to a question about {frame} is of {answer}")
         lost = sum(1 << row - frame.first for row, _ in answer.duplicates)
-        return frame._replace(kept=frame.kept & ~lost, duplicates=answer.duplicates)
+        return frame._replace(kept=frame.kept & ~lost, duplicates=answer.duplicates, settled=answer.settled)
     if answer.duplicate_of is not None:
-        return frame._replace(kept=0, duplicates=((frame.first, answer.duplicate_of),))
+        pair = frame.first, answer.duplicate_of
+        return frame._replace(kept=0, duplicates=(pair,), settled=int(answer.settled))
     return frame

@@ -64,7 +64,7 @@ class SimulatedSink:
         """Take a batch; what is held already is left out."""
         whole = Range(frame.fragment, frame.first, frame.records, frame.first * HELD_BYTES, frame.records * HELD_BYTES)
         other = ((1 << frame.records) - 1) ^ frame.kept
-        batch = Part(whole, frame.kept, other, frame.quarantined, frame.duplicates, frame.read_from)
+        batch = Part(whole, frame.kept, other, frame.quarantined, frame.duplicates, frame.read_from, frame.settled)
         for item in self.core.missing(whole):
             part = batch if item is whole else batch.part(item)
             self.do(core.BatchHeld(part, TARGET_BYTES * part.kept.bit_count(), HELD_BYTES * item.count))
@@ -230,6 +230,7 @@ def join(parts: Sequence[Part]) -> list[Part]:
                 last.quarantined | part.quarantined << shift,
                 last.duplicates + part.duplicates,
                 last.read_from if last.read_from == part.read_from else -1,
+                last.settled | part.settled << shift,
             )
         else:
             joined.append(part)

@@ -140,7 +140,7 @@ class SimulatedTask:
         self.sink = SimulatedSink(self, sinks[0]) if sinks else None
         self.decider: SimulatedDecider | None = None
         if DEDUP in order.stages and self._corpus.texts is not None and not order.alone:
-            self.decider = SimulatedDecider(self, self._corpus.texts, self._corpus.sinks[0], fenced=order.fenced)
+            self.decider = SimulatedDecider(self, self._corpus.texts, self._corpus.sinks, fenced=order.fenced)
         self._inbox = Inbox[SimulatedFrame](self._input_closed, _cut)
         self._outbox = Outbox[SimulatedFrame](_following(order), _cut)
         asks = FILTER in order.stages and self._corpus.texts is not None and not order.alone
@@ -403,9 +403,7 @@ class SimulatedTask:
             case messages.RunStages():
                 self._run_stages(command.batch)
             case messages.ResumeStages():
-                frame = resumed(command.batch, command.decision)
-                passed = self._corpus.passed_late(frame.fragment, frame.first, frame.records)
-                self.do(messages.BatchDecided(frame._replace(kept=frame.kept & passed)))
+                self.do(messages.BatchDecided(resumed(command.batch, command.decision)))
             case messages.AskDecider():
                 assert self._questions is not None
                 self._questions.put(command.batch._replace(number=command.number, quarantined=0))
@@ -465,6 +463,8 @@ class SimulatedTask:
 
     def _hold(self, frame: SimulatedFrame) -> None:
         assert self.sink is not None
+        passed = self._corpus.passed_late(self.sink.name, frame.fragment, frame.first, frame.records)
+        frame = frame._replace(kept=frame.kept & passed)
         if self.condemned(frame.fragment, frame.first, self.sink.name):
             frame = frame._replace(kept=0, quarantined=frame.quarantined | frame.kept)
         elif frame.fragment in self._trials and not self.outlives(self.sink.name, [_part(frame, frame.kept, 0)]):

@@ -40,14 +40,14 @@ DEADLY_SHARE, DEADLY_DEDUP_SHARE, DEADLY_MAX = 0.3, 0.6, 2
 FICKLE_SHARE, FICKLE_KILLS = 0.4, 0.6
 #: Share of those in which two stages die, each of records of its own: of two sinks it may be one, or both.
 TWO_CULPRITS_SHARE = 0.3
-#: Share of seeds whose pipeline has a dedup stage, before its one sink.
+#: Share of seeds whose pipeline has a dedup stage before its sinks.
 DEDUP_SHARE = 0.33
-#: Share of those in which a stage behind it filters.
+#: Share of those in which a stage before a sink filters what it lets through; of several, before each or not.
 LATE_FILTER_SHARE = 0.4
 #: Shares of the proposals of a seed with dedup that a sink which was given up comes before: none, or many.
 HAUNTED = (0.0, 0.5)
-#: Share of the others whose pipeline has two sinks.
-TWO_SINKS_SHARE = 0.3
+#: Shares of seeds without dedup and with it whose pipeline has two sinks, and of the latter that have a third.
+TWO_SINKS_SHARE, TWO_BEHIND_SHARE, THIRD_SINK_SHARE = 0.3, 0.5, 0.4
 #: Share of seeds whose sinks are on other workers than their sources, and the labels of the two kinds of workers.
 SPREAD_SHARE = 0.35
 TIERS = ("tier=near", "tier=far")
@@ -58,7 +58,7 @@ CLUSTER_SHARE = 0.5
 PIPELINE = "simulated"
 #: Where a record killed an attempt that nobody saw.
 GHOST = "ghost"
-SOURCE, FILTER, DEDUP, SINK, SECOND_SINK = "read", "filter", "dedup", "write", "archive"
+SOURCE, FILTER, DEDUP, SINK, SECOND_SINK, THIRD_SINK = "read", "filter", "dedup", "write", "archive", "sample"
 #: The stage that another graph has more.
 MORE = "more"
 
@@ -93,8 +93,8 @@ class Part(NamedTuple):
     """Records of a batch or a shard: of `item`, those in `kept` and those with another verdict, one bit each.
 
     `quarantined` are those of `other` that killed their task, `duplicates` those that name another record: ordinals in
-    the fragment, and what is kept in their place. `read_from` is the writing of the object whose bytes they are, or -1
-    where these are of several.
+    the fragment, and what is kept in their place; `settled` those of them whose record was kept before the epoch.
+    `read_from` is the writing of the object whose bytes they are, or -1 where these are of several.
     """
 
     item: Range
@@ -103,6 +103,7 @@ class Part(NamedTuple):
     quarantined: int = 0
     duplicates: tuple[tuple[int, Name], ...] = ()
     read_from: int = 0
+    settled: int = 0
 
     def cut(self, ranges: Columns) -> list[Part]:
         """See `Holdable`: a part for each range."""
@@ -113,11 +114,15 @@ class Part(NamedTuple):
         start, everyone = item.first - self.item.first, (1 << item.count) - 1
         kept, other, dead = self.kept >> start, self.other >> start, self.quarantined >> start
         alike = tuple(pair for pair in self.duplicates if item.first <= pair[0] < item.end) if self.duplicates else ()
-        return Part(item, kept & everyone, other & everyone, dead & everyone, alike, self.read_from)
+        settled = self.settled >> start & everyone
+        return Part(item, kept & everyone, other & everyone, dead & everyone, alike, self.read_from, settled)
 
     def duplicate_names(self) -> Duplicates:
         """See `Holdable`."""
-        return Duplicates.of(self.duplicates)
+        first = self.item.first
+        return Duplicates.of(
+            [(row, None if self.settled >> row - first & 1 else name) for row, name in self.duplicates]
+        )
 
     def standing_rows(self) -> Ordinals:
         """See `Holdable`."""
@@ -161,12 +166,17 @@ class Corpus:
     def __init__(self, world: World, *, fused: bool = False) -> None:
         #: The keys of records, where there is a dedup stage.
         self.texts = Texts() if world.chance(DEDUP_SHARE) else None
-        #: Whether a stage behind dedup filters.
-        self.filters_late = self.texts is not None and world.chance(LATE_FILTER_SHARE)
+        filters_late = self.texts is not None and world.chance(LATE_FILTER_SHARE)
         #: How often a sink that was given up is first.
         self.haunted = world.rng.choice(HAUNTED) if self.texts is not None else 0.0
-        #: The sinks; of two, each closes every record.
-        self.sinks = (SINK, SECOND_SINK) if self.texts is None and world.chance(TWO_SINKS_SHARE) else (SINK,)
+        share = TWO_SINKS_SHARE if self.texts is None else TWO_BEHIND_SHARE
+        #: The sinks, each of which closes every record, and those with a filter between them and dedup.
+        self.sinks: tuple[str, ...] = (SINK, SECOND_SINK) if world.chance(share) else (SINK,)
+        if self.texts is not None and len(self.sinks) > 1 and world.chance(THIRD_SINK_SHARE):
+            self.sinks = (*self.sinks, THIRD_SINK)
+        self.filters_late: tuple[str, ...] = self.sinks if filters_late else ()
+        if filters_late and len(self.sinks) > 1 and world.chance(0.5):
+            self.filters_late = self.sinks[1:]
         self.spread = world.chance(SPREAD_SHARE)
         self.records: dict[bytes, int] = {}
         #: Every fragment that ever stood, and the number of its writing.
@@ -251,14 +261,14 @@ class Corpus:
         for stage, deadly in self._deadly.items():
             if stage == sink:
                 passed = self.passed(version, fragment, first, count)
-                dead |= deadly.get(fragment, 0) >> first & passed & self.passed_late(fragment, first, count)
+                dead |= deadly.get(fragment, 0) >> first & passed & self.passed_late(sink, fragment, first, count)
             elif stage not in self.sinks:
                 dead |= deadly.get(fragment, 0) >> first
         return dead & ((1 << count) - 1)
 
-    def passed_late(self, fragment: bytes, first: int, count: int) -> int:
-        """Which of them a filter behind dedup lets through."""
-        return self.passed("late", fragment, first, count) if self.filters_late else (1 << count) - 1
+    def passed_late(self, sink: str, fragment: bytes, first: int, count: int) -> int:
+        """Which of them a filter between dedup and a sink lets through."""
+        return self.passed("late", fragment, first, count) if sink in self.filters_late else (1 << count) - 1
 
     def passed(self, version: str, fragment: bytes, first: int, count: int) -> int:
         """Which of them the filter of that version lets through."""

@@ -22,11 +22,15 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The record that another is a duplicate of, and whether their texts differ; None: it is kept."""
+    """The record that another is a duplicate of, and whether their texts differ; None: it is kept.
+
+    `settled`: that record was kept before the epoch began.
+    """
 
     number: int
     duplicate_of: tuple[bytes, int] | None = None
     near: bool = False
+    settled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

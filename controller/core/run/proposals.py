@@ -10,7 +10,8 @@ are read again, and the claim is released, so that the next of them is kept.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import assert_never
 
 from headrace.controller.core.log import Leadership
@@ -34,7 +35,7 @@ from headrace.controller.core.run.changed_input import ChangedFragments
 from headrace.controller.core.run.input import Intake
 from headrace.controller.core.run.sweeps import Sweeps
 from headrace.controller.core.run.tasks import RunTasks, TaskState
-from headrace.store.ledger import ClaimsReleased, Closed, IntervalSet, LedgerState, Range
+from headrace.store.ledger import ClaimsReleased, Closed, FragmentState, IntervalSet, LedgerState, Range
 from headrace.store.shards import epoch_of, is_checksum, is_key
 
 
@@ -58,10 +59,10 @@ class Judgement:
 
 
 class Committer:
-    """Proposals that were queued and are not durable yet."""
+    """Proposals that were queued and are not durable yet. `sinks` are those behind the dedup stage, if there is one."""
 
-    def __init__(self, ledger: LedgerState) -> None:
-        self._ledger = ledger
+    def __init__(self, ledger: LedgerState, sinks: Sequence[str] = ()) -> None:
+        self._ledger, self.closings = ledger, Closings(ledger, sinks)
         self._waiting: dict[bytes, list[Waiter]] = {}
         self._reserved: dict[bytes, Closed] = {}
 
@@ -134,7 +135,7 @@ class Committer:
 
     def _needs_fault(self, event: ShardProposed) -> str:
         """A duplicate depends on a record that the ledger keeps, or on one of its own shard."""
-        still_open, gone = unmet(self._ledger, event.sink, event.needs)
+        still_open, gone = unmet(self.closings, event.needs)
         if still_open or gone:
             return f"its duplicates name {first_of(still_open or gone)}, which is not kept"
         return ""
@@ -170,34 +171,71 @@ def conservation_fault(item: Range, cover: Coverage) -> str:
     return ""
 
 
-@dataclass(slots=True)
-class _Sorted:
-    open: dict[bytes, list[int]] = field(default_factory=dict[bytes, list[int]])
-    gone: dict[bytes, list[int]] = field(default_factory=dict[bytes, list[int]])
+class Closings:
+    """What each of the sinks behind a dedup stage has closed in the ledger's epoch.
 
-
-def unmet(ledger: LedgerState, sink: str, records: Records) -> tuple[Records, Records]:
-    """Of these records, those that are open still and those that are gone for good; the others are kept.
-
-    What is only queued for the log is open: a duplicate may depend on durable records alone.
+    One of several may have closed a record in an earlier epoch, as filtered by another version say, and another takes
+    it now: what dedup has let through since then says nothing of that.
     """
-    found = _Sorted()
+
+    def __init__(self, ledger: LedgerState, sinks: Sequence[str]) -> None:
+        self.ledger, self.sinks = ledger, tuple(sinks)
+        self._epoch, self._seen = -1, 0
+        self._closed: dict[tuple[str, bytes], IntervalSet] = {}
+
+    def of(self, sink: str, state: FragmentState) -> IntervalSet:
+        """The intervals of a fragment that a sink has closed in this epoch."""
+        if len(self.sinks) == 1:
+            # What is named in this epoch was open in it.
+            return state.of(sink)
+        self._catch_up()
+        return self._closed.get((sink, state.fragment.id), _NOTHING)
+
+    def _catch_up(self) -> None:
+        shards = self.ledger.shards
+        if self._epoch != self.ledger.epoch or len(shards) < self._seen:
+            self._closed.clear()
+            self._epoch, self._seen = self.ledger.epoch, len(shards)
+            # Those of an epoch stand together.
+            while self._seen and shards[self._seen - 1].closed.epoch == self._epoch:
+                self._seen -= 1
+        for shard in shards[self._seen :]:
+            for item in shard.closed.ranges:
+                place = shard.closed.sink, item.fragment
+                self._closed.setdefault(place, IntervalSet()).cover(item.first, item.end)
+        self._seen = len(shards)
+
+
+_NOTHING = IntervalSet()
+
+
+def unmet(closings: Closings, records: Records) -> tuple[Records, Records]:
+    """Of records that were let through in this epoch, those that are open and those that are gone for good.
+
+    On the others a duplicate may lean: a sink has closed them, and not released. Of several sinks one is enough; a
+    record is gone when none can keep it any more. What is only queued for the log is open.
+    """
+    still_open: list[tuple[bytes, tuple[int, ...]]] = []
+    gone: list[tuple[bytes, tuple[int, ...]]] = []
     for fragment, rows in records:
-        state = ledger.fragments.get(fragment)
-        lost = state is None or state.dropped is not None
-        released = state.released.get(sink, ()) if state is not None else ()
-        firsts, ends, _, _ = state.of(sink).columns() if state is not None else ([], [], [], [])
-        for row in rows:
-            at = bisect_right(firsts, row)
-            if row in released:
-                found.gone.setdefault(fragment, []).append(row)
-            elif not at or ends[at - 1] <= row:
-                (found.gone if lost else found.open).setdefault(fragment, []).append(row)
-    return _records(found.open), _records(found.gone)
+        state, left = closings.ledger.fragments.get(fragment), set(rows)
+        lost = left
+        if state is not None:
+            for sink in closings.sinks:
+                left = left - (_within(closings.of(sink, state), left) - state.released.get(sink, set()))
+            if state.dropped is None:
+                lost = left.intersection(*(_within(state.of(sink), left) for sink in closings.sinks))
+            else:
+                lost = left
+        for found, mine in ((still_open, left - lost), (gone, lost)):
+            if mine:
+                found.append((fragment, tuple(sorted(mine))))
+    return tuple(still_open), tuple(gone)
 
 
-def _records(found: dict[bytes, list[int]]) -> Records:
-    return tuple((fragment, tuple(rows)) for fragment, rows in found.items())
+def _within(closed: IntervalSet, rows: Iterable[int]) -> set[int]:
+    firsts, ends, _, _ = closed.columns()
+    return {row for row in rows if (at := bisect_right(firsts, row)) and row < ends[at - 1]}
 
 
 def first_of(records: Records) -> str:
@@ -257,15 +295,16 @@ class Proposals:
         task = self._tasks.current(event.task, event.attempt)
         if task is None:
             return []
-        still_open, gone = unmet(self._ledger, event.sink, event.records)
+        still_open, gone = unmet(self._committer.closings, event.records)
         lost: Records = ()
+        sinks = self._committer.closings.sinks
         if self._committer.empty and self._sweeps.nothing_flows:
-            # What no sink holds is not closed before this sink is empty, or never.
-            still_open, lost = self._intake.parted(event.sink, still_open)
+            # What no sink holds is not closed before these sinks are empty, or never.
+            still_open, lost = self._intake.parted(sinks, still_open)
         elif self._committer.empty:
             # A queued record may be in no sink any more and be kept: while one is queued, nothing is called lost.
             # Verdicts that depend on halted records would be read again and again, so that nothing ever settles.
-            still_open, lost = self._intake.parted_halted(event.sink, still_open)
+            still_open, lost = self._intake.parted_halted(sinks, still_open)
         if any(fragment in self._changed.open for fragment, _ in lost):
             # This run reads them no more, and a sink that was given up may hold them still and come back: only a new
             # epoch refuses what it proposes, and only there may a duplicate of them be kept.

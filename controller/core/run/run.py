@@ -78,7 +78,7 @@ class Run:
         self._workers = surroundings.workers
         self.intake = Intake(self.ledger, self.sinks, self.sources)
         self.listing = Listing(self.ledger, self.sources, self.sinks, request.changed_input)
-        self.committer = Committer(self.ledger)
+        self.committer = Committer(self.ledger, pipeline.dependent_sinks)
         self._epoch = EpochRaise(self.leadership)
         self._opening = Opening(
             request, pipeline, self.leadership, self._epoch, inherited=inherited.plan, awaited=inherited.awaited

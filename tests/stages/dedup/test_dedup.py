@@ -299,7 +299,7 @@ def test_filters_may_follow_dedup() -> None:
     validate(chain(redact_pii(), gopher_quality(name="again"), map_records("mine:function"), write_jsonl()))
 
 
-def test_one_stage_decides_once_and_for_one_sink() -> None:
+def test_one_stage_decides_once_and_for_several_sinks() -> None:
     read, (maker, decider) = read_jsonl("/in"), dedup()
     with pytest.raises(PipelineError, match="both deduplicate"):
         validate(Pipeline.chain("p", "d", read, maker, decider, *dedup(name="again"), write_jsonl()))
@@ -307,8 +307,9 @@ def test_one_stage_decides_once_and_for_one_sink() -> None:
         validate(Pipeline.chain("p", "d", read, maker, decider.placed(replicas=2), write_jsonl()))
     whole = Pipeline.chain("p", "d", read, maker, decider, write_jsonl())
     other = Stage.from_dict({**write_documents().to_dict(), "after": [decider.name]})
-    with pytest.raises(PipelineError, match="leads to 2 sinks"):
-        validate(Pipeline("p", "d", (*whole.stages, other)))
+    both = Pipeline("p", "d", (*whole.stages, other))
+    validate(both)
+    assert both.dependent_sinks == ("lines", other.name)
 
 
 @pytest.mark.parametrize(

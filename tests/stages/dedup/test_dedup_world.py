@@ -76,7 +76,7 @@ class World:
         self.texts = {name: self.chance.randrange(TEXTS) for name in names}
         self.cursed = {name for name in names if self.chance.random() < 0.05}
         self.ledger = LedgerState()
-        self.committer = Committer(self.ledger)
+        self.committer = Committer(self.ledger, ("write",))
         self._log(Led(1, {}))
         self._log(PipelineApplied("v", {}), EpochRaised("created"), FragmentsListed(tuple(self.fragments)))
         self._log(*(FragmentEnded(item.id, RECORDS) for item in self.fragments))
@@ -137,7 +137,7 @@ class World:
         sink = self.chance.choice(self.sinks)
         if sink.asked:
             shard, ranges = sink.asked.popitem()
-            still_open, gone = unmet(self.ledger, "write", self._needs(ranges))
+            still_open, gone = unmet(self.committer.closings, self._needs(ranges))
             for fragment, rows in gone:
                 for row in rows:
                     self.decider.handle(core.ClaimReleased(RecordName(fragment, row)), self.now)

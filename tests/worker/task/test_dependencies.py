@@ -1,5 +1,7 @@
 """A sink behind dedup: it asks before it writes, and closes no verdict whose record is not kept."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -34,7 +36,7 @@ from headrace.worker.task.core.sink import (
 from headrace.worker.task.coverage import fates
 from headrace.worker.task.dependencies import DuplicateDependencies
 from headrace.worker.task.isolation import KILLED
-from headrace.worker.task.sink import SinkBatch
+from headrace.worker.task.sink import SinkBatch, joined
 
 A, B = b"a" * 16, b"b" * 16
 POLICY = SealPolicy(target_bytes=100, held_bytes_max=4 * NEED_BYTES, age_s=30.0)
@@ -211,6 +213,18 @@ def test_a_shard_needs_what_its_duplicates_name_and_it_does_not_keep() -> None:
     assert needs(held) == ((A, (3,)), (B, (5,)))
     assert dependents(held, ((B, (5,)),)) == (Range(A, 3, 1),)
     assert dependents(held, ((B, (5,)), (B, (6,)))) == (Range(A, 3, 1),), "a fragment may be named twice"
+
+
+def test_of_a_settled_record_nothing_is_asked() -> None:
+    made = batch(A, [0], {1: duplicate(B, 5), 2: duplicate(A, 1), 3: duplicate(B, 7)})
+    flags = pa.array([True, False, False], pa.bool_())
+    at = made.verdicts.schema.get_field_index("named_settled")
+    mine = at_sink(replace(made, verdicts=made.verdicts.set_column(at, "named_settled", flags)))
+    assert needs([mine]) == ((A, (1,)), (B, (7,))), "a duplicate of a settled record stands no more than another"
+    assert dependents([mine], ((B, (5, 7)),)) == (Range(A, 3, 1),)
+    (cut,) = mine.cut(np.array([[1, 3, -1, -1]]))
+    assert needs([cut]) == ((A, (1,)),)
+    assert needs(joined([cut])) == ((A, (1,)),)
 
 
 def test_what_dedup_let_through_and_another_stage_quarantined_is_released() -> None:

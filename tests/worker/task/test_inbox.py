@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
-from headrace.stages.library import tokenize
+from headrace.stages.library import dedup, read_jsonl, redact_pii, tokenize, write_jsonl
 from headrace.stages.runtime.batch import ROW, Batch, no_verdicts
 from headrace.stages.runtime.build import build_stage, process_safely
 from headrace.stages.runtime.errors import StageContractError
@@ -186,6 +186,16 @@ def test_a_sink_borrows_only_where_its_own_class_says_so(link: Link, tmp_path: p
         assert link.sender.credit_bytes() == WINDOW_BYTES
     for number, batch in enumerate(shelved):
         assert batch.rows.column("id").equals(batch_of(number).rows.column("id"))
+
+
+def test_no_stage_past_the_decider_gets_an_undecided_batch(tmp_path: pathlib.Path) -> None:
+    keys, decider = dedup(near=False)
+    whole = Pipeline.chain("p", str(tmp_path), read_jsonl(str(tmp_path)), keys, decider, redact_pii(), write_jsonl())
+    aside = (write_jsonl(name="aside").fed_by(keys.name), write_jsonl(name="second").fed_by("pii"))
+    pipeline = Pipeline("p", str(tmp_path), (*whole.stages, *aside))
+    apart, fused = Chain(pipeline, ["read", keys.name]), Chain(pipeline, ["read", keys.name, "pii"])
+    assert (apart.asks, apart.downstream, apart.direct) == (decider.name, ("pii", "aside"), ("aside",))
+    assert (fused.asks, fused.downstream, fused.direct) == (decider.name, ("lines", "second"), ())
 
 
 @pytest.mark.parametrize("broken", [False, True], ids=["as it comes", "with a record that raises"])

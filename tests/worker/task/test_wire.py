@@ -115,6 +115,7 @@ def verdicts(*names: tuple[bytes | None, int | None]) -> pa.RecordBatch:
     for column, kind, values in (
         ("named_fragment", pa.binary(), [fragment for fragment, _ in names]),
         ("named_row", pa.int64(), [row for _, row in names]),
+        ("named_settled", pa.bool_(), [None if fragment is None else row == 0 for fragment, row in names]),
     ):
         made = made.set_column(made.schema.get_field_index(column), column, pa.array(values, kind))
     return made
@@ -131,3 +132,11 @@ def test_a_frame_whose_duplicates_name_no_record_is_refused(name: tuple[bytes | 
     facts = [*FACTS[:-1], stream(verdicts((b"a" * 16, 7), name))]
     with pytest.raises(FrameError, match="it has duplicates that name"):
         frame_to_batch(frame(facts, GOOD))
+
+
+def test_a_frame_whose_duplicates_are_neither_settled_nor_not_is_refused() -> None:
+    lost = verdicts((b"a" * 16, 7))
+    at = lost.schema.get_field_index("named_settled")
+    lost = lost.set_column(at, "named_settled", pa.nulls(1, pa.bool_()))
+    with pytest.raises(FrameError, match="neither settled nor not"):
+        frame_to_batch(frame([*FACTS[:-1], stream(lost)], GOOD))

@@ -23,11 +23,16 @@ Name = tuple[bytes, int]
 Records = tuple[tuple[bytes, tuple[int, ...]], ...]
 #: Ordinals are below 1 << ORDINAL_BITS: the number of a fragment and an ordinal are one key.
 ORDINAL_BITS = 40
+#: In place of the number of a fragment.
+SETTLED = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Duplicates:
-    """Duplicates as columns `[n]`: record `rows[i]` names record `targets[i]` of `fragments[numbers[i]]`."""
+    """Duplicates as columns `[n]`: record `rows[i]` names record `targets[i]` of `fragments[numbers[i]]`.
+
+    A number of SETTLED: the record that it names was kept before the epoch began, so nothing is to be asked.
+    """
 
     rows: Ordinals
     numbers: Ordinals
@@ -35,10 +40,13 @@ class Duplicates:
     fragments: tuple[bytes, ...] = ()
 
     @staticmethod
-    def of(pairs: Sequence[tuple[int, Name]]) -> Duplicates:
-        """These ordinals, and the record that each names."""
+    def of(pairs: Sequence[tuple[int, Name | None]]) -> Duplicates:
+        """These ordinals, and the record that each names; None: a settled one."""
         numbers: dict[bytes, int] = {}
-        table = [(row, numbers.setdefault(fragment, len(numbers)), target) for row, (fragment, target) in pairs]
+        table = [
+            (row, SETTLED, 0) if name is None else (row, numbers.setdefault(name[0], len(numbers)), name[1])
+            for row, name in pairs
+        ]
         rows, places, targets = np.array(table, np.int64).reshape(-1, 3).T
         return Duplicates(rows, places, targets, tuple(numbers))
 
@@ -320,7 +328,7 @@ def needs(batches: Iterable[Holdable]) -> Records:
     named = _names([batch.duplicate_names() for batch in held], lambda name: numbers.setdefault(name, len(numbers)))
     mine = [batch for batch in held if batch.item.fragment in numbers]
     kept = [_keys(numbers[batch.item.fragment], batch.standing_rows()) for batch in mine]
-    return _records(np.setdiff1d(np.unique(named), _joined(kept), assume_unique=True), numbers)
+    return _records(np.setdiff1d(np.unique(named[named >= 0]), _joined(kept), assume_unique=True), numbers)
 
 
 def _without(records: Records, others: Records) -> Records:
@@ -358,9 +366,9 @@ def dependents(batches: Iterable[Holdable], records: Records) -> Ranges:
 
 
 def _names(columns: Iterable[Duplicates], number: Callable[[bytes], int]) -> Ordinals:
-    """The keys of the records that all these duplicates name."""
+    """The keys of the records that all these duplicates name; those of settled ones are negative."""
     named = [mine for mine in columns if len(mine.rows)]
-    numbers = [np.array([number(name) for name in mine.fragments], np.int64)[mine.numbers] for mine in named]
+    numbers = [np.array([*map(number, mine.fragments), SETTLED], np.int64)[mine.numbers] for mine in named]
     return _keys(_joined(numbers), _joined(mine.targets for mine in named))
 
 

@@ -277,20 +277,20 @@ class Intake:
                 return False
         return True
 
-    def parted(self, sink: str, records: Records) -> tuple[Records, Records]:
-        """Of these records, those that a sink held at the last sweep, and the others."""
+    def parted(self, sinks: Sequence[str], records: Records) -> tuple[Records, Records]:
+        """Of these records, those that one of the sinks held at the last sweep, and the others."""
         held: list[tuple[bytes, tuple[int, ...]]] = []
         others: list[tuple[bytes, tuple[int, ...]]] = []
         for fragment, rows in records:
             ranges = IntervalSet()
-            for item in self._held.get((sink, fragment), ()):
+            for item in (item for sink in sinks for item in self._held.get((sink, fragment), ())):
                 ranges.cover(item.first, item.end)
             mine = {row for row in rows if ranges.overlap(row, row + 1)}
             held += [(fragment, tuple(sorted(mine)))] if mine else []
             others += [(fragment, tuple(row for row in rows if row not in mine))] if len(mine) < len(rows) else []
         return tuple(held), tuple(others)
 
-    def parted_halted(self, sink: str, records: Records) -> tuple[Records, Records]:
+    def parted_halted(self, sinks: Sequence[str], records: Records) -> tuple[Records, Records]:
         """Of these records, those that may be closed still, and those that nobody reads any more.
 
         The latter are of halted fragments, and no sink held them when a marker had passed behind what was sent.
@@ -298,7 +298,7 @@ class Intake:
         if self._through != self.sweep:
             return records, ()
         halted = tuple(item for item in records if self._idles(item[0]))
-        held, never = self.parted(sink, halted)
+        held, never = self.parted(sinks, halted)
         return (*(item for item in records if item not in halted), *held), never
 
     def _idles(self, fragment: bytes) -> bool:

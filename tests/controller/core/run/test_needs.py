@@ -6,7 +6,7 @@ import pytest
 
 from headrace.controller.core.messages import messages as m
 from headrace.controller.core.messages.dedup import Records
-from headrace.controller.core.run.proposals import Committer, unmet
+from headrace.controller.core.run.proposals import Closings, Committer, unmet
 from headrace.controller.core.run.states import RunState
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
 from headrace.store.ledger.core.entries import (
@@ -51,7 +51,7 @@ def judge(committer: Committer, event: m.ShardProposed) -> m.Outcome | None:
 
 
 def test_a_duplicate_of_a_record_that_is_kept_is_queued() -> None:
-    assert judge(Committer(ledger()), leaning((A.id, (0, 2)))) is None
+    assert judge(Committer(ledger(), ("write",)), leaning((A.id, (0, 2)))) is None
 
 
 @pytest.mark.parametrize(
@@ -60,14 +60,14 @@ def test_a_duplicate_of_a_record_that_is_kept_is_queued() -> None:
     ids=["open", "released", "unknown"],
 )
 def test_a_duplicate_of_a_record_that_is_not_kept_is_refused(needs: tuple[bytes, tuple[int, ...]]) -> None:
-    judgement = Committer(ledger()).judge(leaning(needs), "v", 1)
+    judgement = Committer(ledger(), ("write",)).judge(leaning(needs), "v", 1)
     assert judgement.outcome is m.Outcome.REFUSED
     assert f"record {needs[1][-1]} of fragment {needs[0].hex()}, which is not kept" in judgement.reason
 
 
 def test_a_duplicate_of_a_queued_record_is_refused_until_logged() -> None:
     state = ledger()
-    committer = Committer(state)
+    committer = Committer(state, ("write",))
     queued = committer.judge(proposal([Range(A.id, 4, 1)]), "v", 1).closed
     assert queued is not None
     assert judge(committer, leaning((A.id, (4,)))) is m.Outcome.REFUSED
@@ -76,7 +76,7 @@ def test_a_duplicate_of_a_queued_record_is_refused_until_logged() -> None:
 
 
 def test_a_duplicate_leans_on_no_record_that_a_queued_shard_quarantines() -> None:
-    committer = Committer(ledger())
+    committer = Committer(ledger(), ("write",))
     dead = proposal([Range(A.id, 4, 1)], kept=[bits()], other=[bits(0)])
     assert judge(committer, replace(dead, released=((A.id, (4,)),))) is None
     assert judge(committer, leaning((A.id, (4,)))) is m.Outcome.REFUSED
@@ -88,7 +88,7 @@ def test_without_needs_a_duplicate_leans_on_nothing_and_that_is_found(
     """The mutant "needs skipped"."""
     monkeypatch.setattr(Committer, "_needs_fault", lambda *_: "")
     state = ledger()
-    judgement = Committer(state).judge(leaning((A.id, (4,))), "v", 1)
+    judgement = Committer(state, ("write",)).judge(leaning((A.id, (4,))), "v", 1)
     assert judgement.closed is not None
     state.apply(3, Entry(1, (judgement.closed,)))
     kept = {RecordName(A.id, row): 2 for row in range(3)} | {RecordName(B.id, 0): 3}
@@ -99,10 +99,39 @@ def test_without_needs_a_duplicate_leans_on_nothing_and_that_is_found(
 def test_records_are_told_apart_into_kept_open_and_gone() -> None:
     state = ledger()
     everything: Records = ((A.id, (0, 3, 9)), (B.id, (1,)))
-    assert unmet(state, "write", everything) == (((A.id, (9,)), (B.id, (1,))), ((A.id, (3,)),))
-    assert unmet(state, "another", ((A.id, (0,)),)) == (((A.id, (0,)),), ())
+    assert unmet(Closings(state, ("write",)), everything) == (((A.id, (9,)), (B.id, (1,))), ((A.id, (3,)),))
+    assert unmet(Closings(state, ("another",)), ((A.id, (0,)),)) == (((A.id, (0,)),), ())
     state.apply(3, Entry(1, (FragmentDropped(B.id, "it changed", reread=False),)))
-    assert unmet(state, "write", ((B.id, (1,)),)) == ((), ((B.id, (1,)),))
+    assert unmet(Closings(state, ("write",)), ((B.id, (1,)),)) == ((), ((B.id, (1,)),))
+
+
+def test_of_several_sinks_one_that_has_closed_a_record_is_enough() -> None:
+    state = ledger()
+    closings, asked = Closings(state, ("write", "archive", "sample")), ((A.id, (0, 3, 9)),)
+    assert unmet(closings, asked) == (((A.id, (3, 9)),), ()), "another sink may still keep what one has released"
+    later = closed(replace(proposal([Range(A.id, 3, 1)], kept=[bits()], other=[bits(0)]), sink="archive"))
+    state.apply(3, Entry(1, (later, ClaimsReleased("archive", ((A.id, (3,)),)))))
+    assert unmet(closings, asked) == (((A.id, (3, 9)),), ())
+    state.apply(4, Entry(1, (closed(replace(proposal([Range(A.id, 3, 1)]), sink="sample")),)))
+    assert unmet(closings, asked) == (((A.id, (9,)),), ())
+
+
+def test_what_all_sinks_have_released_is_gone() -> None:
+    state = ledger()
+    for number, sink in ((3, "archive"), (4, "sample")):
+        shard = closed(replace(proposal([Range(A.id, 3, 1)], kept=[bits()], other=[bits(0)]), sink=sink))
+        state.apply(number, Entry(1, (shard, ClaimsReleased(sink, ((A.id, (3,)),)))))
+    assert unmet(Closings(state, ("write", "archive", "sample")), ((A.id, (3,)),)) == ((), ((A.id, (3,)),))
+
+
+def test_what_an_earlier_epoch_closed_says_nothing_of_this_one() -> None:
+    state = ledger()
+    closings, asked = Closings(state, ("write", "archive")), ((A.id, (0,)),)
+    assert unmet(closings, asked) == ((), ())
+    state.apply(3, Entry(1, (EpochRaised("another version"),)))
+    assert unmet(closings, asked) == (asked, ())
+    state.apply(4, Entry(1, (closed(replace(proposal([Range(A.id, 0, 1)], epoch=3), sink="archive")),)))
+    assert unmet(closings, asked) == ((), ())
 
 
 # ---- a run with a decider ----
@@ -284,7 +313,8 @@ def test_a_claim_of_halted_input_without_sink_ends_with_its_epoch() -> None:
     assert {start.epoch for start in starts} == {stand.run.ledger.epoch}
     late = proposal([Range(A.id, 3, 1)], version=stand.run.version, epoch=epoch, task=first[0], attempt=first[1])
     assert (
-        Committer(stand.run.ledger).judge(late, stand.run.version, stand.run.ledger.epoch).outcome is m.Outcome.REFUSED
+        Committer(stand.run.ledger, ("write",)).judge(late, stand.run.version, stand.run.ledger.epoch).outcome
+        is m.Outcome.REFUSED
     )
     orders = of(m.ReadFragment, [*stand.ready(starts), *stand.later(0.1)])
     assert {order.fragment.id for order in orders} == {B.id}

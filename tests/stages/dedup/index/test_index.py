@@ -153,6 +153,26 @@ def test_records_without_a_key_are_kept_and_take_nothing(folder: str | None) -> 
     assert again.find(keys[:2])[0][:, 0].tolist() == [0, NOBODY]
 
 
+@KINDS
+def test_what_two_sinks_kept_of_one_record_is_one_record(folder: str | None) -> None:
+    keys = keys_of(np.random.default_rng(3), 100)
+    data = encode_keys([(FRAGMENT, np.arange(100), keys)], SCHEME.identity())
+    index = KeyIndex(SCHEME, folder=folder)
+    for _ in ("write", "archive"):
+        index.load(decode_keys(data, SCHEME.identity(), "keys"))
+    index.settled = index.records
+    assert index.decide(FRAGMENT, np.arange(100), keys) == [None] * 100, "it is read again for a third"
+    found = index.decide(OTHER, np.arange(100), keys)
+    assert [match and (match.name, match.settled) for match in found] == [
+        (RecordName(FRAGMENT, row), True) for row in range(100)
+    ]
+    fresh = keys_of(np.random.default_rng(4), 1)
+    assert index.decide(OTHER, np.array([100]), fresh) == [None]
+    (match,) = index.decide(OTHER, np.array([101]), fresh)
+    assert match is not None
+    assert (match.name, match.settled) == (RecordName(OTHER, 100), False)
+
+
 def test_a_partition_that_is_asked_for_no_key_names_nobody() -> None:
     part, keys, words = Partition(2, ""), np.zeros((1, 2), np.uint64), np.zeros(1, np.int64)
     part.give(0, keys, words)

@@ -233,7 +233,7 @@ def test_what_a_source_has_of_a_halted_fragment_may_be_closed() -> None:
     bench.intake.halt(A.id)
     bench.sweep(says(pending=((A.id, (Gap(4, UNBOUNDED, 40),)),)))
     wanted = ((A.id, (5,)),)
-    assert bench.intake.parted_halted("write", wanted) == (wanted, ())
+    assert bench.intake.parted_halted(("write",), wanted) == (wanted, ())
 
 
 def test_of_a_halted_fragment_what_no_sink_held_is_never_closed() -> None:
@@ -241,21 +241,21 @@ def test_of_a_halted_fragment_what_no_sink_held_is_never_closed() -> None:
     wanted = ((A.id, (1, 5)), (B.id, (0,)))
     bench.sweep(says())
     bench.intake.halt(A.id)
-    assert bench.intake.parted_halted("write", wanted) == (wanted, ()), "some of it may be on its way"
+    assert bench.intake.parted_halted(("write",), wanted) == (wanted, ()), "some of it may be on its way"
     bench.intake.begin_sweep(["t"])
-    assert bench.intake.parted_halted("write", wanted) == (wanted, ()), "the marker is on its way"
+    assert bench.intake.parted_halted(("write",), wanted) == (wanted, ()), "the marker is on its way"
     bench.intake.swept(Bench.numbered(says(held=(Range(A.id, 0, 4),)), bench.intake.sweep))
-    assert bench.intake.parted_halted("write", wanted) == (((B.id, (0,)), (A.id, (1,))), ((A.id, (5,)),))
+    assert bench.intake.parted_halted(("write",), wanted) == (((B.id, (0,)), (A.id, (1,))), ((A.id, (5,)),))
     bench.intake.begin_sweep(["t"])
     bench.intake.abort_sweep()
-    assert bench.intake.parted_halted("write", wanted) == (wanted, ()), "nobody knows what that sink holds"
+    assert bench.intake.parted_halted(("write",), wanted) == (wanted, ()), "nobody knows what that sink holds"
 
 
 def test_of_records_that_a_sink_holds_all_none_is_called_lost() -> None:
     bench = Bench(A, B)
     bench.sweep(says(held=(Range(A.id, 2, 3),)))
-    assert bench.intake.parted("write", ((A.id, (2, 4)),)) == (((A.id, (2, 4)),), ())
-    assert bench.intake.parted("write", ((A.id, (1, 4)), (B.id, (0,)))) == (
+    assert bench.intake.parted(("write",), ((A.id, (2, 4)),)) == (((A.id, (2, 4)),), ())
+    assert bench.intake.parted(("write",), ((A.id, (1, 4)), (B.id, (0,)))) == (
         ((A.id, (4,)),),
         ((A.id, (1,)), (B.id, (0,))),
     )
