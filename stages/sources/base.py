@@ -4,23 +4,64 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from headrace.stages.runtime import Batch, BatchDraft, Columns, ContentAnswer, FragmentEnd, InputError, Source
 from headrace.stages.sources.objects import (
+    WINDOW_BYTES,
     Content,
-    EndingStream,
     Format,
     InputObject,
     Inputs,
+    InputStream,
+    Unpacker,
+    UpTo,
     check_format,
+    codec_of,
     expect,
     globs_of,
+    has_several,
     open_raw,
     to_path,
 )
 from headrace.stages.sources.options import QUARANTINE, ReadOptions
 from headrace.store.ledger import Fragment, Gap
+
+#: What the reader of a fragment is called further, where a compressed file was cut at stored bytes.
+UNITS = "+units/1"
+#: How many times fewer bytes such a fragment has than one that is not compressed.
+UNITS_A_PLAIN = 4
+#: From so many bytes on it is said that a compressed file cannot be cut.
+NOTED_BYTES = 256 << 20
+
+
+class EndingStream(InputStream):
+    """The uncompressed bytes of a fragment that ends where its object did, whatever was appended since."""
+
+    #: Bytes that are remembered.
+    TAIL_BYTES = 4
+
+    def __init__(self, inputs: Inputs, fragment: Fragment, window_bytes_max: int = WINDOW_BYTES) -> None:
+        super().__init__(inputs, fragment, window_bytes_max)
+        self._stored = UpTo(self._raw, fragment.start + fragment.size)
+        self._told = fragment.start
+        if not self.compressed:
+            self._raw.seek(fragment.start)
+        #: The last bytes that were read.
+        self.tail = b""
+
+    def _units(self, end: int) -> Unpacker:
+        del end  # it ends where the object did
+        return super()._units(-1)
+
+    def read(self, size: int = -1) -> bytes:
+        """See InputStream."""
+        found = super().read(size)
+        self.tail = (self.tail + found[-self.TAIL_BYTES :])[-self.TAIL_BYTES :]
+        return found
+
+
+_Stream = TypeVar("_Stream", bound=InputStream)
 
 
 class FileSource(Source):
@@ -33,6 +74,8 @@ class FileSource(Source):
     FROM_FRONT: ClassVar[bool] = True
     #: With what each record ends, where a file is a row of records that anybody may append to.
     ROW: ClassVar[bytes] = b""
+    #: With what the first unit of a record begins, where compressed files of many units are cut; None: they are not.
+    UNIT: ClassVar[bytes | None] = None
     bytes_read: int = 0
     bytes_skipped: int = 0
     stored_read: int = 0
@@ -61,8 +104,35 @@ class FileSource(Source):
         return True
 
     def fragments(self, found: InputObject) -> Iterator[Fragment]:
-        """The fragments of one file: the whole of it."""
-        yield found.fragment(self.name, self.READER)
+        """The fragments of one file: ranges of a compressed one that has many units, the whole of any other."""
+        step = max(1, self.options.fragment_bytes // UNITS_A_PLAIN)
+        if not (self.UNIT is not None and codec_of(found.uri) and found.size > step and self._has_units(found)):
+            yield found.fragment(self.name, self.READER)
+            return
+        starts = range(0, found.size, step)
+        for start in starts:
+            end = -1 if start == starts[-1] else start + step
+            length = (found.size if end < 0 else end) - start
+            yield found.fragment(self.name, self.READER + UNITS, start, end, length)
+
+    def _has_units(self, found: InputObject) -> bool:
+        whole, window = found.fragment(self.name, self.READER), self.options.window_bytes_max
+        with open_raw(self.inputs, whole, ahead=False, size=found.size) as raw:
+            several = has_several(raw.fetched, codec_of(found.uri), found.size, self.UNIT or b"", window)
+        if not several and found.size >= NOTED_BYTES:
+            self.inputs.skipped.add_whole(to_path(found.uri), found.size)
+        return several
+
+    def stream(self, fragment: Fragment, kind: type[_Stream]) -> _Stream:
+        """The bytes of a fragment, with the first unit found where it is one of many."""
+        file = kind(self.inputs, fragment, self.options.window_bytes_max)
+        if fragment.reader.endswith(UNITS):
+            try:
+                file.cut(self.UNIT or b"")
+            except BaseException:
+                file.close()
+                raise
+        return file
 
     def expect(self, fragment: Fragment, gaps: Sequence[Gap]) -> None:
         """See `Source.expect`."""
@@ -88,7 +158,7 @@ class FileSource(Source):
                 raw.check()
             yield ContentAnswer(content.checksum())
             return
-        with EndingStream(self.inputs, fragment, self.options.window_bytes_max) as file:
+        with self.stream(fragment, EndingStream) as file:
             continues = True
             try:
                 for _ in self.skip_through(file, fragment):

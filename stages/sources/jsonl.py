@@ -63,19 +63,23 @@ class JsonlSource(FileSource):
 
     `fragment_bytes` cuts large files into ranges; a range owns the lines that begin in it. A batch holds at most
     `batch_records` records and about `batch_bytes` bytes. A line above `max_record_bytes` is quarantined. A compressed
-    file is one fragment, and what is appended to it later is one more; offsets are those of the uncompressed stream,
-    which for zstd may take `window_bytes_max` of memory. The fields of an object `metadata_key` are the record's own.
+    file is cut where it has many units; offsets are those of the uncompressed stream, which for zstd may take
+    `window_bytes_max` of memory. The fields of an object `metadata_key` are the record's own.
     """
 
     FORMAT = JSONL
     READER = "jsonl/1"
     ROW = b"\n"
+    UNIT = b""
     merges = True
 
     def fragments(self, found: InputObject) -> Iterator[Fragment]:
-        """The ranges of one file; the whole of a compressed one."""
+        """The ranges of one file."""
+        if codec_of(found.uri):
+            yield from super().fragments(found)
+            return
         size, step = found.size, self.options.fragment_bytes
-        starts = range(1) if codec_of(found.uri) or size <= step else range(0, size, step)
+        starts = range(1) if size <= step else range(0, size, step)
         for start in starts:
             end = -1 if start == starts[-1] else start + step
             length = (size if end < 0 else end) - start
@@ -83,7 +87,7 @@ class JsonlSource(FileSource):
 
     def drafts(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[BatchDraft | Batch | FragmentEnd]:
         """The records of the gaps. A batch's bytes reach from the end of the record before it to its last newline."""
-        with InputStream(self.inputs, fragment, self.options.window_bytes_max) as file:
+        with self.stream(fragment, InputStream) as file:
             begin = self._first_byte(file, fragment)
             ordinal, at = 0, begin
             for gap in gaps:
@@ -100,6 +104,8 @@ class JsonlSource(FileSource):
             yield FragmentEnd(ordinal, checksum)
 
     def _first_byte(self, file: InputStream, fragment: Fragment) -> int:
+        if file.is_within_a_line:
+            return first_line_from(file, fragment.start + 1, sys.maxsize, self.batch_bytes)
         if not fragment.start or file.compressed:
             return fragment.start
         return first_line_from(file, fragment.start, _end(fragment), self.batch_bytes)
@@ -229,7 +235,7 @@ def _lifted(record: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def _end(fragment: Fragment) -> int:
-    return sys.maxsize if fragment.end < 0 else fragment.end
+    return sys.maxsize if fragment.end < 0 or codec_of(fragment.uri) else fragment.end
 
 
 def _records(block: LineBlock) -> _Run:

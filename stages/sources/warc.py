@@ -23,9 +23,9 @@ from headrace.stages.runtime import (
     InputError,
     WrongFormat,
 )
-from headrace.stages.sources.base import FileSource
+from headrace.stages.sources.base import EndingStream, FileSource
 from headrace.stages.sources.lines import BOM
-from headrace.stages.sources.objects import HEAD_BYTES, WARC, EndingStream, InputStream, misnamed, to_path
+from headrace.stages.sources.objects import HEAD_BYTES, WARC, InputStream, misnamed, to_path
 from headrace.stages.sources.options import ReadOptions
 from headrace.stages.sources.warc_payloads import UndecodablePayload, decode_payload
 from headrace.store.ledger import UNBOUNDED, Fragment, Gap
@@ -96,13 +96,14 @@ class WarcSource(FileSource):
     FORMAT = WARC
     READER = "warc/1"
     ROW = b"\r\n\r\n"
+    UNIT = b"WARC/"
     DEFAULTS = ReadOptions(batch_records=1024)
 
     def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
         """The records of the gaps. Offsets are those of the uncompressed file."""
         ordinal, checksum = 0, b""
         for gap in gaps:
-            with InputStream(self.inputs, fragment, self.options.window_bytes_max) as file:
+            with self.stream(fragment, InputStream) as file:
                 ordinal = yield from self._gap(file, fragment, gap)
                 checksum = file.checksum() if gap.end == UNBOUNDED else b""
                 file.check()

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from headrace.stages.sources.objects.preflight_check import preflight as preflight
     from headrace.stages.sources.objects.streams import (
         BLOCK_BYTES as BLOCK_BYTES,
-        EndingStream as EndingStream,
         InputStream as InputStream,
         LocalFile as LocalFile,
         RemoteFile as RemoteFile,
@@ -47,5 +46,7 @@ if TYPE_CHECKING:
         expect as expect,
         open_raw as open_raw,
     )
+    from headrace.stages.sources.objects.units import has_several as has_several
+    from headrace.stages.sources.objects.unpack import Unpacker as Unpacker, UpTo as UpTo
 else:
     __getattr__ = door(__name__)

@@ -68,6 +68,13 @@ class SkippedFiles:
         self._kinds: Counter[tuple[bool, str]] = Counter()
         #: What is named and is no file: how many by what they are, and the first of each.
         self._odd: dict[str, tuple[int, str]] = {}
+        #: Large files that one task has to read: how many, the bytes of the largest, and its path.
+        self._whole = 0, 0, ""
+
+    def add_whole(self, path: str, size: int) -> None:
+        """A large compressed file that cannot be cut among tasks."""
+        count, most, largest = self._whole
+        self._whole = (count + 1, size, path) if size > most else (count + 1, most, largest)
 
     def add(self, path: str) -> None:
         """A file, or with a slash at its end a folder, relative to the folder that was named."""
@@ -85,7 +92,13 @@ class SkippedFiles:
             f"not read: {path!r} {what}" + (f", like {count - 1:,} {OTHERS}" if count > 1 else "")
             for what, (count, path) in sorted(self._odd.items())
         ]
-        return "; ".join([*odd, *([self._kinds_line()] if self._kinds else [])])
+        count, size, path = self._whole
+        whole = (
+            f"not cut, so that one task reads all of it: {path!r}, {size >> 20:,} MiB in one compressed stream"
+            + (f", like {count - 1:,} {OTHERS}" if count > 1 else "")
+            + "; bgzip, pzstd and pbzip2 write many"
+        )
+        return "; ".join([*odd, *([self._kinds_line()] if self._kinds else []), *([whole] if count else [])])
 
     def _kinds_line(self) -> str:
         ranked = sorted(

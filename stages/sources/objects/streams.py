@@ -15,6 +15,7 @@ from headrace.stages.sources.objects.formats import codec_of
 from headrace.stages.sources.objects.inputs import Inputs, changed, file_version, gone, to_path
 from headrace.stages.sources.objects.patterns import WINDOW_BYTES
 from headrace.stages.sources.objects.prefetch import FetchedSpan, spans_of
+from headrace.stages.sources.objects.units import Cut, NoCut, first_unit
 from headrace.stages.sources.objects.unpack import (
     STEP_BYTES,
     Bzip2,
@@ -86,6 +87,13 @@ class LocalFile(io.FileIO):
         """As a file does; raises as `read` does."""
         try:
             return super().readall()
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def fetched(self, start: int, size: int) -> bytes:
+        """Bytes from somewhere, which count for no checksum."""
+        try:
+            return os.pread(self.fileno(), size, start)
         except OSError as error:
             raise self._failed(error) from error
 
@@ -168,6 +176,10 @@ class RemoteFile(PositionedFile):
     def begin(self) -> None:
         """Have the first block fetched: someone will read from the front soon."""
         self._next = (0, _pool().submit(self._fetch, 0, BLOCK_BYTES))
+
+    def fetched(self, start: int, size: int) -> bytes:
+        """Bytes from somewhere, which count for no checksum."""
+        return self._fetch(start, size)
 
     def expect(self, start: int, size: int) -> None:
         """Have bytes fetched that will soon be read, in one request, if they are no more than a block.
@@ -301,11 +313,31 @@ class InputStream:
         self.compressed = bool(self._codec)
         #: The stored bytes, and of an object that is compressed where they and their positions begin.
         self._stored: Raw = self._raw
-        self._begin = self._told = fragment.start if self._codec else 0
+        self._begin = fragment.start if self._codec else 0
+        #: Where the first unit of a fragment that was cut begins, and the byte before it; None for any other fragment.
+        self._cut: tuple[int, bytes] | None = None
+        self._prefix = b""
+        self._no_cut: OSError | None = None
         self._source: Unpacker | None = None
         self._data, self._used = b"", 0
+        self._told = self._begin
         self._at = self._raw.seek(self._begin) if self._begin else 0
         self.skipped = 0
+
+    def cut(self, prefix: bytes) -> None:
+        """Read the units that begin in the fragment's range; records begin with one that begins with `prefix`."""
+        self._prefix, self._cut = prefix, (self._begin, b"\n")
+        if self._begin:
+            try:
+                self._cut = first_unit(self._raw.fetched, self._codec, self._begin, prefix, self._window_bytes_max)
+            except OSError as error:
+                self._no_cut = error
+        self._restart()
+
+    @property
+    def is_within_a_line(self) -> bool:
+        """Whether the first byte is one of a line that began before it."""
+        return self._cut is not None and self._cut[1] != b"\n"
 
     def __enter__(self) -> Self:
         return self
@@ -366,6 +398,8 @@ class InputStream:
     def stored_since(self) -> int:
         """Bytes of the object, as it is stored, that were read since this was asked or sought last."""
         at = self._raw.tell()
+        if self._cut is not None:
+            at = min(at, self._fragment.start + self._fragment.size)
         since, self._told = max(0, at - self._told), at
         return since
 
@@ -373,7 +407,8 @@ class InputStream:
         return self._stored.read(STEP_BYTES if size < 0 else size) or b""
 
     def _restart(self) -> None:
-        self._at = self._raw.seek(self._begin)
+        self._raw.seek(self._begin if self._cut is None else self._cut[0])
+        self._at = self._begin
         self._source, self._data, self._used = None, b"", 0
 
     def _step(self) -> bytes:
@@ -381,7 +416,7 @@ class InputStream:
             if self._source is None:
                 self._source = self._unpacker()
             found = self._source.read()
-            if not found and self._raw.tell() == self._begin:
+            if not found and self._cut is None and self._raw.tell() == self._begin:
                 raise Truncated
             return found
         except WindowTooLarge as error:
@@ -394,10 +429,19 @@ class InputStream:
             raise self._damaged(error) from error
 
     def _unpacker(self) -> Unpacker:
+        if self._cut is not None:
+            return self._units(self._fragment.end)
         behind = self._begin > 0
         if self._codec == "gzip":
             return Gzip(self._stored, behind=behind)
         return Bzip2(self._stored, behind=behind) if self._codec == "bzip2" else Zstd(self._stored)
+
+    def _units(self, end: int) -> Unpacker:
+        assert self._cut is not None
+        if self._no_cut is not None:
+            raise self._no_cut
+        place = self._codec, self._cut, end, self._prefix
+        return Cut(self._stored, self._raw.fetched, *place, self._window_bytes_max)
 
     def _step_wide(self) -> bytes:
         """The next piece, from a reader that has the memory for it: it begins anew, and goes on from here."""
@@ -413,8 +457,12 @@ class InputStream:
     def _damaged(self, error: OSError) -> DamagedInput:
         name, codec = to_path(self._fragment.uri), self._codec
         known = self._at - self._begin
-        if not known:
-            self._raw.seek(self._begin)
+        if isinstance(error, NoCut):
+            return DamagedInput(
+                name, f"it cannot be cut among tasks: {error}; declare the source with fragment_bytes=1 << 40"
+            )
+        if not known and not self._begin:
+            self._raw.seek(0)
             if what := misnamed(self._raw.read(HEAD_BYTES) or b"", codec):
                 return WrongFormat(name, what, f"{codec} stream")
         if isinstance(error, WindowTooLarge):
@@ -428,39 +476,6 @@ class InputStream:
         if isinstance(error, Truncated):
             return DamagedInput(name, f"the {codec} stream is cut off after about {known} uncompressed bytes")
         return DamagedInput(name, f"not a sound {codec} stream after {known} uncompressed bytes ({error})")
-
-
-class EndingStream(InputStream):
-    """The uncompressed bytes of a fragment that ends where its object did, whatever was appended since."""
-
-    #: Bytes that are remembered.
-    TAIL_BYTES = 4
-
-    def __init__(self, inputs: Inputs, fragment: Fragment, window_bytes_max: int = WINDOW_BYTES) -> None:
-        super().__init__(inputs, fragment, window_bytes_max)
-        self._stored = _UpTo(self._raw, fragment.start + fragment.size)
-        if not self.compressed:
-            self._raw.seek(fragment.start)
-        #: The last bytes that were read.
-        self.tail = b""
-
-    def read(self, size: int = -1) -> bytes:
-        """See InputStream."""
-        found = super().read(size)
-        self.tail = (self.tail + found[-self.TAIL_BYTES :])[-self.TAIL_BYTES :]
-        return found
-
-
-class _UpTo:
-    """The stored bytes before `end`."""
-
-    def __init__(self, raw: Raw, end: int) -> None:
-        self.tell = raw.tell
-        self._raw, self._end = raw, end
-
-    def read(self, size: int = STEP_BYTES, /) -> bytes:
-        """Up to `size` bytes, none only at the end."""
-        return self._raw.read(max(0, min(size, self._end - self._raw.tell()))) or b""
 
 
 def _pool() -> ThreadPoolExecutor:

@@ -47,6 +47,18 @@ class Raw(Protocol):
         ...
 
 
+class UpTo:
+    """The stored bytes before `end`."""
+
+    def __init__(self, raw: Raw, end: int) -> None:
+        self.tell = raw.tell
+        self._raw, self._end = raw, end
+
+    def read(self, size: int = STEP_BYTES, /) -> bytes:
+        """Up to `size` bytes, none only at the end."""
+        return self._raw.read(max(0, min(size, self._end - self._raw.tell()))) or b""
+
+
 class Unpacker(Protocol):
     """A stream that is read once, from front to back."""
 
@@ -55,7 +67,7 @@ class Unpacker(Protocol):
         ...
 
 
-class _Pieces(abc.ABC):
+class Pieces(abc.ABC):
     """Puts what a decompressor gives together until it is a piece; a fault behind it is raised when its turn comes."""
 
     def __init__(self, raw: Raw) -> None:
@@ -89,7 +101,7 @@ class _Pieces(abc.ABC):
         """The bytes that come next, about `size` at most; none at the end. Raises OSError."""
 
 
-class Gzip(_Pieces):
+class Gzip(Pieces):
     """The members of a gzip stream, end to end; of one that goes on `behind` a member there may be none."""
 
     def __init__(self, raw: Raw, *, behind: bool = False) -> None:
@@ -120,7 +132,7 @@ class Gzip(_Pieces):
         return found
 
 
-class Bzip2(_Pieces):
+class Bzip2(Pieces):
     """The streams of a bzip2 file, end to end; of one that goes on `behind` a stream there may be none."""
 
     def __init__(self, raw: Raw, *, behind: bool = False) -> None:
@@ -165,7 +177,7 @@ class Zstd:
         return found
 
 
-class WideZstd(_Pieces):
+class WideZstd(Pieces):
     """The frames of a zstd stream, with windows of at most `window_bytes`, which it may take as memory."""
 
     def __init__(self, raw: Raw, window_bytes: int) -> None:
