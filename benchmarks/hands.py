@@ -2,8 +2,9 @@
 
 Method: a process serves the page of a controller whose run has TASKS tasks and LINKS links, and takes REPORTS reports
 of tasks a second. Its processor time is read over SECONDS without a viewer and with one, in headless Chromium: the
-difference is the page's. `first` is the time from the navigation to the first frame with the state in it, by the
-browser's own clock; the browser has started before. An update is a change that has been drawn.
+difference is the page's. `first` is the worst of three times from the navigation until all tasks and links are shown,
+by the browser's own clock; the browser has started before, and nobody had looked at the page before the first. An
+update is a change that has been drawn.
 
     python benchmarks/hands.py --json
 
@@ -30,6 +31,8 @@ from tests.kits.page.large_run import LargeRun
 
 TASKS, LINKS, REPORTS = 2_000, 10_000, 2_000
 SECONDS = 10.0
+#: Whether the browser shows all links, and so all tasks.
+SHOWN = f"document.getElementById('tab-Links')?.textContent === 'Links{LINKS:,}'"
 LIMITS = {"first_s": 0.5, "updates_a_second": 5.0, "share_of_a_core": 0.03}
 
 
@@ -65,17 +68,16 @@ def measure() -> dict[str, float]:
                 firsts = []
                 for _ in range(3):
                     browser.open(file.read_text(encoding="ascii").strip())
-                    firsts.append(browser.until("performance.getEntriesByName('drawn')[0]?.startTime") / 1000)
+                    firsts.append(browser.until(f"{SHOWN} && performance.now()") / 1000)
                 browser.until("Number(document.body.dataset.drawn) > 20")
                 began, drawn = time.monotonic(), int(browser.run("document.body.dataset.drawn"))
                 watched = share(server.pid)
                 drawn = int(browser.run("document.body.dataset.drawn")) - drawn
                 seconds = time.monotonic() - began
-                assert browser.run("document.getElementById('tab-Links').textContent") == f"Links{LINKS:,}"
             finally:
                 server.kill()
     return {
-        "first_s": round(min(firsts), 3),
+        "first_s": round(max(firsts), 3),
         "updates_a_second": round(drawn / seconds, 2),
         "share_of_a_core": round(watched - alone, 4),
         "share_without_a_viewer": round(alone, 4),

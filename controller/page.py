@@ -41,6 +41,10 @@ logger = logging.getLogger("headrace.controller")
 #: Seconds of a look for tasks and their reports, and for links, which change seldom; items between two looks at the
 #: clock.
 TASKS_S, LINKS_S, ITEMS = 0.0025, 0.0005, 16
+#: Seconds of a look until all was seen once: who comes first waits for it.
+FIRST_S = 0.1
+#: Rounds after which all was seen: one of tasks, one of links.
+ALL_ROUNDS = 2
 #: The share of a core that readings of runs as a whole may take; one that takes long is made less often.
 HEAD_SHARE = 0.008
 #: Seconds between two points on the time line.
@@ -66,6 +70,8 @@ class RunPage:
         self._effects = Effects()
         self._server: PageServer | None = None
         self._tasks_going, self._links_going = self._tasks_round(), self._links_round()
+        #: Rounds that have come to their ends.
+        self._rounds = 0
         self._head_at = 0.0
         #: What each row was made of, by table and key.
         self._made_of: dict[str, dict[str, object]] = {"tasks": {}, "links": {}, "progress": {}}
@@ -97,8 +103,9 @@ class RunPage:
         if now >= self._head_at:
             self._heads()
             self._head_at = self._clock() + (self._clock() - now) / HEAD_SHARE
-        self._tasks_going = self._go_on(self._tasks_going, TASKS_S, self._tasks_round)
-        self._links_going = self._go_on(self._links_going, LINKS_S, self._links_round)
+        first = FIRST_S if self._rounds < ALL_ROUNDS else 0.0
+        self._tasks_going = self._go_on(self._tasks_going, first or TASKS_S, self._tasks_round)
+        self._links_going = self._go_on(self._links_going, first or LINKS_S, self._links_round)
         return self._board.change()
 
     def _go_on(self, going: Iterator[bool], budget_s: float, anew: Callable[[], Iterator[bool]]) -> Iterator[bool]:
@@ -106,6 +113,7 @@ class RunPage:
         until = self._clock() + budget_s
         while self._clock() < until:
             if next(going, None) is None:
+                self._rounds += 1
                 return anew()
         return going
 
@@ -207,7 +215,10 @@ class RunPage:
 
     async def _keep_time(self) -> None:
         while True:
-            self.note(time.time())
+            try:
+                self.note(time.time())
+            except Exception:
+                logger.exception("the page's time line has a gap; nothing but the page is concerned")
             await asyncio.sleep(POINT_S)
 
     def note(self, at: float) -> None:

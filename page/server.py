@@ -34,6 +34,8 @@ BEHIND_BYTES_MAX = 8 << 20
 #: Seconds between two looks for changes, and between two signs of life.
 LOOK_S, ALIVE_S = 0.18, 5.0
 BACKLOG = 64
+#: What is logged of a surprise: whoever has a page has it besides work that must go on.
+FAULT = "the page failed, and whoever looks is sent away; nothing but the page is concerned"
 _BUNDLE = Path(__file__).with_name("bundle")
 _KINDS = {
     ".html": "text/html; charset=utf-8",
@@ -136,6 +138,8 @@ class PageServer:
                 await _send(writer, status, "application/json", orjson.dumps({"error": str(error)}))
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # who asks is gone, or says too little or too much
+        except Exception:
+            logger.exception(FAULT)
         finally:
             self._strangers.pop(writer, None)
             self._viewers.pop(writer, None)
@@ -194,10 +198,11 @@ class PageServer:
     async def _look(self) -> None:
         """Send what changes for as long as anybody looks."""
         loop = asyncio.get_running_loop()
-        said_at = loop.time()
+        said_at = due_at = loop.time()
         try:
             while self._viewers:
-                await asyncio.sleep(LOOK_S)
+                due_at = max(due_at + LOOK_S, loop.time())
+                await asyncio.sleep(due_at - loop.time())
                 change = self._source.change()
                 if change:
                     self._broadcast(b"change", change)
@@ -205,6 +210,10 @@ class PageServer:
                 elif loop.time() >= said_at + ALIVE_S:
                     self._write(b":\n\n")
                     said_at = loop.time()
+        except Exception:
+            logger.exception(FAULT)
+            for writer in self._viewers:
+                writer.transport.abort()
         finally:
             self._looking = None
 

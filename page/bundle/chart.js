@@ -22,7 +22,7 @@ export function drawTime(points, marks, wide) {
     floor = roof;
     return s("path", { class: verdict, d: `M${along.join(" L")} L${back.join(" L")} Z` }, s("title", {}, verdict));
   });
-  const levels = [0, 0.5, 1].map((part) => [
+  const levels = (top < 2 ? [0, 1] : [0, 0.5, 1]).map((part) => [
     s("line", { class: "axis", x1: LEFT, x2: WIDTH - 10, y1: y(top * part), y2: y(top * part) }),
     s("text", { class: "faint", x: LEFT - 6, y: y(top * part) + 4, "text-anchor": "end" }, number(top * part)),
   ]);

@@ -34,7 +34,7 @@ function box(node, rates, x, y) {
   const found = [
     s("rect", { class: `box ${state}`, x, y, width: BOX, height, rx: 8 }),
     s("text", { x: x + 12, y: y + 20, class: "strong" }, node.tasks ? `${number(node.ready)} of ${counted(node.tasks, "task")} ready` : "no task"),
-    s("text", { x: x + 12, y: y + 36, class: "faint" }, cut([...node.workers].slice(0, 4).map(visible).join(", ") + (node.workers.size > 4 ? ` and ${node.workers.size - 4} more` : ""), 36)),
+    s("text", { x: x + 12, y: y + 36, class: "faint" }, cut([...node.workers].slice(0, 4).map(visible).join(", ") + (node.workers.size > 4 ? ` and ${node.workers.size - 4} more` : ""), 30)),
   ];
   node.stages.forEach((stage, at) => {
     const rate = rates.get(stage) ?? { records_s: 0, busy: 0, at_batch_s: 0 };
@@ -57,7 +57,7 @@ function line(edge, from, to) {
   const middle = (x0 + x1) / 2;
   const width = edge.links ? 2 + Math.min(5, Math.log2(1 + edge.links)) : 1.5;
   const transports = [...edge.transports].map(([name, count]) => `${number(count)} ${name}`).join(", ");
-  const waiting = edge.short ? `${edge.state === "dry" ? "▲ " : "△ "}${number(edge.short)} wait for credit` : "";
+  const waiting = edge.short ? `${edge.state === "dry" ? "▲ " : "△ "}${number(edge.short)} wait` : "";
   const words = [transports, edge.flying ? `${bytes(edge.flying)} in flight` : "", waiting, edge.cut ? `${number(edge.cut)} cut` : "", edge.relayed ? `${number(edge.relayed)} relayed` : ""].filter(Boolean);
   return s("g", {},
     s("title", {}, visible(`${edge.from} → ${edge.to}: ${counted(edge.links, "link")}; ${WORDS[edge.state]}; ${words.join("; ")}`)),

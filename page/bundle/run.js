@@ -75,8 +75,7 @@ export class RunScreens {
       h("section", { class: "card wide" }, h("h2", {}, "Flow"), drawGraph(graph, rates)),
       this.progressCard(run, now), this.balanceCard(run), this.commitCard(run),
       h("section", { class: "card wide" }, h("h2", {}, "Closed records over time"), drawTime(points, shown, place.clientWidth - 74)),
-      card("Events", marks.length ? listMarks(marks) : h("p", { class: "faint" }, "none")),
-      this.stagesCard(run, rates), this.deathsCard(run)));
+      card("Events", marks.length ? listMarks(marks) : h("p", { class: "faint" }, "none")), this.deathsCard(run), this.stagesCard(run, rates)));
   }
 
   troubles(run) {
@@ -135,7 +134,7 @@ export class RunScreens {
   }
 
   stagesCard(run, rates) {
-    return card("Stages", h("div", { class: "scroll" }, h("table", { class: "small" },
+    return h("section", { class: "card wide" }, h("h2", {}, "Stages"), h("div", { class: "scroll" }, h("table", { class: "small" },
       h("thead", {}, h("tr", {}, ["stage", "records", "removed", "records/s", "input/s", "a core gets through", "at work"].map((title) => h("th", {}, title)))),
       h("tbody", {}, [...rates.values()].map((rate) => h("tr", {}, [visible(rate.stage), number(rate.records), number(rate.dropped), number(rate.records_s), `${bytes(rate.bytes_s)}/s`,
         rate.cpu_s > 0 ? `${bytes(rate.bytes / rate.cpu_s)}/s` : "", `${Math.round(100 * rate.busy)}%`].map((cell) => h("td", {}, cell))))))));

@@ -1,5 +1,6 @@
 // The state that the server sends, as rows by table, and what follows from it: sums of stages, rates, credit.
 
+const TEXT = new TextDecoder();
 const AVERAGE_S = 10;
 const BLOCKED_S = 3;
 const SUMS = ["records", "bytes", "busy_s", "cpu_s", "dropped", "skipped_bytes", "stored_bytes"];
@@ -32,7 +33,7 @@ export function decode(data, schema, name) {
         const end = varint() + at;
         const part = data.subarray(at, end);
         at = end;
-        if (kind === "text") value = new TextDecoder().decode(part);
+        if (kind === "text") value = TEXT.decode(part);
         else if (kind !== "number" && kind) value = decode(part, schema, kind);
         break;
       }
@@ -46,7 +47,12 @@ export function decode(data, schema, name) {
   return found;
 }
 
-const fromBase64 = (text) => Uint8Array.from(atob(text), (one) => one.charCodeAt(0));
+function fromBase64(text) {
+  const found = atob(text);
+  const data = new Uint8Array(found.length);
+  for (let at = 0; at < found.length; at += 1) data[at] = found.charCodeAt(at);
+  return data;
+}
 
 export class State {
   constructor() { this.clear(); }

@@ -108,6 +108,7 @@ def test_the_browser_is_told_every_field_of_a_report() -> None:
 def test_each_look_takes_a_part_of_many_tasks_and_rounds_take_all(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene() -> None:
         monkeypatch.setattr(module, "ITEMS", 4)
+        monkeypatch.setattr(module, "FIRST_S", module.TASKS_S)
         stand = running(cores=40)
         tasks = {task.plan.name for task in stand.run.tasks or ()}
         assert len(tasks) >= 40

@@ -223,7 +223,7 @@ def test_the_graph_says_in_words_who_waits_for_whom(tmp_path: Path) -> None:
         text = browser.run("document.getElementById('screen').textContent")
         assert "◆ holds up keep" in text
         assert "2 of 2 tasks ready" in text
-        assert "wait for credit" in text
+        assert "most links wait for credit" in text
 
 
 def test_what_was_seen_last_stays_when_the_page_ends(tmp_path: Path) -> None:

@@ -298,3 +298,20 @@ def test_the_bundle_makes_no_markup_of_text_and_loads_nothing_from_elsewhere() -
             assert never not in text, file.name
         found = set(re.findall(r"https?://[\w./-]+", text)) - {"http://www.w3.org/2000/svg"}
         assert found == set(), file.name
+
+
+@on_a_loop
+async def test_a_source_that_raises_ends_nothing_but_its_viewers(tmp_path: Path) -> None:
+    surprises: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: surprises.append(context))
+    async with served(tmp_path) as (page, shown):
+        reader, _ = await stream(page)
+        await event(reader)
+        change = shown.change
+        shown.change = lambda: {}["gone"]  # type: ignore[method-assign]
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+        shown.change = change  # type: ignore[method-assign]
+        again, _ = await stream(page)
+        assert (await event(again))[0] == "whole"
+    assert surprises == []
