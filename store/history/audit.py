@@ -19,7 +19,9 @@ from headrace.store.datasets import Dataset, ShardRecord
 from headrace.store.history.address import open_at, version_named, view
 from headrace.store.ledger import Balance, balance_of, main_sink
 from headrace.store.shards import (
+    ALL_FIELDS_MAX,
     ALL_TOKENS_MAX,
+    FIELD_STEP,
     PROFILE_BYTES_MAX,
     PROFILE_ROLE,
     TOKEN_STEP_MAX,
@@ -245,7 +247,10 @@ def distance(one: Series, other: Series, documents: Sequence[int]) -> tuple[floa
         return 0.0, ""
     shares = counts / totals[:, None]
     change: npt.NDArray[np.float64] = shares[1] - shares[0]
-    spread = float((1 / totals).sum())
+    # Of much not all is counted: so many were, at least.
+    least, step = (ALL_TOKENS_MAX, TOKEN_STEP_MAX) if one.kind is SeriesKind.HASHES else (ALL_FIELDS_MAX, FIELD_STEP)
+    drawn = np.maximum(totals / step, np.minimum(totals, least))
+    spread = float((1 / drawn).sum())
     if one.kind is SeriesKind.NUMBERS:
         middle = [quantile(series, 0.5) for series in (one, other)]
         far = float(np.abs(np.cumsum(change)).max()) - 2 * math.sqrt(spread)
@@ -256,9 +261,7 @@ def distance(one: Series, other: Series, documents: Sequence[int]) -> tuple[floa
         most = np.argsort(-np.abs(change))[:_KEYS_SHOWN].tolist()
         words = ", ".join(f"{keys[at]} {shares[0, at]:.1%} before, {shares[1, at]:.1%} now" for at in most)
         return max(float(np.abs(change).sum()) / 2 - 1.5 * chance, 0.0), words
-    # What was counted of them, at least.
-    drawn = np.maximum(totals / TOKEN_STEP_MAX, np.minimum(totals, ALL_TOKENS_MAX))
-    chance = (len(keys) - 1) / (8 * math.log(2)) * float((1 / drawn).sum())
+    chance = (len(keys) - 1) / (8 * math.log(2)) * spread
     chance += _ALIKE * sum(1 / count for count in documents)
     return max(_jensen_shannon(shares) - chance, 0.0), "the texts have other contents"
 

@@ -55,7 +55,9 @@ if TYPE_CHECKING:
         quarantine_prefix as quarantine_prefix,
     )
     from headrace.store.shards.profile import (
+        ALL_FIELDS_MAX as ALL_FIELDS_MAX,
         ALL_TOKENS_MAX as ALL_TOKENS_MAX,
+        FIELD_STEP as FIELD_STEP,
         PROFILE_BYTES_MAX as PROFILE_BYTES_MAX,
         PROFILE_ROLE as PROFILE_ROLE,
         PROFILE_SUFFIX as PROFILE_SUFFIX,

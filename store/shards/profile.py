@@ -39,7 +39,7 @@ CONTENT_BITS = 12
 _HASH = np.uint32(2654435761)
 #: Of a shard with more tokens not all are counted, but at least so many, and at least each of so many.
 ALL_TOKENS_MAX = 1 << 18
-TOKEN_STEP_MAX = 16
+TOKEN_STEP_MAX = 32
 #: Of texts one pair of bytes in so many is counted.
 BYTE_STEP = 16
 #: Of a shard with more documents the fields of every so many are counted.
@@ -48,8 +48,8 @@ FIELD_STEP = 8
 #: A bin of numbers is a 32nd of a power of two wide: 3 % at most. Numbers below 2^-40 count as 0, those above 2^80
 #: as 2^80.
 _PARTS, _LOW, _HIGH = 32, -40, 80
-_DOMAIN = r'"url"\s*:\s*"[a-zA-Z]+://(?P<name>[^/":?#\\]{1,200})'
-_LANGUAGE = r'"language"\s*:\s*"(?P<name>[^"\\]{1,64})"'
+_DOMAIN = r'"url"\s*:\s*"[a-zA-Z]+://(?P<name>[^/":?#\\]+)'
+_LANGUAGE = r'"language"\s*:\s*"(?P<name>[^"\\]+)"'
 
 
 class SeriesKind(Enum):
@@ -129,6 +129,8 @@ class ProfileBuilder:
     def __init__(self) -> None:
         self._profile = Profile()
         self._hashed = np.zeros(1 << CONTENT_BITS, np.int64)
+        #: How often each token was seen, where a token has two bytes.
+        self._short: npt.NDArray[np.int64] | None = None
         self._tokens_seen = self._rows_seen = 0
 
     def add(self, documents: pa.Table) -> None:
@@ -178,13 +180,23 @@ class ProfileBuilder:
         def take(line: npt.NDArray[Any]) -> None:
             drawn = line[-self._tokens_seen % step :: step]
             self._tokens_seen += len(line)
-            self._hash(drawn[drawn != pad_id].astype(np.uint32), step)
+            if line.dtype.itemsize > 2:
+                self._hash(drawn[drawn != pad_id].astype(np.uint32), step)
+                return
+            if self._short is None:
+                self._short = np.zeros(1 << 16, np.int64)
+            counts = np.bincount(drawn, minlength=1 << 16)
+            counts[pad_id] = 0
+            self._short += counts * step
 
         return take
 
     def finish(self, verdicts: Mapping[str, int]) -> Profile:
         """The profile, with what became of the records."""
         self._named(VERDICT, verdicts)
+        if self._short is not None:
+            bins = (np.arange(1 << 16, dtype=np.uint32) * _HASH) >> np.uint32(32 - CONTENT_BITS)
+            self._hashed += np.bincount(bins, self._short, 1 << CONTENT_BITS).astype(np.int64)
         found = np.flatnonzero(self._hashed)
         if len(found):
             counts = zip(found.tolist(), self._hashed[found].tolist(), strict=True)
