@@ -118,6 +118,7 @@ WAITS = {
     ),
     "dataset ls": Waits("{store}"),
     "dataset show": Waits("{store}"),
+    "dataset page": Waits("{store}"),
     "dataset log": Waits("{store}"),
     "dataset tag": Waits("{store}"),
     "dataset rollback": Waits("{version}"),
