@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         onnx_classifier as onnx_classifier,
         perplexity as perplexity,
         read as read,
+        read_csv as read_csv,
         read_files as read_files,
         read_jsonl as read_jsonl,
         read_parquet as read_parquet,

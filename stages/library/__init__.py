@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         map_batches as map_batches,
         map_records as map_records,
         read as read,
+        read_csv as read_csv,
         read_files as read_files,
         read_jsonl as read_jsonl,
         read_parquet as read_parquet,

@@ -20,6 +20,7 @@ from headrace.stages.runtime import check_integer, check_number, check_text
 from headrace.stages.shipping import as_module, cell_modules, travels_as_text
 from headrace.stages.sources import ReadOptions
 from headrace.stages.sources.objects import (
+    CSV,
     JSONL,
     MIXED_SOURCE,
     PARQUET,
@@ -120,10 +121,35 @@ def read_parquet(
     )  # fmt: skip
 
 
+def read_csv(
+    input: str,  # noqa: A002
+    *,
+    text_key: str = "text",
+    id_key: str = "id",
+    batch_bytes: int = MIB,
+    batch_records: int = 4096,
+    max_record_bytes: int = 8 * MIB,
+    window_bytes_max: int = WINDOW_BYTES,
+    damaged: str = "stop",
+    follow_links: bool = False,
+    name: str = "read",
+) -> Stage:
+    """Read CSV and TSV, whose first row names the columns: a record a row; else as `read_jsonl`.
+
+    Fields are quoted as RFC 4180 has it and may hold newlines. A row with other fields than the first is quarantined.
+    """
+    return _source(
+        CSV.source, name, input, follow_links=follow_links, text_key=text_key, id_key=id_key,
+        batch_bytes=batch_bytes, batch_records=batch_records, max_record_bytes=max_record_bytes,
+        window_bytes_max=window_bytes_max, damaged=damaged,
+    )  # fmt: skip
+
+
 def read_warc(
     input: str,  # noqa: A002
     *,
     main_content: bool = True,
+    fragment_bytes: int = 64 * MIB,
     batch_bytes: int = MIB,
     batch_records: int = 1024,
     max_record_bytes: int = 8 * MIB,
@@ -137,10 +163,14 @@ def read_warc(
     `main_content` leaves menus, headers and footers out. Answers that are no text are filtered, as are records whose
     type is missing or unknown.
     """
+    more: dict[str, Any] = {}
+    if fragment_bytes != ReadOptions().fragment_bytes:
+        more["fragment_bytes"] = fragment_bytes
     return _source(
         WARC.source, name, input, follow_links=follow_links, main_content=main_content,
         untyped=True, batch_bytes=batch_bytes, batch_records=batch_records, max_record_bytes=max_record_bytes,
         window_bytes_max=window_bytes_max, damaged=damaged,
+        **more,
     )  # fmt: skip
 
 
@@ -160,7 +190,7 @@ def read(
     follow_links: bool = False,
     name: str = "read",
 ) -> Stage:
-    """Read files of any known format, told apart by suffix: JSON Lines, Parquet, WARC, WET and plain text.
+    """Read files of any known format, told apart by suffix: JSON Lines, Parquet, WARC, WET, CSV and plain text.
 
     The parameters are those of the formats' own functions.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,9 +46,11 @@ def uncut(reason: str) -> str:
 class Columns:
     """Records of one fragment: those that are kept, and those that cannot be read."""
 
-    __slots__ = ("_bad", "_dropped", "_ids", "_metadata", "_prefix", "_rows", "_texts")
+    __slots__ = ("_bad", "_dropped", "_fields", "_ids", "_metadata", "_prefix", "_rows", "_texts")
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, fields: Mapping[str, str] | None = None) -> None:
+        #: What each record has as metadata where it has no field of that name itself.
+        self._fields = fields
         #: A record without an id of its own is named `<prefix>#<ordinal>`.
         self._prefix = prefix
         self._rows: list[int] = []
@@ -62,6 +64,8 @@ class Columns:
         """Add a record, its text in UTF-8; quarantines it where its metadata cannot be written as JSON."""
         name = f"{self._prefix}#{ordinal}" if identity is None else str(identity)
         try:
+            if self._fields:
+                metadata = {**self._fields, **metadata}
             packed = orjson.dumps(metadata) if metadata else None
         except orjson.JSONEncodeError as error:
             self.reject(ordinal, identity, f"metadata is no JSON: {error}", text)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from headrace.stages.runtime import Batch, BatchDraft, Columns, FragmentEnd
 from headrace.stages.sources.base import FileSource
 from headrace.stages.sources.lines import BOM
-from headrace.stages.sources.objects import TEXT, Content, checksum_of, open_raw, to_path
+from headrace.stages.sources.objects import TEXT, Content, checksum_of, open_raw, partition_of, to_path
 from headrace.store.ledger import UNBOUNDED, Fragment, Gap
 
 
@@ -39,7 +39,7 @@ class FilesSource(FileSource):
                 data += part
             checksum = checksum_of(file)
             file.check()
-        columns = Columns(fragment.uri)
+        columns = Columns(fragment.uri, partition_of(fragment.uri))
         size = fragment.size
         if size > limit:
             reason = f"file too large: {size} bytes, the limit is {limit}"

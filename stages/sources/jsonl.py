@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 
@@ -32,6 +32,7 @@ from headrace.stages.sources.objects import (
     InputStream,
     codec_of,
     data_format,
+    partition_of,
     to_path,
 )
 from headrace.store.ledger import UNBOUNDED, Fragment, Gap
@@ -70,7 +71,9 @@ class JsonlSource(FileSource):
     FORMAT = JSONL
     READER = "jsonl/1"
     ROW = b"\n"
-    UNIT = b""
+    UNIT: ClassVar[bytes | None] = b""
+    #: Of what lines consist that are no records; None: of white space.
+    BLANK: ClassVar[bytes | None] = None
     merges = True
 
     def fragments(self, found: InputObject) -> Iterator[Fragment]:
@@ -141,7 +144,7 @@ class JsonlSource(FileSource):
         try:
             for block in self._blocks(file, fragment, at):
                 file.check()
-                run = _records(block)
+                run = _records(block, self.BLANK)
                 at = block.stop
                 del block
                 if run.lines:
@@ -167,7 +170,8 @@ class JsonlSource(FileSource):
     def _batch(self, fragment: Fragment, first: int, run: _Run, part: slice, at: int) -> BatchDraft | Batch:
         if run.damage:
             return self.lost(fragment, first, run.damage)
-        columns = Columns(f"{fragment.uri}@{fragment.start}" if fragment.start else fragment.uri)
+        prefix = f"{fragment.uri}@{fragment.start}" if fragment.start else fragment.uri
+        columns = Columns(prefix, partition_of(fragment.uri))
         ends = run.ends[part]
         giving_back.meets(ends[-1] - at, time.monotonic())
         if run.overlong_bytes:
@@ -180,6 +184,7 @@ class JsonlSource(FileSource):
     def _parse(self, columns: Columns, first: int, lines: list[bytes], ends: Sequence[int]) -> None:
         loads, options = orjson.loads, self.options
         limit, text_key, id_key = options.max_record_bytes, options.text_key, options.id_key
+        nested, named = nested_path(text_key), nested_path(id_key)
         lines.reverse()
         for ordinal in range(first, first + len(lines)):
             line = lines.pop()
@@ -197,16 +202,21 @@ class JsonlSource(FileSource):
                 columns.reject(ordinal, None, f"not a JSON object: the line holds {_kind(record)}", line)
                 continue
             identity = record.get(id_key)
+            if identity is None and named:
+                identity = within(record, named)
             if type(identity) is float:
                 # Of an integer above 64 bits orjson makes a float.
                 identity = digits_of(line, id_key)
             known = (type(identity) is str and identity != "") or type(identity) is int
             text = record.pop(text_key, _ABSENT)
+            if text is _ABSENT and nested:
+                text = within(record, nested, _ABSENT)
+                take_out(record, nested)
             if type(text) is not str:
                 columns.reject(ordinal, identity if known else None, self._why_no_text(text), line)
                 continue
-            if known:
-                del record[id_key]
+            if known and record.pop(id_key, None) is None:
+                take_out(record, named)
             # Gone before there is UTF-8 besides: of a large record each is some MiB.
             del line
             columns.keep(ordinal, identity if known else None, text.encode(), _lifted(record, options.metadata_key))
@@ -221,6 +231,29 @@ class JsonlSource(FileSource):
             f"line too long: {size} bytes at byte {offset} of the file, the limit is {self.options.max_record_bytes}"
         )
         columns.reject(ordinal, None, reason, head, size)
+
+
+def nested_path(key: str) -> Sequence[str]:
+    """The names on the way to the field that "field.inner" names; none where it can only be one field's."""
+    return key.split(".") if "." in key else ()
+
+
+def within(record: Any, path: Sequence[str], absent: Any = None) -> Any:
+    """The field at the end of a path through objects."""
+    for name in path:
+        if type(record) is not dict or name not in record:
+            return absent
+        record = record[name]
+    return record if path else absent
+
+
+def take_out(record: Any, path: Sequence[str]) -> None:
+    """Remove the field at the end of a path, and each object that has nothing else."""
+    if path and type(record) is dict and path[0] in record:
+        if len(path) > 1:
+            take_out(record[path[0]], path[1:])
+        if len(path) == 1 or record[path[0]] == {}:
+            del record[path[0]]
 
 
 def _lifted(record: dict[str, Any], key: str) -> dict[str, Any]:
@@ -238,7 +271,7 @@ def _end(fragment: Fragment) -> int:
     return sys.maxsize if fragment.end < 0 or codec_of(fragment.uri) else fragment.end
 
 
-def _records(block: LineBlock) -> _Run:
+def _records(block: LineBlock, blank: bytes | None) -> _Run:
     """The lines of a block that are records; the block has them no longer."""
     if block.overlong_bytes:
         return _Run(block.lines, [block.stop], block.overlong_bytes, block.offset)
@@ -247,7 +280,7 @@ def _records(block: LineBlock) -> _Run:
     stop = block.offset
     for line in block.lines:
         stop += len(line) + 1
-        if line and not line.isspace():
+        if line and not (line.isspace() if blank is None else not line.strip(blank)):
             lines.append(line)
             ends.append(stop)
     if ends and ends[-1] > block.stop:
@@ -298,7 +331,8 @@ def reread(line: bytes, why: str) -> Any:
 def digits_of(line: bytes, key: str) -> str | None:
     """The digits of an integer in a line that orjson read, of any length; None where it is none."""
     try:
-        found = json.loads(line, parse_int=str, parse_float=float)[key]
+        record = json.loads(line, parse_int=str, parse_float=float)
+        found = record[key] if key in record else within(record, nested_path(key))
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, str) else None

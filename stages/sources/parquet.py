@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,7 @@ from headrace.stages.sources.objects import (
     checksum_of,
     misnamed,
     open_raw,
+    partition_of,
     to_path,
 )
 from headrace.stages.sources.options import ReadOptions
@@ -233,10 +234,16 @@ class ParquetSource(FileSource):
         step = max(1, min(self.batch_records, self.batch_bytes // file.head.row_bytes(index)))
         try:
             for table in file.gate.rows(index, step):
-                yield lifted(table, self.options.text_key)
+                yield self._lifted(table)
         except UnsoundParquet as error:
             file.raw.check()
             raise DamagedInput(name, f"row group {index} cannot be read ({error})") from error
+
+    def _lifted(self, table: pa.RecordBatch) -> pa.RecordBatch:
+        key = self.options.id_key
+        if kind_within(table.schema, key) is not None:
+            table = lifted(table, key)
+        return lifted(table, self.options.text_key)
 
     def _head(self, table: pa.RecordBatch) -> pa.RecordBatch:
         """As many of the first rows as a batch takes, at least one: rows may differ much in size."""
@@ -254,7 +261,7 @@ class ParquetSource(FileSource):
         count = table.num_rows
         rows = pa.array(range(first, first + count), pa.int64())
         ids = self._ids(fragment, first, table)
-        columns: list[Any] = [rows, ids, texts, self._metadata(table, why)]
+        columns: list[Any] = [rows, ids, texts, self._metadata(table, why, partition_of(fragment.uri))]
         verdicts = no_verdicts()
         if why:
             places = pa.array(sorted(why), pa.int64())
@@ -312,16 +319,19 @@ class ParquetSource(FileSource):
         kind = table.schema.field(self.options.id_key).type
         return _is_text(kind) or bool(pa.types.is_integer(kind))
 
-    def _metadata(self, table: pa.RecordBatch, why: dict[int, tuple[str, bytes]]) -> pa.Array[Any]:
+    def _metadata(
+        self, table: pa.RecordBatch, why: dict[int, tuple[str, bytes]], fields: Mapping[str, str]
+    ) -> pa.Array[Any]:
         """The other columns of each row as JSON; a row that cannot be written so is added to `why`."""
         taken = (self.options.text_key, self.options.id_key) if self._has_ids(table) else (self.options.text_key,)
         names = [name for name in table.schema.names if name not in taken]
         if not names:
-            return pa.nulls(table.num_rows, pa.string())
+            packed_fields = orjson.dumps(fields).decode() if fields else None
+            return pa.array([packed_fields] * table.num_rows, pa.string())
         packed: list[bytes | None] = []
         for index, record in enumerate(to_records(table.select(names))):
             try:
-                packed.append(orjson.dumps(record, default=as_json) if record is not None else None)
+                packed.append(orjson.dumps({**fields, **record}, default=as_json) if record is not None else None)
             except orjson.JSONEncodeError as error:
                 why.setdefault(index, (f"metadata is no JSON: {error}", b""))
                 packed.append(None)

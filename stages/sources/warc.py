@@ -25,7 +25,7 @@ from headrace.stages.runtime import (
 )
 from headrace.stages.sources.base import EndingStream, FileSource
 from headrace.stages.sources.lines import BOM
-from headrace.stages.sources.objects import HEAD_BYTES, WARC, InputStream, misnamed, to_path
+from headrace.stages.sources.objects import HEAD_BYTES, WARC, InputStream, misnamed, partition_of, to_path
 from headrace.stages.sources.options import ReadOptions
 from headrace.stages.sources.warc_payloads import UndecodablePayload, decode_payload
 from headrace.store.ledger import UNBOUNDED, Fragment, Gap
@@ -304,7 +304,8 @@ def nesting(body: bytes) -> int:
 
 
 def _columns(fragment: Fragment) -> Columns:
-    return Columns(f"{fragment.uri}@{fragment.start}" if fragment.start else fragment.uri)
+    prefix = f"{fragment.uri}@{fragment.start}" if fragment.start else fragment.uri
+    return Columns(prefix, partition_of(fragment.uri))
 
 
 def _check_ends(file: InputStream, name: str, begin: int) -> None:

@@ -23,6 +23,7 @@ from headrace.stages.quality import urls
 from headrace.stages.runtime.batch import RAW_BYTES_MAX
 from headrace.stages.runtime.errors import InputError
 from headrace.stages.sources import jsonl, lines, warc_payloads
+from headrace.stages.sources.csv_rows import CsvSource
 from headrace.stages.sources.jsonl import JsonlSource
 from headrace.stages.sources.objects import file_magic, formats, patterns, units, unpack
 from headrace.stages.sources.spool import SHED, SHED_REASON, SpoolSource
@@ -32,6 +33,29 @@ from tests.fuzz.harness import Target
 
 #: Bytes of a payload, or of a stream, when it is decompressed.
 PLAIN_BYTES_MAX = 1 << 20
+
+CSV_WORDS = (b'"', b'""', b"\r\n", b",", b',"')
+CSV_SEEDS = (
+    b'\x05id,text\n1,"one, two"\n2,"line\nand ""line"""\r\n3\n',
+    b'\x09text,b\n"open,1\nfine,2\n,\n\n',
+)
+
+
+def run_csv(data: bytes) -> object | None:
+    """However the rows are read in batches, they are the same."""
+    with file_of(data[1:]) as path:
+        step = 1 + (data[0] & 63 if data else 0)
+        whole = CsvSource("read", [path], max_record_bytes=60)
+        parts = CsvSource("read", [path], max_record_bytes=60, batch_bytes=step, batch_records=2)
+        try:
+            found = fates(whole, fragment_of(path, whole.READER))
+        except InputError:
+            return None
+        again = fates(parts, fragment_of(path, parts.READER))
+    assert [_unnamed(fate) for fate in again] == [_unnamed(fate) for fate in found]
+    kept = [(text, metadata) for verdict, _, text, metadata in found if verdict == "kept"]
+    return kept or None
+
 
 UNIT_CODECS = ("gzip", "zstd", "bzip2")
 
@@ -432,6 +456,7 @@ TARGETS = [
     ),
     Target("lines", ("headrace.stages.sources.lines",), run_lines, lambda: [b"\x05\x07" + seed for seed in LINES]),
     Target("unpack", ("headrace.stages.sources.objects.unpack",), run_unpack, unpack_seeds, mutate=mutate_unpack),
+    Target("csv", ("headrace.stages.sources.csv_rows",), run_csv, lambda: CSV_SEEDS, words=CSV_WORDS),
     Target("units", ("headrace.stages.sources.objects.units",), run_units, unit_seeds),
     Target("payload", ("headrace.stages.sources.warc_payloads",), run_payload, payload_seeds),
     Target("warc", ("headrace.stages.sources.warc",), run_warc, warc_seeds, words=WARC_WORDS),

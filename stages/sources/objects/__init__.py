@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         misnamed as misnamed,
     )
     from headrace.stages.sources.objects.formats import (
+        CSV as CSV,
         FORMATS as FORMATS,
         JSONL as JSONL,
         MIXED_SOURCE as MIXED_SOURCE,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     )
     from headrace.stages.sources.objects.patterns import (
         WINDOW_BYTES as WINDOW_BYTES,
+        partition_of as partition_of,
         split_patterns as split_patterns,
     )
     from headrace.stages.sources.objects.preflight_check import preflight as preflight

@@ -24,6 +24,8 @@ class Format:
     suffixes: tuple[str, ...]
     #: Suffixes that others use too: a folder does not stand for such files.
     ambiguous: tuple[str, ...] = ()
+    #: Whether a folder stands for such files only where no other format is read.
+    by_name: bool = False
     #: Whether a file may be compressed as a whole.
     packs: bool = False
     #: Whether the source reads files of any name.
@@ -38,7 +40,8 @@ JSONL = Format(
 PARQUET = Format("Parquet", "headrace.stages.sources.parquet:ParquetSource", (".parquet", ".pq"), magic=b"PAR1")
 WARC = Format("WARC", "headrace.stages.sources.warc:WarcSource", (".warc", ".wet"), packs=True, magic=b"WARC/")
 TEXT = Format("text", "headrace.stages.sources.documents:FilesSource", (".txt", ".md", ".rst"), any_name=True)
-FORMATS = (JSONL, PARQUET, WARC, TEXT)
+CSV = Format("CSV", "headrace.stages.sources.csv_rows:CsvSource", (".csv", ".tsv"), by_name=True, packs=True)
+FORMATS = (JSONL, PARQUET, WARC, TEXT, CSV)
 
 #: The import path of the source of all formats, told apart by suffix.
 MIXED_SOURCE = "headrace.stages.sources.mixed:MixedSource"
@@ -64,7 +67,7 @@ def globs_of(formats: Sequence[Format]) -> tuple[str, ...]:
         f"**/*{suffix}{codec}"
         for each in formats
         for suffix in each.suffixes
-        if suffix not in each.ambiguous
+        if suffix not in each.ambiguous and not (each.by_name and len(formats) > 1)
         for codec in ("", *(CODECS if each.packs else ()))
     )
 

@@ -24,6 +24,9 @@ _BESIDE = re.compile(
 )
 
 _MAGIC = re.compile(r"[*?\[]")
+#: A folder of a partition, as Hive writes it, and its word for none.
+_PARTITION = re.compile(r"([A-Za-z_][\w.-]{0,63})=([^/]{1,255})")
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 #: A query such as `?endpoint=http://...` ends a URI; any other question mark is one of a glob.
 _QUERY = re.compile(r"\?[a-z_]+=.*", re.DOTALL)
 #: Of an address of the web any question mark begins one.
@@ -85,6 +88,15 @@ def _absolute(pattern: str) -> str:
 def decode_path(uri: str) -> str:
     """The path in a `file://` URI."""
     return os.fsdecode(urllib.parse.unquote_to_bytes(uri.removeprefix("file://")))
+
+
+@functools.lru_cache(maxsize=1024)
+def partition_of(uri: str) -> dict[str, str]:
+    """The fields that the folders of a file name: `k=v/`, with v as text, unescaped."""
+    path = decode_path(uri) if uri.startswith("file://") else uri
+    found = (_PARTITION.fullmatch(segment) for segment in path.split("/")[:-1])
+    fields = {match[1]: urllib.parse.unquote(match[2]) for match in found if match and match[2] != _NO_VALUE}
+    return {name: value.encode("utf-8", "replace").decode() for name, value in fields.items()}
 
 
 def is_beside(name: str) -> bool:

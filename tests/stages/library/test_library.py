@@ -171,3 +171,8 @@ def test_a_preview_shows_what_each_stage_removed(write_jsonl: Callable[..., path
     assert found.edited == {"drop_b": 2}
     assert found.tokens == 6
     assert found.tokenizer_engine == engine_names()[0]
+
+
+def test_the_cut_of_a_warc_is_declared_only_where_it_differs() -> None:
+    assert "fragment_bytes" not in library.read_warc("a.warc.gz").parameters
+    assert library.read_warc("a.warc.gz", fragment_bytes=1 << 40).parameters["fragment_bytes"] == 1 << 40
