@@ -145,6 +145,7 @@ def test_what_happens_becomes_a_mark_once() -> None:
         stand.run.deaths.note("task", "run/read.0", f"killed by signal 9 {HOSTILE}")
         stand.run.deaths.note("task", "run/read.0", f"killed by signal 9 {HOSTILE}")
         shell.core.lost.note("worker", "one", "its session ended")
+        stand.run.deaths.note("worker", "one", "its session ended")
         shell.fault_words.append("kill run/read.0 (fault-1)")
         page.note(2.0)
         page.note(3.0)
@@ -232,3 +233,35 @@ def test_what_the_controller_refuses_is_said() -> None:
 def test_only_an_act_steers() -> None:
     with pytest.raises(QuestionRefused):
         request_of("expel", {"pipeline": "run", "worker": "one"})
+
+
+def test_who_comes_first_is_shown_all_tasks() -> None:
+    async def scene() -> None:
+        stand = running(cores=40)
+        page, _, _ = shown(stand, step=module.TASKS_S / 2)
+        assert set(take({}, page.change())["tasks"]) == {task.plan.name for task in stand.run.tasks or ()}
+
+    asyncio.run(scene())
+
+
+def test_samples_are_read_by_one_process_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        begun, read = asyncio.Event(), asyncio.Event()
+
+        async def reading(dataset: str) -> dict[str, Any]:
+            assert dataset == "file:///data"
+            begun.set()
+            await read.wait()
+            return {"samples": {}}
+
+        monkeypatch.setattr(module, "read_samples", reading)
+        page, _, _ = shown(running())
+        first = asyncio.ensure_future(page.answer("samples", {"pipeline": "run"}))
+        await begun.wait()
+        with pytest.raises(QuestionRefused, match="are being read"):
+            await page.answer("samples", {"pipeline": "run"})
+        read.set()
+        assert await first == {"samples": {}}
+        assert await page.answer("samples", {"pipeline": "run"}) == {"samples": {}}
+
+    asyncio.run(scene())

@@ -315,3 +315,24 @@ async def test_a_source_that_raises_ends_nothing_but_its_viewers(tmp_path: Path)
         again, _ = await stream(page)
         assert (await event(again))[0] == "whole"
     assert surprises == []
+
+
+@on_a_loop
+async def test_more_questions_than_the_limit_wait_for_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "QUESTIONS_MAX", 1)
+    async with served(tmp_path) as (page, shown):
+        asked, answered = asyncio.Event(), asyncio.Event()
+
+        async def answer(question: str, given: Mapping[str, Any]) -> dict[str, Any]:
+            asked.set()
+            await answered.wait()
+            return {}
+
+        shown.answer = answer  # type: ignore[method-assign]
+        body = b'{"question": "pause"}'
+        first = asyncio.ensure_future(fetch(page, "POST /api/ask HTTP/1.1", body))
+        await asked.wait()
+        assert (await fetch(page, "POST /api/ask HTTP/1.1", body))[0] == 503
+        answered.set()
+        assert (await first)[0] == 200
+        assert (await fetch(page, "POST /api/ask HTTP/1.1", body))[0] == 200

@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from headrace.controller import page as module
 from headrace.controller.page import read_samples
+from headrace.page import QuestionRefused
 from tests.kits.run.command import DEADLINE_S, dataset_answer, pipeline, run_command
 
 HOSTILE = "<script>alert(1)</script> "
@@ -88,3 +90,10 @@ def test_the_page_of_its_dataset_has_verdicts_samples_versions_and_lineage(home:
 def test_a_controller_has_the_samples_read_by_a_process(home: Path) -> None:
     samples = asyncio.run(read_samples(str(home / "data")))
     assert samples["samples"].keys() == dataset_answer(home, "page", str(home / "data"))["samples"].keys()
+
+
+@pytest.mark.usefixtures("watched")
+def test_more_samples_than_the_limit_are_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SAMPLES_BYTES_MAX", 10)
+    with pytest.raises(QuestionRefused, match="more than"):
+        asyncio.run(read_samples(str(home / "data")))
