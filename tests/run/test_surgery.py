@@ -1,6 +1,7 @@
 """A graph is changed while records flow, by the commands of an operator: every record has one fate, of one version."""
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -92,3 +93,29 @@ def test_a_changed_file_is_taken_up_and_one_that_fails_is_not(house: House, undi
     assert {fate[2] for key, fate in got.items() if fate != wanted[key]} <= {"has_many_lines"}
     shown = json.loads(house.call("status", "small", "--json").stdout)
     assert shown["pipelines"][0]["refused_change"] == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", [0.0, 0.3, 0.8, 1.5, 2.5])
+def test_a_worker_is_killed_while_the_graph_is_changed(
+    house: House, undisturbed: Path, tmp_path: Path, moment: float
+) -> None:
+    """Whether the change is made or rolled back, nothing is lost and nothing stands twice."""
+    output = tmp_path / "out"
+    begin(house, output)
+    first = house.pipeline()["version"]
+    answers: list[int] = []
+    change = ("insert", "small", QUALITY, "--after", "has_many_lines")
+    asking = threading.Thread(target=lambda: answers.append(house.call(*change).returncode))
+    asking.start()
+    threading.Event().wait(moment)
+    killed, process = house.started[2]
+    killed.kill()
+    process.communicate(timeout=60)
+    asking.join()
+    house.start("worker", "--controller", house.address, "--name", "two", "--cores", "1", "--metrics", "127.0.0.1:0")
+    assert (house.pipeline()["version"] == first) == (answers == [1])
+    got, wanted = end(house, output), fates(undisturbed)
+    assert got.keys() == wanted.keys(), "nothing is lost"
+    assert len(in_blocks(versions(output))) == 2 - answers[0]
+    assert {fate[2] for key, fate in got.items() if fate != wanted[key]} <= {"longer"}

@@ -301,7 +301,8 @@ class Controller:
             self._planned.pop(name, None)
         for name, run, _ in known:
             if run.amendment.recording and not run.ended:
-                self.log.submit(*amended_of(name, run))
+                for amended in amended_of(name, run):
+                    self.log.submit(amended)
                 continue
             plan, outcomes = run.tasks.plan if run.tasks else None, run.reconfiguration.outcomes
             if plan is not None and not run.ended and outcomes:

@@ -8,8 +8,10 @@ if TYPE_CHECKING:
     from headrace.controller.core.run import proposals as proposals
     from headrace.controller.core.run.opening import Inheritance as Inheritance, Surroundings as Surroundings
     from headrace.controller.core.run.proposals import Committer as Committer, Judgement as Judgement
+    from headrace.controller.core.run.reconfiguration import Amendment as Amendment
     from headrace.controller.core.run.run import Run as Run
     from headrace.controller.core.run.states import ENDED as ENDED, RunState as RunState
-    from headrace.controller.core.run.work import RunEvent as RunEvent
+    from headrace.controller.core.run.sweeps import Sweeps as Sweeps
+    from headrace.controller.core.run.work import RunEvent as RunEvent, Works as Works
 else:
     __getattr__ = door(__name__)

@@ -1,0 +1,172 @@
+"""What a change of the graph costs the flow: a stage replaced while records flow, and today's way, by a pause.
+
+Method: a controller and a worker of all cores as processes of this host; MEGABYTES of this interpreter's modules as
+JSON Lines, in files of 4 MB, through gopher-quality, gopher-repetition and a tokenizer into shards. Every LOOK_S the
+records that the tokenizer has had are read from the status; flow is their number over a window of a second. The flow
+before is the median of BEFORE_S seconds. Then the change: (a) `headrace replace`, (b) `headrace stop --wait` and
+`headrace apply --amend`. `lowest` is the lowest window of BEHIND_S seconds from the command on, as a share of the flow
+before; `below` the seconds whose window is under 90 % of it; `calm` the lowest window of the time before, which is what
+the machine itself does to the flow. Limits: lowest at least 0.6, below at most 5 s.
+
+    python benchmarks/history_surgery.py TOKENIZER.json --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+from bisect import bisect_left
+from pathlib import Path
+
+from headrace.client import Client, ControllerAt, pipeline_of
+
+MEGABYTES = 900
+FILE_BYTES = 4 << 20
+LOOK_S, WINDOW_S, BEFORE_S, BEHIND_S = 0.05, 1.0, 10.0, 15.0
+LOWEST_MIN, BELOW_S_MAX = 0.6, 5.0
+PIPELINE = """
+from headrace import Pipeline, gopher_quality, gopher_repetition, read, tokenize, write_tokens
+
+def build(input: str, output: str, tokenizer: str, words: int = 10) -> Pipeline:
+    tokens = tokenize(tokenizer)
+    quality = gopher_quality(words_min=words, word_length_max=100.0, symbols_per_word_max=10.0,
+                             alphabetic_words_min=0.0, stop_words_min=0)
+    return Pipeline.chain("flow", output, read(input), quality, gopher_repetition(tag=True), tokens,
+                          write_tokens(tokens, shard_bytes=8 << 20))
+"""
+EXPRESSION = (
+    "gopher_quality(words_min=12, word_length_max=100.0, symbols_per_word_max=10.0, alphabetic_words_min=0.0, "
+    "stop_words_min=0)"
+)
+
+
+def write_corpus(folder: Path) -> None:
+    """MEGABYTES of text, each file other than the others by a number in its lines."""
+    texts = [path.read_text(errors="replace") for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))]
+    written = number = 0
+    while written < MEGABYTES << 20:
+        lines: list[str] = []
+        size = 0
+        while size < FILE_BYTES:
+            text = texts[number % len(texts)].replace("self", f"self{number // len(texts)}")
+            lines.append(json.dumps({"id": str(number), "text": text}))
+            size, number = size + len(lines[-1]), number + 1
+        (folder / f"{number:09}.jsonl").write_text("\n".join(lines))
+        written += size
+
+
+class Flow:
+    """The records that the tokenizer has had, as time goes by."""
+
+    def __init__(self, address: str) -> None:
+        self._address, self._stop = address, threading.Event()
+        self.times: list[float] = []
+        self.counts: list[int] = []
+        self._before = self._last = 0
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+
+    def _look(self) -> None:
+        with Client(ControllerAt(self._address)) as client:
+            while not self._stop.wait(LOOK_S):
+                status = pipeline_of(client.status("flow"), "flow")
+                count = sum(stage.records for stage in status.stages if stage.stage == "tokenize") if status else 0
+                # A run that was applied again counts from zero.
+                self._before += self._last if count < self._last else 0
+                self._last = count
+                self.times.append(time.monotonic())
+                self.counts.append(self._before + count)
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def windows(self, first: float, last: float) -> list[float]:
+        """Records a second of each window that begins between these moments."""
+        found: list[float] = []
+        for index in range(bisect_left(self.times, first), bisect_left(self.times, last)):
+            end = bisect_left(self.times, self.times[index] + WINDOW_S)
+            if end < len(self.times):
+                found.append((self.counts[end] - self.counts[index]) / (self.times[end] - self.times[index]))
+        return found
+
+
+def measure(tokenizer: str, corpus: Path, place: Path, way: str) -> dict[str, float]:
+    """One run, changed in one way."""
+    place.mkdir(mode=0o700)
+    (place / "flow.py").write_text(PIPELINE)
+    address = f"unix:{place}/controller.sock"
+    base = [sys.executable, "-P", "-m", "headrace.cli"]
+
+    def call(*arguments: str) -> None:
+        subprocess.run([*base, *arguments, "--controller", address], cwd=place, check=True, stdout=subprocess.DEVNULL)
+
+    def apply(*more: str) -> None:
+        given = ("-p", f"input={corpus}/*.jsonl", "-p", f"output={place}/out", "-p", f"tokenizer={tokenizer}")
+        call("apply", "flow.py", *given, *more)
+
+    daemons = [
+        subprocess.Popen([*base, *command], cwd=place, stderr=subprocess.DEVNULL)
+        for command in (("controller", "--listen", address), ("worker", "--controller", address, "--name", "one"))
+    ]
+    try:
+        time.sleep(3.0)
+        apply()
+        flow = Flow(address)
+        while not flow.counts or flow.counts[-1] < 200:
+            time.sleep(LOOK_S)
+        time.sleep(BEFORE_S + 3.0)
+        begun = time.monotonic()
+        if way == "replace":
+            call("replace", "flow", "gopher-quality", EXPRESSION)
+        else:
+            call("stop", "flow", "--wait")
+            apply("-p", "words=12", "--amend")
+        took = time.monotonic() - begun
+        time.sleep(max(0.0, BEHIND_S + WINDOW_S - took))
+        call("cancel", "flow", "--wait")
+        flow.close()
+    finally:
+        for daemon in daemons:
+            daemon.terminate()
+        for daemon in daemons:
+            daemon.wait(30)
+    calm = flow.windows(begun - BEFORE_S - WINDOW_S, begun - WINDOW_S)
+    changed = flow.windows(begun - WINDOW_S, begun + BEHIND_S)
+    before = statistics.median(calm)
+    return {
+        "flow": round(before),
+        "calm": round(min(calm) / before, 2),
+        "lowest": round(min(changed) / before, 2),
+        "below_s": round(sum(item < 0.9 * before for item in changed) * (BEHIND_S + WINDOW_S) / len(changed), 1),
+        "calm_below_s": round(sum(item < 0.9 * before for item in calm) * BEFORE_S / len(calm), 1),
+        "command_s": round(took, 1),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tokenizer", help="path of a tokenizer.json")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    arguments = parser.parse_args()
+    tokenizer = str(Path(arguments.tokenizer).resolve())
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = Path(folder) / "corpus"
+        corpus.mkdir()
+        write_corpus(corpus)
+        found = {way: measure(tokenizer, corpus, Path(folder) / way, way) for way in ("replace", "pause")}
+    passed = found["replace"]["lowest"] >= LOWEST_MIN and found["replace"]["below_s"] <= BELOW_S_MAX
+    result = {**found, "lowest_min": LOWEST_MIN, "below_s_max": BELOW_S_MAX, "passed": passed}
+    print(json.dumps(result) if arguments.json else "\n".join(f"{name:12} {value}" for name, value in result.items()))
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
