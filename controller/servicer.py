@@ -142,7 +142,7 @@ class Servicer(rpc.ControlServicer):
         if request.keep:
             if run is None or run.ended:
                 return pb.ApplyReply(accepted=False, reason=f"pipeline {name!r} is not running here")
-            requested = replace(run.request, request=number, pipeline=pipeline, amend=True, token=request.token)
+            requested = _kept(run.request, requested)
         if request.dry_run:
             return dry_run(self._shell.core, requested)
         if name not in self._shell.core.runs or self._shell.core.runs[name].over:
@@ -151,6 +151,9 @@ class Servicer(rpc.ControlServicer):
         try:
             answer = await asyncio.wait_for(answered, AMEND_S if requested.amend else APPLY_S)
         except TimeoutError:
+            if requested.amend and run is not None and not run.ended:
+                words = f"the graph is being changed still after {AMEND_S:.0f} s: see `headrace status {name}`"
+                return pb.ApplyReply(accepted=False, reason=words)
             return pb.ApplyReply(accepted=False, reason=f"no answer from the dataset's ledger after {APPLY_S:.0f} s")
         return pb.ApplyReply(
             accepted=answer.accepted,
@@ -282,6 +285,22 @@ class Servicer(rpc.ControlServicer):
             logger.exception("worker %s said what cannot be taken: its session is over", session.worker)
         finally:
             session.outbox.put_nowait(None)
+
+
+def _kept(before: PipelineRequested, asked: PipelineRequested) -> PipelineRequested:
+    """A request for another graph with the options that the run has, of the stages that are still there."""
+    stages = {str(stage.get("name")) for stage in asked.pipeline["stages"]}
+    places = {stage: place for stage, place in before.places.items() if stage in stages}
+    transports = {stage: kind for stage, kind in before.transports.items() if stage in stages}
+    return replace(
+        before,
+        request=asked.request,
+        pipeline=asked.pipeline,
+        amend=True,
+        token=asked.token,
+        places=places,
+        transports=transports,
+    )
 
 
 async def _within(happened: asyncio.Event, seconds: float) -> None:

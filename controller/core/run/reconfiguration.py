@@ -44,9 +44,11 @@ class Reconfiguration:
         self._pipeline, self._ledger, self._workers = pipeline, ledger, workers
         self._intake, self._listing = intake, listing
         self._fuse, self._replicas = request.fuse, request.replicas
-        self._places = {**request.places, **requested.made.places}
-        self._transports = {**request.transports, **requested.made.transports}
-        self._counts = dict(requested.made.replicas)
+        # What people had changed of a stage that the graph has no more counts no more.
+        known = {stage.name for stage in pipeline.stages}
+        self._places = {**request.places, **_of(requested.made.places, known)}
+        self._transports = {**request.transports, **_of(requested.made.transports, known)}
+        self._counts = _of(requested.made.replicas, known)
         self.pause_wanted = requested.pause
         #: Changes that wait, in this order; why the last one was not made.
         self.waiting: list[Change] = list(requested.waiting)

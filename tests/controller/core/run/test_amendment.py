@@ -6,9 +6,15 @@ from dataclasses import replace
 import pytest
 
 from headrace.controller.core.messages import messages as m
+from headrace.controller.core.plan.locality import WorkerFacts
+from headrace.controller.core.plan.plans import Change, RequestedChanges
+from headrace.controller.core.run.opening import Inheritance, Surroundings
 from headrace.controller.core.run.reconfiguration import why_not_flowing
+from headrace.controller.core.run.run import Run
 from headrace.controller.core.run.states import AmendState
 from headrace.controller.core.run.tasks.task_table import ATTEMPTS_A_TERM
+from headrace.controller.core.run.tasks.workers import Workers
+from headrace.controller.servicer import _kept
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
 from headrace.store.ledger.core.cluster_changes import RunAmended
 from headrace.store.ledger.core.entries import Closed, Led, PipelineApplied, Range
@@ -278,3 +284,20 @@ def test_a_leader_that_dies_before_leaves_the_graph_in_force() -> None:
     )
     assert [kill.task for kill in of(m.KillTask, told)] == ["run/read.1"]
     assert second.core.runs["run"].version == OLD.version()
+
+
+# -- options of stages that are gone --
+
+
+def test_options_of_a_removed_stage_go_with_it() -> None:
+    before = m.PipelineRequested(1, MORE.to_dict(), places={"more": "w1", "read": "w1"}, transports={"more": "ring"})
+    kept = _kept(before, asked(OLD, request=5, token="mine"))
+    assert (kept.request, kept.token, kept.amend, kept.places, kept.transports) == (5, "mine", True, {"read": "w1"}, {})
+
+
+def test_a_successor_forgets_what_was_changed_of_a_removed_stage() -> None:
+    made = Change(replicas={"more": 2}, places={"more": "w1"}, transports={"more": "ring"})
+    inherited = Inheritance(None, RequestedChanges(made=made), bool)
+    workers = Workers([WorkerFacts("w1", 1)], (), dict)
+    run = Run(m.PipelineRequested(1, OLD.to_dict()), Surroundings({}, workers), inherited)
+    assert {task.stages for task in run.reconfiguration.plan().tasks} == {("read", "keep", "write")}
