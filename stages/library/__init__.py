@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         read_jsonl as read_jsonl,
         read_parquet as read_parquet,
         read_spool as read_spool,
+        read_tar as read_tar,
         read_warc as read_warc,
         tokenize as tokenize,
         write_documents as write_documents,

@@ -24,6 +24,7 @@ from headrace.stages.sources.objects import (
     JSONL,
     MIXED_SOURCE,
     PARQUET,
+    TAR,
     TEXT,
     WARC,
     WINDOW_BYTES,
@@ -145,6 +146,30 @@ def read_csv(
     )  # fmt: skip
 
 
+def read_tar(
+    input: str,  # noqa: A002
+    *,
+    text_key: str = "text",
+    id_key: str = "id",
+    batch_bytes: int = MIB,
+    batch_records: int = 4096,
+    max_record_bytes: int = 8 * MIB,
+    window_bytes_max: int = WINDOW_BYTES,
+    damaged: str = "stop",
+    follow_links: bool = False,
+    name: str = "read",
+) -> Stage:
+    """Read tar archives of text as WebDataset has them: a record a key, its text in `key.txt`; else as `read_jsonl`.
+
+    `key.json` has the metadata, and the text in the field `text_key` where there is no member of it. The id is the key.
+    """
+    return _source(
+        TAR.source, name, input, follow_links=follow_links, text_key=text_key, id_key=id_key,
+        batch_bytes=batch_bytes, batch_records=batch_records, max_record_bytes=max_record_bytes,
+        window_bytes_max=window_bytes_max, damaged=damaged,
+    )  # fmt: skip
+
+
 def read_warc(
     input: str,  # noqa: A002
     *,
@@ -190,7 +215,7 @@ def read(
     follow_links: bool = False,
     name: str = "read",
 ) -> Stage:
-    """Read files of any known format, told apart by suffix: JSON Lines, Parquet, WARC, WET, CSV and plain text.
+    """Read files of any known format, told apart by suffix: JSON Lines, Parquet, WARC, WET, CSV, tar and text.
 
     The parameters are those of the formats' own functions.
     """

@@ -12,20 +12,17 @@ import zlib
 from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
-from unittest.mock import patch
 
 import orjson
 import pyarrow as pa
-import zstandard
 
 from headrace.stages.dedup.core.urls import normal_url
 from headrace.stages.quality import urls
 from headrace.stages.runtime.batch import RAW_BYTES_MAX
 from headrace.stages.runtime.errors import InputError
 from headrace.stages.sources import jsonl, lines, warc_payloads
-from headrace.stages.sources.csv_rows import CsvSource
 from headrace.stages.sources.jsonl import JsonlSource
-from headrace.stages.sources.objects import file_magic, formats, patterns, units, unpack
+from headrace.stages.sources.objects import file_magic, formats, patterns, unpack
 from headrace.stages.sources.spool import SHED, SHED_REASON, SpoolSource
 from headrace.stages.sources.warc import NESTING_MAX, WarcSource, nesting
 from tests.fuzz.fuzz_files import empty_folder, fates, file_of, fragment_of
@@ -33,77 +30,6 @@ from tests.fuzz.harness import Target
 
 #: Bytes of a payload, or of a stream, when it is decompressed.
 PLAIN_BYTES_MAX = 1 << 20
-
-CSV_WORDS = (b'"', b'""', b"\r\n", b",", b',"')
-CSV_SEEDS = (
-    b'\x05id,text\n1,"one, two"\n2,"line\nand ""line"""\r\n3\n',
-    b'\x09text,b\n"open,1\nfine,2\n,\n\n',
-)
-
-
-def run_csv(data: bytes) -> object | None:
-    """However the rows are read in batches, they are the same."""
-    with file_of(data[1:]) as path:
-        step = 1 + (data[0] & 63 if data else 0)
-        whole = CsvSource("read", [path], max_record_bytes=60)
-        parts = CsvSource("read", [path], max_record_bytes=60, batch_bytes=step, batch_records=2)
-        try:
-            found = fates(whole, fragment_of(path, whole.READER))
-        except InputError:
-            return None
-        again = fates(parts, fragment_of(path, parts.READER))
-    assert [_unnamed(fate) for fate in again] == [_unnamed(fate) for fate in found]
-    kept = [(text, metadata) for verdict, _, text, metadata in found if verdict == "kept"]
-    return kept or None
-
-
-UNIT_CODECS = ("gzip", "zstd", "bzip2")
-
-
-def run_units(data: bytes) -> object | None:
-    """Wherever a stream is cut, its parts have its lines, once and in order; or one of them says that it is not so."""
-    codec, cut, stored = UNIT_CODECS[data[0] % 3] if data else "gzip", data[1:2], data[2:]
-    with (
-        patch.object(units, "CHAIN_BYTES", 24),
-        patch.object(units, "BACK_BYTES", 64),
-        patch.object(units, "WALK_BYTES_MAX", PLAIN_BYTES_MAX),
-    ):
-        try:
-            whole = _unit_lines(stored, codec, 0, -1)
-            at = min(int.from_bytes(cut, "little"), len(stored))
-            first = _unit_lines(stored, codec, 0, at)
-            second = _unit_lines(stored, codec, at, -1)
-        except OSError:
-            return None
-    assert first + second == whole, (first, second, whole)
-    return whole or None
-
-
-def _unit_lines(stored: bytes, codec: str, start: int, end: int) -> bytes:
-    def fetch(at: int, size: int) -> bytes:
-        return stored[at : at + size]
-
-    first = units.first_unit(fetch, codec, start, b"", 1 << 20) if start else (0, b"\n")
-    raw = io.BytesIO(stored)
-    raw.seek(first[0])
-    stream: Any = raw
-    found, read = b"", units.Cut(stream, fetch, codec, first, end, b"", 1 << 20)
-    while part := read.read():
-        found += part
-        if len(found) > PLAIN_BYTES_MAX:
-            raise OSError("long")
-    return found.partition(b"\n")[2] if first[1] != b"\n" else found
-
-
-def unit_seeds() -> list[bytes]:
-    parts = [b'{"text": "one"}\n{"te', b'xt": "two"}\n', b'{"text": "three"}\n']
-    packs: tuple[Callable[[bytes], bytes], ...] = (
-        lambda part: gzip.compress(part, mtime=0),
-        zstandard.compress,
-        bz2.compress,
-    )
-    return [bytes([place, 60]) + b"".join(map(pack, parts)) for place, pack in enumerate(packs)]
-
 
 LINES = (
     b'{"id": "a", "text": "one", "url": "http://x/1"}\n{"id": 2, "text": "two"}\n',
@@ -456,8 +382,6 @@ TARGETS = [
     ),
     Target("lines", ("headrace.stages.sources.lines",), run_lines, lambda: [b"\x05\x07" + seed for seed in LINES]),
     Target("unpack", ("headrace.stages.sources.objects.unpack",), run_unpack, unpack_seeds, mutate=mutate_unpack),
-    Target("csv", ("headrace.stages.sources.csv_rows",), run_csv, lambda: CSV_SEEDS, words=CSV_WORDS),
-    Target("units", ("headrace.stages.sources.objects.units",), run_units, unit_seeds),
     Target("payload", ("headrace.stages.sources.warc_payloads",), run_payload, payload_seeds),
     Target("warc", ("headrace.stages.sources.warc",), run_warc, warc_seeds, words=WARC_WORDS),
     Target("nesting", ("headrace.stages.sources.warc",), run_nesting, lambda: [b"(" * 300, b"[>" * 300 + b")"]),

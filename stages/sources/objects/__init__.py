@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         MIXED_SOURCE as MIXED_SOURCE,
         PARQUET as PARQUET,
         SOURCES as SOURCES,
+        TAR as TAR,
         TEXT as TEXT,
         WARC as WARC,
         Format as Format,

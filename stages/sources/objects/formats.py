@@ -41,7 +41,8 @@ PARQUET = Format("Parquet", "headrace.stages.sources.parquet:ParquetSource", (".
 WARC = Format("WARC", "headrace.stages.sources.warc:WarcSource", (".warc", ".wet"), packs=True, magic=b"WARC/")
 TEXT = Format("text", "headrace.stages.sources.documents:FilesSource", (".txt", ".md", ".rst"), any_name=True)
 CSV = Format("CSV", "headrace.stages.sources.csv_rows:CsvSource", (".csv", ".tsv"), by_name=True, packs=True)
-FORMATS = (JSONL, PARQUET, WARC, TEXT, CSV)
+TAR = Format("tar", "headrace.stages.sources.tar:TarSource", (".tar",), by_name=True, packs=True)
+FORMATS = (JSONL, PARQUET, WARC, TEXT, CSV, TAR)
 
 #: The import path of the source of all formats, told apart by suffix.
 MIXED_SOURCE = "headrace.stages.sources.mixed:MixedSource"

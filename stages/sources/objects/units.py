@@ -61,19 +61,21 @@ class Walk:
     def step(self, size: int = _STEP_BYTES) -> bytes:
         """Plain bytes of the unit; none where it has ended, and the next one begins at `begins`. Raises OSError."""
         while not self.is_over:
-            if self._unit is None:
+            unit = self._unit
+            if unit is None:
                 was_within, self._has_begun = self._has_begun, True
                 self._begin()
                 if was_within or self.is_over:
                     return b""
-            needs = self._codec != "bzip2" or self._unit.needs_input
+                continue
+            needs = self._codec != "bzip2" or unit.needs_input
             if needs and not self._data:
                 self._data = self._take(_READ_BYTES)
                 if not self._data:
                     raise Truncated
-            found = self._given(size) if needs else self._unit.decompress(b"", size)
-            if self._unit.eof:
-                self._data, self._unit = self._unit.unused_data + self._data, None
+            found = self._given(size) if needs else unit.decompress(b"", size)
+            if unit.eof:
+                self._data, self._unit = unit.unused_data + self._data, None
             if found:
                 return found
         return b""
