@@ -118,5 +118,5 @@ def _validate_stateful(pipeline: Pipeline) -> None:
             "drop; leave one of them out"
         )
     for stage in stateful:
-        if stage.replicas != 1:
-            raise PipelineError(f"stage {stage.name!r}: replicas is {stage.replicas}; one decides, so it must be 1")
+        if stage.replicas is None:
+            raise PipelineError(f"stage {stage.name!r}: replicas is None; give 1, or 1 and the partitions of its index")

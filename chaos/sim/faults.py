@@ -129,11 +129,11 @@ class Faults:
         return task is not None
 
     def kill_index(self) -> bool:
-        """The task that remembers, where there is one, gets SIGKILL."""
-        deciding = [task for task in self._tasks() if task.decider is not None]
-        for task in deciding:
-            task.die(-9, "killed by a fault")
-        return bool(deciding)
+        """A task that remembers, where there is one, gets SIGKILL: the decider, or a partition of its index."""
+        remembering = [task for task in self._tasks() if task.remembers]
+        if remembering:
+            self._world.rng.choice(remembering).die(-9, "killed by a fault")
+        return bool(remembering)
 
     def fail_task(self) -> bool:
         """A task says that it cannot go on."""

@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 import xxhash
 
+from headrace.chaos.sim import dedup_mutants
 from headrace.chaos.sim.network import connections
 from headrace.chaos.sim.nodes import SimulatedSink
 from headrace.chaos.sim.storage import SHARD, log, twin
@@ -71,7 +72,6 @@ from headrace.store.ledger import (
 from headrace.transport.core import CreditSender, frame
 from headrace.worker.task import (
     ORDER,
-    AskedBatches,
     AskNeeds,
     Duplicates,
     Gathering,
@@ -352,33 +352,6 @@ def _no_epoch_fault(*_arguments: Any) -> str:
     return ""
 
 
-def _batch_not_told_from_fenced(self: TaskCore[Any, Any], batch: Any, item: Range | None) -> list[Any]:
-    self._item = item
-    return [messages.RunStages(batch)]
-
-
-def _unasked_alone(self: TaskCore[Any, Any], event: messages.BatchProcessed[Any], _now: float) -> list[Any]:
-    return self._pass_on(event.batch)
-
-
-def _asked_once(self: TaskCore[Any, Any], event: Any, now: float) -> list[Any]:
-    return [] if isinstance(event, messages.DeciderJoined) else _handled(self, event, now)
-
-
-_handled = TaskCore.handle
-
-
-def _fenced_lets_all_through(self: AskedBatches[Any], number: int, answer: Any) -> None:
-    _heard(self, number, self._batches.get(number) if answer is None else answer)
-
-
-def _whatever_its_number(self: AskedBatches[Any], number: int, answer: Any) -> None:
-    _heard(self, next((number for number, _ in self.unanswered()), number), answer)
-
-
-_heard = AskedBatches.answered
-
-
 def _first_page_only(self: TaskCore[Any, Any], event: Any, now: float) -> None:
     _noted(self, messages.PageListed(last=True) if isinstance(event, messages.PageListed) else event, now)
 
@@ -468,11 +441,7 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "frame-epoch-not-looked-at": ((task_core, "epoch_fault", _no_epoch_fault),),
     "manifest-not-fenced": ((manifest, "_is_later", _never),),
     "full-sink-fed": ((task_core, "ORDER", tuple(row for row in ORDER if row[0] is not TaskState.FULL)),),
-    "nobody-asks": ((TaskCore, "_processed", _unasked_alone),),
-    "fenced-decider-fed": ((TaskCore, "_begin", _batch_not_told_from_fenced),),
-    "question-asked-once": ((TaskCore, "handle", _asked_once),),
-    "fenced-answer-lets-through": ((AskedBatches, "answered", _fenced_lets_all_through),),
-    "answer-without-number": ((AskedBatches, "answered", _whatever_its_number),),
+    **dedup_mutants.MUTANTS,
     "listing-ends-with-a-page": ((TaskCore, "_note", _first_page_only),),
     "held-batch-taken-again": ((HeldBatches, "missing", _all_of_it),),
     "void-verdicts-kept": ((held, "dependents", _no_dependents),),

@@ -7,7 +7,8 @@ from headrace.pipeline.door import door
 if TYPE_CHECKING:
     from headrace.stages.dedup import kept as kept
     from headrace.stages.dedup.clusters import Clusters as Clusters, HeldOut as HeldOut, rows_of as rows_of
-    from headrace.stages.dedup.core import decider as decider
+    from headrace.stages.dedup.core import decider as decider, partitions as partitions
+    from headrace.stages.dedup.core.partitions import PARTITIONS_MAX as PARTITIONS_MAX
     from headrace.stages.dedup.core.scheme import (
         DEFAULTS as DEFAULTS,
         KEY_MAKER as KEY_MAKER,

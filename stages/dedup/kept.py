@@ -11,11 +11,12 @@ from headrace.store.shards import KEYS_ROLE, SKETCHES_ROLE
 
 
 class KeyFile(NamedTuple):
-    """A file with keys, that with the sketches beside it, "" where no judge compared them, and its checksum."""
+    """A file with the keys of so many records, its checksum, and the file of their sketches, "" where no judge is."""
 
     keys: str
     sketches: str
     checksum: str
+    records: int
 
 
 def key_files(state: LedgerState, epoch: int, sinks: Collection[str], uri: str) -> list[KeyFile]:
@@ -37,5 +38,5 @@ def key_files(state: LedgerState, epoch: int, sinks: Collection[str], uri: str) 
                 f"{uri}: the shard of entry {shard.number} keeps {closed.counts.kept} records and has no keys of them: "
                 "it was made without deduplication; write a new dataset"
             )
-        found += [KeyFile(item.key, sketches, item.checksum) for item in keys]
+        found += [KeyFile(item.key, sketches, item.checksum, closed.counts.kept) for item in keys]
     return found

@@ -12,7 +12,9 @@ import pyarrow as pa
 
 from headrace.stages.dedup.core.scheme import RULE, Scheme
 from headrace.stages.dedup.index import (
+    ANSWERED,
     CANDIDATES_MAX,
+    CLAIMED,
     NOBODY,
     Claims,
     add_record,
@@ -66,7 +68,8 @@ class KeyIndex(Claims):
         first, count, state = self.records, len(rows), self.prepare(keys)
         answers, scores = np.empty(count, np.int64), np.empty(count, np.int64)
         names = self.table.names(fragment, np.ascontiguousarray(rows))
-        mine, room = (keys, names, *self._offsets(sketches, count)), (self._found, self._shared)
+        mine = (keys, names, *self._offsets(sketches, count), *self._elsewhere(count))
+        room = self._found, self._shared
         at = 0
         while at < count:
             at, missing, used = decide(at, state, mine, self._judging(), room, answers, scores)
@@ -78,6 +81,11 @@ class KeyIndex(Claims):
         self.table.note_spans(first)
         found = zip(answers.tolist(), scores.tolist(), strict=True)
         return [None if number == NOBODY else self._match(number, score) for number, score in found]
+
+    def _elsewhere(self, count: int) -> tuple[Numbers, Numbers]:
+        """Who holds the keys of the next records by the word of partitions, and room for what they claim."""
+        del count
+        return _NO_NUMBERS, _NO_NUMBERS
 
     def _match(self, number: int, score: int) -> Match:
         return Match(self.name(number), score != EQUAL_TEXT, max(-1, score), settled=number < self.settled)
@@ -133,6 +141,7 @@ _NO_BYTES = np.zeros(1, np.uint8)
 #: Which cannot be written, as what comes from a channel.
 _NO_SKETCHES = np.frombuffer(bytes(1), np.uint8)
 _NO_OFFSETS = np.zeros(1, np.int64)
+_NO_NUMBERS = np.zeros((0, 1), np.int64)
 _NO_HEADS = np.zeros(1, np.uint32)
 _NO_ROOM = make_room(1)
 
@@ -141,19 +150,24 @@ _NO_ROOM = make_room(1)
 def decide(at: int, row: Any, mine: Any, judging: Any, room: Any, answers: Any, scores: Any) -> Any:
     """For each record from `at` on, in order: NOBODY where it is kept, else the number of the one it is a duplicate of.
 
-    `mine` is (keys, names, sketches, offsets), and `judging` what the judge needs. `scores` is EQUAL_TEXT where the
+    `mine` is (keys, names, sketches, offsets, answered, claimed), and `judging` what the judge needs. `answered`
+    `[n, words]` are holders by the word of partitions, and `claimed` takes who claims which key; both are empty
+    where there are no partitions. `scores` is EQUAL_TEXT where the
     whole text is the same, UNJUDGED where a shared band decided, else what of the record the other has, in thousandths.
     What is kept claims its free keys.
 
     Returns where it ended, the record whose sketch must be fetched before it can go on, and how many bytes of sketches
     there are.
     """
-    keys, names, sketches, offsets = mine
+    keys, names, sketches, offsets, answered, claimed = mine
     judged, arena, begins, ends, heads, used, _ = judging
     state, words = pointer(row, 0), keys.shape[1]
     found, shared = pointer(room[0], 0), pointer(room[1], 0)
     while at < len(names):
         own = pointer(keys, at * words)
+        if len(answered):
+            state[ANSWERED] = answered.ctypes.data + 8 * words * at
+            state[CLAIMED] = claimed.ctypes.data + 8 * words * at
         if has_no_key(0, own[1]):
             # It is kept, holds nothing, and is not remembered.
             answers[at], scores[at] = NOBODY, UNJUDGED
@@ -193,7 +207,7 @@ def _judge(at: int, mine: Any, found: Any, count: int, judging: Any) -> Any:
     Returns the one that it is a duplicate of, or NOBODY; what of it that one has, in thousandths; the head of those of
     whose form it is, or NOBODY; and the record whose sketch is missing, or NOBODY.
     """
-    _, _, sketches, offsets = mine
+    _, _, sketches, offsets, _, _ = mine
     _, arena, begins, ends, heads, _, room = judging
     head = NOBODY
     for candidate in range(count):

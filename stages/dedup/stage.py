@@ -15,14 +15,12 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.pipeline import PipelineError
 from headrace.stages.dedup.core import decider as core
 from headrace.stages.dedup.core.scheme import EQUAL, EQUAL_URL, EXACT_WORDS, KEYS, SIMILAR, SKETCH, Scheme
 from headrace.stages.dedup.core.urls import url_key
-from headrace.stages.dedup.index import KeySource
-from headrace.stages.dedup.kept import key_files
 from headrace.stages.dedup.key_index import KeyIndex, Match, compile_index
 from headrace.stages.dedup.minhash import Keys, compile_keys, make_sketches
+from headrace.stages.dedup.partitioned import IndexShare, PartitionedIndex, key_sources
 from headrace.stages.dedup.sketches import are_sketches, is_sketch
 from headrace.stages.runtime import (
     DUPLICATE,
@@ -40,8 +38,7 @@ from headrace.stages.runtime import (
 )
 from headrace.stages.text import is_prepared, with_column
 from headrace.store import ObjectStore
-from headrace.store.datasets import fold_ledger
-from headrace.store.shards import RecordName, read_keys, read_sketches
+from headrace.store.shards import RecordName, read_sketches
 
 logger = logging.getLogger("headrace.dedup")
 
@@ -91,9 +88,36 @@ class Dedup(StatefulTransform):
     ) -> None:
         self.name = name
         self.scheme = Scheme(ngram, bands, rows, rule, url)
+        self._folder = folder
         compile_index()
         self.index = KeyIndex(self.scheme, folder)
         self._decider = core.Decider(self.index)
+        self._partitioned: PartitionedIndex | None = None
+
+    def part(self, partitions: int) -> None:
+        """Have the keys in so many partitions: other tasks, which are asked with `requests`."""
+        self.index = self._partitioned = PartitionedIndex(self.scheme, partitions, self._folder)
+        self._decider = core.Decider(self.index)
+
+    def share(self, number: int, partitions: int) -> IndexShare:
+        """Partition `number` of so many, in place of a decider."""
+        place = None if self._folder is None else f"{self._folder}/partition-{number}-of-{partitions}"
+        return IndexShare(self.scheme, number, partitions, place)
+
+    def requests(self, question: Batch | bytes) -> list[bytes]:
+        """What each partition is asked before a batch is processed, or a `question` decided."""
+        assert self._partitioned is not None
+        return self._partitioned.requests(self._keys_of(question))
+
+    def answered(self, question: Batch | bytes, answers: Sequence[bytes]) -> None:
+        """The partitions have answered the `requests` for what comes next. ValueError where an answer is none."""
+        assert self._partitioned is not None
+        self._partitioned.answered(answers, len(self._keys_of(question)))
+
+    def _keys_of(self, question: Batch | bytes) -> Keys:
+        if not isinstance(question, bytes):
+            return self._keys(question.rows)
+        return np.frombuffer(question[: 8 * self.scheme.words], "<u8").astype(np.uint64).reshape(1, self.scheme.words)
 
     @property
     def fenced(self) -> bool:
@@ -110,14 +134,7 @@ class Dedup(StatefulTransform):
         Raises PipelineError where a shard has no keys, FormatError where they are of another scheme, StoreError.
         """
         if store is not None:
-            files = key_files(fold_ledger(store), epoch, sinks, store.uri)
-            lacking = [file.keys for file in files if self.scheme.judged and not file.sketches]
-            if lacking:
-                raise PipelineError(f"{store.uri}: no sketches lie beside {lacking[0]}: restore them")
-            made_by = self.scheme.identity()
-            sources = [
-                KeySource(file.checksum, functools.partial(read_keys, store, file.keys, made_by)) for file in files
-            ]
+            files, sources = key_sources(store, self.scheme, epoch, sinks)
             loaded = self.index.begin(sources)
             self.index.settled = self.index.records
             for file, source in zip(files, loaded, strict=True):
@@ -150,9 +167,8 @@ class Dedup(StatefulTransform):
 
         Raises StageContractError if fenced. The question `fits`.
         """
-        size = 8 * self.scheme.words
-        keys = np.frombuffer(question[:size], "<u8").astype(np.uint64).reshape(1, self.scheme.words)
-        sketch = pa.array([question[size:]], pa.binary()) if self.scheme.judged else None
+        keys = self._keys_of(question)
+        sketch = pa.array([question[8 * self.scheme.words :]], pa.binary()) if self.scheme.judged else None
         found: Match | None = self._decided(core.BatchStamped(name.fragment, np.array([name.row]), keys, sketch))[0]
         return found
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from headrace.pipeline import PipelineError, Stage, StageKind
-from headrace.stages.dedup import DEFAULTS, PERMUTATIONS_MAX, RULE, URL_RULE, best_bands
+from headrace.stages.dedup import DEFAULTS, PARTITIONS_MAX, PERMUTATIONS_MAX, RULE, URL_RULE, best_bands
 from headrace.stages.runtime import check_integer, check_number, check_text
 from headrace.store import FormatError
 
@@ -330,6 +330,7 @@ def dedup(
     threshold: float | None = None,
     num_perm: int = 128,
     folder: str | None = None,
+    partitions: int = 0,
     name: str = "dedup",
 ) -> tuple[Stage, Stage]:
     """Keep the first of several duplicates: two stages for a pipeline, `*dedup()`, to make keys and to decide.
@@ -341,12 +342,10 @@ def dedup(
     each candidate for a duplicate. With a `threshold` of Jaccard similarity the bands and rows are those, of at most
     `num_perm` values, that err least about it. Defaults with a judge are 20 bands of 4 rows over 3 words,
     without 14 of 8 over 5. With a `folder` of its own on a local disk of its worker the index lies there, and takes an
-    eighth of the memory.
+    eighth of the memory. With `partitions` its keys lie in so many tasks beside the one that decides, on any workers.
     """
-    check_text(name, "name", name)
-    check_text(name, "url_key", url_key)
-    if folder is not None:
-        check_text(name, "folder", folder)
+    for what, text in (("name", name), ("url_key", url_key), ("folder", "." if folder is None else folder)):
+        check_text(name, what, text)
     if by not in ("text", "url"):
         raise PipelineError(f'stage "{name}": by is {by!r}; it must be "text" or "url"')
     if type(near) is not bool:
@@ -368,10 +367,12 @@ def dedup(
             f'stage "{name}": {bands} bands of {rows} rows are {bands * rows} MinHash values; the limit is '
             f"{PERMUTATIONS_MAX}"
         )
+    check_integer(name, "partitions", partitions, 0, PARTITIONS_MAX)
     near = near and by == "text"
     parameters: dict[str, Any] = {"ngram": ngram, "bands": bands if near else 0, "rows": rows}
     if near and judged:
         parameters["rule"] = RULE
+    local: dict[str, Any] = {} if folder is None else {"folder": folder}
     of_url: dict[str, Any] = {}
     if by == "url":
         parameters["url"], of_url = URL_RULE, {"url_key": url_key}
@@ -381,9 +382,9 @@ def dedup(
             name,
             StageKind.STATEFUL,
             f"{_MODULE}:Dedup",
-            parameters if folder is None else {**parameters, "folder": folder},
-            replicas=1,
-            volatile=() if folder is None else ("folder",),
+            parameters | local,
+            replicas=1 + partitions,
+            volatile=tuple(local),
         ),
     )
 

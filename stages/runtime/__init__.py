@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from headrace.stages.runtime.contract import (
         ContentAnswer as ContentAnswer,
         FragmentEnd as FragmentEnd,
+        IndexPart as IndexPart,
         Sink as Sink,
         Source as Source,
         StatefulTransform as StatefulTransform,

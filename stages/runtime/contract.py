@@ -152,10 +152,42 @@ class Transform(_Stage):
         return 0.0
 
 
+class IndexPart(ABC):
+    """A partition of what a stateful transform remembers, in a task of its own."""
+
+    @abstractmethod
+    def begin(self, store: ObjectStore | None, epoch: int, sinks: Sequence[str]) -> None:
+        """See `StatefulTransform.begin`."""
+
+    @abstractmethod
+    def serve(self, request: bytes) -> bytes:
+        """The answer to a request of the decider. ValueError where it is none."""
+
+    @abstractmethod
+    def refuse(self, request: bytes) -> bytes:
+        """The answer of a partition that lets nothing through. ValueError where the request is none."""
+
+
 class StatefulTransform(Transform):
-    """A transform that remembers what it let through, of which one replica runs: dedup."""
+    """A transform that remembers what it let through: dedup. One replica decides; others may be partitions."""
 
     name: str
+
+    @abstractmethod
+    def part(self, partitions: int) -> None:
+        """Before `begin`: what it remembers lies in so many partitions, which are asked before each batch."""
+
+    @abstractmethod
+    def share(self, number: int, partitions: int) -> IndexPart:
+        """Partition `number` of so many, in place of the one that decides."""
+
+    @abstractmethod
+    def requests(self, question: Batch | bytes) -> list[bytes]:
+        """What each partition is asked before a batch is processed, or a `question` decided. ValueError for neither."""
+
+    @abstractmethod
+    def answered(self, question: Batch | bytes, answers: Sequence[bytes]) -> None:
+        """All partitions have answered the last requests, and what they were for is next. ValueError: one is none."""
 
     @property
     @abstractmethod

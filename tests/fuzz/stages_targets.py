@@ -11,6 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 import msgpack
+import numpy as np
 import orjson
 import pyarrow as pa
 
@@ -19,6 +20,7 @@ from headrace.stages.commands.arrow import ArrowExchange
 from headrace.stages.commands.arrow_stream import END_OF_STREAM, ArrowStream
 from headrace.stages.commands.lines import Exchange, LineExchange
 from headrace.stages.commands.process import CommandFailedError
+from headrace.stages.dedup.core import partitions
 from headrace.stages.dedup.span_file import HEADER_BYTES, SpanFacts, facts_of, write_header
 from headrace.stages.functions import functions
 from headrace.stages.quality.models import model_host
@@ -40,6 +42,41 @@ GIVEN = pa.record_batch(
     ],
     schema=SOURCE_ROWS,
 )
+
+# -- requests to partitions of an index --
+
+
+def run_index_request(data: bytes) -> object | None:
+    """What a decider asks a partition, and what a partition answers: read as it was written, or refused."""
+    try:
+        request = partitions.PartitionRequest.decode(data, WORDS)
+    except ValueError:
+        pass
+    else:
+        assert request.encode() == data
+        return request.number, request.words.tolist(), request.numbers.tolist()
+    try:
+        number, holders = partitions.decode_answer(data)
+    except ValueError:
+        return None
+    assert partitions.encode_answer(number, holders) == data
+    return number, None if holders is None else holders.tolist()
+
+
+WORDS = 8
+
+
+def index_request_seeds() -> list[bytes]:
+    none, words = np.zeros(0, np.int64), np.array([0, 4, 7])
+    keys = np.array([[1, 2], [3, 0], [4, 0]], np.uint64)
+    some = np.array([1, 2])
+    return [
+        partitions.PartitionRequest(3, np.array([9]), some, some, keys, words).encode(),
+        partitions.PartitionRequest(1, none, none, none, keys[:0], none).encode(),
+        partitions.encode_answer(2, np.array([-1, 5])),
+        partitions.encode_answer(2, None),
+    ]
+
 
 # -- answers of commands --
 
@@ -335,6 +372,13 @@ TARGETS = [
         repeats_index_seeds,
         words=(b'"spans": ', b'"words_min": ', b'"paragraph"'),
         bytes_max=2 * HEADER_BYTES,
+    ),
+    Target(
+        "index_request",
+        ("headrace.stages.dedup.core.partitions",),
+        run_index_request,
+        index_request_seeds,
+        bytes_max=4096,
     ),
     Target("engine_choice", ("headrace.stages.tokenizer.engine_choice",), run_engine_choice, engine_choice_seeds),
     Target(

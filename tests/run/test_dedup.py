@@ -83,10 +83,10 @@ def tell(place: Place, *arguments: str) -> object:
 
 
 def victim(run: Marked, stage: str) -> int:
-    """The process of a task that begins with this stage."""
+    """The process of a task that begins with this stage, or of that one replica of it."""
     for pid in sorted(run.alive()):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
-        if words.startswith(f"headrace task small/{stage}."):
+        if words.startswith((f"headrace task small/{stage}.", f"headrace task small/{stage} ")):
             return pid
     raise AssertionError(f"no task of {stage} is there")
 
@@ -119,6 +119,40 @@ def test_tasks_killed_in_a_run_with_dedup_leave_one_of_each_text(
     assert verdicts["duplicate"] > 80
     assert epochs(place.folder / output) == reasons
     assert not run.alive()
+
+
+PARTITIONS = ("-p", "partitions=2")
+
+
+@pytest.mark.parametrize(
+    "killed",
+    [("dedup.1",), ("dedup.2", "dedup.1"), ("dedup.0",), ("dedup.0", "dedup.1", "dedup.2", "read")],
+    ids=["a partition", "each partition", "decider", "everything"],
+)
+def test_partitions_killed_in_a_run_leave_one_of_each_text(place: Place, killed: tuple[str, ...]) -> None:
+    output = "parted-" + "-".join(killed)
+    run = place.run(output, *PARTITIONS)
+    with place.held_up(run, output) as process:
+        for task in killed:
+            os.kill(victim(run, task), signal.SIGKILL)
+    finish(process)
+    verdicts = check(place.folder / output, place.corpus)
+    assert verdicts["kept"] > 150
+    assert verdicts["duplicate"] > 80
+    assert epochs(place.folder / output) == [BEGUN, LOST]
+    assert not run.alive()
+
+
+def test_a_run_resumes_with_another_number_of_partitions(place: Place) -> None:
+    run = place.run("parted", *PARTITIONS)
+    with place.held_up(run, "parted") as process:
+        run.kill()
+        process.communicate()
+    before = {name: fate for name, fate in fates_of(place.folder / "parted").items() if fate.verdict == "kept"}
+    finish(place.run("parted", "-p", "partitions=3").start())
+    check(place.folder / "parted", place.corpus)
+    after = fates_of(place.folder / "parted")
+    assert {name: after[name] for name in before} == before
 
 
 def test_a_run_killed_whole_resumes_with_its_kept_index(place: Place) -> None:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from headrace.worker.task.forkserver_main import main as main
     from headrace.worker.task.in_flight import STAGES as STAGES, InFlightPage as InFlightPage
     from headrace.worker.task.isolation import KILLED as KILLED
+    from headrace.worker.task.partitions import PartitionRequests as PartitionRequests
     from headrace.worker.task.sink import TaskSink as TaskSink
 else:
     __getattr__ = door(__name__)

@@ -15,6 +15,7 @@ from headrace.stages.runtime import (
     BatchDraft,
     ContentAnswer,
     FragmentEnd,
+    IndexPart,
     InputError,
     Sink,
     Source,
@@ -67,7 +68,13 @@ class Chain:
     """A fused chain: perhaps a source, then transforms, then perhaps a sink."""
 
     def __init__(
-        self, pipeline: Pipeline, names: Sequence[str], in_flight: InFlightPage | None = None, *, alone: bool = False
+        self,
+        pipeline: Pipeline,
+        names: Sequence[str],
+        in_flight: InFlightPage | None = None,
+        *,
+        alone: bool = False,
+        replica: int | None = None,
     ) -> None:
         self._in_flight = in_flight or InFlightPage.private()
         #: Set in the solitary task: what it must not touch again.
@@ -79,6 +86,9 @@ class Chain:
         self.transforms: list[tuple[str, Transform]] = []
         #: The transform that remembers, if it is one of these.
         self.dedup: StatefulTransform | None = None
+        #: Partitions that the transform that remembers asks, and what this task has in its place if it is one of them.
+        self.partitions = 0
+        self.share: IndexPart | None = None
         #: The stage that another task has and this one asks, if any; and behind how many of the transforms.
         self.asks, self._asked_at = "", 0
         self.statistics = {name: StageStatistics() for name in names}
@@ -94,6 +104,7 @@ class Chain:
                 self.transforms.append((name, built))
             if stage.kind is StageKind.STATEFUL:
                 self.dedup = built
+                self._part(built, (stage.replicas or 1) - 1, None if alone else replica)
             if not alone and (asked := pipeline.asks(name)) and asked not in names:
                 self.asks, self._asked_at = asked, len(self.transforms)
             self.facts.update(built.facts())
@@ -121,6 +132,15 @@ class Chain:
             self.batch_bytes, self.batch_records = self.source.batch_bytes, self.source.batch_records
         #: Whether the source gives batches of one record.
         self._singly = alone and self.source is not None and self.source.read_singly()
+
+    def _part(self, dedup: StatefulTransform, partitions: int, replica: int | None) -> None:
+        if replica is None or not partitions:
+            return
+        if replica:
+            self.share = dedup.share(replica - 1, partitions)
+        else:
+            self.partitions = partitions
+            dedup.part(partitions)
 
     def skipped(self) -> str:
         """What the source's newest listing skipped, in one line for people; "" for nothing."""
@@ -177,6 +197,18 @@ class Chain:
     def process(self, batch: Batch) -> Batch:
         """The batch behind the last transform, or where it is to be asked for."""
         return self._through(self.transforms[: self._asked_at] if self.asks else self.transforms, batch)
+
+    def decided(self, batch: Batch) -> Batch:
+        """The batch less its duplicates, for which the partitions of the index have answered."""
+        assert self.dedup is not None
+        statistics, watch = self.statistics[self.dedup.name], Watch(self.dedup)
+        self._in_flight.take(STAGES, self.dedup.name, ranges_of(batch), timed=True)
+        before, lost = batch.rows.num_rows, batch.verdicts.num_rows
+        batch = self.dedup.process(batch)
+        self._in_flight.clear(STAGES)
+        watch.stop(statistics)
+        self._count(statistics, batch.length, before, batch.verdicts.num_rows - lost)
+        return batch
 
     def past_decider(self, batch: Batch) -> Batch:
         """The batch less its duplicates behind the last transform."""

@@ -18,9 +18,9 @@ import pyarrow as pa
 from headrace.stages.dedup import KEYS, SKETCH
 from headrace.stages.runtime import PART, ROW, Batch, join_verdicts, no_verdicts, ordinals_of
 from headrace.transport import FrameError, LinkAborted, Receiver, Sender
-from headrace.transport.core import Frame
+from headrace.transport.core import Frame, FrameKind, body_view
 from headrace.worker.links import Inbox, Outbox
-from headrace.worker.task.codec import batch_to_frame, frame_to_batch
+from headrace.worker.task.codec import FRAGMENT_BYTES, batch_to_frame, frame_to_batch
 from headrace.worker.task.core.asked import WAITING_MAX
 
 #: Answers that wait for credit of one asker, behind which the decider takes no question.
@@ -96,10 +96,15 @@ class Answers:
         for asker in [asker for asker, (name, _) in self._links.items() if name == link]:
             del self._links[asker], self._waiting[asker]
 
-    def put(self, asker: str, batch: Batch) -> None:
-        """Answer a question. Who is not there any more is told nothing."""
+    def put(self, asker: str, batch: Batch | bytes) -> None:
+        """Answer a question, or a request. Who is not there any more is told nothing."""
         if asker in self._waiting:
-            self._waiting[asker].append(batch_to_frame(_answer(batch), self._epoch))
+            frame = (
+                frame_of(batch, self._epoch)
+                if isinstance(batch, bytes)
+                else batch_to_frame(_answer(batch), self._epoch)
+            )
+            self._waiting[asker].append(frame)
             self.flush()
 
     def flush(self) -> bool:
@@ -140,6 +145,18 @@ def none_let_through(question: Batch) -> Batch:
 
 def _answer(decided: Batch) -> Batch:
     return replace(decided, rows=decided.rows.select([ROW]).slice(0, 0))
+
+
+def frame_of(message: bytes, epoch: int) -> Frame:
+    """The frame of a request to a partition, or of its answer."""
+    return Frame(
+        FrameKind.DATA, epoch=epoch, fragment=bytes(FRAGMENT_BYTES), first=0, count=0, metadata=b"", body=message
+    )
+
+
+def message_of(frame: Frame) -> bytes:
+    """The request or answer in a frame."""
+    return bytes(body_view(frame))
 
 
 def answer_from(frame: Frame) -> tuple[int, Batch | None]:

@@ -23,7 +23,6 @@ from headrace.stages.runtime import (
     ROW,
     Batch,
     StageContractError,
-    StatefulTransform,
     ordinals_of,
 )
 from headrace.store import FormatError, ObjectStore, open_store
@@ -41,6 +40,7 @@ from headrace.store.shards import (
 from headrace.worker.task.chain import Chain
 from headrace.worker.task.core.held import SETTLED, Duplicates
 from headrace.worker.task.core.ranges import Ordinals
+from headrace.worker.task.core.task import Dedup
 from headrace.worker.task.in_flight import STAGES, InFlightPage
 from headrace.worker.task.isolation import KILLED
 
@@ -155,17 +155,31 @@ def _killers(batch: Batch) -> list[int]:
     return rows
 
 
-def begin_dedup(dedup: StatefulTransform | None, pipeline: Pipeline, order: pb.StartTask) -> None:
-    """Have a dedup stage learn what was kept, or let nothing through. Raises PipelineError, StoreError.
+def begin_dedup(chain: Chain, pipeline: Pipeline, order: pb.StartTask) -> None:
+    """Have a dedup stage, or a partition of its index, learn what was kept, or let nothing through.
 
-    That of a solitary task learns nothing: another task decides.
+    That of a solitary task learns nothing: another task decides. Raises PipelineError, StoreError.
     """
+    dedup = chain.dedup
     if dedup is None or order.alone:
         return
     if order.fenced:
         dedup.forbid()
         return
-    dedup.begin(open_store(pipeline.dataset), order.epoch, pipeline.dependent_sinks)
+    (chain.share or dedup).begin(open_store(pipeline.dataset), order.epoch, pipeline.dependent_sinks)
+
+
+def role_of(order: pb.StartTask, chain: Chain) -> Dedup:
+    """What a task has to do with duplicates."""
+    if chain.asks:
+        return Dedup.ASKS
+    if chain.dedup is None:
+        return Dedup.NONE
+    if order.alone:
+        return Dedup.ASKS_ALONE
+    if order.fenced:
+        return Dedup.FENCED
+    return Dedup.CONSULTS if chain.partitions else Dedup.DECIDES
 
 
 def recall_verdicts(chain: Chain, store: ObjectStore, closed: Closed) -> None:
@@ -202,14 +216,20 @@ def match_of(decision: pb.Decision) -> Match | None:
     return Match(RecordName(decision.fragment, decision.row), decision.near, settled=decision.settled)
 
 
-def decide(chain: Chain, in_flight: InFlightPage, message: pb.AskDecision) -> pb.DecisionMade | None:
-    """What this task's dedup stage decides on a record of a solitary task; None where the question is none."""
-    dedup, asked = chain.dedup, message.question
-    assert dedup is not None
-    if not dedup.fits(asked.keys):
+def fits(chain: Chain, message: pb.AskDecision) -> bool:
+    """Whether the question of a solitary task is one."""
+    asked = message.question
+    if chain.dedup is not None and not chain.dedup.fits(asked.keys):
         # The asker's worker may be anybody's, and this task decides for all of them.
         logger.warning("a question of %d bytes, which are no keys, is not answered", len(asked.keys))
-        return None
+        return False
+    return chain.dedup is not None
+
+
+def decide(chain: Chain, in_flight: InFlightPage, message: pb.AskDecision) -> pb.DecisionMade:
+    """What this task's dedup stage decides on a record of a solitary task. The question `fits`."""
+    dedup, asked = chain.dedup, message.question
+    assert dedup is not None
     in_flight.take(STAGES, dedup.name, (Range(asked.fragment, asked.row, 1),), timed=True)
     match = dedup.decide(RecordName(asked.fragment, asked.row), asked.keys)
     in_flight.clear(STAGES)

@@ -31,21 +31,29 @@ from headrace.transport.core import Frame, FrameKind
 from headrace.worker.task.chain import Chain, StageStatistics, Watch
 from headrace.worker.task.channel import Channel, ChannelClosed
 from headrace.worker.task.codec import frame_to_batch
-from headrace.worker.task.consultation import answer_from, none_let_through, without_duplicates
+from headrace.worker.task.consultation import (
+    answer_from,
+    message_of,
+    none_let_through,
+    without_duplicates,
+)
 from headrace.worker.task.core import messages
-from headrace.worker.task.core.task import Dedup, TaskCore, TaskState, epoch_fault
+from headrace.worker.task.core.task import TaskCore, TaskState, epoch_fault
 from headrace.worker.task.coverage import ConservationError
 from headrace.worker.task.dependencies import (
     DuplicateDependencies,
     KeyWriter,
     begin_dedup,
     decide,
+    fits,
     match_of,
     names_from,
     question_of,
+    role_of,
 )
 from headrace.worker.task.in_flight import InFlightPage
 from headrace.worker.task.merge import ranges_of
+from headrace.worker.task.partitions import ConsultedPartitions
 from headrace.worker.task.sink import TaskSink, log_proposal, policy_of
 from headrace.worker.task.source import TaskSource
 from headrace.worker.task.task_links import TaskLinks
@@ -81,7 +89,7 @@ class Task:
         #: The cause of the last command of each kind.
         self._causes = {"start": start.cause}
         self._in_flight = in_flight
-        self._chain = Chain(pipeline, list(order.stages), in_flight, alone=order.alone)
+        self._chain = Chain(pipeline, list(order.stages), in_flight, alone=order.alone, replica=order.replica)
         if unlike_here := unlike(pipeline.environment):
             self._chain.facts[f"{ENVIRONMENT_OF}{self._task}"] = "; ".join(unlike_here)
         self._remote = _remote(order)
@@ -108,15 +116,20 @@ class Task:
                 dependencies=DuplicateDependencies.of(pipeline, self._chain.sink_name),
                 key_writer=KeyWriter.of(pipeline, self._chain.sink_name),
             )
-        begin_dedup(self._chain.dedup, pipeline, order)
-        self._core = TaskCore[Batch, pb.Decision](
+        begin_dedup(self._chain, pipeline, order)
+        self._core = TaskCore[Batch | bytes, pb.Decision](
             order.epoch,
             reads=self._chain.source is not None,
             sink=self._sink.core if self._sink is not None else None,
             outputs=bool(self._chain.downstream),
-            dedup=_dedup_of(order, self._chain),
+            dedup=role_of(order, self._chain),
+            attempt=start.attempt,
         )
         self._source = TaskSource(self._chain, self._core.reading)
+        self._consulted: ConsultedPartitions | None = None
+        if self._links.partitions is not None:
+            links, say = self._links.partitions, lambda made: self._say(decided=made)
+            self._consulted = ConsultedPartitions(self._chain, links, self._epoch, in_flight, self._do, say)
 
     def run(self) -> int:
         """Work until told to stop; the exit code."""
@@ -169,8 +182,7 @@ class Task:
                 self._say(asked=question_of(self._chain, command.number, command.batch))
                 return False
             case messages.Decide():
-                if (decided := decide(self._chain, self._in_flight, command.question)) is not None:
-                    self._say(decided=decided)
+                self._say(decided=decide(self._chain, self._in_flight, command.question))
             case _:
                 self._process(command)
         return True
@@ -178,21 +190,24 @@ class Task:
     def _process(self, command: messages.BatchCommand) -> None:
         match command:
             case messages.ReceiveBatch():
-                assert self._frame is not None
-                self._do(messages.BatchReceived(frame_to_batch(self._frame, borrow=self._chain.borrows)))
+                self._do(messages.BatchReceived(self._batch_in()))
             case messages.RefuseFrame():
                 raise TransportError(command.reason)
             case messages.RunStages():
-                batch = command.batch
-                giving_back.meets(batch.rows.nbytes, time.monotonic())
-                batch = self._chain.before_dedup(batch) if self._chain.asks_alone else self._chain.process(batch)
-                self._do(messages.BatchProcessed(batch, kept=batch.rows.num_rows > 0))
+                self._run(command.batch)
+            case messages.ResumeStages() if self._consulted is not None:
+                self._consulted.decided(command.batch, command.decision)
             case messages.ResumeStages():
                 self._do(messages.BatchDecided(self._resumed(command.batch, command.decision)))
+            case messages.AskDecider() if self._consulted is not None:
+                self._consulted.ask(command)
             case messages.AskDecider():
                 self._links.ask(command)
             case messages.LetThroughNone():
-                self._links.answer(self._came_on, none_let_through(command.batch))
+                if self._chain.share is not None:
+                    self._links.answer(self._came_on, self._chain.share.refuse(command.batch))
+                elif isinstance(command.batch, Batch):
+                    self._links.answer(self._came_on, none_let_through(command.batch))
             case messages.HoldBatch():
                 self._hold(command.batch)
             case messages.SendBatch():
@@ -208,9 +223,30 @@ class Task:
             return self._chain.past_decider(without_duplicates(batch, decision))
         return self._chain.from_dedup(batch, match_of(decision))
 
+    def _batch_in(self) -> Batch | bytes:
+        """What the frame that has arrived holds: a batch, or a request to a partition of an index."""
+        assert self._frame is not None
+        if self._chain.share is not None:
+            return message_of(self._frame)
+        return frame_to_batch(self._frame, borrow=self._chain.borrows)
+
+    def _run(self, batch: Batch | bytes) -> None:
+        if isinstance(batch, bytes):
+            assert self._chain.share is not None
+            self._do(messages.BatchProcessed(self._chain.share.serve(batch), kept=True))
+            return
+        giving_back.meets(batch.rows.nbytes, time.monotonic())
+        if self._chain.asks_alone:
+            batch = self._chain.before_dedup(batch)
+        elif not self._chain.partitions:
+            batch = self._chain.process(batch)
+        self._do(messages.BatchProcessed(batch, kept=batch.rows.num_rows > 0))
+
     def _take_answers(self) -> bool:
-        """Take what the decider has answered, or send what this one has, whatever the task is at: neither waits."""
+        """Take what was answered to this task, and send what it answers, whatever it is at: neither waits."""
         moved = self._links.flush_answers()
+        if self._consulted is not None:
+            moved = self._consulted.take_answers() or moved
         if self._links.questions is not None:
             while self._links.questions.receive(self._answered):
                 moved = True
@@ -371,7 +407,8 @@ class Task:
     def _obey_about_duplicates(self, message: pb.TaskCommand) -> None:
         kind = message.WhichOneof("command")
         if kind == "decide":
-            self._do(messages.DecisionAsked(message.decide))
+            if fits(self._chain, message.decide):
+                self._do(messages.DecisionAsked(message.decide))
         elif kind == "decision":
             self._do(messages.DecisionArrived(message.decision.number, message.decision))
         elif self._chain.dedup is not None:
@@ -410,16 +447,6 @@ def _remote(order: pb.StartTask) -> Remote | None:
     from headrace.worker.links import Remote
 
     return Remote(order.network)
-
-
-def _dedup_of(order: pb.StartTask, chain: Chain) -> Dedup:
-    if chain.asks:
-        return Dedup.ASKS
-    if chain.dedup is None:
-        return Dedup.NONE
-    if order.alone:
-        return Dedup.ASKS_ALONE
-    return Dedup.FENCED if order.fenced else Dedup.DECIDES
 
 
 def _drain(descriptor: int) -> None:

@@ -16,6 +16,7 @@ from headrace.worker.task.channel import Channel
 from headrace.worker.task.codec import batch_to_frame, sweep_frame
 from headrace.worker.task.consultation import Answers, Questions
 from headrace.worker.task.core import messages
+from headrace.worker.task.partitions import PartitionRequests
 
 if TYPE_CHECKING:
     from headrace.worker.links import Remote
@@ -42,6 +43,9 @@ class TaskLinks:
         self._outbox = Outbox[Frame](chain.downstream, self._cut)
         self.questions = Questions(chain.asks, epoch, self._cut) if chain.asks else None
         self._answers = Answers(epoch, self._cut) if chain.decides else None
+        #: In a task that decides: the partitions of its index, if it has any.
+        self.partitions = PartitionRequests[Frame, bytes](chain.partitions, self._cut) if chain.partitions else None
+        self._decides = chain.dedup.name if chain.dedup is not None else ""
         #: In a task that decides: the task at the other end of each link with questions.
         self._askers: dict[str, str] = {}
         self._links: dict[str, Attached] = {}
@@ -65,8 +69,8 @@ class TaskLinks:
             self._outbox.put(batch_to_frame(question.batch, self._epoch), self._direct)
         self.questions.ask(question.number, question.batch)
 
-    def answer(self, link: str, batch: Batch) -> None:
-        """Answer the question that came on a link."""
+    def answer(self, link: str, batch: Batch | bytes) -> None:
+        """Answer the question, or request, that came on a link."""
         assert self._answers is not None
         self._answers.put(self._askers.get(link, ""), batch)
 
@@ -80,12 +84,13 @@ class TaskLinks:
         return (self.questions is not None and self.questions.flush()) or moved
 
     def flush_answers(self) -> bool:
-        """Send answers that wait for credit; whether anything moved."""
-        return self._answers is not None and self._answers.flush()
+        """Send answers and requests that wait for credit; whether anything moved."""
+        moved = self._answers is not None and self._answers.flush()
+        return (self.partitions is not None and self.partitions.flush()) or moved
 
     def finish(self) -> None:
         """Close in order what this task sends on."""
-        for part in (self._outbox, self.questions, self._answers):
+        for part in (self._outbox, self.questions, self._answers, self.partitions):
             if part is not None:
                 part.finish()
 
@@ -96,7 +101,7 @@ class TaskLinks:
             ends += self._outbox.awaited()
         if receives:
             ends += self.inbox.receivers()
-        for part in (self.questions, self._answers):
+        for part in (self.questions, self._answers, self.partitions):
             ends += part.awaited() if part is not None else ()
         return cast("list[LinkEnd]", ends)
 
@@ -133,6 +138,9 @@ class TaskLinks:
         if self.questions is not None and link.stage == self.questions.stage:
             self.questions.open(link.link, end, sends=link.sends)
             self._do(messages.DeciderJoined())
+        elif self.partitions is not None and link.stage == self._decides:
+            self.partitions.open(link.peer, link.link, end, sends=link.sends)
+            self._do(messages.DeciderJoined())
         elif self._answers is not None and link.sends:
             self._answers.open(link.peer, link.link, cast("Sender", end))
         elif link.sends:
@@ -148,7 +156,7 @@ class TaskLinks:
     def close(self, name: str) -> None:
         """The worker says that a link is gone."""
         if name in self._links:
-            for part in (self.inbox, self._outbox, self.questions, self._answers):
+            for part in (self.inbox, self._outbox, self.questions, self._answers, self.partitions):
                 if part is not None:
                     part.close(name)
             self._generations.pop(name, None)

@@ -37,7 +37,8 @@ class SimulatedFrame(NamedTuple):
     """A batch on its way (`sweep` -1), or marker `sweep` of a sweep. `kept` has one bit a record,
     `quarantined` one for each that killed its task; `duplicates` are ordinals and what each is a duplicate of, and
     `settled` has a bit for each whose record was kept before the epoch. `read_from` is the writing of the object whose
-    bytes they are. `number` is that of a question and of its answer.
+    bytes they are. `number` is that of a question and of its answer. `message` is a request to a partition of an index,
+    or its answer.
     """
 
     epoch: int
@@ -52,6 +53,7 @@ class SimulatedFrame(NamedTuple):
     read_from: int = 0
     number: int = 0
     settled: int = 0
+    message: object = None
 
 
 class LinkedTask(Protocol):

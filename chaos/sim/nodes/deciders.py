@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from headrace.chaos.sim.network import SimulatedFrame
 from headrace.chaos.sim.nodes.parts import Member
 from headrace.chaos.sim.world import DATASET, Name, Texts, ViolationError, ordinals
 from headrace.controller.core.messages import Records, dedup
-from headrace.stages.dedup import decider as core, kept
+from headrace.stages.dedup import decider as core, kept, partitions
 from headrace.store.ledger import LedgerState
 
 
@@ -48,11 +49,143 @@ class Index:
         return bool(keys)
 
 
+class Request(NamedTuple):
+    """What a partition is told, released records and claims, and the keys that it is asked for."""
+
+    number: int
+    released: tuple[Name, ...]
+    claims: tuple[tuple[int, Name], ...]
+    keys: tuple[int, ...]
+
+
+class Answer(NamedTuple):
+    """Who holds each key of a request; None: the partition is fenced."""
+
+    number: int
+    holders: Mapping[int, Name] | None
+
+
+def share_of(key: int, partitions: int) -> int:
+    """Which partition holds a key."""
+    return key % partitions
+
+
+class PartitionedIndex(Index):
+    """The records that are kept, whose keys partitions hold."""
+
+    def __init__(self, partitions: int) -> None:
+        super().__init__()
+        self._partitions, self._number = partitions, 0
+        self._claims: list[tuple[int, Name]] = []
+        self._released: list[Name] = []
+        self._answers: dict[int, Name] = {}
+
+    def requests(self, keys: Sequence[tuple[int, ...]]) -> list[Request]:
+        """What each partition is asked for records with these keys."""
+        self._number += 1
+        asked = sorted({key for mine in keys for key in mine})
+        claims = [claim for claim in self._claims if claim[1] not in self._released]
+        requests = [
+            Request(
+                self._number,
+                tuple(self._released),
+                tuple(claim for claim in claims if share_of(claim[0], self._partitions) == part),
+                tuple(key for key in asked if share_of(key, self._partitions) == part),
+            )
+            for part in range(self._partitions)
+        ]
+        self._claims, self._released = [], []
+        return requests
+
+    def answered(self, answers: Sequence[Answer]) -> None:
+        """The partitions have answered."""
+        self._answers = {key: name for answer in answers for key, name in (answer.holders or {}).items()}
+
+    def load(self, name: Name, keys: Sequence[int]) -> None:
+        """A record was kept before; partitions know its keys."""
+        self.held[name] = tuple(keys)
+
+    def _decide(self, name: Name, keys: tuple[int, ...]) -> Name | None:
+        if name in self.held:
+            return None
+        holders = [holder for key in keys if (holder := self._answers.get(key)) in self.held]
+        if holders:
+            return holders[0]
+        self.held[name] = keys
+        self._answers |= dict.fromkeys(keys, name)
+        self._claims += [(key, name) for key in keys]
+        return None
+
+    def release(self, name: Name) -> bool:
+        """See `headrace.stages.dedup.core.decider.Index`."""
+        held = self.held.pop(name, None) is not None
+        if held:
+            self._released.append(name)
+        return held
+
+
+class SimulatedPartition:
+    """A partition of the index of a dedup stage, in one task."""
+
+    def __init__(
+        self, task: Member, texts: Texts, sinks: Sequence[str], share: int, shares: int, *, fenced: bool
+    ) -> None:
+        self._task, self._texts, self._sinks = task, texts, sinks
+        self._share, self._shares, self.fenced = share, shares, fenced
+        self._holders: dict[int, Name] = {}
+        self._served = partitions.ServedRequest[Answer]()
+
+    def begin(self) -> None:
+        """Load the range of keys of what was kept up to the epoch's position."""
+        if not self.fenced:
+            for name in kept_names(self._task, self._sinks):
+                self._give(name, self._texts.keys(name))
+
+    def serve(self, frame: SimulatedFrame) -> SimulatedFrame:
+        """The answer to a request."""
+        request = frame.message
+        assert isinstance(request, Request)
+        answer = self._served.again(request.number)
+        if answer is None:
+            for key in [key for key, name in self._holders.items() if name in request.released]:
+                del self._holders[key]
+            for key, name in request.claims:
+                self._give(name, (key,))
+            answer = Answer(request.number, {key: self._holders[key] for key in request.keys if key in self._holders})
+            self._served.served(request.number, answer)
+        return frame._replace(message=answer)
+
+    def refuse(self, frame: SimulatedFrame) -> SimulatedFrame:
+        """The answer of a fenced partition."""
+        request = frame.message
+        assert isinstance(request, Request)
+        return frame._replace(message=Answer(request.number, None))
+
+    def _give(self, name: Name, keys: Sequence[int]) -> None:
+        for key in keys:
+            if share_of(key, self._shares) == self._share:
+                self._holders.setdefault(key, name)
+
+
+def kept_names(task: Member, sinks: Sequence[str]) -> list[Name]:
+    """What was kept up to the position of a task's epoch, from the log and the objects that it names."""
+    state, cluster = LedgerState(), task.cluster
+    for number, entry in cluster.log.behind(-1):
+        state.apply(number, entry)
+    return [
+        (part.item.fragment, row)
+        for key, *_ in kept.key_files(state, task.epoch, sinks, DATASET)
+        for part in cluster.objects.content[key][1]
+        for row in ordinals(part.kept, part.item.first)
+    ]
+
+
 class SimulatedDecider:
     """One dedup stage in one task."""
 
-    def __init__(self, task: Member, texts: Texts, sinks: Sequence[str], *, fenced: bool) -> None:
-        self.index = Index()
+    def __init__(self, task: Member, texts: Texts, sinks: Sequence[str], partitions: int, *, fenced: bool) -> None:
+        self.parted = PartitionedIndex(partitions) if partitions else None
+        self.index = self.parted or Index()
         self._core = core.Decider(self.index)
         self._task, self._texts, self._sinks = task, texts, sinks
         self._who = f"{task.name}#{task.attempt}"
@@ -68,18 +201,25 @@ class SimulatedDecider:
         """Load the keys of what was kept up to the epoch's position, from the log and the objects that it names."""
         if self.fenced:
             return
-        cluster = self._task.cluster
-        state = LedgerState()
-        for number, entry in cluster.log.behind(-1):
-            state.apply(number, entry)
-        for key, *_ in kept.key_files(state, self._task.epoch, self._sinks, DATASET):
-            for part in cluster.objects.content[key][1]:
-                for row in ordinals(part.kept, part.item.first):
-                    name = part.item.fragment, row
-                    self.index.load(name, self._texts.keys(name))
+        for name in kept_names(self._task, self._sinks):
+            self.index.load(name, self._texts.keys(name))
         self.index.settled = frozenset(self.index.held)
-        cluster.checker.verdicts.begun(self._who, self._task.epoch, self.index.held)
+        self._task.cluster.checker.verdicts.begun(self._who, self._task.epoch, self.index.held)
         self._do(core.KeysLoaded())
+
+    def forbid(self) -> None:
+        """A partition was lost."""
+        self._do(core.ServiceForbidden())
+
+    def requests(self, question: SimulatedFrame | dedup.AskDecision) -> list[SimulatedFrame]:
+        """What each partition is asked for a batch, or for the record of a solitary task."""
+        assert self.parted is not None
+        if isinstance(question, SimulatedFrame):
+            names = [(question.fragment, row) for row in ordinals(question.kept, question.first)]
+        else:
+            names = [(question.question.fragment, question.question.row)]
+        requests = self.parted.requests([self._texts.keys(name) for name in names])
+        return [SimulatedFrame(self._task.epoch, 1 + len(item.keys), message=item) for item in requests]
 
     def decide(self, frame: SimulatedFrame) -> SimulatedFrame:
         """The batch less the duplicates, each with the name of the record that is kept in its place."""

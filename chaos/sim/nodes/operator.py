@@ -33,7 +33,10 @@ class Operator:
         corpus = cluster.corpus
         dedup = corpus.texts is not None
         self._pipelines = {
-            rule: make_pipeline(rule, corpus.sinks, dedup=dedup, spread=corpus.spread).to_dict() for rule in (1, 2, 3)
+            rule: make_pipeline(
+                rule, corpus.sinks, dedup=dedup, spread=corpus.spread, partitions=corpus.partitions
+            ).to_dict()
+            for rule in (1, 2, 3)
         }
         #: What is to become of what changed while it was open, when each run was first asked for, and what people do
         #: about a run that halts for it.

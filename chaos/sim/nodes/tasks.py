@@ -3,37 +3,36 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from itertools import islice
-from typing import assert_never
+from collections.abc import Callable, Sequence
+from typing import Any, assert_never
 
 from headrace.chaos.sim.network import MARKER_BYTES, SimulatedFrame, SimulatedLink
-from headrace.chaos.sim.nodes.deciders import SimulatedDecider, resumed
+from headrace.chaos.sim.nodes.deciders import Answer, SimulatedDecider, SimulatedPartition, resumed
 from headrace.chaos.sim.nodes.parts import Cluster, Host, core_of
 from headrace.chaos.sim.nodes.sinks import SimulatedSink
+from headrace.chaos.sim.nodes.sources import SimulatedSource
 from headrace.chaos.sim.world import (
-    BATCH_RECORDS_MAX,
     DEDUP,
     FILTER,
-    RECORD_BYTES,
     SOURCE,
-    InputReader,
     Part,
-    ViolationError,
 )
 from headrace.controller.core.messages import dedup, messages as core
 from headrace.pipeline import Pipeline
-from headrace.stages.runtime import FragmentChanged
-from headrace.store.ledger import UNKNOWN, Fragment, Gap, Range
+from headrace.store.ledger import Range
 from headrace.worker.links import Inbox, Outbox
-from headrace.worker.task import Dedup, ReadQueue, TaskCore, TaskState, epoch_fault, messages, sink_core
+from headrace.worker.task import (
+    Dedup,
+    PartitionRequests,
+    TaskCore,
+    TaskState,
+    epoch_fault,
+    messages,
+    sink_core,
+)
 
 #: Seconds that a source takes for a batch, and any stage for a step.
 READ_S, STEP_S = (0.05, 0.4), (0.001, 0.05)
-
-#: Fragments in a page of a listing.
-PAGE_FRAGMENTS = 3
 
 _downstream: dict[tuple[str, str], tuple[str, ...]] = {}
 
@@ -44,78 +43,6 @@ def _following(order: core.StartTask) -> tuple[str, ...]:
     if key not in _downstream:
         _downstream[key] = Pipeline.from_dict(order.pipeline).flows_to(order.stages[-1])
     return _downstream[key]
-
-
-class SimulatedSource:
-    """The source in one task."""
-
-    def __init__(self, task: SimulatedTask, reading: ReadQueue) -> None:
-        self._reading, self._task = reading, task
-        self._reader = InputReader(task.cluster.inputs)
-        #: What is being listed, and of which stage.
-        self._listing: Iterator[Fragment] = iter(())
-        self._stage = ""
-
-    def list(self, message: core.ListSource) -> None:
-        """The controller asks what there is to read."""
-        self._stage, self._listing = message.stage, self._task.cluster.inputs.listing()
-
-    def check(self, message: core.ReadFragment) -> None:
-        """19: the controller knows where each gap begins, or says that it does not."""
-        for gap in message.gaps:
-            if gap.offset not in (UNKNOWN, gap.first * RECORD_BYTES):
-                raise ViolationError(19, f"{message.fragment.uri}: record {gap.first} does not begin at {gap.offset}")
-
-    def close(self) -> None:
-        """Let go of the object."""
-        self._reader.close()
-
-    def page(self, listing: int) -> None:
-        """Say a page of the listing."""
-        page, task = tuple(islice(self._listing, PAGE_FRAGMENTS)), self._task
-        last = len(page) < PAGE_FRAGMENTS
-        task.say(core.SourceListed(task.name, task.attempt, self._stage, page, last, listing=listing))
-        task.do(messages.PageListed(last))
-
-    def read(self) -> None:
-        """Read a batch, or say that a fragment has ended, or compare one."""
-        following = self._reading.next()
-        assert following is not None
-        compared = following[0].version if self._reading.compares else None
-        try:
-            if compared is not None:
-                self._end(following[0], UNKNOWN, checksum=self._reader.checksum(following[0]), compared=compared)
-            else:
-                self._read(*following)
-        except FragmentChanged as error:
-            self._end(following[0], UNKNOWN, str(error), compared=compared)
-
-    def _read(self, fragment: Fragment, gaps: tuple[Gap, ...]) -> None:
-        task = self._task
-        count = self._reader.records(fragment)
-        if not gaps or gaps[0].first >= count:
-            self._end(fragment, count if gaps else UNKNOWN, checksum=self._reader.checksum(fragment) if gaps else b"")
-            return
-        first = gaps[0].first
-        wanted = 1 if task.alone else task.cluster.world.rng.randint(1, BATCH_RECORDS_MAX)
-        records = min(gaps[0].end, count, first + wanted) - first
-        size, everyone = records * RECORD_BYTES, (1 << records) - 1
-        item = Range(fragment.id, first, records, first * RECORD_BYTES, size)
-        writing = self._reader.read(fragment, first, item.end)
-        dead = everyone if task.condemned(fragment.id, first, SOURCE) else 0
-        # A source that reads one record at a time says so; any other does not know how many it will read.
-        hand = Range(fragment.id, first, 1 if task.alone else 0)
-        if dead or task.outlives(SOURCE, [Part(item, everyone, 0)], hand):
-            frame = SimulatedFrame(task.epoch, size, fragment.id, first, records, everyone & ~dead, quarantined=dead)
-            task.do(messages.BatchRead(frame._replace(read_from=writing), item))
-
-    def _end(
-        self, fragment: Fragment, count: int, error: str = "", checksum: bytes = b"", compared: str | None = None
-    ) -> None:
-        self._reading.ended(fragment.id, compared)
-        self._reader.close()
-        said = core.FragmentWasRead(self._task.name, self._task.attempt, fragment.id, count, error, bool(error))
-        self._task.say(replace(said, checksum=checksum, compared=compared))
 
 
 class SimulatedTask:
@@ -139,8 +66,18 @@ class SimulatedTask:
         sinks = [stage for stage in order.stages if stage in self._corpus.sinks]
         self.sink = SimulatedSink(self, sinks[0]) if sinks else None
         self.decider: SimulatedDecider | None = None
-        if DEDUP in order.stages and self._corpus.texts is not None and not order.alone:
-            self.decider = SimulatedDecider(self, self._corpus.texts, self._corpus.sinks, fenced=order.fenced)
+        self.partition: SimulatedPartition | None = None
+        parts, texts = self._corpus.partitions, self._corpus.texts
+        if DEDUP in order.stages and texts is not None and not order.alone:
+            behind = self._corpus.sinks
+            if order.replica:
+                self.partition = SimulatedPartition(self, texts, behind, order.replica - 1, parts, fenced=order.fenced)
+            else:
+                self.decider = SimulatedDecider(self, texts, behind, parts, fenced=order.fenced)
+        self._partitions: PartitionRequests[SimulatedFrame, Answer] | None = None
+        if self.decider is not None and parts:
+            self._partitions = PartitionRequests(parts, _cut)
+        self._consulted = 0
         self._inbox = Inbox[SimulatedFrame](self._input_closed, _cut)
         self._outbox = Outbox[SimulatedFrame](_following(order), _cut)
         asks = FILTER in order.stages and self._corpus.texts is not None and not order.alone
@@ -153,7 +90,8 @@ class SimulatedTask:
             reads=SOURCE in order.stages,
             sink=self.sink.core if self.sink is not None else None,
             outputs=bool(_following(order)),
-            dedup=Dedup.ASKS if asks else _dedup_of(order),
+            dedup=Dedup.ASKS if asks else _dedup_of(order, consults=self._partitions is not None),
+            attempt=order.attempt,
         )
         self._source = SimulatedSource(self, self.core.reading)
         self._worker = worker
@@ -175,6 +113,8 @@ class SimulatedTask:
         if self.alive:
             if self.decider is not None:
                 self.decider.begin()
+            if self.partition is not None:
+                self.partition.begin()
             self.ready = True
             self.say(core.TaskReady(self.name, self.attempt))
             self.wake()
@@ -327,11 +267,15 @@ class SimulatedTask:
             else:
                 self._answers.open(link.name, link)
             self.do(messages.DeciderJoined())
+        elif self._partitions is not None and link.made.sender_stage == link.made.receiver_stage:
+            sends = link.sender is self
+            self._partitions.open(link.made.receiver if sends else link.made.sender, link.name, link, sends=sends)
+            self.do(messages.DeciderJoined())
         elif link.sender is not self:
             self._inbox.open(link.name, link)
-            if self.decider is None:
+            if not self.remembers:
                 self.do(messages.LinkOpened(link.name))
-        elif self.decider is not None:
+        elif self.remembers:
             self._askers[link.made.receiver] = link, deque()
         else:
             self._outbox.open(link.made.receiver_stage, link.name, link)
@@ -344,6 +288,8 @@ class SimulatedTask:
             self._answers.close(link.name)
             if self._questions is not None:
                 self._questions.close(link.name)
+            if self._partitions is not None:
+                self._partitions.close(link.name)
             self._askers = {name: pair for name, pair in self._askers.items() if pair[0] is not link}
 
     def _input_closed(self, link: str) -> None:
@@ -402,28 +348,77 @@ class SimulatedTask:
                 self.die(1, command.reason)
             case messages.RunStages():
                 self._run_stages(command.batch)
+            case messages.ResumeStages() if self._partitions is not None:
+                self._decided(command.batch, command.decision)
             case messages.ResumeStages():
                 self.do(messages.BatchDecided(resumed(command.batch, command.decision)))
+            case messages.AskDecider() if self._partitions is not None:
+                self._ask_partitions(self._partitions, command)
             case messages.AskDecider():
                 assert self._questions is not None
                 self._questions.put(command.batch._replace(number=command.number, quarantined=0))
             case messages.LetThroughNone():
-                self._answer(command.batch._replace(records=0))
+                if self.partition is not None:
+                    self._answer(self.partition.refuse(command.batch))
+                elif isinstance(command.batch, SimulatedFrame):
+                    self._answer(command.batch._replace(records=0))
             case messages.HoldBatch():
                 self._hold(command.batch)
             case messages.SendBatch():
-                if self.decider is not None:
+                if self.remembers:
                     self._answer(command.batch)
                 else:
                     self._outbox.put(command.batch)
             case _:
                 assert_never(command)
 
+    @property
+    def remembers(self) -> bool:
+        """Whether it decides on duplicates, or is a partition of the index."""
+        return self.decider is not None or self.partition is not None
+
+    def _ask_partitions(
+        self, links: PartitionRequests[SimulatedFrame, Answer], command: messages.AskDecider[Any]
+    ) -> None:
+        assert self.decider is not None
+        if command.again:
+            links.ask_again()
+            return
+        self._consulted = command.number
+        links.ask(self.decider.requests(command.batch))
+
+    def _partitions_answered(self, answers: list[Answer]) -> None:
+        assert self.decider is not None
+        fenced = any(answer.holders is None for answer in answers)
+        if fenced:
+            self.decider.forbid()
+        self.do(messages.AnswerArrived(self._consulted, None if fenced else answers))
+
+    def _decided(self, question: SimulatedFrame | dedup.AskDecision, answers: list[Answer]) -> None:
+        assert self.decider is not None
+        assert self.decider.parted is not None
+        self.decider.parted.answered(answers)
+        if isinstance(question, SimulatedFrame):
+            self.do(messages.BatchDecided(self.decider.decide(question)))
+        else:
+            self.say(self.decider.asked(question))
+
+    def _partition_answer(self, link: str, frame: SimulatedFrame) -> tuple[int, Answer]:
+        if fault := epoch_fault(link, frame.epoch, self.epoch):
+            self.cluster.checker.frame_refused(self.label)
+            self.die(1, fault)
+        answer = frame.message if isinstance(frame.message, Answer) else Answer(0, None)
+        return answer.number, answer
+
     def _consult(self) -> bool:
         """Take every answer that is there, or send those that wait; whether anything moved."""
         moved = False
         while self.alive and self._answers.receive(self._answered):
             moved = True
+        if self._partitions is not None:
+            moved = self._partitions.flush() or moved
+            while self.alive and self._partitions.receive(self._partition_answer, self._partitions_answered):
+                moved = True
         for link, waiting in self._askers.values():
             while waiting and link.open and link.try_send(waiting[0]):
                 waiting.popleft()
@@ -457,7 +452,15 @@ class SimulatedTask:
                 return
             passed = self._corpus.passed(self.version, frame.fragment, frame.first, frame.records)
             frame = frame._replace(kept=passed & frame.kept & ~dead, quarantined=dead)
-        if self.decider is not None:
+        if self.partition is not None:
+            try:
+                frame = self.partition.serve(frame)
+            except ValueError as error:
+                self.die(1, str(error))
+                return
+            self.do(messages.BatchProcessed(frame, kept=True))
+            return
+        if self.decider is not None and self._partitions is None:
             frame = self.decider.decide(frame)
         self.do(messages.BatchProcessed(frame, kept=frame.kept > 0))
 
@@ -473,12 +476,14 @@ class SimulatedTask:
         self.cluster.checker.held(self.label, self.sink)
 
 
-def _dedup_of(order: core.StartTask) -> Dedup:
+def _dedup_of(order: core.StartTask, *, consults: bool) -> Dedup:
     if DEDUP not in order.stages:
         return Dedup.NONE
     if order.alone:
         return Dedup.ASKS_ALONE
-    return Dedup.FENCED if order.fenced else Dedup.DECIDES
+    if order.fenced:
+        return Dedup.FENCED
+    return Dedup.CONSULTS if consults else Dedup.DECIDES
 
 
 def _cut(_link: str, _reason: str) -> None:

@@ -44,6 +44,8 @@ TWO_CULPRITS_SHARE = 0.3
 DEDUP_SHARE = 0.33
 #: Share of those in which a stage before a sink filters what it lets through; of several, before each or not.
 LATE_FILTER_SHARE = 0.4
+#: Partitions of its index, seed by seed; 0: the decider has it.
+PARTITIONS = (3, 2, 1, 0, 0)
 #: Shares of the proposals of a seed with dedup that a sink which was given up comes before: none, or many.
 HAUNTED = (0.0, 0.5)
 #: Shares of seeds without dedup and with it whose pipeline has two sinks, and of the latter that have a third.
@@ -64,7 +66,7 @@ MORE = "more"
 
 
 def make_pipeline(
-    rule: int, sinks: tuple[str, ...] = (SINK,), *, dedup: bool = False, spread: bool = False
+    rule: int, sinks: tuple[str, ...] = (SINK,), *, dedup: bool = False, spread: bool = False, partitions: int = 0
 ) -> Pipeline:
     """Read, filter, perhaps dedup, write, each sink on its own. Another `rule` filters otherwise: another version.
 
@@ -80,7 +82,7 @@ def make_pipeline(
         *((Stage(MORE, StageKind.TRANSFORM, "simulated:pass", after=(SOURCE,), on=near),) if rule == 3 else ()),
         Stage(FILTER, StageKind.TRANSFORM, "simulated:keep", {"rule": rule}, after=(first,), on=near),
         *(
-            (Stage(DEDUP, StageKind.STATEFUL, "simulated:dedup", replicas=1, after=(FILTER,), on=near),)
+            (Stage(DEDUP, StageKind.STATEFUL, "simulated:dedup", replicas=1 + partitions, after=(FILTER,), on=near),)
             if dedup
             else ()
         ),
@@ -167,6 +169,8 @@ class Corpus:
         #: The keys of records, where there is a dedup stage.
         self.texts = Texts() if world.chance(DEDUP_SHARE) else None
         filters_late = self.texts is not None and world.chance(LATE_FILTER_SHARE)
+        #: In how many partitions the index lies.
+        self.partitions = PARTITIONS[world.seed % len(PARTITIONS)] if self.texts is not None else 0
         #: How often a sink that was given up is first.
         self.haunted = world.rng.choice(HAUNTED) if self.texts is not None else 0.0
         share = TWO_SINKS_SHARE if self.texts is None else TWO_BEHIND_SHARE

@@ -4,7 +4,8 @@ Where two groups of tasks stand in columns, each task feeds every task of the ne
 do not, links join workers; each task of the one group feeds each of the other, as long as these are few. Beyond
 LINKS_A_TASK_MAX a task feeds a window of them only, moved along so that every task of either side has a link, and near
 ones come first: both sides stand in the order of zone, rack and worker. So the links grow with the tasks, and not with
-their square. A task that asks a decider has two links with it: one for questions, one for answers.
+their square. A task that asks a decider has two links with it: one for questions, one for answers. So has a decider
+with each partition of its index.
 """
 
 from __future__ import annotations
@@ -48,11 +49,21 @@ def edges(
         for stage in chain:
             if asked := pipeline.asks(stage):
                 # All of them: there is one task that decides, and each that asks has its answer from it.
-                pairs = [(asker, decider) for asker in groups[chain] for decider in groups[head[asked]]]
+                decider, partitions = _roles(groups[head[asked]])
+                pairs = [(asker, decider) for asker in groups[chain]]
                 wish = forced.get(asked, "")
                 links += [_link(pipeline.name, a, b, (stage, asked), workers, wish) for a, b in pairs]
                 links += [_link(pipeline.name, b, a, (asked, stage), workers, wish) for a, b in pairs]
+                pairs = [(decider, partition) for partition in partitions]
+                links += [_link(pipeline.name, a, b, (asked, asked), workers, wish) for a, b in pairs]
+                links += [_link(pipeline.name, b, a, (asked, asked), workers, wish) for a, b in pairs]
     return links
+
+
+def _roles(tasks: Sequence[TaskPlan]) -> tuple[TaskPlan, list[TaskPlan]]:
+    """Of the tasks of a stage that remembers the one that decides, and the partitions of its index."""
+    decider, *partitions = sorted(tasks, key=lambda task: task.replica)
+    return decider, partitions
 
 
 def rejoined(made: Plan, workers: Sequence[WorkerFacts], moved: Collection[str]) -> Plan:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.controller.core.plan.locality import WorkerFacts, eligible
-from headrace.pipeline import Pipeline, PipelineError
+from headrace.pipeline import Pipeline, PipelineError, StageKind
 from headrace.store import counted
 
 #: Workers that an error or a reason names; the others are counted.
@@ -105,10 +105,12 @@ def place(
     """
     stock, placed = Stock(workers, taken), Placement()
     needs = {chain: need_of(pipeline, chain) for chain in chains}
-    columns: dict[str, list[Chain]] = {}
+    columns: dict[tuple[str, str], list[Chain]] = {}
     for chain in chains:
-        columns.setdefault(places[chain], []).append(chain)
-    for where, together in columns.items():
+        # Records flow past a stage that remembers: where it stands is no matter of the others.
+        apart = chain[0] if pipeline.stage(chain[0]).kind is StageKind.STATEFUL else ""
+        columns.setdefault((places[chain], apart), []).append(chain)
+    for (where, _), together in columns.items():
         fit = eligible(workers, together[0][0], where)
         order = _ordered(pipeline, together, fit, placed)
         counts = [count for chain in together if (count := wanted[chain]) is not None]

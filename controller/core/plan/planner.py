@@ -104,7 +104,7 @@ def plan(
     for chain in chains:
         need = need_of(pipeline, chain)
         shares = [(worker.name, count) for worker, count in placed.shares[chain]]
-        for worker, replica in identities.numbered(chain, shares):
+        for worker, replica in identities.numbered(chain, shares, _roles(pipeline, chain)):
             name = f"{pipeline.name}/{chain[0]}.{replica}"
             tasks.append(TaskPlan(name, chain, worker, replica, where[chain[0]], need))
     _check_load(tasks)
@@ -197,13 +197,17 @@ class _Identities:
         for task in beside.tasks if beside else ():
             self._taken.setdefault(task.stages[0], set()).add(task.replica)
 
-    def numbered(self, chain: Chain, shares: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-        """A worker and a number for each replica of a chain: the current numbers first, then the lowest free ones."""
+    def numbered(self, chain: Chain, shares: Sequence[tuple[str, int]], roles: bool) -> list[tuple[str, int]]:
+        """A worker and a number for each replica of a chain: the current numbers first, then the lowest free ones.
+
+        Where numbers are `roles`, those of tasks that end are free: each number has a task.
+        """
         kept: dict[str, list[int]] = {}
         for worker, count in shares:
             numbers = self._numbers.get((chain, worker), deque[int]())
             kept[worker] = [numbers.popleft() for _ in range(min(count, len(numbers)))]
-        fresh = _free(self._taken.get(chain[0], set()))
+        staying = {number for numbers in kept.values() for number in numbers}
+        fresh = _free(staying if roles else self._taken.get(chain[0], set()))
         return [
             (worker, kept[worker][index] if index < len(kept[worker]) else next(fresh))
             for worker, count in shares
@@ -219,6 +223,11 @@ class _Identities:
                 task = replace(task, worker=neighbour.worker, place=neighbour.place)
             found.append(task)
         return found
+
+
+def _roles(pipeline: Pipeline, chain: Chain) -> bool:
+    """Whether replicas differ: of a stage that remembers, number 0 decides and the others are partitions."""
+    return pipeline.stage(chain[0]).kind is StageKind.STATEFUL
 
 
 def _free(taken: Collection[int]) -> Iterator[int]:

@@ -209,8 +209,11 @@ class Reconfiguration:
                 raise PipelineError(
                     f"pipeline {self._pipeline.name!r} has no stage {stage!r}; it has {', '.join(known)}"
                 )
-            if stage == decides and count != 1:
-                raise PipelineError(f"stage {stage!r}: {count} tasks were asked for; one decides, so there is one")
+            if stage == decides and count != self._pipeline.stage(stage).replicas:
+                raise PipelineError(
+                    f"stage {stage!r}: {count} tasks were asked for; one decides, and the partitions of its index are "
+                    "given with dedup(partitions=...)"
+                )
             if count < 1:
                 raise PipelineError(
                     f"stage {stage!r}: {count} tasks were asked for; for none there is `headrace pause`"

@@ -36,6 +36,7 @@ class DeciderTurn(Enum):
 TRANSITIONS: dict[tuple[DeciderState, DeciderTurn], DeciderState] = {
     (DeciderState.LOADING, DeciderTurn.LOADED): DeciderState.SERVING,
     (DeciderState.LOADING, DeciderTurn.FORBIDDEN): DeciderState.FENCED,
+    (DeciderState.SERVING, DeciderTurn.FORBIDDEN): DeciderState.FENCED,
 }
 
 
@@ -58,7 +59,7 @@ class KeysLoaded:
 
 @dataclass(frozen=True, slots=True)
 class ServiceForbidden:
-    """An index of this epoch was lost: this one is there to let markers pass."""
+    """An index of this epoch was lost, or a partition of it: this one lets nothing through."""
 
 
 @dataclass(frozen=True, slots=True)

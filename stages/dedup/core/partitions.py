@@ -1,285 +1,169 @@
-"""The decider of a partitioned index: partitions say who holds which key, and what becomes of a record is decided here.
+"""What a decider and the partitions of its index say to each other: who holds these keys, and who is to hold them.
 
-Each partition holds a range of the keys, by their highest bits. A batch is stamped, and each partition is asked for its
-keys at once; batches are decided in the order of their stamps, each when all partitions have answered for it. So many
-batches may be on their way, and their answers may come in any order.
+Each partition holds a range of the keys, by their highest bits. The decider asks all of them at once for the keys of a
+batch, decides when all have answered, and asks for the next batch only then. A request also says which of the keys
+asked for before were claimed since, and by whom, and which records were released. So a partition knows all that was
+decided before it answers, and the verdicts are those of one index, whatever the number of partitions.
 
-A partition answers what it knew when it was asked. What has changed since, the decider knows itself: it has decided all
-that comes before, and remembers what it claimed and released while the oldest open batch was on its way. So the
-verdicts are those of one index that sees the records one by one, whatever the number of partitions and the order of
-answers.
-
-The death of a partition takes claims with it that are in no shard. The decider lets nothing through from then on; the
-epoch is raised, and each partition loads its range of the keys of what is kept (docs/design/dedup-index.md).
+Requests are numbered. One whose answer may have been lost with its link is sent again; a partition applies it once and
+gives the same answer. A partition that takes the place of a lost one is fenced, and says so; from then on the decider
+lets nothing through.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import assert_never
+import struct
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
-from headrace.stages.dedup.core.decider import ClaimReleased
+import numpy as np
+import numpy.typing as npt
 
-#: Batches that may be on their way at once: more wait at their senders.
-BATCHES_MAX = 64
+Numbers = npt.NDArray[np.int64]
+
 NOBODY = -1
+#: Partitions that an index may have.
+PARTITIONS_MAX = 256
+#: Keys that one request may ask for.
+KEYS_MAX = 1 << 22
+#: The number of the request; how many released records, claims and keys it has, and keys of whole texts among these.
+_REQUEST = struct.Struct("<QIIII")
+#: The number of the request; how many holders there are; whether the partition is fenced.
+_ANSWER = struct.Struct("<QIB")
+_FREE = 0xFFFFFFFF
 
-#: A key of a record: the number of its word (0: the whole text), and its bits.
-Key = tuple[int, int]
-
-
-class PartitionedState(Enum):
-    """What becomes of a batch."""
-
-    SERVING = "serving"
-    FENCED = "fenced"
-
-
-class PartitionedTurn(Enum):
-    """What moves it."""
-
-    LOST = "a partition was lost"
+Q = TypeVar("Q")
+A = TypeVar("A")
 
 
-TRANSITIONS: dict[tuple[PartitionedState, PartitionedTurn], PartitionedState] = {
-    (PartitionedState.SERVING, PartitionedTurn.LOST): PartitionedState.FENCED,
-    (PartitionedState.FENCED, PartitionedTurn.LOST): PartitionedState.FENCED,
-}
+def partitions_of(high: npt.NDArray[np.uint64], partitions: int) -> Numbers:
+    """Which of so many partitions holds each key `[n]`, by its first 64 bits: equal ranges of the highest 32."""
+    shift = np.uint64(32)
+    return (((high >> shift) * np.uint64(partitions)) >> shift).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """A record by its name, with its keys; those of the whole text first."""
+class PartitionRequest:
+    """What a partition is told and asked.
 
-    name: str
-    keys: tuple[Key, ...]
+    `released` are records that hold nothing any more; then the keys at `claimed` among those of the request before are
+    given to records `numbers`, which rise. It is asked for keys: `keys` `[n, 2]`, each of a word `[n]`, 0 for the
+    whole text.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class RecordsStamped:
-    """Records came, which the decider takes after all that came before."""
-
-    records: tuple[Record, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionAnswered:
-    """Of each key that a partition was asked for: the record that holds it, or NOBODY."""
-
-    stamp: int
-    partition: int
-    holders: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionLost:
-    """A partition died, with the claims that it held."""
-
-    partition: int
-
-
-@dataclass(frozen=True, slots=True)
-class AskPartition:
-    """Ask a partition who holds keys. It answers with all that it was told before this, and nothing later."""
-
-    stamp: int
-    partition: int
-    keys: tuple[Key, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimKeys:
-    """Give keys, which nobody holds, to a record."""
-
-    partition: int
     number: int
-    keys: tuple[Key, ...]
+    released: Numbers
+    claimed: Numbers
+    numbers: Numbers
+    keys: npt.NDArray[np.uint64]
+    words: Numbers
+
+    def encode(self) -> bytes:
+        """As bytes: of a band the first half of the key alone, of which the other is 0."""
+        whole = self.keys[self.words == 0, 1]
+        head = _REQUEST.pack(self.number, len(self.released), len(self.claimed), len(self.words), len(whole))
+        columns = ((self.released, "<u4"), (self.claimed, "<u4"), (self.numbers, "<u4"), (self.words, "<u2"))
+        parts = [head, *(column.astype(kind).tobytes() for column, kind in columns)]
+        return b"".join([*parts, self.keys[:, 0].astype("<u8").tobytes(), whole.astype("<u8").tobytes()])
+
+    @staticmethod
+    def decode(data: bytes, words: int) -> PartitionRequest:
+        """The request of a scheme of so many words. ValueError where bytes are none."""
+        if len(data) < _REQUEST.size:
+            raise ValueError(f"a request of {len(data)} bytes is none")
+        number, released, claimed, asked, whole = _REQUEST.unpack_from(data)
+        if max(released, claimed, asked) > KEYS_MAX or whole > asked:
+            raise ValueError(f"a request for {asked} keys with {claimed} claims; the limit is {KEYS_MAX}")
+        if len(data) != _REQUEST.size + 4 * (released + 2 * claimed) + 10 * asked + 8 * whole:
+            raise ValueError(f"a request of {len(data)} bytes has another size than it says")
+        columns: list[Any] = []
+        at = _REQUEST.size
+        for count, kind in ((released, "<u4"), (claimed, "<u4"), (claimed, "<u4"), (asked, "<u2"), (asked, "<u8")):
+            columns.append(np.frombuffer(data, kind, count, at))
+            at += columns[-1].nbytes
+        of_word = columns[3].astype(np.int64)
+        exact = of_word == 0
+        if int(exact.sum()) != whole or (of_word == 1).any() or (of_word >= words).any():
+            raise ValueError("a request for keys of words that a record does not have")
+        numbers = columns[2].astype(np.int64)
+        if (np.diff(numbers) < 0).any():
+            raise ValueError("a request whose claims are in no order")
+        keys = np.zeros((asked, 2), np.uint64)
+        keys[:, 0] = columns[4]
+        keys[exact, 1] = np.frombuffer(data, "<u8", whole, at)
+        return PartitionRequest(
+            number, columns[0].astype(np.int64), columns[1].astype(np.int64), numbers, keys, of_word
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseNumber:
-    """Let go of all keys of a record."""
-
-    partition: int
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerStamp:
-    """Of each record of a batch the name of the one that it is a duplicate of; None: it is kept."""
-
-    stamp: int
-    duplicates_of: tuple[str | None, ...]
+def encode_answer(number: int, holders: Numbers | None) -> bytes:
+    """The answer to a request: of each key the record that holds it, or NOBODY; None: the partition is fenced."""
+    if holders is None:
+        return _ANSWER.pack(number, 0, True)
+    return (
+        _ANSWER.pack(number, len(holders), False) + np.where(holders == NOBODY, _FREE, holders).astype("<u4").tobytes()
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class DropStamp:
-    """Let nothing of a batch through: it is read again in the next epoch."""
-
-    stamp: int
-
-
-Event = RecordsStamped | PartitionAnswered | ClaimReleased | PartitionLost
-Command = AskPartition | ClaimKeys | ReleaseNumber | AnswerStamp | DropStamp
-
-#: Of a record and the numbers of those that share a key with it, most shared keys first: which one it is a duplicate
-#: of, or NOBODY.
-Judge = Callable[[Record, Sequence[int]], int]
+def decode_answer(data: bytes) -> tuple[int, Numbers | None]:
+    """The number of the request that bytes answer, and the answer. ValueError where they are none."""
+    if len(data) < _ANSWER.size:
+        raise ValueError(f"an answer of {len(data)} bytes is none")
+    number, count, fenced = _ANSWER.unpack_from(data)
+    if len(data) != _ANSWER.size + 4 * count or fenced > 1 or (fenced and count):
+        raise ValueError(f"an answer of {len(data)} bytes has another size than it says")
+    holders = np.frombuffer(data, "<u4", count, _ANSWER.size).astype(np.int64)
+    return number, None if fenced else np.where(holders == _FREE, NOBODY, holders)
 
 
-def partition_of(bits: int, partitions: int) -> int:
-    """Which of so many partitions holds a key of 64 bits: equal ranges of its highest 32."""
-    return ((bits >> 32) * partitions) >> 32
+class OpenRequests(Generic[Q, A]):
+    """The requests of a decider that are on their way: one a partition, all of one batch."""
 
-
-@dataclass(slots=True)
-class _Open:
-    """A batch that is not decided: its keys by partition, and the answers for them."""
-
-    stamp: int
-    records: tuple[Record, ...]
-    asked: dict[int, tuple[Key, ...]]
-    holders: dict[Key, int] = field(default_factory=dict)
-    answered: set[int] = field(default_factory=set)
-
-
-@dataclass(slots=True)
-class _Recent:
-    """What was decided after a batch was asked for: who took which key, and who was released."""
-
-    taken: dict[Key, int] = field(default_factory=dict)
-    released: set[int] = field(default_factory=set)
-
-
-class PartitionedDecider:
-    """The state machine of a decider with partitions."""
-
-    def __init__(self, partitions: int, judge: Judge) -> None:
-        self.state = PartitionedState.SERVING
+    def __init__(self, partitions: int) -> None:
         self._partitions = partitions
-        self._judge = judge
-        self._stamp = 0
-        self._open: dict[int, _Open] = {}
-        #: By the stamp of the newest batch that had been asked for: what changed between that and the next.
-        self._recent: dict[int, _Recent] = {}
-        self._names: list[str] = []
-        self._numbers: dict[str, int] = {}
+        self._requests: list[Q] = []
+        self._answers: dict[int, A] = {}
+        self.number = 0
 
-    @property
-    def has_room(self) -> bool:
-        """Whether one more batch may come."""
-        return len(self._open) < BATCHES_MAX
+    def ask(self, requests: list[Q]) -> None:
+        """A request for each partition goes out. ValueError while others are unanswered."""
+        if self.unanswered():
+            raise ValueError(f"request {self.number} has no answer yet, and another follows")
+        self._requests, self._answers = requests, {}
+        self.number += 1
 
-    def handle(self, event: Event, now: float) -> list[Command]:
-        """Take one event; give the commands that follow from it. ValueError for one that cannot come now."""
-        del now
-        match event:
-            case RecordsStamped():
-                return self._stamped(event.records)
-            case PartitionAnswered():
-                return self._answered(event)
-            case ClaimReleased():
-                return self._release(event.name)
-            case PartitionLost():
-                return self._lost()
-            case _:
-                assert_never(event)
+    def unanswered(self) -> list[tuple[int, Q]]:
+        """The partitions that have not answered, each with its request."""
+        return [(at, request) for at, request in enumerate(self._requests) if at not in self._answers]
 
-    def _stamped(self, records: tuple[Record, ...]) -> list[Command]:
-        if not self.has_room:
-            raise ValueError(f"{len(self._open)} batches are on their way; the limit is {BATCHES_MAX}")
-        self._stamp += 1
-        stamp = self._stamp
-        if self.state is PartitionedState.FENCED:
-            return [DropStamp(stamp)]
-        parts: dict[int, dict[Key, None]] = {}
-        for key in (key for record in records for key in record.keys):
-            parts.setdefault(partition_of(key[1], self._partitions), {})[key] = None
-        asked = {partition: tuple(keys) for partition, keys in sorted(parts.items())}
-        self._open[stamp] = _Open(stamp, records, asked)
-        self._recent[stamp] = _Recent()
-        asks: list[Command] = [AskPartition(stamp, partition, keys) for partition, keys in asked.items()]
-        return asks + self._decide_all()
-
-    def _answered(self, event: PartitionAnswered) -> list[Command]:
-        if self.state is PartitionedState.FENCED:
-            return []
-        batch = self._open.get(event.stamp)
-        keys = batch.asked.get(event.partition) if batch is not None else None
-        if batch is None or keys is None or event.partition in batch.answered:
-            raise ValueError(f"partition {event.partition} was not asked for batch {event.stamp}, or answered before")
-        if len(event.holders) != len(keys) or not all(NOBODY <= it < len(self._names) for it in event.holders):
-            raise ValueError(f"partition {event.partition} answers for other keys than those of batch {event.stamp}")
-        batch.answered.add(event.partition)
-        batch.holders.update(zip(keys, event.holders, strict=True))
-        return self._decide_all()
-
-    def _decide_all(self) -> list[Command]:
-        commands: list[Command] = []
-        while self._open:
-            stamp, batch = next(iter(self._open.items()))
-            if len(batch.answered) < len(batch.asked):
-                break
-            commands += self._decide(batch)
-            del self._open[stamp]
-            oldest = next(iter(self._open), self._stamp)
-            for past in [known for known in self._recent if known < oldest]:
-                del self._recent[past]
-        return commands
-
-    def _decide(self, batch: _Open) -> list[Command]:
-        commands: list[Command] = []
-        answers: list[str | None] = []
-        for record in batch.records:
-            holders = [self._holder(batch, key) for key in record.keys]
-            same = self._numbers.get(record.name, NOBODY)
-            if same != NOBODY and same in holders:
-                answers.append(None)
-                continue
-            found = self._judge(record, _by_shared(holders))
-            if found != NOBODY:
-                answers.append(self._names[found])
-                continue
-            answers.append(None)
-            number = len(self._names)
-            self._names.append(record.name)
-            self._numbers[record.name] = number
-            free = [key for key, holder in zip(record.keys, holders, strict=True) if holder == NOBODY]
-            self._recent[self._stamp].taken.update(dict.fromkeys(free, number))
-            for partition in sorted({partition_of(key[1], self._partitions) for key in free}):
-                mine = tuple(key for key in free if partition_of(key[1], self._partitions) == partition)
-                commands.append(ClaimKeys(partition, number, mine))
-        return [*commands, AnswerStamp(batch.stamp, tuple(answers))]
-
-    def _holder(self, batch: _Open, key: Key) -> int:
-        """Who holds a key now: what was answered, and what has changed since it was asked."""
-        holder = batch.holders[key]
-        for stamp, recent in self._recent.items():
-            if stamp >= batch.stamp:
-                holder = recent.taken.get(key, holder)
-                if holder in recent.released:
-                    holder = NOBODY
-        return holder
-
-    def _release(self, name: str) -> list[Command]:
-        number = self._numbers.pop(name, NOBODY)
-        if number == NOBODY or self.state is PartitionedState.FENCED:
-            return []
-        if self._recent:
-            self._recent[self._stamp].released.add(number)
-        return [ReleaseNumber(partition, number) for partition in range(self._partitions)]
-
-    def _lost(self) -> list[Command]:
-        self.state = TRANSITIONS[self.state, PartitionedTurn.LOST]
-        dropped: list[Command] = [DropStamp(stamp) for stamp in self._open]
-        self._open.clear()
-        self._recent.clear()
-        return dropped
+    def answered(self, partition: int, number: int, answer: A) -> list[A] | None:
+        """A partition answered; the answers in order when they are all there. A second answer is ignored."""
+        if number != self.number or partition in self._answers or not self._requests:
+            return None
+        self._answers[partition] = answer
+        if len(self._answers) < self._partitions:
+            return None
+        return [self._answers[at] for at in range(self._partitions)]
 
 
-def _by_shared(holders: Sequence[int]) -> list[int]:
-    """The holders, those of most keys first, and of equals the first kept."""
-    found = set(holders) - {NOBODY}
-    return sorted(found, key=lambda number: (-holders.count(number), number))
+class ServedRequest(Generic[A]):
+    """The last request that a partition has served, and its answer."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._answer: A | None = None
+
+    def again(self, number: int) -> A | None:
+        """The last answer, to a request that comes again; None where it is the next. ValueError for any other.
+
+        One that lay in a link which was made anew may come behind a later one; it has its answer, and gets the last.
+        """
+        if 0 < number <= self._number:
+            return self._answer
+        if number != self._number + 1:
+            raise ValueError(f"request {number} came behind request {self._number}")
+        return None
+
+    def served(self, number: int, answer: A) -> None:
+        """The next request was served."""
+        self._number, self._answer = number, answer

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
-    from headrace.stages.dedup.index.claims import Claims as Claims, KeySource as KeySource
+    from headrace.stages.dedup.index.claims import Claims as Claims, KeySource as KeySource, LoadedKeys as LoadedKeys
     from headrace.stages.dedup.index.lookups import (
         CANDIDATES_MAX as CANDIDATES_MAX,
         claim as claim,
@@ -13,8 +13,16 @@ if TYPE_CHECKING:
         first_holder as first_holder,
         has_no_key as has_no_key,
     )
-    from headrace.stages.dedup.index.records import add_record as add_record, word_of as word_of
+    from headrace.stages.dedup.index.partition import Partition as Partition
+    from headrace.stages.dedup.index.records import (
+        ANSWERED as ANSWERED,
+        CLAIMED as CLAIMED,
+        Records as Records,
+        add_record as add_record,
+        word_of as word_of,
+    )
+    from headrace.stages.dedup.index.runs import Levels as Levels
     from headrace.stages.dedup.index.saved import open_saved as open_saved, save as save
-    from headrace.stages.dedup.index.slots import NOBODY as NOBODY
+    from headrace.stages.dedup.index.slots import NOBODY as NOBODY, FixedSlots as FixedSlots
 else:
     __getattr__ = door(__name__)

@@ -63,10 +63,11 @@ Keys = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class KeySource:
-    """A file of keys: its checksum, and how it is read."""
+    """A file of keys: its checksum, how it is read, and of how many records it is."""
 
     checksum: str
     keys: Callable[[], KeptKeys]
+    records: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +178,10 @@ class Claims:
         for count in open_saved(self, place, names) if self.folder is not None else ():
             found.append(LoadedKeys(found[-1].first + found[-1].count if found else 0, count, 0))
         opened = self.records
+        self._opened(sources[: len(found)])
         for source in sources[len(found) :]:
             first = self.records
-            twice = self.load(source.keys())
+            twice = self.load(self._read(source))
             found.append(LoadedKeys(first, self.records - first, twice))
         if self.folder is not None and self.records - opened > SAVED_SHARE * self.records:
             try:
@@ -187,6 +189,12 @@ class Claims:
             except OSError as error:
                 logger.warning("the dedup index is not saved in %s: %s; the next one loads its keys", place, error)
         return found
+
+    def _opened(self, sources: Sequence[KeySource]) -> None:
+        """What was saved of these was opened."""
+
+    def _read(self, source: KeySource) -> KeptKeys:
+        return source.keys()
 
     def _save(self, place: Path, names: Sequence[str], counts: list[int]) -> None:
         """Save all, and go on with what was saved in place of the runs."""
@@ -202,6 +210,19 @@ class Claims:
 
     def load(self, kept: KeptKeys) -> int:
         """Give keys to records that are kept; how many of them another record held, which should be none."""
+        first, twice = self.load_records(kept), 0
+        for at in range(0, len(kept.keys), LOADED_KEYS):
+            here = slice(at, at + LOADED_KEYS)
+            keys, words = np.ascontiguousarray(kept.keys[here]), kept.words[here]
+            self._more[:] = 0
+            count_single(keys, words, self._more)
+            self._make_room(0)
+            twice += int(load_keys(self._state(), keys, words, kept.holders[here] + first))
+        self.table.check()
+        return twice
+
+    def load_records(self, kept: KeptKeys) -> int:
+        """Number records that are kept, without their keys; the number of the first."""
         first, count = self.records, len(kept.records)
         names = np.empty(count, np.int64)
         for place, fragment in enumerate(kept.fragments):
@@ -212,16 +233,7 @@ class Claims:
         self.table.make_room(count)
         add_all(self._state(), names, checks)
         self.table.note_spans(first)
-        twice = 0
-        for at in range(0, len(kept.keys), LOADED_KEYS):
-            here = slice(at, at + LOADED_KEYS)
-            keys, words = np.ascontiguousarray(kept.keys[here]), kept.words[here]
-            self._more[:] = 0
-            count_single(keys, words, self._more)
-            self._make_room(0)
-            twice += int(load_keys(self._state(), keys, words, kept.holders[here] + first))
-        self.table.check()
-        return twice
+        return first
 
     def release(self, name: RecordName) -> bool:
         """Let go of the keys of a record that is not kept after all; whether it held any."""

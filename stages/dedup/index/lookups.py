@@ -16,7 +16,9 @@ import numpy as np
 from headrace.stages.dedup.index.filters import enter, line_of, may_hold
 from headrace.stages.dedup.index.memory import numbers_at, prefetch, words_at
 from headrace.stages.dedup.index.records import (
+    ANSWERED,
     ASKED,
+    CLAIMED,
     COUNT,
     FAILED,
     FILTERS,
@@ -141,6 +143,16 @@ def holder_of(state: Any, hashed: Any, is_exact: Any, check: Any) -> Any:
 
 
 @compiled
+def _held_by(state: Any, word: int, hashed: Any, check: Any) -> Any:
+    """The record that holds a key by the word of a partition, or by this index."""
+    if state[ANSWERED]:
+        known = numbers_at(state[ANSWERED])[word]
+        if known >= 0 and not is_released(state, known) and (word != 0 or word_of(state, known, 1) == check):
+            return known
+    return holder_of(state, hashed, word == 0, check)
+
+
+@compiled
 def take(state: Any, hashed: Any, number: Any) -> None:
     """Give a key that nobody holds to a record."""
     table, section = numbers_at(state[SLOTS]), np.int64(hashed >> _SLOT_BITS) * COLUMNS
@@ -170,12 +182,12 @@ def find_holders(state: Any, keys: Any, found: Any, shared: Any, most: int) -> i
     numbers, counts = numbers_at(state[HELD] + 8 * words), numbers_at(state[HELD] + 16 * words)
     hashes = words_at(state[HASHES])
     _hash_all(state, keys)
-    exact = holder_of(state, hashes[0], True, keys[1])
+    exact = _held_by(state, 0, hashes[0], keys[1])
     holders[0], holders[1] = exact, NOBODY
     for word in range(EXACT_WORDS, words):
         holder = NOBODY
         if keys[word] != _NOTHING:
-            holder = holder_of(state, hashes[word], False, _NOTHING)
+            holder = _held_by(state, word, hashes[word], _NOTHING)
         holders[word] = holder
         if holder != NOBODY and holder != exact:
             at = 0
@@ -216,11 +228,16 @@ def first_holder(state: Any) -> Any:
 def claim(state: Any, keys: Any, number: Any) -> None:
     """Give a record the keys that nobody holds, as the `find_holders` right before it found them."""
     holders, hashes = numbers_at(state[HELD]), words_at(state[HASHES])
+    claimed = numbers_at(state[CLAIMED])
     if holders[0] == NOBODY and not has_no_key(0, keys[1]):
         take(state, hashes[0], number)
+        if state[CLAIMED]:
+            claimed[0] = number
     for word in range(EXACT_WORDS, state[WORDS]):
         if keys[word] != _NOTHING and holders[word] == NOBODY:
             take(state, hashes[word], number)
+            if state[CLAIMED]:
+                claimed[word] = number
 
 
 @compiled

@@ -31,9 +31,10 @@ RECORD_BYTES = 16
 #: those after; room to read into; whether a file could not be read; and keys that the filter let through.
 COUNT, RECENT, FIRST, RELEASED, SAVED, SAVED_FILE, SAVED_AT, FILE, ROOM, FAILED, ASKED = range(11)
 #: And of the index: where the tables of slots, filters (0: there is none) and runs lie, how many runs there are; of a
-#: record that is looked up its words, the room for who holds them, and for their hashes.
-SLOTS, FILTERS, RUNS, RUN_COUNT, WORDS, HELD, HASHES = range(11, 18)
-COLUMNS = 18
+#: record that is looked up its words, the room for who holds them, and for their hashes; who holds its keys by the
+#: word of partitions, and where it is written down which of them it claimed (0: there are no partitions).
+SLOTS, FILTERS, RUNS, RUN_COUNT, WORDS, HELD, HASHES, ANSWERED, CLAIMED = range(11, 20)
+COLUMNS = 20
 
 _SIX, _SIX_BITS, _ONE = np.uint64(6), np.uint64(63), np.uint64(1)
 _SPANS_MIN = 1024
@@ -62,6 +63,11 @@ class Records:
     def count(self) -> int:
         """Records that were added, released ones among them."""
         return int(self.row[COUNT])
+
+    @property
+    def unsealed(self) -> int:
+        """Records that are in memory and in no file."""
+        return self.count - int(self.row[FIRST])
 
     @property
     def nbytes(self) -> int:

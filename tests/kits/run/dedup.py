@@ -51,14 +51,14 @@ def choose(record):
     return None if zlib.crc32(module.encode()) % 16 == 0 else record
 
 
-def build(input: str, output: str) -> Pipeline:
+def build(input: str, output: str, partitions: str = "0") -> Pipeline:
     tokens = tokenize({tokenizer!r})
     return Pipeline.chain(
         "small",
         output,
         read_jsonl(input, fragment_bytes=1 << 20, batch_bytes=1 << 15),
         map_records(pass_gate),
-        *dedup(folder={folder!r}),
+        *dedup(folder={folder!r}, partitions=int(partitions)),
         map_records(curse),
         map_records(choose),
         tokens,

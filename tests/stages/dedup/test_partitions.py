@@ -1,309 +1,232 @@
-"""A partitioned index gives the verdicts of a whole one, with any number of partitions and any order of answers."""
+"""A partitioned index gives the verdicts of a whole one, with any number of partitions, on disk or in memory."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from headrace.stages.dedup.core import partitions as core
+from headrace.pipeline import PipelineError
 from headrace.stages.dedup.core.partitions import (
     NOBODY,
-    AnswerStamp,
-    AskPartition,
-    ClaimKeys,
-    ClaimReleased,
-    DropStamp,
-    Key,
-    PartitionAnswered,
-    PartitionedDecider,
-    PartitionLost,
-    Record,
-    RecordsStamped,
-    ReleaseNumber,
-    partition_of,
+    OpenRequests,
+    PartitionRequest,
+    ServedRequest,
+    decode_answer,
+    encode_answer,
+    partitions_of,
 )
-from headrace.stages.dedup.index.partition import Partition
+from headrace.stages.dedup.core.scheme import RULE, Scheme
+from headrace.stages.dedup.index import KeySource
+from headrace.stages.dedup.key_index import KeyIndex, Match
+from headrace.stages.dedup.partitioned import IndexShare, PartitionedIndex
+from headrace.stages.library import dedup
+from headrace.store import FormatError
+from headrace.store.shards import RecordName, decode_keys, encode_keys
+
+SCHEME = Scheme(ngram=3, bands=6, rows=4)
+JUDGED = Scheme(ngram=3, bands=6, rows=4, rule=RULE)
+NONE = np.zeros(0, np.int64)
 
 
-def judge(record: Record, candidates: Sequence[int]) -> int:
-    """One of two candidates is the original, by a rule that depends on which stands first."""
-    return next((number for number in candidates if (number + len(record.keys)) % 3), NOBODY)
+class Parted:
+    """A decider and its partitions, which talk at once."""
+
+    def __init__(self, partitions: int, folder: Path | None = None, scheme: Scheme = SCHEME) -> None:
+        place = [None if folder is None else str(folder / f"{at}") for at in range(partitions + 1)]
+        self.index = PartitionedIndex(scheme, partitions, place[0])
+        self.shares = [IndexShare(scheme, at, partitions, place[at + 1]) for at in range(partitions)]
+
+    def decide(
+        self, fragment: bytes, rows: np.ndarray, keys: np.ndarray, sketches: object = None
+    ) -> list[Match | None]:
+        requests = self.index.requests(keys)
+        answers = [share.serve(request) for share, request in zip(self.shares, requests, strict=True)]
+        again = [share.serve(request) for share, request in zip(self.shares, requests, strict=True)]
+        assert again == answers, "a request that comes again has the same answer"
+        self.index.answered(answers, len(keys))
+        return self.index.decide(fragment, rows, keys, sketches)
+
+    def begin(self, sources: list[KeySource]) -> None:
+        for index in (self.index, *(share.index for share in self.shares)):
+            index.begin(sources)
 
 
-class Holders(Protocol):
-    """What remembers keys."""
-
-    def ask(self, keys: Sequence[Key]) -> list[int]: ...
-
-    def give(self, number: int, keys: Sequence[Key]) -> None: ...
-
-    def let_go(self, number: int) -> None: ...
+def batch_of(chance: np.random.Generator, pool: np.ndarray, count: int) -> np.ndarray:
+    keys = pool[chance.integers(0, len(pool), count)].copy()
+    other = chance.random(keys.shape) < 0.5
+    keys[other] = chance.integers(1, 1 << 63, int(other.sum()), dtype=np.uint64)
+    keys[chance.random(count) < 0.05] = 0
+    return keys
 
 
-@dataclass
-class Remembered:
-    """A partition that is a dict."""
-
-    keys: dict[Key, int] = field(default_factory=dict)
-
-    def ask(self, keys: Sequence[Key]) -> list[int]:
-        return [self.keys.get(key, NOBODY) for key in keys]
-
-    def give(self, number: int, keys: Sequence[Key]) -> None:
-        assert not self.keys.keys() & set(keys), "a key that another holds is given away"
-        self.keys.update(dict.fromkeys(keys, number))
-
-    def let_go(self, number: int) -> None:
-        self.keys = {key: holder for key, holder in self.keys.items() if holder != number}
+def pool_of(chance: np.random.Generator, records: int) -> np.ndarray:
+    return chance.integers(1, 1 << 63, (records, SCHEME.words), dtype=np.uint64)
 
 
-class OnIndex:
-    """A partition that is an index."""
-
-    def __init__(self) -> None:
-        self._partition = Partition(4, "scheme")
-
-    def ask(self, keys: Sequence[Key]) -> list[int]:
-        found: list[int] = self._partition.ask(*self._columns(keys)).tolist()
-        return found
-
-    def give(self, number: int, keys: Sequence[Key]) -> None:
-        self._partition.give(number, *self._columns(keys))
-
-    def let_go(self, number: int) -> None:
-        self._partition.let_go(number)
-
-    def _columns(self, keys: Sequence[Key]) -> tuple[np.ndarray, np.ndarray]:
-        bits = np.array([[value, value] for _, value in keys], np.uint64).reshape(-1, 2)
-        return bits, np.array([word for word, _ in keys], np.int64)
-
-
-def whole(batches: Sequence[Sequence[Record]], releases: dict[int, list[str]]) -> list[tuple[str | None, ...]]:
-    """The verdicts of one index that sees the records one by one; before a batch some are released."""
-    keys: dict[Key, int] = {}
-    names: list[str] = []
-    fates: list[tuple[str | None, ...]] = []
-    for at, batch in enumerate(batches):
-        for name in releases.get(at, ()):
-            gone = {number for number, known in enumerate(names) if known == name}
-            keys = {key: number for key, number in keys.items() if number not in gone}
-        answers: list[str | None] = []
-        for record in batch:
-            holders = [keys.get(key, NOBODY) for key in record.keys]
-            if any(holder != NOBODY and names[holder] == record.name for holder in holders):
-                answers.append(None)
-                continue
-            candidates = sorted(set(holders) - {NOBODY}, key=lambda number: (-holders.count(number), number))
-            found = judge(record, candidates)
-            answers.append(names[found] if found != NOBODY else None)
-            if found == NOBODY:
-                names.append(record.name)
-                keys.update({key: len(names) - 1 for key in record.keys if key not in keys})
-        fates.append(tuple(answers))
-    return fates
-
-
-@dataclass
-class World:
-    """A decider, its partitions, and messages on their way: those of a partition in order, their answers in any."""
-
-    partitions: list[Holders]
-    chance: random.Random
-
-    def __post_init__(self) -> None:
-        self.decider = PartitionedDecider(len(self.partitions), judge)
-        self.sent: list[list[core.Command]] = [[] for _ in self.partitions]
-        self.answers: list[PartitionAnswered] = []
-        self.fates: dict[int, tuple[str | None, ...]] = {}
-        self.dropped: set[int] = set()
-
-    def tell(self, event: core.Event) -> None:
-        for command in self.decider.handle(event, 0.0):
-            match command:
-                case AnswerStamp():
-                    assert command.stamp == len(self.fates) + 1, "batches are answered in order"
-                    self.fates[command.stamp] = command.duplicates_of
-                case DropStamp():
-                    self.dropped.add(command.stamp)
-                case AskPartition() | ClaimKeys() | ReleaseNumber():
-                    self.sent[command.partition].append(command)
-
-    def step(self) -> bool:
-        """One partition takes its next message, or one answer arrives; False where all is quiet."""
-        busy = [number for number, waiting in enumerate(self.sent) if waiting]
-        if not busy and not self.answers:
-            return False
-        if self.answers and (not busy or self.chance.random() < 0.5):
-            self.tell(self.answers.pop(self.chance.randrange(len(self.answers))))
-            return True
-        number = self.chance.choice(busy)
-        command, partition = self.sent[number].pop(0), self.partitions[number]
-        if isinstance(command, AskPartition):
-            self.answers.append(PartitionAnswered(command.stamp, number, tuple(partition.ask(command.keys))))
-        elif isinstance(command, ClaimKeys):
-            partition.give(command.number, command.keys)
-        elif isinstance(command, ReleaseNumber):
-            partition.let_go(command.number)
-        return True
-
-
-def batches_of(chance: random.Random, count: int, different: int) -> list[list[Record]]:
-    """Batches of records that share keys; some are read again."""
-    values = [chance.getrandbits(64) for _ in range(different)]
-    records: list[Record] = []
-    found: list[list[Record]] = []
-    for _ in range(count):
-        batch: list[Record] = []
-        for _ in range(chance.randint(1, 4)):
-            if records and chance.random() < 0.1:
-                batch.append(chance.choice(records))
-                continue
-            text = chance.choice(values)
-            bands = [(word, chance.choice(values)) for word in range(2, chance.randint(2, 6))]
-            batch.append(Record(f"r{len(records)}", ((0, text), *bands)))
-            records.append(batch[-1])
-        found.append(batch)
-    return found
-
-
-def run(
-    world: World, batches: Sequence[Sequence[Record]], names: Sequence[str] = (), lost_after: int = 0
-) -> dict[int, list[str]]:
-    """Send all, with steps between; of `names` some are released. Which were, by how many batches were decided then."""
-    steps, releases, pace = 0, dict[int, list[str]](), world.chance.choice([0.5, 0.8, 0.93, 0.97])
-    for batch in batches:
-        if names and world.chance.random() < 0.3:
-            newest = [record.name for record in batches[len(world.fates) - 1]] if world.fates else []
-            name = world.chance.choice(newest or names) if world.chance.random() < 0.7 else world.chance.choice(names)
-            releases.setdefault(len(world.fates), []).append(name)
-            world.tell(ClaimReleased(name))
-        while not world.decider.has_room or world.chance.random() < pace:
-            if not world.step():
-                break
-            steps += 1
-            if steps == lost_after:
-                world.tell(PartitionLost(0))
-        world.tell(RecordsStamped(tuple(batch)))
-    while world.step():
-        pass
-    return releases
-
-
-@given(
-    seed=st.integers(0, 1 << 32),
-    partitions=st.sampled_from([1, 2, 7]),
-    different=st.sampled_from([2, 6, 40]),
-    lost_after=st.sampled_from([0, 0, 5, 60]),
-)
-@settings(max_examples=300, deadline=None)
-def test_verdicts_are_those_of_one_index_whatever_answers_first(
-    seed: int, partitions: int, different: int, lost_after: int
+@given(seed=st.integers(0, 1 << 32), partitions=st.sampled_from([1, 2, 7]), on_disk=st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_verdicts_are_those_of_one_index(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, partitions: int, on_disk: bool
 ) -> None:
-    """Where a partition is lost, those of the batches that were decided before; nothing gets through after it."""
-    chance = random.Random(seed)
-    batches = batches_of(chance, 30, different)
-    names = sorted({record.name for batch in batches for record in batch})
-    world = World([Remembered() for _ in range(partitions)], chance)
-    releases = run(world, batches, names, lost_after)
-    expected = whole(batches, releases)
-    decided = [world.fates[stamp] for stamp in sorted(world.fates)]
-    assert decided == expected[: len(decided)]
-    assert len(decided) + len(world.dropped) == len(batches)
-    assert world.dropped == set(range(len(decided) + 1, len(batches) + 1))
-    if not lost_after:
-        assert not world.dropped
+    chance = np.random.default_rng(seed)
+    folder = tmp_path_factory.mktemp("parted") if on_disk else None
+    whole, parted, pool = KeyIndex(SCHEME), Parted(partitions, folder), pool_of(chance, 60)
+    for number in range(12):
+        keys, fragment = batch_of(chance, pool, 40), number.to_bytes(16, "little")
+        found = whole.decide(fragment, np.arange(40), keys)
+        assert parted.decide(fragment, np.arange(40), keys) == found
+        if number % 3 == 0:
+            assert parted.decide(fragment, np.arange(40), keys) == whole.decide(fragment, np.arange(40), keys)
+        for row in chance.integers(0, 40, 8).tolist():
+            name = RecordName(fragment, row)
+            assert parted.index.release(name) == whole.release(name)
 
 
-@given(seed=st.integers(0, 1 << 32))
-@settings(max_examples=10, deadline=None)
-def test_partitions_on_indexes_give_the_same_verdicts(seed: int) -> None:
-    chance = random.Random(seed)
-    batches = batches_of(chance, 20, 12)
-    names = sorted({record.name for batch in batches for record in batch})
-    world = World([OnIndex() for _ in range(3)], chance)
-    releases = run(world, batches, names)
-    assert [world.fates[stamp] for stamp in sorted(world.fates)] == whole(batches, releases)
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_an_index_that_begins_anew_goes_on_as_one(tmp_path: Path, partitions: int) -> None:
+    """Files of keys are loaded, in other partitions than before, and saved; what is opened again is the same."""
+    chance, whole = np.random.default_rng(5), KeyIndex(SCHEME)
+    pool, sources = pool_of(chance, 80), list[KeySource]()
+    for number in range(3):
+        keys, fragment = batch_of(chance, pool, 60), number.to_bytes(16, "little")
+        kept = np.array([found is None for found in whole.decide(fragment, np.arange(60), keys)])
+        data = encode_keys([(fragment, np.arange(60)[kept], keys[kept])], SCHEME.identity())
+        loaded = decode_keys(data, SCHEME.identity(), "keys")
+        sources.append(KeySource(f"{number}", lambda loaded=loaded: loaded, int(kept.sum())))  # type: ignore[misc]
+    one = KeyIndex(SCHEME)
+    one.begin(sources)
+    keys = batch_of(chance, pool, 60)
+    expected = one.decide(bytes(16), np.arange(100, 160), keys)
+    for folder in (None, tmp_path, tmp_path):
+        parted = Parted(partitions, folder)
+        parted.begin(sources)
+        assert parted.decide(bytes(16), np.arange(100, 160), keys) == expected
 
 
-def test_an_epoch_after_a_loss_keeps_what_was_closed() -> None:
-    """What was let through and is in no shard is read again; each record that was closed keeps its fate."""
-    chance = random.Random(4)
-    batches = batches_of(chance, 30, 1000)
-    first = World([Remembered() for _ in range(3)], chance)
-    run(first, batches, lost_after=40)
-    assert first.dropped
-    by_name = {record.name: record for batch in batches for record in batch}
-    let_through = [
-        record
-        for stamp, fates in first.fates.items()
-        for record, fate in zip(batches[stamp - 1], fates, strict=True)
-        if fate is None
-    ]
-    closed = let_through[: len(let_through) // 2]
-    again = World([Remembered() for _ in range(2)], chance)
-    run(again, [closed, *batches])
-    kept = {
-        record.name
-        for batch, fates in zip([closed, *batches], (again.fates[stamp] for stamp in sorted(again.fates)), strict=True)
-        for record, fate in zip(batch, fates, strict=True)
-        if fate is None
-    }
-    assert {record.name for record in closed} <= kept
-    assert kept <= by_name.keys()
+def test_keys_of_other_records_than_the_ledger_says_are_refused() -> None:
+    data = encode_keys([(bytes(16), np.arange(3), pool_of(np.random.default_rng(1), 3))], SCHEME.identity())
+    source = KeySource("", lambda: decode_keys(data, SCHEME.identity(), "keys"), 4)
+    with pytest.raises(FormatError, match="the keys of 3 records lies beside 4"):
+        IndexShare(SCHEME, 0, 2).index.begin([source])
 
 
-@pytest.mark.parametrize("partitions", [1, 2, 7, 256])
-def test_partitions_are_even_ranges_of_the_keys(partitions: int) -> None:
-    chance = random.Random(1)
-    bits = sorted(chance.getrandbits(64) for _ in range(40_000))
-    found = [partition_of(value, partitions) for value in bits]
-    assert found == sorted(found)
-    counts = [found.count(partition) for partition in range(partitions)]
-    assert min(counts) > 40_000 / partitions * 0.6
-    assert partition_of(0, partitions) == 0
-    assert partition_of((1 << 64) - 1, partitions) == partitions - 1
+def test_the_judge_compares_what_partitions_name() -> None:
+    keys = pool_of(np.random.default_rng(1), 1).repeat(2, axis=0)
+    keys[1, :2] += np.uint64(1)
+    sketches = pa.array([b"\x00ab", b"\x00cd"], pa.binary())
+    parted, whole = Parted(2, scheme=JUDGED), KeyIndex(JUDGED)
+    for row in (0, 1):
+        mine = keys[row : row + 1], sketches.slice(row, 1)
+        assert parted.decide(bytes(16), np.array([row]), *mine) == whole.decide(bytes(16), np.array([row]), *mine)
+
+
+def test_records_are_not_decided_before_the_partitions_were_asked() -> None:
+    parted, keys = Parted(2), pool_of(np.random.default_rng(1), 2)
+    with pytest.raises(ValueError, match="no partition was asked"):
+        parted.index.decide(bytes(16), np.arange(2), keys)
+    requests = parted.index.requests(keys)
+    answers = [share.serve(request) for share, request in zip(parted.shares, requests, strict=True)]
+    holders = decode_answer(answers[0])[1]
+    assert holders is not None
+    for wrong in (encode_answer(2, holders), encode_answer(1, NONE), encode_answer(1, None)):
+        with pytest.raises(ValueError, match="another request"):
+            parted.index.answered([wrong, answers[1]], 2)
+    with pytest.raises(ValueError, match="names record 0 of 0"):
+        parted.index.answered([encode_answer(1, np.zeros_like(holders)), answers[1]], 2)
+
+
+def test_partitions_are_equal_ranges_of_the_highest_bits() -> None:
+    high = np.array([0, (1 << 62) - 1, 1 << 62, 1 << 63, (1 << 64) - 1], np.uint64)
+    assert partitions_of(high, 4).tolist() == [0, 0, 1, 2, 3]
+    assert partitions_of(high, 1).tolist() == [0] * 5
+
+
+KEYS, WORDS = np.array([[1, 2], [3, 0], [4, 5]], np.uint64), np.array([0, 4, 0])
+REQUEST = PartitionRequest(7, np.array([3]), np.array([0, 2]), np.array([5, 6]), KEYS, WORDS)
+
+
+def test_a_request_and_an_answer_are_read_as_they_were_written() -> None:
+    read = PartitionRequest.decode(REQUEST.encode(), 8)
+    for name in ("released", "claimed", "numbers", "keys", "words"):
+        assert np.array_equal(getattr(read, name), getattr(REQUEST, name))
+    assert read.number == 7
+    number, holders = decode_answer(encode_answer(9, np.array([NOBODY, 4])))
+    assert number == 9
+    assert holders is not None
+    assert holders.tolist() == [NOBODY, 4]
+    assert decode_answer(encode_answer(9, None)) == (9, None)
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "data",
     [
-        PartitionAnswered(*given)
-        for given in ((2, 0, (NOBODY,)), (1, 1, (NOBODY,)), (1, 0, ()), (1, 0, (0,)), (1, 0, (-2,)))
+        b"",
+        REQUEST.encode()[:-1],
+        REQUEST.encode() + bytes(1),
+        bytes(8) + b"\xff" * 16,
+        PartitionRequest(1, NONE, np.array([0, 1]), np.array([6, 5]), KEYS, WORDS).encode(),
+        PartitionRequest(1, NONE, NONE, NONE, KEYS, np.array([0, 8, 0])).encode(),
+        PartitionRequest(1, NONE, NONE, NONE, KEYS, np.array([0, 1, 0])).encode(),
     ],
+    ids=["empty", "cut off", "too long", "counts of no end", "numbers that fall", "word beyond", "half a key"],
 )
-def test_an_answer_to_what_was_not_asked_is_refused(answer: PartitionAnswered) -> None:
-    decider = PartitionedDecider(1, judge)
-    decider.handle(RecordsStamped((Record("a", ((0, 5),)),)), 0.0)
-    with pytest.raises(ValueError, match="partition"):
-        decider.handle(answer, 0.0)
+def test_bytes_that_are_no_request_are_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"request|claims"):
+        PartitionRequest.decode(data, 8)
 
 
-def test_more_batches_than_the_limit_are_refused() -> None:
-    decider = PartitionedDecider(1, judge)
-    for _ in range(core.BATCHES_MAX):
-        assert decider.has_room
-        decider.handle(RecordsStamped((Record("a", ((0, 5),)),)), 0.0)
-    assert not decider.has_room
-    with pytest.raises(ValueError, match="the limit is"):
-        decider.handle(RecordsStamped(()), 0.0)
-    dropped = decider.handle(PartitionLost(0), 0.0)
-    assert dropped == [DropStamp(stamp) for stamp in range(1, core.BATCHES_MAX + 1)]
-    assert decider.has_room
-    assert decider.handle(PartitionLost(0), 0.0) == []
+@pytest.mark.parametrize(
+    "data", [b"", encode_answer(1, np.array([1]))[:-1], bytes(8) + b"\x01\x00\x00\x00\x01" + bytes(4)]
+)
+def test_bytes_that_are_no_answer_are_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match="answer"):
+        decode_answer(data)
 
 
-def test_a_claim_released_while_a_batch_was_asked_is_void() -> None:
-    decider = PartitionedDecider(1, lambda _, candidates: candidates[0] if candidates else NOBODY)
-    key = (0, 5)
-    for name in ("a", "b", "c"):
-        decider.handle(RecordsStamped((Record(name, (key,)),)), 0.0)
-    assert decider.handle(PartitionAnswered(1, 0, (NOBODY,)), 0.0)[-1] == AnswerStamp(1, (None,))
-    decider.handle(ClaimReleased("a"), 0.0)
-    assert decider.handle(PartitionAnswered(2, 0, (NOBODY,)), 0.0) == [ClaimKeys(0, 1, (key,)), AnswerStamp(2, (None,))]
-    assert decider.handle(PartitionAnswered(3, 0, (NOBODY,)), 0.0) == [AnswerStamp(3, ("b",))]
+def test_a_claim_of_a_key_that_was_not_asked_for_is_refused() -> None:
+    share = IndexShare(SCHEME, 0, 1)
+    request = PartitionRequest(1, NONE, np.array([0]), np.array([0]), np.zeros((0, 2), np.uint64), NONE)
+    with pytest.raises(ValueError, match="did not ask for"):
+        share.serve(request.encode())
+
+
+def test_a_fenced_partition_says_so() -> None:
+    answer = IndexShare(SCHEME, 0, 1).refuse(REQUEST.encode())
+    assert decode_answer(answer) == (7, None)
+
+
+def test_a_batch_is_decided_when_all_partitions_have_answered() -> None:
+    requests = OpenRequests[str, str](2)
+    requests.ask(["a", "b"])
+    assert requests.answered(1, 1, "later") is None
+    assert requests.unanswered() == [(0, "a")]
+    with pytest.raises(ValueError, match="no answer yet"):
+        requests.ask(["c", "d"])
+    assert requests.answered(1, 1, "again") is None
+    assert requests.answered(0, 0, "of another request") is None
+    assert requests.answered(0, 1, "first") == ["first", "later"]
+    assert requests.unanswered() == []
+
+
+def test_a_request_is_served_once_and_in_order() -> None:
+    served = ServedRequest[str]()
+    assert served.again(1) is None
+    served.served(1, "one")
+    assert served.again(1) == "one"
+    assert served.again(2) is None
+    served.served(2, "two")
+    assert served.again(1) == "two", "it lay in a link that was made anew, and has its answer"
+    for number in (0, 4):
+        with pytest.raises(ValueError, match=f"request {number} came behind request 2"):
+            served.again(number)
+
+
+def test_the_stage_has_a_task_more_than_partitions() -> None:
+    assert [stage.replicas for stage in dedup(partitions=3)] == [None, 4]
+    assert [stage.parameters for stage in dedup(partitions=3)] == [stage.parameters for stage in dedup()]
+    with pytest.raises(PipelineError, match="partitions"):
+        dedup(partitions=257)

@@ -8,6 +8,8 @@ B = TypeVar("B")
 
 #: Batches that wait at once: so many are decided, and on their way, while another is made.
 WAITING_MAX = 8
+#: Questions of one attempt, and attempts whose questions have numbers of their own.
+QUESTIONS_MAX, ATTEMPTS = 1 << 31, 1 << 31
 
 
 class AskedBatches(Generic[B]):
@@ -17,8 +19,10 @@ class AskedBatches(Generic[B]):
     have been lost, or its answer. The decider answers it as it did before. Only the first answer counts.
     """
 
-    def __init__(self) -> None:
-        self._number = 0
+    def __init__(self, attempt: int = 0, waiting_max: int = WAITING_MAX) -> None:
+        self._waiting_max = waiting_max
+        #: Another attempt has other numbers: an answer to one of its questions is none to those of this one.
+        self._number = (attempt % ATTEMPTS) * QUESTIONS_MAX
         self._batches: dict[int, B] = {}
         self._answers: dict[int, Any] = {}
 
@@ -30,7 +34,7 @@ class AskedBatches(Generic[B]):
     @property
     def full(self) -> bool:
         """Whether so many wait that no other may."""
-        return len(self._batches) >= WAITING_MAX
+        return len(self._batches) >= self._waiting_max
 
     @property
     def ready(self) -> bool:

@@ -58,7 +58,7 @@ class DeciderJoined:
 
 @dataclass(frozen=True, slots=True)
 class AnswerArrived(Generic[B]):
-    """The decider's answer to the question of that number; None: it is fenced and lets nothing through."""
+    """The decider's answer to the question of that number, or its partitions'; None: nothing is let through."""
 
     number: int
     answer: B | None
@@ -194,7 +194,10 @@ class ResumeStages(Generic[B, D]):
 
 @dataclass(frozen=True, slots=True)
 class AskDecider(Generic[B]):
-    """Ask the decider which records of this batch are duplicates; `again`: the answer may have been lost."""
+    """Ask the decider which records of this batch are duplicates; `again`: the answer may have been lost.
+
+    A decider whose index has partitions asks those, for a batch or for a record of a solitary task.
+    """
 
     number: int
     batch: B

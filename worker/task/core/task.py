@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any, Generic, TypeVar, assert_never
 
 from headrace.store.ledger import Range
-from headrace.worker.task.core.asked import AskedBatches
+from headrace.worker.task.core.asked import WAITING_MAX, AskedBatches
 from headrace.worker.task.core.held import HeldBatches
 from headrace.worker.task.core.messages import (
     AnswerArrived,
@@ -74,6 +74,8 @@ class Dedup(Enum):
     NONE = "none"
     #: Its stage decides.
     DECIDES = "decides"
+    #: Its stage decides, and asks the partitions of its index first, for one batch at a time.
+    CONSULTS = "consults"
     #: It is given batches and lets nothing through, until the epoch is raised.
     FENCED = "fenced"
     #: It asks the one that decides, a batch at a time, over links.
@@ -216,12 +218,15 @@ class TaskCore(Generic[B, D]):
         sink: HeldBatches[Any, Any] | None = None,
         outputs: bool = False,
         dedup: Dedup = Dedup.NONE,
+        attempt: int = 0,
     ) -> None:
         self.epoch = epoch
         self.reading, self.sink = ReadQueue(), sink
         self._reads, self._outputs, self._dedup = reads, outputs, dedup
         self._markers, self._question = SweepMarkers(), PendingQuestion()
-        self.asked = AskedBatches[B]()
+        self.asked = AskedBatches[Any](attempt, 1 if dedup is Dedup.CONSULTS else WAITING_MAX)
+        #: In a decider: records of solitary tasks that wait until the batch at hand is decided.
+        self._decisions: list[Any] = []
         #: The range of the batch at hand, until it is passed on.
         self._item: Range | None = None
         #: The record that waits for a decision, and the decision.
@@ -269,7 +274,9 @@ class TaskCore(Generic[B, D]):
             case MarkersSent():
                 return self._swept(event.sweep)
             case DecisionAsked():
-                return [Decide(event.question)] if self._dedup is Dedup.DECIDES else []
+                return self._asked_alone(event.question)
+            case AnswerArrived() if self._dedup is Dedup.CONSULTS and event.answer is None:
+                return self._fence()
             case _:
                 self._note(event, now)
                 return []
@@ -321,7 +328,7 @@ class TaskCore(Generic[B, D]):
             case TaskState.SENDING:
                 return [SendUnsent()]
             case TaskState.RESUMING:
-                return [ResumeStages(*self.asked.take())]
+                return [ResumeStages(*self.asked.take()), *self._next_decision()]
             case TaskState.SWEEPING:
                 return self._sweep()
             case TaskState.ASKING:
@@ -387,11 +394,38 @@ class TaskCore(Generic[B, D]):
             self._undecided = event.batch
             self._question.ask(now)
             return []
-        if self._dedup is Dedup.ASKS and event.kept:
+        if self._dedup in (Dedup.ASKS, Dedup.CONSULTS) and event.kept:
             # It is on its way: a sweep waits until it is passed on.
             self._sent()
             return [AskDecider(self.asked.ask(event.batch), event.batch)]
         return self._pass_on(event.batch)
+
+    def _asked_alone(self, question: Any) -> list[Command]:
+        if self._dedup is Dedup.CONSULTS:
+            if question not in self._decisions:
+                self._decisions.append(question)
+            return self._next_decision()
+        return [Decide(question)] if self._dedup is Dedup.DECIDES else []
+
+    def _next_decision(self) -> list[Command]:
+        if self.asked.full or not self._decisions:
+            return []
+        question = self._decisions.pop(0)
+        return [AskDecider(self.asked.ask(question), question)]
+
+    def _fence(self) -> list[Command]:
+        """A partition was lost, with claims: nothing is let through from now on."""
+        dropped, self.asked = [batch for _, batch in self.asked.unanswered()], AskedBatches[Any]()
+        self._dedup = Dedup.FENCED
+        self._decisions.clear()
+        return [LetThroughNone(batch) for batch in dropped]
+
+    @property
+    def _waits(self) -> bool:
+        """Whether nothing goes on before an answer comes. A decider has no batch that a sweep asks for."""
+        if self._dedup is Dedup.CONSULTS:
+            return self.asked.full and not self.due
+        return self.asked.full or (self.due and not self.asked.empty)
 
     def _pass_on(self, batch: B, *, decided: bool = False) -> list[Command]:
         self._sent()
@@ -410,7 +444,7 @@ ORDER: tuple[tuple[TaskState, Callable[[TaskCore[Any, Any], float, bool], bool]]
     (TaskState.STOPPED, lambda core, _now, _unsent: core._stopped),
     (TaskState.SENDING, lambda _core, _now, unsent: unsent),
     (TaskState.RESUMING, lambda core, _now, _unsent: core.asked.ready and (core.sink is None or core.sink.accepts)),
-    (TaskState.WAITING, lambda core, _now, _unsent: core.asked.full or (core.due and not core.asked.empty)),
+    (TaskState.WAITING, lambda core, _now, _unsent: core._waits),
     (TaskState.SWEEPING, lambda core, _now, _unsent: core.due),
     (TaskState.FULL, lambda core, _now, _unsent: core.sink is not None and not core.sink.accepts),
     (TaskState.ASKING, lambda core, _now, _unsent: core._undecided is not None),

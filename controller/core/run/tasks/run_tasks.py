@@ -169,8 +169,9 @@ class RunTasks:
 
     @property
     def decider(self) -> Task | None:
-        """The task with the stage that remembers, while an attempt of it lives."""
-        return next((task for task in self.table if self._remembers(task) and task.state in _ALIVE), None)
+        """The task that decides on duplicates, while an attempt of it lives."""
+        deciding = (task for task in self.table if self._remembers(task) and not task.plan.replica)
+        return next((task for task in deciding if task.state in _ALIVE), None)
 
     def adopt(self, task: Task, found: RunningTask, now: float) -> bool:
         """Go on with an attempt that a worker still has; False where that must not be.
@@ -192,7 +193,7 @@ class RunTasks:
         return True
 
     def _remembers(self, task: Task) -> bool:
-        """Whether a task has the index; a solitary one asks it."""
+        """Whether a task has the index or a partition of it; a solitary one asks it."""
         return self._stateful in task.plan.stages and not task.plan.alone
 
     def renew(self, now: float, reason: str) -> tuple[list[Command], list[str]]:

@@ -174,8 +174,8 @@ def test_what_two_sinks_kept_of_one_record_is_one_record(folder: str | None) -> 
 
 
 def test_a_partition_that_is_asked_for_no_key_names_nobody() -> None:
-    part, keys, words = Partition(2, ""), np.zeros((1, 2), np.uint64), np.zeros(1, np.int64)
-    part.give(0, keys, words)
+    part, keys, words = Partition(2, "", 0, 1), np.zeros((1, 2), np.uint64), np.zeros(1, np.int64)
+    part.give(np.zeros(1, np.int64), keys, words)
     assert part.ask(keys, words).tolist() == [NOBODY]
 
 

@@ -1,0 +1,73 @@
+"""Defects in how tasks ask a decider, and a decider its partitions; see `headrace.chaos.sim.mutants`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from headrace.stages.dedup import partitions
+from headrace.store.ledger import Range
+from headrace.worker.task import AskedBatches, TaskCore, messages
+
+
+def _batch_not_told_from_fenced(self: TaskCore[Any, Any], batch: Any, item: Range | None) -> list[Any]:
+    self._item = item
+    return [messages.RunStages(batch)]
+
+
+def _unasked_alone(self: TaskCore[Any, Any], event: messages.BatchProcessed[Any], _now: float) -> list[Any]:
+    return self._pass_on(event.batch)
+
+
+def _asked_once(self: TaskCore[Any, Any], event: Any, now: float) -> list[Any]:
+    return [] if isinstance(event, messages.DeciderJoined) else _handled(self, event, now)
+
+
+_handled = TaskCore.handle
+
+
+def _fenced_lets_all_through(self: AskedBatches[Any], number: int, answer: Any) -> None:
+    _heard(self, number, self._batches.get(number) if answer is None else answer)
+
+
+def _whatever_its_number(self: AskedBatches[Any], number: int, answer: Any) -> None:
+    _heard(self, next((number for number, _ in self.unanswered()), number), answer)
+
+
+_heard = AskedBatches.answered
+
+
+def _first_answer_for_all(self: _Requests, partition: int, number: int, answer: Any) -> list[Any] | None:
+    found = _answer_taken(self, partition, number, answer)
+    if found is None and number == self.number and self.unanswered():
+        found = [answer] * self._partitions
+        self._answers = dict(enumerate(found))
+    return found
+
+
+_Requests = partitions.OpenRequests[Any, Any]
+_answer_taken = partitions.OpenRequests.answered
+
+
+def _fenced_partition_served(self: TaskCore[Any, Any]) -> list[Any]:
+    waiting = self.asked.unanswered()
+    for number, _ in waiting:
+        self.asked.answered(number, [])
+    return []
+
+
+def _any_request_again(self: partitions.ServedRequest[Any], number: int) -> Any:
+    return self._answer and self._answer._replace(number=number)
+
+
+#: Mutants by name: what is patched with what.
+MUTANTS: dict[str, tuple[tuple[type[Any], str, Callable[..., Any]], ...]] = {
+    "nobody-asks": ((TaskCore, "_processed", _unasked_alone),),
+    "fenced-decider-fed": ((TaskCore, "_begin", _batch_not_told_from_fenced),),
+    "question-asked-once": ((TaskCore, "handle", _asked_once),),
+    "fenced-answer-lets-through": ((AskedBatches, "answered", _fenced_lets_all_through),),
+    "answer-without-number": ((AskedBatches, "answered", _whatever_its_number),),
+    "partition-not-awaited": ((partitions.OpenRequests, "answered", _first_answer_for_all),),
+    "fenced-partition-served": ((TaskCore, "_fence", _fenced_partition_served),),
+    "request-taken-for-a-repeat": ((partitions.ServedRequest, "again", _any_request_again),),
+}
