@@ -27,7 +27,7 @@ from pathlib import Path
 
 from headrace.client import Client, ControllerAt, pipeline_of
 
-MEGABYTES = 900
+MEGABYTES = 1500
 FILE_BYTES = 4 << 20
 LOOK_S, WINDOW_S, BEFORE_S, BEHIND_S = 0.05, 1.0, 10.0, 15.0
 LOWEST_MIN, BELOW_S_MAX = 0.6, 5.0
@@ -131,6 +131,10 @@ def measure(tokenizer: str, corpus: Path, place: Path, way: str) -> dict[str, fl
             apply("-p", "words=12", "--amend")
         took = time.monotonic() - begun
         time.sleep(max(0.0, BEHIND_S + WINDOW_S - took))
+        with Client(ControllerAt(address)) as client:
+            status = pipeline_of(client.status("flow"), "flow")
+        if status is None or status.state != "running":
+            raise SystemExit("the input has ended before the last window: raise MEGABYTES")
         call("cancel", "flow", "--wait")
         flow.close()
     finally:
