@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import pathlib
@@ -15,18 +14,10 @@ import pyarrow.parquet as pq
 
 from headrace.stages.export.mirroring import MirroredVersion, MirrorTable, TableFile, properties_of
 from headrace.stages.runtime import InputError
+from headrace.stages.sources import library, open_catalog
 from headrace.store.files import disk
 
 _DATA = "data"
-
-
-def library(name: str) -> Any:
-    """A library of the extra `tables`. Raises InputError with the command that installs it."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        package = name.partition(".")[0]
-        raise InputError(f'{package} is not installed: pip install "headrace[tables]"') from error
 
 
 class DeltaMirror(MirrorTable):
@@ -111,13 +102,7 @@ class IcebergMirror(MirrorTable):
         self._origin, self._name = origin, tuple(name.split("."))
         if len(self._name) < 2 or not all(self._name):
             raise InputError(f"table {name!r}: give a namespace and a name, such as corpus.plain")
-        if "/" in catalog or pathlib.Path(catalog).is_dir():
-            folder = pathlib.Path(os.path.abspath(os.path.expanduser(catalog.removeprefix("file://"))))
-            folder.mkdir(parents=True, exist_ok=True)
-            kind = library("pyiceberg.catalog.sql").SqlCatalog
-            self._catalog = kind("headrace", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}")
-        else:
-            self._catalog = library("pyiceberg.catalog").load_catalog(catalog)
+        self._catalog = open_catalog(catalog)
 
     def _table(self) -> Any:
         try:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         write_jsonl as write_jsonl,
         write_tokens as write_tokens,
     )
+    from headrace.stages.library.tables import read_delta as read_delta, read_iceberg as read_iceberg
     from headrace.stages.library.warm import Compiling as Compiling
 else:
     __getattr__ = door(__name__)

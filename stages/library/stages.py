@@ -94,7 +94,7 @@ def read_spool(
     }  # fmt: skip
     ReadOptions(**parameters).check(name)
     target = "headrace.stages.sources.spool:SpoolSource"
-    return Stage(name, StageKind.SOURCE, target, {"folder": folder, **parameters}, volatile=_BATCHES)
+    return Stage(name, StageKind.SOURCE, target, {"folder": folder, **parameters}, volatile=BATCH_OPTIONS)
 
 
 def read_parquet(
@@ -388,14 +388,14 @@ def _files_identity(arguments: Sequence[str]) -> dict[str, str]:
 
 
 #: What may differ from run to run: it changes no record's fate.
-_BATCHES = ("batch_bytes", "batch_records", "window_bytes_max")
+BATCH_OPTIONS = ("batch_bytes", "batch_records", "window_bytes_max")
 
 
 def _source(
     target: str,
     name: str,
     given: str,
-    volatile: tuple[str, ...] = _BATCHES,
+    volatile: tuple[str, ...] = BATCH_OPTIONS,
     *,
     follow_links: bool,
     **options: Any,

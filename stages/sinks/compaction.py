@@ -21,7 +21,7 @@ from headrace.stages.runtime import InputError, merge as merge_samples
 from headrace.stages.sinks.sidecars import create_object
 from headrace.store import ObjectStore
 from headrace.store.datasets import Dataset
-from headrace.store.ledger import Closed, ClosedShard, LedgerState, Range, StoredObject
+from headrace.store.ledger import Closed, ClosedShard, Counts, LedgerState, Range, StoredObject
 from headrace.store.shards import (
     BLOCKS,
     HEADER_CHECK,
@@ -34,8 +34,9 @@ from headrace.store.shards import (
     ShardBytes,
     build_tokens,
     checksum,
+    encode_profile,
+    measure_profile,
     merge_keys,
-    merge_profiles,
     merge_sketches,
     quarantine_prefix,
     read_plain_header,
@@ -62,7 +63,6 @@ TABLES = {
 MERGED = {
     ROLE: (SUFFIX, merge_keys),
     SKETCHES_ROLE: (SKETCHES_SUFFIX, merge_sketches),
-    PROFILE_ROLE: (PROFILE_SUFFIX, merge_profiles),
 }
 
 
@@ -87,7 +87,7 @@ def groups(shards: Iterable[ClosedShard], target_bytes: int) -> Iterator[Group]:
     for shard in shards:
         closed = shard.closed
         for item in closed.objects:
-            if item.role != "tokens" and item.role not in TABLES and item.role not in MERGED:
+            if item.role not in ("tokens", PROFILE_ROLE) and item.role not in TABLES and item.role not in MERGED:
                 raise InputError(f"{item.key} is of role {item.role!r}, which this Headrace cannot merge: upgrade it")
         if all(item.role != "tokens" for item in closed.objects):
             raise InputError(f"entry {shard.number} closes a shard without tokens: only shards of tokens are compacted")
@@ -122,9 +122,17 @@ def merge(source: ObjectStore, group: Group, target: ObjectStore, epoch: int) ->
         version=first.version,
         epoch=epoch,
         ranges=_joined(group),
-        objects=objects,
+        objects=(*objects, profile_object(target, epoch, objects, documents, counts)),
         counts=replace(counts, sequences=packing.sequences, padding=packing.padding),
     )
+
+
+def profile_object(
+    target: ObjectStore, epoch: int, objects: Sequence[StoredObject], documents: pa.Table, counts: Counts
+) -> StoredObject:
+    """Write the profile of a shard of these objects, the first of which are its tokens, as its sink would have."""
+    profile = measure_profile(target, objects[0].key, documents, counts.by_fate, counts.tokens)
+    return create_object(target, PROFILE_ROLE, f"shards/{epoch}/", PROFILE_SUFFIX, [encode_profile(profile)])
 
 
 def write_shard(
@@ -157,8 +165,7 @@ def write_shard(
         objects.append(create_object(target, role, at, TABLES[role], [table_to_parquet(table)]))
     for role, (suffix, merge_files) in MERGED.items():
         keys = [item.key for closed in group.shards for item in closed.objects if item.role == role]
-        # The profile of a few of the records follows from these, not from the profiles of all.
-        if keys and not (chosen and role == PROFILE_ROLE):
+        if keys:
             merged = merge_files([(key, bytes(source.get(key))) for key in keys], chosen)
             objects.append(create_object(target, role, prefix, suffix, [merged]))
     return tuple(objects), built

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.stages.runtime import InputError
-from headrace.stages.sinks.compaction import Group, documents_of, object_of, write_shard
+from headrace.stages.sinks.compaction import Group, documents_of, object_of, profile_object, write_shard
 from headrace.store import ObjectStore
 from headrace.store.ledger import Closed, ClosedShard, Counts, Range
 from headrace.store.shards import (
@@ -79,7 +79,8 @@ def write_chosen(source: ObjectStore, chosen: Chosen, target: ObjectStore, epoch
     )
     first, packing = chosen.shards[0], built.packing
     counts = Counts(kept=len(ranges), tokens=built.tokens, sequences=packing.sequences, padding=packing.padding)
-    return Closed(first.sink, first.version, epoch, ranges, objects, counts)
+    profile = profile_object(target, epoch, objects, documents, counts)
+    return Closed(first.sink, first.version, epoch, ranges, (*objects, profile), counts)
 
 
 def _names_of(table: pa.Table) -> dict[str, npt.NDArray[np.int64]]:

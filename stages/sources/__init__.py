@@ -11,5 +11,12 @@ if TYPE_CHECKING:
         PUSH_RECORDS_MAX as PUSH_RECORDS_MAX,
         shed_entry as shed_entry,
     )
+    from headrace.stages.sources.tables import (
+        find_iceberg as find_iceberg,
+        folder_of_table as folder_of_table,
+        library as library,
+        newest_delta as newest_delta,
+        open_catalog as open_catalog,
+    )
 else:
     __getattr__ = door(__name__)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -26,13 +26,11 @@ from headrace.store.shards import (
     PROFILE_ROLE,
     TOKEN_STEP_MAX,
     Profile,
-    ProfileBuilder,
     Series,
     SeriesKind,
     decode_profile,
+    measure_profile,
     quantile,
-    read_header,
-    read_shard,
     read_table,
 )
 
@@ -52,6 +50,8 @@ _GROWS = ("records", "records_open", "kept", "duplicate", "tokens", "sequences")
 _LIMITS_OF_A_ROW = ("min", "max")
 #: Keys that a line of drift names.
 _KEYS_SHOWN = 3
+#: Characters of a sample, or of its id.
+_SAMPLE_CHARACTERS = 60
 
 
 class GateError(ValueError):
@@ -125,16 +125,45 @@ def broken_rows(dataset: Dataset, gate: Gate, *, final: bool = True) -> list[Bro
         value = found.get(name)
         for limit, wanted in row.items():
             if value is None or (value < wanted if limit == "min" else value > wanted):
-                broken.append(Broken(name, limit, wanted, value))
+                broken.append(Broken(name, limit, wanted, value, _removed(dataset, name)))
     if gate.drift is None:
         return broken
     baseline = _baseline(dataset, gate.baseline)
     if baseline is None:
         return broken
-    if baseline.uri == dataset.uri:
-        known = {shard.number for shard in baseline.shards}
+    known = {shard.number for shard in baseline.shards} if baseline.uri == dataset.uri else set[int]()
+    if known:
         profile = profile_of(dataset, without=known)
-    return broken + drifted(profile_of(baseline), profile, gate.drift)
+    found_drift = drifted(profile_of(baseline), profile, gate.drift)
+    samples = _documents_of(dataset, known) if found_drift else ""
+    return broken + [replace(row, detail=f"{row.detail}; such as {samples}") for row in found_drift]
+
+
+def _documents_of(dataset: Dataset, without: Collection[int]) -> str:
+    """Ids of some documents of the newest shard that is not left out."""
+    for shard in reversed(dataset.shards):
+        documents = shard.object("documents")
+        if documents is not None and shard.number not in without and shard.closed.counts.kept:
+            ids = read_table(dataset.store, documents.key, ["id"]).column("id")
+            places = sorted({0, len(ids) // 2, len(ids) - 1})
+            return ", ".join(str(ids[place].as_py())[:_SAMPLE_CHARACTERS] for place in places)
+    return "none"
+
+
+def _removed(dataset: Dataset, name: str) -> str:
+    """Samples of what a stage removed, where a row is about that; "" for another row."""
+    if not name.startswith(("removed.", "kept_", "filtered_")):
+        return ""
+    for shard in reversed(dataset.shards):
+        samples = shard.object("samples")
+        rows = [] if samples is None else read_table(dataset.store, samples.key).to_pylist()
+        wanted = name.removeprefix("removed.").rpartition("/")[2] if name.startswith("removed.") else ""
+        fits = [row for row in rows if wanted in str(row["reason"])][:_KEYS_SHOWN]
+        if fits:
+            return "; ".join(
+                f"{str(row['id'])[:_SAMPLE_CHARACTERS]} {row['text'][:_SAMPLE_CHARACTERS]!r}" for row in fits
+            )
+    return ""
 
 
 def _baseline(dataset: Dataset, name: str) -> Dataset | None:
@@ -165,15 +194,14 @@ def _profile_of_shard(dataset: Dataset, shard: ShardRecord) -> Profile:
     stored = shard.object(PROFILE_ROLE)
     if stored is not None and stored.size <= PROFILE_BYTES_MAX:
         return decode_profile(dataset.store.get(stored.key), f"{dataset.uri}: {stored.key!r}")
-    builder = ProfileBuilder()
-    documents, tokens = shard.object("documents"), shard.object("tokens")
-    if tokens is not None:
-        header = read_header(dataset.store, tokens.key)
-        lines = read_shard(dataset.store, tokens.key, header)["tokens"].reshape(-1)
-        builder.token_counter(shard.closed.counts.tokens, int(header.metadata.get("pad_id", "0")))(lines)
-    if documents is not None:
-        builder.add(read_table(dataset.store, documents.key))
-    return builder.finish(shard.closed.counts.by_fate)
+    tokens, documents = shard.object("tokens"), shard.object("documents")
+    return measure_profile(
+        dataset.store,
+        "" if tokens is None else tokens.key,
+        None if documents is None else read_table(dataset.store, documents.key),
+        shard.closed.counts.by_fate,
+        shard.closed.counts.tokens,
+    )
 
 
 def numbers_of(dataset: Dataset, profile: Profile) -> dict[str, float]:

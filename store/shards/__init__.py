@@ -68,7 +68,7 @@ if TYPE_CHECKING:
         SeriesKind as SeriesKind,
         decode_profile as decode_profile,
         encode_profile as encode_profile,
-        merge_profiles as merge_profiles,
+        measure_profile as measure_profile,
         quantile as quantile,
     )
     from headrace.store.shards.scatter import Documents as Documents, ScratchTokens as ScratchTokens

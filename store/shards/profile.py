@@ -8,7 +8,7 @@ Nothing is drawn at random and no bin follows from a logarithm: the same records
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.store import NUMBER_MAX, Buffer, FormatError
+from headrace.store import NUMBER_MAX, Buffer, FormatError, ObjectStore
+from headrace.store.shards.shard import read_header, read_shard
 from headrace.store.shards.sidecars import SCORE_PREFIX
 
 PROFILE_ROLE = "profile"
@@ -304,18 +305,20 @@ def decode_profile(data: Buffer, what: str) -> Profile:
         raise FormatError(f"{what} is no profile of a shard: {error}; restore it") from error
 
 
-def merge_profiles(files: Sequence[tuple[str, bytes]], only: object = None) -> bytes:
-    """One file with the sum of several, each with a name for errors."""
-    del only  # counts cannot be told apart by record
-    return encode_profile(sum_of(decode_profile(data, what) for what, data in files))
-
-
-def sum_of(profiles: Iterable[Mapping[str, Series]]) -> Profile:
-    """All of these together."""
-    found = Profile()
-    for profile in profiles:
-        found.add(profile)
-    return found
+def measure_profile(
+    store: ObjectStore, tokens: str, documents: pa.Table | None, verdicts: Mapping[str, int], count: int
+) -> Profile:
+    """The profile of a shard as its sink writes it, from its objects: the key of its tokens ("" for none), of which
+    there are so many, and its documents. Raises ObjectMissing, FormatError.
+    """
+    builder = ProfileBuilder()
+    if tokens:
+        header = read_header(store, tokens)
+        lines = read_shard(store, tokens, header)["tokens"].reshape(-1)
+        builder.token_counter(count, int(header.metadata.get("pad_id", "0")))(lines)
+    if documents is not None:
+        builder.add(documents)
+    return builder.finish(verdicts)
 
 
 def _name(name: object) -> str:

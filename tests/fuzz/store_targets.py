@@ -356,7 +356,7 @@ def run_profile(data: bytes) -> object | None:
         return None
     assert profile.decode_profile(profile.encode_profile(found), "it") == found
     names = sorted(found)
-    profile.sum_of([found, found])
+    profile.Profile().add(found)
     return names
 
 

@@ -72,6 +72,7 @@ def test_the_same_records_in_fewer_shards_leave_the_old_dataset(
         timeout=DEADLINE_S,
     )
     assert done.returncode == 0, done.stderr + done.stdout
+    assert [line.split()[-1] for line in done.stdout.splitlines() if "profile" in line] == ["same"]
     code, said, _ = call(capsys, "compact", str(undisturbed), str(large), "--shard-mib", "1")
     assert (code, said["fresh"]) == (0, False)
 

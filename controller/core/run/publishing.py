@@ -19,8 +19,10 @@ from headrace.store.ledger import LedgerState, VersionHeld, VersionPublished
 
 #: Seconds before a manifest is written again that the store did not take, but may take later.
 MANIFEST_AGAIN_S = 2.0
-#: Seconds between two audits of a run that flows, and rows that its entry, or a message, names.
+#: Seconds between two audits of a run that flows, how many times as long as the last one took, and rows that its entry,
+#: or a message, names.
 AUDIT_S = 60.0
+AUDIT_REST = 20
 REASONS_MAX = 32
 #: Closed records from which on a share of quarantined ones means something: the first bad record may be the first.
 SHARE_RECORDS_MIN = 1000
@@ -94,7 +96,7 @@ class Publishing:
         #: The version that waits for its gate.
         self._waiting: VersionPublished | None = None
         #: While the run flows: when the gate is asked next, and of how many shards it was.
-        self._look_at = 0.0
+        self._look_at = self._asked_at = 0.0
         self._looked = 0
         self._broken: tuple[str, ...] = ()
         #: Why the store did not take the manifest, or was not read for the gate.
@@ -140,6 +142,7 @@ class Publishing:
         if event.final:
             return self._audited(event, now) if ends else ""
         self._broken = event.broken[:REASONS_MAX]
+        self._look_at = max(self._look_at, now + AUDIT_REST * (now - self._asked_at))
         if self._broken and self._pauses and not ends:
             # Once: who resumes it has seen why.
             self._pauses = False
@@ -176,7 +179,7 @@ class Publishing:
         """The store may have room again, or answer; and a run that flows asks its gate now and then."""
         shards = len(self._ledger.shards)
         if flows and self._gate and now >= self._look_at and shards > self._looked:
-            self._look_at, self._looked = now + AUDIT_S, shards
+            self._asked_at, self._look_at, self._looked = now, now + AUDIT_S, shards
             return [AuditDataset(self._dataset, self._gate, final=False)]
         if self._write_at is None or now < self._write_at:
             return []

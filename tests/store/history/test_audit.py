@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from headrace.store.datasets import Dataset
 from headrace.store.files.store import FileStore
 from headrace.store.history.audit import Broken, GateError, broken_rows, drifted, parse_gate
 from headrace.store.ledger.core.entries import FragmentEnded, VersionPublished
-from headrace.store.shards import Profile, Series, SeriesKind
+from headrace.store.shards import Profile, Series, SeriesKind, samples_schema
 from tests.kits.store.dataset_writer import FRAGMENT, Writer
 
 
@@ -117,6 +118,26 @@ def test_drift_is_measured_on_what_the_baseline_does_not_show(tmp_path: Path) ->
     made.entry(VersionPublished(1, "stopped", complete=False))
     made.entry(made.shard([40] * 600, 600))
     found = broken_rows(Dataset.open(str(tmp_path)), parse_gate({"drift": {}}))
+    assert "such as 600, 900, 1199" in str(found[0])
+    assert found[0].found is not None
+    assert found[0].found > 0.8, "of all shards together half are as they were"
     assert "drift.length" in [row.name for row in found]
     made.entry(VersionPublished(2, "stopped", complete=False))
     assert "drift.length" in [row.name for row in broken_rows(Dataset.open(str(tmp_path)), parse_gate({"drift": {}}))]
+
+
+def test_a_row_about_what_was_removed_shows_some_of_it(tmp_path: Path) -> None:
+    made = Writer(FileStore(tmp_path))
+    shard = made.shard([1, "filtered"], 0)
+    rows = [{"id": "1", "fragment": FRAGMENT.id.hex(), "row": 1, "stage": "s", "reason": "r", "text": "x" * 99}]
+    samples = made.table("samples", f"shards/1/{7:032x}.samples.parquet", samples_schema(), rows)
+    made.entry(replace(shard, objects=(*shard.objects, samples)), VersionPublished(1, "completed"))
+    gate = parse_gate({"removed.s/r": {"max": 0}, "kept_share": {"min": 1}, "records": {"max": 1}})
+    said = {row.name: row.detail for row in broken_rows(Dataset.open(str(tmp_path)), gate)}
+    assert said == {"removed.s/r": f"1 {'x' * 60!r}", "kept_share": f"1 {'x' * 60!r}", "records": ""}
+
+
+def test_while_more_is_closed_numbers_that_grow_are_left_out(dataset: Dataset) -> None:
+    gate = parse_gate({"records": {"min": 99}, "kept_share": {"min": 0.5}})
+    assert [row.name for row in broken_rows(dataset, gate, final=False)] == ["kept_share"]
+    assert [row.name for row in broken_rows(dataset, gate)] == ["records", "kept_share"]

@@ -80,7 +80,7 @@ def test_a_run_pauses_for_its_gate_once() -> None:
     flowing(stand)
     assert stand.run.state in (RunState.PAUSING, RunState.PAUSED)
     stand.tell(m.SteerRequested(7, "run", pause=False))
-    stand.later(2 * AUDIT_S)
+    stand.tell(m.DatasetAudited(LOG, False, WHY))
     assert not stand.run.reconfiguration.pause_wanted
 
 
@@ -90,3 +90,17 @@ def test_reasons_are_bounded() -> None:
     held = next(change for entry in stand.log for change in entry.changes if isinstance(change, VersionHeld))
     assert len(held.reasons) == 32
     assert not any(isinstance(change, VersionPublished) for entry in stand.log for change in entry.changes)
+
+
+def test_an_audit_that_takes_long_is_asked_for_rarely() -> None:
+    stand = gated()
+    publishing = stand.begin(A) and stand.run._publishing
+    assert publishing
+    stand.read(A, COUNT)
+    asked = stand.now
+    stand.propose(Range(A.id, 0, 1))
+    stand.tell(m.TimePassed())
+    publishing._asked_at = asked
+    stand.now = asked + 30
+    stand.tell(m.DatasetAudited(LOG, False))
+    assert publishing._look_at == asked + 30 + 20 * 30

@@ -1,0 +1,110 @@
+"""A table as input: its version, no more of its files, and those that are new under a later version."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyiceberg.catalog.sql import SqlCatalog
+
+from headrace.pipeline import PipelineError
+from headrace.stages.library import read_delta, read_iceberg
+from headrace.stages.runtime import InputError, build_stage
+from tests.kits.run.command import DEADLINE_S, dataset_answer as answer
+from tests.kits.run.kill import headrace
+
+PIPELINE = """
+from headrace import Pipeline, read_delta, write_jsonl
+
+
+def build(input: str, output: str) -> Pipeline:
+    return Pipeline.chain("p", output, read_delta(input), write_jsonl())
+"""
+
+
+def rows(first: int, count: int) -> pa.Table:
+    numbers = range(first, first + count)
+    return pa.table({"id": [f"r{number}" for number in numbers], "text": [f"text {number}" for number in numbers]})
+
+
+def texts(stage: object) -> list[str]:
+    source = build_stage(stage, {})  # type: ignore[arg-type]
+    found = []
+    for fragment in source.list():
+        from headrace.store.ledger import UNBOUNDED, Gap
+
+        for batch in source.read(fragment, [Gap(0, UNBOUNDED, 0)]):
+            if hasattr(batch, "rows"):
+                found += batch.rows.column("id").to_pylist()
+    return sorted(found)
+
+
+def test_a_run_reads_a_version_and_a_later_one_what_is_new(tmp_path: Path) -> None:
+    table = tmp_path / "a table"
+    write_deltalake(table, rows(0, 3))
+    (tmp_path / "p.py").write_text(PIPELINE)
+    for more, count in (((), 3), (("--amend",), 5)):
+        given = ("run", *more, "p.py", "-p", f"input={table}", "-p", "output=out")
+        done = subprocess.run(headrace(*given), capture_output=True, text=True, cwd=tmp_path, timeout=DEADLINE_S)
+        assert done.returncode == 0, done.stderr
+        assert answer(tmp_path, "show", "out")["kept"] == count
+        write_deltalake(table, rows(3, 2), mode="append")
+    log = json.dumps(answer(tmp_path, "log", "out"))
+    assert '"version": 0' in log
+
+
+def test_a_version_of_a_delta_table_is_what_it_names(tmp_path: Path) -> None:
+    table = str(tmp_path / "t")
+    write_deltalake(table, rows(0, 3))
+    write_deltalake(table, rows(3, 2), mode="append")
+    write_deltalake(table, rows(9, 1), mode="overwrite")
+    assert texts(read_delta(table, version=0)) == ["r0", "r1", "r2"]
+    assert texts(read_delta(table, version=1)) == ["r0", "r1", "r2", "r3", "r4"]
+    assert texts(read_delta(table)) == ["r9"]
+    assert read_delta(table).parameters["version"] == 2
+
+
+def test_a_snapshot_of_an_iceberg_table_is_what_it_names(tmp_path: Path) -> None:
+    place = tmp_path / "a place"
+    place.mkdir()
+    catalog = SqlCatalog("headrace", uri=f"sqlite:///{place}/catalog.db", warehouse=f"file://{place}")
+    catalog.create_namespace("n")
+    table = catalog.create_table(("n", "t"), rows(0, 1).schema)
+    with pytest.raises(PipelineError, match="no snapshot yet"):
+        read_iceberg(str(place), "n.t")
+    table.append(rows(0, 3))
+    first = table.current_snapshot()
+    assert first is not None
+    table.append(rows(3, 2))
+    assert texts(read_iceberg(str(place), "n.t", snapshot=first.snapshot_id)) == ["r0", "r1", "r2"]
+    assert texts(read_iceberg(str(place), "n.t")) == ["r0", "r1", "r2", "r3", "r4"]
+    with pytest.raises(InputError, match="has no snapshot 7"):
+        texts(read_iceberg(str(place), "n.t", snapshot=7))
+    with pytest.raises(PipelineError, match="has no table"):
+        read_iceberg(str(place), "n.other")
+
+
+def test_what_files_alone_do_not_tell_is_refused(tmp_path: Path) -> None:
+    table = str(tmp_path / "t")
+    write_deltalake(table, rows(0, 3), partition_by=["id"])
+    with pytest.raises(InputError, match="partitioned by id"):
+        texts(read_delta(table))
+    with pytest.raises(PipelineError, match="only tables in folders"):
+        read_delta("s3://bucket/table")
+    with pytest.raises(PipelineError, match="no Delta table"):
+        read_delta(str(tmp_path))
+    with pytest.raises(InputError, match="no Delta table of version 9"):
+        texts(read_delta(table, version=9))
+
+
+def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    write_deltalake(table, rows(0, 3))
+    write_deltalake(table, rows(3, 3), mode="append")
+    Path(DeltaTable(table).file_uris()[0]).unlink()
+    with pytest.raises(InputError, match="1 files of the table are not below its folder"):
+        texts(read_delta(str(table)))
