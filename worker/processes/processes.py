@@ -250,6 +250,7 @@ class Processes:
             item.kill()
         for item in living:
             os.waitpid(item.pid, 0)
+            self._born_pids.discard(item.pid)
         for item in self._awaited.values():
             item.channel.close()
         self._links.close()
@@ -285,6 +286,8 @@ class Processes:
         def ended() -> None:
             loop.remove_reader(pidfd)
             os.close(pidfd)
+            if pid not in self._born_pids:
+                return  # `kill_all` has waited for it.
             _, status = os.waitpid(pid, 0)
             self._born_pids.discard(pid)
             self._ended(item, os.waitstatus_to_exitcode(status))

@@ -105,3 +105,19 @@ def test_a_dead_tasks_story_ends_though_stderr_stays_open() -> None:
         assert ward.stories[1] == "it is about to break"
 
     run_in_loop(scene)
+
+
+def test_the_ends_of_tasks_that_were_all_killed_are_no_surprise() -> None:
+    async def scene() -> list[dict[str, Any]]:
+        ward, surprises = Ward(), list[dict[str, Any]]()
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _loop, context: surprises.append(context))
+        ward.processes.open()
+        ward.start(1)
+        await ward.pid()
+        ward.processes.kill_all()
+        # The loop is told of the end in its next turn, if it still listens for it.
+        await asyncio.wait([loop.create_future()], timeout=0.05)
+        return surprises
+
+    assert asyncio.run(scene()) == []
