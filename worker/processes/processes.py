@@ -251,6 +251,9 @@ class Processes:
         for item in living:
             os.waitpid(item.pid, 0)
             self._born_pids.discard(item.pid)
+            self._unwatch(item)
+            self._close(item)
+        self._processes.clear()
         for item in self._awaited.values():
             item.channel.close()
         self._links.close()
@@ -303,14 +306,20 @@ class Processes:
         self._ended(item, -signal.SIGKILL)
 
     def _ended(self, item: TaskProcess, code: int) -> None:
-        loop = asyncio.get_running_loop()
         self._readable(item)
-        loop.remove_reader(item.errors)
-        loop.remove_writer(item.channel.fileno())
-        loop.remove_reader(item.channel.fileno())
+        self._unwatch(item)
         if self._processes.get(item.task) is item:
             del self._processes[item.task]
         self._exited(item, code)
+        self._close(item)
+
+    def _unwatch(self, item: TaskProcess) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(item.errors)
+        loop.remove_writer(item.channel.fileno())
+        loop.remove_reader(item.channel.fileno())
+
+    def _close(self, item: TaskProcess) -> None:
         os.close(item.errors)
         item.errors = -1
         item.channel.close()
