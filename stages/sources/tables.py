@@ -68,12 +68,14 @@ def find_iceberg(catalog: str, name: str, snapshot: int | None) -> dict[str, Any
     except (errors.NoSuchTableError, errors.NoSuchNamespaceError) as error:
         raise InputError(f"{catalog} has no table {name!r}") from error
     newest = table.current_snapshot()
-    if newest is None and snapshot is None:
-        raise InputError(f"table {name!r} has no snapshot yet")
+    if snapshot is None:
+        if newest is None:
+            raise InputError(f"table {name!r} has no snapshot yet")
+        snapshot = newest.snapshot_id
     return {
         "input": [folder_of_table(table.location())],
         "metadata": table.metadata_location,
-        "snapshot": newest.snapshot_id if snapshot is None else snapshot,
+        "snapshot": snapshot,
     }
 
 

@@ -187,7 +187,8 @@ class Operator:
         """The name of what is wished now: another one when the run that had it is over."""
         cluster = self._cluster.checker.assignments
         record = cluster.history.ledger.runs.get(PIPELINE) if cluster is not None else None
-        if cluster is None or (record is not None and record.outcome and record.options["token"] == self._name()):
+        known = {self._name(), *self._surgeries}
+        if cluster is None or (record is not None and record.outcome and record.options["token"] in known):
             self._token += 1
         return self._name()
 

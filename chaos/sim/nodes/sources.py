@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from headrace.chaos.sim.network import SimulatedFrame
+from headrace.chaos.sim.nodes.parts import Member
 from headrace.chaos.sim.world import BATCH_RECORDS_MAX, RECORD_BYTES, SOURCE, InputReader, Part, ViolationError
 from headrace.controller.core.messages import messages as core
 from headrace.stages.runtime import FragmentChanged
 from headrace.store.ledger import UNKNOWN, Fragment, Gap, Range
 from headrace.worker.task import ReadQueue, messages
 
-if TYPE_CHECKING:
-    from headrace.chaos.sim.nodes.tasks import SimulatedTask
-
 #: Fragments in a page of a listing.
 PAGE_FRAGMENTS = 3
+
+
+class Reading(Member, Protocol):
+    """A task that reads."""
+
+    def condemned(self, fragment: bytes, ordinal: int, stage: str) -> bool:
+        """Whether a record is condemned at a stage."""
+        ...
+
+    def outlives(self, stage: str, parts: Sequence[Part], hand: Range | None = None) -> bool:
+        """Whether the process lives on after a stage has had these records."""
+        ...
+
+    def do(self, event: messages.Event) -> bool:
+        """Give the core an event."""
+        ...
 
 
 class SimulatedSource:
     """The source in one task."""
 
-    def __init__(self, task: SimulatedTask, reading: ReadQueue) -> None:
+    def __init__(self, task: Reading, reading: ReadQueue) -> None:
         self._reading, self._task = reading, task
         self._reader = InputReader(task.cluster.inputs)
         #: What is being listed, and of which stage.

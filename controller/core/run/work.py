@@ -165,8 +165,6 @@ class Works:
 
     def handle(self, event: m.TaskEvent, now: float, state: RunState) -> Step:
         """Take what a task says."""
-        if not isinstance(event, m.TaskEvent):
-            assert_never(event)
         work = self.of(event.task)
         if isinstance(event, m.TaskSwept):
             return self._swept(event, work, state), ""
