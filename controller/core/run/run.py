@@ -191,10 +191,8 @@ class Run:
     def worker_joined(self, worker: WorkerFacts, now: float) -> list[Command]:
         """A worker can take tasks from now on, and brings those that it still has."""
         self._workers.present[worker.name] = worker
-        commands, wrong = list[Command](), ""
-        if self.works and self.state in WORKING:
-            commands, wrong = self.works.joined(worker.name, now)
-        return [*commands, *self._failed_for(wrong), *self.handle(m.TimePassed(), now)]
+        works = self.works if self.state in WORKING else None
+        return [*(self._of_work(works.joined(worker.name, now)) if works else ()), *self.handle(m.TimePassed(), now)]
 
     def give_up(self, reason: str) -> list[Command]:
         """The shell met what the core cannot mend: an unreadable log, a store that is not there."""
