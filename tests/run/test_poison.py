@@ -138,7 +138,8 @@ def verdicts(dataset: Path) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     seen: set[tuple[str, int]] = set()
     for shard in Dataset.open(str(dataset)).state.shards:
-        tables = {item.role: pq.read_table(dataset / item.key).to_pylist() for item in shard.closed.objects[1:]}
+        named = {item.role: item.key for item in shard.closed.objects}
+        tables = {role: pq.read_table(dataset / named[role]).to_pylist() for role in ("documents", "verdicts")}
         rows = [{**row, "verdict": "kept"} for row in tables["documents"]] + tables["verdicts"]
         for row in rows:
             key = (row["fragment"], row["row"])

@@ -165,6 +165,8 @@ class Works:
 
     def handle(self, event: m.TaskEvent, now: float, state: RunState) -> Step:
         """Take what a task says."""
+        if not isinstance(event, m.TaskEvent):  # pyright: ignore[reportUnnecessaryIsInstance]
+            assert_never(event)
         work = self.of(event.task)
         if isinstance(event, m.TaskSwept):
             return self._swept(event, work, state), ""

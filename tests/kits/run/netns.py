@@ -24,7 +24,8 @@ PORT = 7420
 #: Answers each line with the status, as `headrace status --json` does: a command for each look would keep a core busy.
 LOOKOUT = """
 import json, sys
-from headrace.client.client import Client, controller_at, plain
+from headrace.client.client import Client, controller_at
+from headrace.protos.codec import plain
 with Client(controller_at("", sys.argv[1])) as client:
     for _ in sys.stdin:
         print(json.dumps(plain(client.status())), flush=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.stages.dedup import stage as dedup_stage
+from headrace.stages.dedup import kept, partitioned
 from headrace.stages.dedup.core.scheme import Scheme
 from headrace.stages.dedup.minhash import make_keys
 from headrace.stages.dedup.stage import Dedup
@@ -106,21 +106,21 @@ def test_an_index_is_loaded_with_all_kept_keys_before_its_epoch(store: ObjectSto
 
 def test_an_index_that_is_loaded_one_entry_short_is_found(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant "an index loaded one entry short"."""
-    whole = dedup_stage.key_files
+    whole = kept.key_files
     short = lambda state, epoch, sink, uri: whole(state, epoch - 2, sink, uri)  # noqa: E731
-    monkeypatch.setattr(dedup_stage, "key_files", short)
+    monkeypatch.setattr(partitioned, "key_files", short)
     stage = loaded(store)
     assert list(index_faults(held(stage), {name(0), name(1)}, set())) == [
         f"the index does not hold the keys of {name(1)}, which is kept"
     ]
     (answer,) = stage.index.decide(FRAGMENT.id, np.array([2]), keys("two"))
     assert answer is None, "it keeps what is kept already"
-    kept = [(name(row), [int(part) for part in keys(text)[0]]) for row, text in ((0, "one"), (1, "two"), (2, "two"))]
-    assert len(list(shared_keys(kept))) == 1
+    alike = [(name(row), [int(part) for part in keys(text)[0]]) for row, text in ((0, "one"), (1, "two"), (2, "two"))]
+    assert len(list(shared_keys(alike))) == 1
 
 
 def test_what_another_sink_kept_is_not_loaded(store: ObjectStore) -> None:
-    assert dedup_stage.key_files(_state(store), 4, "another", "here") == []
+    assert kept.key_files(_state(store), 4, ["another"], "here") == []
 
 
 def _state(store: ObjectStore) -> LedgerState:
