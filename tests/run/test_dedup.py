@@ -126,8 +126,12 @@ PARTITIONS = ("-p", "partitions=2")
 
 @pytest.mark.parametrize(
     "killed",
-    [("dedup.1",), ("dedup.2", "dedup.1"), ("dedup.0",), ("dedup.0", "dedup.1", "dedup.2", "read")],
-    ids=["a partition", "each partition", "decider", "everything"],
+    [
+        pytest.param(("dedup.1",), id="a partition"),
+        pytest.param(("dedup.2", "dedup.1"), id="each partition", marks=pytest.mark.slow),
+        pytest.param(("dedup.0",), id="decider", marks=pytest.mark.slow),
+        pytest.param(("dedup.0", "dedup.1", "dedup.2", "read"), id="everything"),
+    ],
 )
 def test_partitions_killed_in_a_run_leave_one_of_each_text(place: Place, killed: tuple[str, ...]) -> None:
     output = "parted-" + "-".join(killed)

@@ -95,9 +95,9 @@ def fates(output: Path, sink: str) -> dict[tuple[str, int], tuple[Any, ...]]:
 
 def until_gone(pid: int) -> None:
     """Wait until a process has ended and was waited for; a draft of one that is there is left alone."""
-    deadline = time.monotonic() + 60
-    while Path(f"/proc/{pid}").exists():
-        assert time.monotonic() < deadline, f"process {pid} lives on"
+    deadline, stat = time.monotonic() + 180, Path(f"/proc/{pid}/stat")
+    while stat.exists():
+        assert time.monotonic() < deadline, f"process {pid} lives on: {stat.read_text()}"
         os.sched_yield()
 
 
