@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
-from headrace.stages.runtime import Batch, BatchDraft, Columns, ContentAnswer, FragmentEnd, InputError, Source
+from headrace.stages.runtime import (
+    Batch,
+    BatchDraft,
+    Columns,
+    ContentAnswer,
+    FragmentChanged,
+    FragmentEnd,
+    InputError,
+    Source,
+)
 from headrace.stages.sources.objects import (
     WINDOW_BYTES,
     Content,
@@ -25,7 +35,7 @@ from headrace.stages.sources.objects import (
     to_path,
 )
 from headrace.stages.sources.options import QUARANTINE, ReadOptions
-from headrace.store.ledger import Fragment, Gap
+from headrace.store.ledger import UNBOUNDED, Fragment, Gap
 
 #: What the reader of a fragment is called further, where a compressed file was cut at stored bytes.
 UNITS = "+units/1"
@@ -189,3 +199,25 @@ class FileSource(Source):
         columns = Columns(fragment.uri)
         columns.reject(ordinal, None, f"damaged file: {why}; what follows is lost", b"")
         return columns.batch(fragment, self.name, ordinal, 1, -1, -1)
+
+
+class StreamedSource(FileSource):
+    """The base of those that read a fragment as one stream, gap by gap."""
+
+    def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
+        """The records of the gaps. Offsets are those of the uncompressed file."""
+        ordinal, checksum = 0, b""
+        for gap in gaps:
+            with self.stream(fragment, InputStream) as file:
+                ordinal = yield from self._gap(file, fragment, gap)
+                checksum = file.checksum() if gap.end == UNBOUNDED else b""
+                file.check()
+                self.bytes_skipped += file.skipped
+            if ordinal < gap.first or (gap.end != UNBOUNDED and ordinal < gap.end):
+                raise FragmentChanged(f"{fragment.uri} ends after record {ordinal}, before the records {gap.first}..")
+        if gaps and gaps[-1].end == UNBOUNDED:
+            yield FragmentEnd(ordinal, checksum)
+
+    @abstractmethod
+    def _gap(self, file: InputStream, fragment: Fragment, gap: Gap) -> Generator[Batch, None, int]:
+        """Batches up to the gap's end; returns the ordinal behind them."""

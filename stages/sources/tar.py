@@ -5,17 +5,17 @@ Nothing is unpacked: a member's path is the id of its record, and leads nowhere.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
 
-from headrace.stages.runtime import Batch, Columns, DamagedInput, FragmentChanged, FragmentEnd, WrongFormat
-from headrace.stages.sources.base import FileSource
+from headrace.stages.runtime import Batch, Columns, DamagedInput, WrongFormat
+from headrace.stages.sources.base import StreamedSource
 from headrace.stages.sources.lines import BOM
 from headrace.stages.sources.objects import HEAD_BYTES, TAR, InputStream, data_format, partition_of, to_path
-from headrace.store.ledger import UNBOUNDED, Fragment, Gap
+from headrace.store.ledger import Fragment, Gap
 
 BLOCK_BYTES: Final = 512
 #: Bytes of what a header says in blocks of its own: long names, and records of pax.
@@ -64,7 +64,7 @@ class _Sample:
     raw_bytes: int = 0
 
 
-class TarSource(FileSource):
+class TarSource(StreamedSource):
     """Reads the text of `key.txt`, of `key.<text_key>`, or of that field of `key.json`, whose others are metadata.
 
     A sample without a text is quarantined; members of other kinds are passed over.
@@ -72,20 +72,6 @@ class TarSource(FileSource):
 
     FORMAT = TAR
     READER = "tar/1"
-
-    def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
-        """The samples of the gaps. Offsets are those of the uncompressed archive."""
-        ordinal, checksum = 0, b""
-        for gap in gaps:
-            with self.stream(fragment, InputStream) as file:
-                ordinal = yield from self._gap(file, fragment, gap)
-                checksum = file.checksum() if gap.end == UNBOUNDED else b""
-                file.check()
-                self.bytes_skipped += file.skipped
-            if ordinal < gap.first or (gap.end != UNBOUNDED and ordinal < gap.end):
-                raise FragmentChanged(f"{fragment.uri} ends after record {ordinal}, before the records {gap.first}..")
-        if gaps and gaps[-1].end == UNBOUNDED:
-            yield FragmentEnd(ordinal, checksum)
 
     def _gap(self, file: InputStream, fragment: Fragment, gap: Gap) -> Generator[Batch, None, int]:
         """Batches up to the gap's end; returns the ordinal behind them."""

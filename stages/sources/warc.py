@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,17 +18,15 @@ from headrace.stages.runtime import (
     Batch,
     Columns,
     DamagedInput,
-    FragmentChanged,
-    FragmentEnd,
     InputError,
     WrongFormat,
 )
-from headrace.stages.sources.base import EndingStream, FileSource
+from headrace.stages.sources.base import EndingStream, StreamedSource
 from headrace.stages.sources.lines import BOM
 from headrace.stages.sources.objects import HEAD_BYTES, WARC, InputStream, misnamed, partition_of, to_path
 from headrace.stages.sources.options import ReadOptions
 from headrace.stages.sources.warc_payloads import UndecodablePayload, decode_payload
-from headrace.store.ledger import UNBOUNDED, Fragment, Gap
+from headrace.store.ledger import Fragment, Gap
 
 #: Records that hold a page or a text; requests, metadata and revisits hold none.
 KINDS = WarcRecordType.response | WarcRecordType.resource | WarcRecordType.conversion
@@ -85,7 +83,7 @@ class _Filling:
     size: int = 0
 
 
-class WarcSource(FileSource):
+class WarcSource(StreamedSource):
     """Reads responses, resources and conversions; a response that is no text, or no answer of 200, is filtered.
 
     The id is the record's own; the metadata are its URL, date, type and language. `main_content` leaves menus,
@@ -98,20 +96,6 @@ class WarcSource(FileSource):
     ROW = b"\r\n\r\n"
     UNIT = b"WARC/"
     DEFAULTS = ReadOptions(batch_records=1024)
-
-    def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
-        """The records of the gaps. Offsets are those of the uncompressed file."""
-        ordinal, checksum = 0, b""
-        for gap in gaps:
-            with self.stream(fragment, InputStream) as file:
-                ordinal = yield from self._gap(file, fragment, gap)
-                checksum = file.checksum() if gap.end == UNBOUNDED else b""
-                file.check()
-                self.bytes_skipped += file.skipped
-            if ordinal < gap.first or (gap.end != UNBOUNDED and ordinal < gap.end):
-                raise FragmentChanged(f"{fragment.uri} ends after record {ordinal}, before the records {gap.first}..")
-        if gaps and gaps[-1].end == UNBOUNDED:
-            yield FragmentEnd(ordinal, checksum)
 
     def _gap(self, file: InputStream, fragment: Fragment, gap: Gap) -> Generator[Batch, None, int]:
         """Batches up to the gap's end; returns the ordinal behind them."""

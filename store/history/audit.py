@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from headrace.store.datasets import Dataset, ShardRecord
 from headrace.store.history.address import open_at, version_named, view
-from headrace.store.ledger import Balance, balance_of, main_sink
+from headrace.store.ledger import balance_of, main_sink
 from headrace.store.shards import (
     ALL_FIELDS_MAX,
     ALL_TOKENS_MAX,
@@ -206,32 +206,17 @@ def _profile_of_shard(dataset: Dataset, shard: ShardRecord) -> Profile:
 
 def numbers_of(dataset: Dataset, profile: Profile) -> dict[str, float]:
     """What a gate may limit, by name."""
-    balance: Balance = balance_of(dataset.state)
-    counts, records = balance.counts, max(1, balance.counts.records)
-    found: dict[str, float] = {
-        "records": balance.records_closed,
-        "records_open": balance.records_open,
-        "kept": counts.kept,
-        "duplicate": counts.duplicate,
-        "kept_share": counts.kept / records,
-        "filtered_share": counts.filtered / records,
-        "duplicate_share": counts.duplicate / records,
-        "quarantined_share": counts.quarantined / records,
-        "tokens": counts.tokens,
-        "sequences": counts.sequences,
-    }
-    if counts.sequences:
-        found["padding_share"] = counts.padding / (counts.tokens + counts.padding)
+    balance = balance_of(dataset.state)
+    found, tokens = balance.numbers(), balance.counts.tokens
     length = profile.get("length")
-    if length is not None and counts.tokens:
-        found["tokens_mean"] = counts.tokens / length.total
+    if length is not None and tokens:
+        found["tokens_mean"] = tokens / length.total
         found |= {f"tokens_p{round(100 * share)}": quantile(length, share) for share in QUANTILES}
     languages = profile.get("language")
     if languages is not None:
         whole = max(languages.total, 1)
         found |= {f"language.{name}": count / whole for name, count in languages.counts.items() if name}
-    removed = {**counts.filtered_by, **counts.quarantined_by}
-    return found | {f"removed.{name}": count / records for name, count in removed.items()}
+    return found
 
 
 def drifted(before: Profile, after: Profile, limits: Mapping[str, float]) -> list[Broken]:

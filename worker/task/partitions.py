@@ -123,7 +123,7 @@ class ConsultedPartitions:
         self._links.ask([frame_of(request, self._epoch) for request in requests])
 
     def take_answers(self) -> bool:
-        """Take what they have answered; whether anything came. TransportError for what is no answer."""
+        """Take what they have answered; whether anything came. ValueError for what is no answer."""
         moved = False
         while self._links.receive(self._read, self._answered):
             moved = True

@@ -79,10 +79,9 @@ def collect(uri: str) -> Facts:
             if name.startswith(SCORE_PREFIX) and (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
                 scores.setdefault(name.removeprefix(SCORE_PREFIX), []).append(table.column(name).drop_null().to_numpy())
     counts = balance.counts
-    numbers = _numbers(balance, np.concatenate(lengths), dataset.describe().seq_len)
+    numbers = _numbers(balance, np.concatenate(lengths))
     numbers |= {f"language.{name}": count / sum(languages.values()) for name, count in languages.items() if name}
     reasons = {**counts.filtered_by, **counts.quarantined_by}
-    numbers |= {f"removed.{name}": count / max(1, counts.records) for name, count in reasons.items()}
     ordered = {name: count for name, count in languages.most_common() if name}
     samples = {
         reason: [(row["id"], row["text"]) for row in rows] for reason, rows in read_samples(dataset, sink).items()
@@ -131,23 +130,8 @@ def _languages(table: Any) -> list[str]:
     return [str((orjson.loads(entry) if entry else {}).get("language") or "") for entry in packed]
 
 
-def _numbers(balance: Balance, tokens: npt.NDArray[np.int64], seq_len: int | None) -> dict[str, float]:
-    counts = balance.counts
-    records = max(1, counts.records)
-    numbers: dict[str, float] = {
-        "records": balance.records_closed,
-        "records_open": balance.records_open,
-        "kept": counts.kept,
-        "duplicate": counts.duplicate,
-        "kept_share": counts.kept / records,
-        "filtered_share": counts.filtered / records,
-        "duplicate_share": counts.duplicate / records,
-        "quarantined_share": counts.quarantined / records,
-        "tokens": counts.tokens,
-        "sequences": counts.sequences,
-    }
-    if seq_len and counts.sequences:
-        numbers["padding_share"] = counts.padding / (counts.sequences * seq_len)
+def _numbers(balance: Balance, tokens: npt.NDArray[np.int64]) -> dict[str, float]:
+    numbers = balance.numbers()
     if len(tokens):
         numbers["tokens_mean"] = float(tokens.mean())
         for share, value in zip(QUANTILES, np.quantile(tokens, QUANTILES), strict=True):

@@ -59,6 +59,25 @@ class Balance:
         whole = self.counts.sequences * self.seq_len or self.counts.tokens + self.counts.padding
         return self.counts.padding / whole if whole else 0.0
 
+    def numbers(self) -> dict[str, float]:
+        """What scorecards show and gates limit, by name; shares are of the closed records, 0 to 1."""
+        counts, records = self.counts, max(1, self.counts.records)
+        found: dict[str, float] = {
+            "records": self.records_closed,
+            "records_open": self.records_open,
+            "kept": counts.kept,
+            "duplicate": counts.duplicate,
+            "kept_share": counts.kept / records,
+            "filtered_share": counts.filtered / records,
+            "duplicate_share": counts.duplicate / records,
+            "quarantined_share": counts.quarantined / records,
+            "tokens": counts.tokens,
+            "sequences": counts.sequences,
+        }
+        removed = {**counts.filtered_by, **counts.quarantined_by}
+        found |= {f"removed.{reason}": count / records for reason, count in removed.items()}
+        return found | ({"padding_share": self.padding_share} if counts.sequences else {})
+
     @property
     def equation(self) -> str:
         """Closed = kept + filtered + duplicate + quarantined, in digits."""

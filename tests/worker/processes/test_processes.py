@@ -117,7 +117,10 @@ def test_the_ends_of_tasks_that_were_all_killed_are_no_surprise() -> None:
         await ward.pid()
         ward.processes.kill_all()
         # The loop is told of the end in its next turn, if it still listens for it.
-        await asyncio.wait([loop.create_future()], timeout=0.05)
+        for _ in range(3):
+            turned = asyncio.Event()
+            loop.call_soon(turned.set)
+            await turned.wait()
         return surprises
 
     assert asyncio.run(scene()) == []

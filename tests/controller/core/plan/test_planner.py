@@ -123,3 +123,36 @@ def test_a_plan_follows_from_its_arguments_and_every_task_is_reached(
     fed = {link.receiver for link in made.links} | {task.name for task in made.tasks if task.stages[0] == "read"}
     feeding = {link.sender for link in made.links} | {task.name for task in made.tasks if task.stages[-1] == "write"}
     assert fed == feeding == {task.name for task in made.tasks}
+
+
+def deduplicated(partitions: int) -> Pipeline:
+    decider = Stage("dedup", StageKind.STATEFUL, "m:Dedup", replicas=1 + partitions, after=("read",))
+    return graph(stage("read"), decider, stage("write", ("dedup",)))
+
+
+FAR = [WorkerFacts(name, 2, name, addresses=("10.0.0.1:1",)) for name in ("w1", "w2")]
+
+
+def test_a_decider_binds_no_other_task_to_its_worker() -> None:
+    made = plan(deduplicated(0), FAR)
+    assert [task.worker for task in made.tasks if task.stages == ("read", "write")] == ["w1", "w1", "w2", "w2"]
+    assert [task.worker for task in made.tasks if task.stages == ("dedup",)] == ["w1"]
+
+
+def test_each_task_asks_the_decider_and_the_decider_each_partition() -> None:
+    made = plan(deduplicated(3), FAR)
+    assert {task.worker for task in made.tasks if task.stages == ("dedup",)} == {"w1", "w2"}
+    askers = {f"p/read.{number}" for number in range(4)}
+    others = askers | {f"p/dedup.{number}" for number in (1, 2, 3)}
+    pairs = {(link.sender, link.receiver) for link in made.links}
+    assert pairs == {("p/dedup.0", other) for other in others} | {(other, "p/dedup.0") for other in others}
+
+
+def test_the_decider_and_partitions_keep_their_numbers_when_a_worker_leaves() -> None:
+    """Number 0 decides: a number that is free by the leave of its worker is given again."""
+    before = plan(deduplicated(2), FAR)
+    after = plan(deduplicated(2), FAR[1:], current=before)
+    staying = {task.name for task in before.tasks if task.stages == ("dedup",) and task.worker == "w2"}
+    assert staying
+    assert sorted(task.replica for task in after.tasks if task.stages == ("dedup",)) == [0, 1, 2]
+    assert staying <= {task.name for task in after.tasks}
