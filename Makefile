@@ -10,7 +10,7 @@ INSTALL := $(BIN)/python -m pip --disable-pip-version-check -qq install --constr
 FACTS := constraints.txt pyproject.toml setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart wheels test check mutants kill fuzz search trainers chaos recovery format protos diagrams reference clean
+.PHONY: help quickstart wheels test check types walls mutants kill fuzz search trainers chaos recovery format protos diagrams reference clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | awk -F@ '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -29,8 +29,13 @@ test: $(VENV)/.dev  ## every test but the long suites, in three processes
 check: $(VENV)/.dev  ## ruff, mypy, pyright and the walls between the folders
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	@$(MAKE) --no-print-directory --jobs --output-sync types walls
+
+types:
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+walls:
+	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/house
 
 mutants: $(VENV)/.dev  ## 200 changes of the cores, one at a time, and whether a test or the simulator notices; half an hour
@@ -45,7 +50,7 @@ fuzz: $(VENV)/.dev  ## every decoder under a fuzzer, FUZZ_SECONDS each (600), FU
 search: $(VENV)/.dev  ## the property tests on fresh examples, ten times as many as the suite's
 	$(BIN)/python -m pytest -m "not slow and not trainers" --hypothesis-profile=search $$(grep -rlE '^(from|import) hypothesis' tests --include='test_*.py') $(PYTEST_ARGS)
 
-trainers: $(VENV)/.trainers  ## Lightning, transformers, Accelerate and torch's checkpoints, killed and resumed, one process and two
+trainers: $(VENV)/.trainers  ## Lightning, transformers, TRL, Accelerate, torchtitan, Megatron and torch's checkpoints, killed and resumed
 	$(BIN)/python -m pytest -m trainers $(PYTEST_ARGS)
 
 chaos: $(VENV)/.dev  ## the example scenarios of headrace chaos run, each against a run without faults
@@ -64,7 +69,7 @@ protos: $(VENV)/.dev  ## the stubs of protos/control.proto
 
 diagrams: $(VENV)/.dev  ## the state diagrams of docs, from the transition tables
 	$(BIN)/python -m headrace.cli.diagrams docs/architecture.md docs/guide/dedup.md docs/design/dedup-index.md \
-		docs/design/surgery.md
+		docs/design/surgery.md docs/design/scaling.md
 
 reference: $(VENV)/.dev  ## docs/reference/commands.md, from what --help says
 	$(BIN)/python -m headrace.cli.help docs/reference/commands.md
@@ -106,4 +111,5 @@ $(VENV)/.dev: $(VENV)/.made $(FACTS) tests/kits/inputs/readers.py
 $(VENV)/.trainers: $(VENV)/.dev
 	@echo "installing the trainers of others into $(VENV) (once)"
 	@$(INSTALL) -e '.[trainers]'
+	@$(INSTALL) --no-deps docstring-parser megatron-core spmd-types torchtitan typeguard tyro
 	@touch $@

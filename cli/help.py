@@ -33,12 +33,13 @@ COMMON = (
 #: The commands in the order in which `headrace --help` and docs/reference/commands.md have them.
 SECTIONS: Mapping[str, Sequence[str]] = {
     "Run on this machine": ("quickstart", "examples", "run"),
-    "Daemons": ("controller", "worker", "cluster"),
+    "Daemons": ("controller", "worker", "cluster", "launch", "metrics"),
     "Control pipelines": (
         "apply",
         "status",
         "top",
         "logs",
+        "what-if",
         "pause",
         "resume",
         "scale",
@@ -90,10 +91,24 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "headrace worker --join token --state member --label disk=ssd",
         "headrace worker --state member",
     ),
+    "metrics": ("headrace metrics board", "headrace metrics rules"),
     "cluster init": ("headrace cluster init cluster --controller 10.77.0.1:7420 --name press",),
-    "cluster token": ("headrace cluster token cluster --name one", "headrace cluster token cluster --days 7"),
+    "cluster token": ("headrace cluster token cluster --name one", "headrace cluster token cluster --nodes 8 --days 7"),
     "cluster operator": ("headrace cluster operator cluster anna --name anna",),
     "cluster expel": ("headrace cluster expel one --yes", "headrace cluster expel anna --operator --yes"),
+    "launch slurm": (
+        (
+            "headrace launch slurm --nodes 4 --partition cpu --folder /shared/launch -- examples/plain.py \\\n"
+            "    -p input='/shared/corpus/*.jsonl' -p output=/shared/data/plain"
+        ),
+        "headrace launch slurm --nodes 4 --dry-run",
+    ),
+    "launch ssh": ("headrace launch ssh --host node1 --host anna@node2 --headrace /opt/headrace/bin/headrace",),
+    "launch ray": ("headrace launch ray --nodes 4 --cores 8 --python /opt/ray/bin/python",),
+    "launch kubernetes": (
+        "headrace launch kubernetes --nodes 4 --image registry/headrace:1 --root s3://bucket/cluster --dry-run",
+    ),
+    "launch down": ("headrace launch down --folder /shared/launch",),
     "apply": (
         "headrace apply examples/plain.py -p input='corpus/*.jsonl' -p output=/data/plain --wait",
         (
@@ -107,6 +122,10 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "headrace logs --pipeline plain --since 10m",
         "headrace logs --cause apply.3f2a.17",
         "headrace logs --level warning --follow",
+    ),
+    "what-if": (
+        "headrace what-if plain --cores +4 --without perplexity",
+        "headrace what-if plain --replicas tokenize=3 --nic 25G --price 0.04 --json",
     ),
     "pause": ("headrace pause plain --wait",),
     "resume": ("headrace resume plain",),
@@ -142,10 +161,12 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "dataset verify": ("headrace dataset verify data/plain", "headrace dataset verify data/plain --gate gate.toml"),
     "dataset trace": (
         "headrace dataset trace data/plain doc-000042",
+        "headrace dataset trace data/plain shards/1/6f0c1d2e3b4a59687786a5b4c3d2e1f0.safetensors:17",
         "headrace dataset trace --checkpoint loader.json --step 1000",
         "headrace dataset trace --checkpoint loader.json --step 1000 --moved web=s3://lake/web",
     ),
     "dataset export": ("headrace dataset export data/plain out --format mds",),
+    "dataset push": ("headrace dataset push data/texts hf://datasets/owner/name",),
     "dataset mirror": (
         "headrace dataset mirror data/plain --delta tables/plain",
         "headrace dataset mirror data/plain --iceberg tables --table corpus.plain",

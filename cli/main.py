@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from headrace.cli.commands import ClusterFolder, ControllerAddress, Json, daemons, dataset_commands, operate
+from headrace.cli.commands import ClusterFolder, ControllerAddress, Json, daemons, dataset_commands, launch, operate
 from headrace.cli.ending import leave, outcome
 from headrace.cli.help import Application
 from headrace.cli.run_options import PARAMETER, PLACES, RUN, SHARED, Option, run_command, run_options
@@ -35,6 +35,7 @@ chaos_app = Application("Inject faults into a run, and check its dataset.")
 app.add_typer(chaos_app, name="chaos")
 
 daemons.add_to(app, Application("Make clusters and admit nodes."))
+launch.add_to(app, Application("Start a cluster on Slurm, hosts, Ray or Kubernetes; end it."))
 operate.add_to(app)
 dataset_commands.add_to(app, Application("Inspect, verify and change datasets."))
 
@@ -87,6 +88,9 @@ def apply(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan with its reasons; start nothing.")] = False,
     cluster: ClusterFolder = "",
+    workers: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Wait at most 300 s until so many workers are connected.")
+    ] = 0,
     json: Json = False,
     **given: Any,
 ) -> int:
@@ -101,7 +105,9 @@ def apply(
         run_options(given),
         wait=wait,
         dry_run=dry_run,
+        base=(given["base"], given["judge_again"]),
         follow_links=given["follow_links"],
+        workers=workers,
         as_json=json,
     )
 

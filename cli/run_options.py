@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: Treatments of input that changed or vanished; the first is the default.
 CHANGED_INPUT = ("halt", "drop", "reread")
+#: Whether a run scales by itself; the first is the default.
+AUTOSCALE = ("off", "advise", "on")
 #: Largest number of records in an option.
 RECORDS_MAX = 1 << 53
 
@@ -53,6 +55,8 @@ SHARED = (
     ),
     Option("replicas", ("--replicas",), "Tasks of each stage; default: one a core.", 0, int, "N", 0),
     Option("amend", ("--amend",), "Continue a dataset of another pipeline: process its open input.", False, bool),
+    Option("base", ("--from",), "Take over verdicts of unchanged stages.", metavar="DATASET@VERSION"),
+    Option("judge_again", ("--judge-again",), "With --from: judge these records again.", metavar="quarantined"),
     Option(
         "max_quarantined",
         ("--max-quarantined",),
@@ -96,6 +100,13 @@ SHARED = (
     ),
     Option("gate", ("--gate",), "Publish only a version that meets this TOML file; else hold it.", "", metavar="FILE"),
     Option("gate_pauses", ("--gate-pauses",), "Pause when what is closed does not meet the gate.", False, bool),
+    Option(
+        "autoscale",
+        ("--autoscale",),
+        "Whether the tasks of stages are scaled by what they are measured to do, or that is only said.",
+        AUTOSCALE[0],
+        metavar="|".join(AUTOSCALE),
+    ),
     Option("follow_links", ("--follow-links",), "Follow symbolic links out of the input's folder.", False, bool),
 )
 PLACES = (
@@ -174,6 +185,7 @@ def run_command(given: Mapping[str, Any]) -> int:
         given["pipeline"],
         given["parameter"],
         lambda: run_options(given),
+        base=(given["base"], given["judge_again"]),
         follow_links=follow_links,
         page=bool(given["page"]),
         as_json=as_json,
@@ -189,6 +201,8 @@ def run_options(given: Mapping[str, Any]) -> RunOptions:
     changed_input = given["changed_input"]
     if changed_input not in CHANGED_INPUT:
         raise UsageError(f"--changed-input {changed_input!r}: give one of {', '.join(CHANGED_INPUT)}")
+    if given["autoscale"] not in AUTOSCALE:
+        raise UsageError(f"--autoscale {given['autoscale']!r}: give one of {', '.join(AUTOSCALE)}")
     return RunOptions(
         amend=given["amend"],
         fuse=given["fuse"],
@@ -203,6 +217,7 @@ def run_options(given: Mapping[str, Any]) -> RunOptions:
         seal_age_s=given["seal_seconds"],
         gate=read_gate(given["gate"]) if given["gate"] else {},
         gate_pauses=given["gate_pauses"],
+        autoscale=given["autoscale"],
     )
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
+    from headrace.client.base import with_base as with_base
     from headrace.client.client import (
         ENDED as ENDED,
         Applied as Applied,

@@ -75,6 +75,8 @@ class RunOptions:
     #: What a version must meet to be published, as the file of the gate has it, and whether the run pauses for it.
     gate: Mapping[str, Any] = field(default_factory=dict[str, Any])
     gate_pauses: bool = False
+    #: Whether the run scales by itself: off, advise or on.
+    autoscale: str = "off"
     #: Stage to place, and stage to the transport of the links that lead to it.
     places: Mapping[str, str] = field(default_factory=dict[str, str])
     transports: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -172,6 +174,7 @@ class Client:
             changed_input=options.changed_input,
             gate_json=json.dumps(options.gate) if options.gate else "",
             gate_pauses=options.gate_pauses,
+            autoscale=options.autoscale,
             limits=pb.Limits(record_s=options.record_s, task_bytes=options.task_bytes),
             seal=pb.SealPolicy(age_s=options.seal_age_s) if options.seal_age_s else None,
             token=uuid.uuid4().hex,

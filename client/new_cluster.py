@@ -29,6 +29,8 @@ from headrace.store.files import disk
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _DAY_S = 86400
+#: Characters of a name that several workers share; digits of each key follow.
+SHARED_NAME_MAX = 54
 
 
 def init(folder: Path, name: str, controllers: list[str]) -> int:
@@ -60,11 +62,13 @@ def make_cluster(folder: Path, name: str, controllers: list[str]) -> ClusterFile
     return _read(folder)
 
 
-def token(folder: Path, name: str, days: int) -> int:
-    """Print a token for one more worker."""
+def token(folder: Path, name: str, days: int, nodes: int) -> int:
+    """Print a token for so many more workers."""
     if name:
         _check_name("--name", name)
-    print(make_token(_read(folder), name, days))
+    if nodes > 1 and len(name) > SHARED_NAME_MAX:
+        raise UsageError(f"--name {name!r}: the beginning of several names has at most {SHARED_NAME_MAX} characters")
+    print(make_token(_read(folder), name, days, nodes))
     return 0
 
 
@@ -91,8 +95,8 @@ def _read(folder: Path) -> ClusterFiles:
         raise CliError(str(error)) from error
 
 
-def make_token(files: ClusterFiles, name: str, days: int) -> str:
-    """A token with which one worker may join within so many days; under a name of its own where none is given."""
+def make_token(files: ClusterFiles, name: str, days: int, nodes: int = 1) -> str:
+    """A token with which so many workers may join within so many days; under names of their own where none is given."""
     made = JoinToken(
         authority=fingerprint(files.authority.certificate()),
         identifier=secrets.token_bytes(IDENTIFIER_BYTES),
@@ -100,6 +104,7 @@ def make_token(files: ClusterFiles, name: str, days: int) -> str:
         name=name,
         expires_at=int(time.time()) + days * _DAY_S,
         controllers=files.controllers,
+        nodes=nodes,
     )
     return encode_token(made, files.key)
 

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     )
     from headrace.cluster.token import (
         IDENTIFIER_BYTES as IDENTIFIER_BYTES,
+        NODES_PER_TOKEN_MAX as NODES_PER_TOKEN_MAX,
         PREFIX as PREFIX,
         TOKEN_LIMIT as TOKEN_LIMIT,
         JoinToken as JoinToken,

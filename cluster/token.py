@@ -1,9 +1,10 @@
-"""The token by which a node joins a cluster: made where the cluster was made, good once.
+"""The token by which nodes join a cluster: made where the cluster was made, good for as many nodes as it says.
 
 A token says which authority the node may trust (its fingerprint), where the controllers are, as what the node is let
 in and until when; it is sealed by HMAC-SHA-256 with the cluster's key, so that a controller knows its own. Who holds
 it may join with a key of their own; the controller notes in a durable place which key spent it, so that the same node
-may ask again and nobody else can. Text: "hrj1." and base64 of a msgpack array and its seal. Pure.
+may ask again and nobody else can. A token for N nodes has N slots, each of which one key spends. Text: "hrj1." and
+base64 of a msgpack array and its seal. Pure.
 """
 
 import base64
@@ -22,6 +23,8 @@ PREFIX = "hrj1."
 TOKEN_LIMIT = 2048
 SEAL_BYTES = 32
 IDENTIFIER_BYTES = 16
+#: Nodes that one token lets in, at most.
+NODES_PER_TOKEN_MAX = 4096
 _CONTEXT = b"headrace join token\0"
 
 
@@ -60,6 +63,14 @@ class JoinToken:
     expires_at: int
     #: The controllers' addresses, as host:port.
     controllers: tuple[str, ...]
+    #: How many nodes it lets in.
+    nodes: int = 1
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """What nodes spend, one each: names under which it is noted who did."""
+        first = self.identifier.hex()
+        return (first, *(f"{first}.{number}" for number in range(1, self.nodes)))
 
 
 def encode_token(token: JoinToken, key: bytes) -> str:
@@ -72,6 +83,7 @@ def encode_token(token: JoinToken, key: bytes) -> str:
             token.name,
             token.expires_at,
             list(token.controllers),
+            token.nodes,
         ]
     )
     return PREFIX + base64.urlsafe_b64encode(body + _seal(body, key)).decode().rstrip("=")
@@ -81,11 +93,13 @@ def read_token(text: str) -> JoinToken:
     """Read a token without knowing its seal, as the node that joins does. Raises TokenMalformedError."""
     body, _ = _split(text)
     try:
-        authority, identifier, role, name, expires_at, controllers = msgpack.unpackb(body)
-        token = JoinToken(authority.hex(), identifier, Role(role), name, expires_at, tuple(controllers))
+        authority, identifier, role, name, expires_at, controllers, nodes = msgpack.unpackb(body)
+        token = JoinToken(authority.hex(), identifier, Role(role), name, expires_at, tuple(controllers), nodes)
         texts = (token.name, *token.controllers)
         if len(authority) != 32 or len(identifier) != IDENTIFIER_BYTES or type(expires_at) is not int:
             raise ValueError("a field of the wrong size")
+        if type(nodes) is not int or not 1 <= nodes <= NODES_PER_TOKEN_MAX:
+            raise ValueError(f"a number of nodes that is not 1 to {NODES_PER_TOKEN_MAX}")
         if not all(isinstance(item, str) for item in texts):
             raise ValueError("a name that is no text")
     except (ValueError, TypeError, AttributeError, msgpack.UnpackException) as error:

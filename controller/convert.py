@@ -59,7 +59,7 @@ def task_event(message: pb.TaskEvent) -> TaskEvent | None:
 
 
 def _question(m: pb.DecisionAsked) -> dedup.Question:
-    return dedup.Question(m.number, m.fragment, m.row, m.keys)
+    return dedup.Question(m.number, m.fragment, m.row, m.keys, m.stage)
 
 
 def _decided(task: str, attempt: int, m: pb.DecisionMade) -> dedup.DecisionMade:
@@ -215,6 +215,7 @@ def _fill(message: pb.TaskCommand, command: core.TaskCommand) -> None:
         case dedup.AskDecision(question=asked):
             message.decide.asker, message.decide.asker_attempt = command.asker, command.asker_attempt
             question = pb.DecisionAsked(number=asked.number, fragment=asked.fragment, row=asked.row, keys=asked.keys)
+            question.stage = asked.stage
             message.decide.question.CopyFrom(question)
         case dedup.AnswerDecision(decision=made):
             message.decision.number, message.decision.near = made.number, made.near

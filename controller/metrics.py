@@ -5,6 +5,7 @@ Served on the address of `--metrics`; they name pipelines, stages and workers, a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,9 @@ from headrace.protos import control_pb2 as pb
 if TYPE_CHECKING:
     from headrace.controller.shell import CommitTimes
 
+#: Reasons of verdicts of one dataset, by which metrics are told apart; the rarer ones are `others`.
+REASONS_MAX = 200
+
 
 def families(status: pb.StatusReply, commits: CommitTimes) -> Iterable[Metric]:
     """A status as metric families."""
@@ -24,6 +28,8 @@ def families(status: pb.StatusReply, commits: CommitTimes) -> Iterable[Metric]:
     yield commit
     yield from _of_stages(status.pipelines)
     yield from _of_ledgers(status.pipelines)
+    yield _of_reasons(status.pipelines)
+    yield from _of_runs(status.pipelines)
     yield from _of_tasks(status.pipelines)
 
 
@@ -34,7 +40,9 @@ def _of_stages(pipelines: Iterable[pb.PipelineStatus]) -> Iterable[Metric]:
     size = CounterMetricFamily("headrace_stage_bytes", "Bytes of input that its batches cover.", labels=labels)
     busy = CounterMetricFamily("headrace_stage_busy_seconds", "Time that its tasks worked.", labels=labels)
     cpu = CounterMetricFamily("headrace_stage_cpu_seconds", "Of that the time of a core.", labels=labels)
+    tasks = GaugeMetricFamily("headrace_stage_tasks", "Tasks of a stage.", labels=labels)
     for item in pipelines:
+        counts = Counter(stage for task in item.tasks for stage in task.stages)
         for stage in item.stages:
             key = [item.pipeline, stage.stage]
             records.add_metric(key, stage.records)
@@ -42,7 +50,8 @@ def _of_stages(pipelines: Iterable[pb.PipelineStatus]) -> Iterable[Metric]:
             size.add_metric(key, stage.bytes)
             busy.add_metric(key, stage.busy_s)
             cpu.add_metric(key, stage.cpu_s)
-    return [records, dropped, size, busy, cpu]
+            tasks.add_metric(key, counts[stage.stage])
+    return [records, dropped, size, busy, cpu, tasks]
 
 
 def _of_ledgers(pipelines: Iterable[pb.PipelineStatus]) -> Iterable[Metric]:
@@ -65,12 +74,50 @@ def _of_ledgers(pipelines: Iterable[pb.PipelineStatus]) -> Iterable[Metric]:
     return [closed, unclosed, still, shards]
 
 
+def _of_reasons(pipelines: Iterable[pb.PipelineStatus]) -> Metric:
+    labels = ["pipeline", "verdict", "reason"]
+    family = GaugeMetricFamily("headrace_verdict_records", "Closed records by verdict and reason.", labels=labels)
+    for item in pipelines:
+        counts = Counter({("kept", ""): item.balance.kept, ("duplicate", ""): item.balance.duplicate})
+        counts.update({("filtered", reason): count for reason, count in item.balance.filtered_by.items()})
+        counts.update({("quarantined", reason): count for reason, count in item.balance.quarantined_by.items()})
+        named = counts.most_common(REASONS_MAX)
+        for (verdict, reason), count in named:
+            family.add_metric([item.pipeline, verdict, reason], count)
+        others = counts.total() - sum(count for _, count in named)
+        if others:
+            family.add_metric([item.pipeline, "others", "others"], others)
+    return family
+
+
+def _of_runs(pipelines: Iterable[pb.PipelineStatus]) -> Iterable[Metric]:
+    labels = ["pipeline"]
+    state = GaugeMetricFamily("headrace_run_state", "1 for the state of a run.", labels=["pipeline", "state"])
+    waits = GaugeMetricFamily("headrace_run_waits", "Reasons for which a run waits, such as a store.", labels=labels)
+    lag = GaugeMetricFamily(
+        "headrace_ledger_lag_seconds", "For how long records are held of which no entry closed any.", labels=labels
+    )
+    size = GaugeMetricFamily("headrace_input_bytes", "Bytes of listed input, as they are stored.", labels=labels)
+    read = GaugeMetricFamily("headrace_input_read_bytes", "Of these what was read.", labels=labels)
+    for item in pipelines:
+        key = [item.pipeline]
+        state.add_metric([*key, item.state], 1)
+        waits.add_metric(key, len(item.waits))
+        lag.add_metric(key, item.ledger_lag_s)
+        size.add_metric(key, item.input_bytes)
+        before = int(item.facts.get("bytes_resumed", 0))
+        done = before + sum(stage.stored_bytes for stage in item.stages if stage.stage in item.sources)
+        read.add_metric(key, min(done, item.input_bytes))
+    return [state, waits, lag, size, read]
+
+
 def _of_tasks(pipelines: Iterable[pb.PipelineStatus]) -> Iterable[Metric]:
     tasks = GaugeMetricFamily("headrace_tasks", "Tasks by state.", labels=["pipeline", "state"])
     restarts = GaugeMetricFamily("headrace_task_restarts", "Restarts of the plan's tasks.", labels=["pipeline"])
     held = GaugeMetricFamily("headrace_held_bytes", "Bytes that a task's sink holds.", labels=["pipeline", "task"])
     flying = GaugeMetricFamily("headrace_link_in_flight_bytes", "Credit in use.", labels=["pipeline", "link"])
     moved = GaugeMetricFamily("headrace_link_bytes", "Bytes sent over a link.", labels=["pipeline", "link"])
+    frames = GaugeMetricFamily("headrace_link_frames", "Frames sent over a link.", labels=["pipeline", "link"])
     blocked = GaugeMetricFamily("headrace_link_blocked", "Sends that found no credit.", labels=["pipeline", "link"])
     for item in pipelines:
         states = [task.state for task in item.tasks]
@@ -85,8 +132,9 @@ def _of_tasks(pipelines: Iterable[pb.PipelineStatus]) -> Iterable[Metric]:
                     key = [item.pipeline, link.link]
                     flying.add_metric(key, link.in_flight_bytes)
                     moved.add_metric(key, link.bytes)
+                    frames.add_metric(key, link.frames)
                     blocked.add_metric(key, link.blocked)
-    return [tasks, restarts, held, flying, moved, blocked]
+    return [tasks, restarts, held, flying, moved, frames, blocked]
 
 
 def _states(name: str, text: str, states: list[str]) -> Metric:

@@ -27,7 +27,7 @@ from headrace.controller.progress import RunProgress
 from headrace.controller.status import cluster_status, earlier_runs, pipeline_status
 from headrace.daemon import Effects, parse
 from headrace.page import PageServer, QuestionRefused, serve_page
-from headrace.page.core import Board, Timeline
+from headrace.page.core import Board, Loaders, ReportRefused, Timeline
 from headrace.protos import codec, control_pb2 as pb
 from headrace.store import release
 from headrace.store.ledger import balance_of
@@ -66,7 +66,7 @@ class RunPage:
     def __init__(self, shell: Shell, servicer: Servicer, clock: Callable[[], float] = time.perf_counter) -> None:
         self._shell, self._servicer, self._clock = shell, servicer, clock
         self._board = Board()
-        self._timeline = Timeline(self._board)
+        self._timeline, self._loaders = Timeline(self._board), Loaders(self._board)
         self._effects = Effects()
         self._server: PageServer | None = None
         self._tasks_going, self._links_going = self._tasks_round(), self._links_round()
@@ -223,6 +223,7 @@ class RunPage:
 
     def note(self, at: float) -> None:
         """Put what holds now on the time line, and marks for what happened since the last note."""
+        self._loaders.expire(time.monotonic())
         now = _Noted.of(self._shell)
         for kind, words, pipeline in now.since(self._before):
             self._timeline.mark(at, kind, words, pipeline)
@@ -242,12 +243,22 @@ class RunPage:
         match question:
             case "pause" | "resume" | "scale" | "drain" | "undrain":
                 return await self._steer(question, given)
+            case "loader":
+                return self._loader(given)
             case "logs":
                 return await self._logs(given)
             case "samples":
                 return await self._samples(given)
             case _:
                 raise QuestionRefused("that is not answered here")
+
+    def _loader(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """A rank of a training job reports (`headrace.loader.report`)."""
+        try:
+            self._loaders.take(given, time.monotonic())
+        except ReportRefused as error:
+            raise QuestionRefused(str(error)) from error
+        return {}
 
     async def _steer(self, question: str, given: Mapping[str, Any]) -> dict[str, Any]:
         request = request_of(question, given)

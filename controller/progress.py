@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
@@ -10,6 +11,8 @@ from headrace.protos import control_pb2 as pb
 
 #: Seconds for which a stage that was at a batch is taken to be at it still, without a word of its worker.
 GUESSED_S_MAX = 1.0
+#: Decisions of scaling that a status names.
+SCALING_MAX = 8
 #: Stages and links in one report.
 ROWS_MAX = 65_536
 
@@ -21,9 +24,14 @@ class RunProgress:
     started_at: float = field(default_factory=time.monotonic)
     first_batch_at: float | None = None
     facts: dict[str, str] = field(default_factory=dict[str, str])
+    #: The newest decisions of scaling, in words.
+    scaling: deque[str] = field(default_factory=lambda: deque[str](maxlen=SCALING_MAX))
     latest: dict[tuple[str, int], pb.Progress] = field(default_factory=dict[tuple[str, int], pb.Progress])
     #: When each of these came, seconds, monotonic.
     heard_at: dict[tuple[str, int], float] = field(default_factory=dict[tuple[str, int], float])
+    #: Since when the sinks of each attempt hold records, and when an entry closed records last, seconds, monotonic.
+    held_since: dict[tuple[str, int], float] = field(default_factory=dict[tuple[str, int], float])
+    closed_at: float = 0.0
 
     def take(self, message: pb.TaskEvent) -> None:
         """Note a report."""
@@ -32,7 +40,11 @@ class RunProgress:
             self.facts.update(message.ready.facts)
         elif kind == "progress" and len(message.progress.stages) + len(message.progress.links) <= ROWS_MAX:
             self.latest[message.task, message.attempt] = message.progress
-            self.heard_at[message.task, message.attempt] = time.monotonic()
+            self.heard_at[message.task, message.attempt] = now = time.monotonic()
+            if message.progress.held_records:
+                self.held_since.setdefault((message.task, message.attempt), now)
+            else:
+                self.held_since.pop((message.task, message.attempt), None)
             if self.first_batch_at is None and any(stage.records for stage in message.progress.stages):
                 self.first_batch_at = time.monotonic()
 
@@ -48,6 +60,11 @@ class RunProgress:
     def held_by_dead(self, living: Container[tuple[str, int]]) -> int:
         """Records that the sinks of all other attempts held when they reported last."""
         return sum(progress.held_records for attempt, progress in self.latest.items() if attempt not in living)
+
+    def ledger_lag_s(self, living: Container[tuple[str, int]], now: float) -> float:
+        """For how long living attempts have held records without an entry that closed any."""
+        since = min((at for attempt, at in self.held_since.items() if attempt in living), default=now)
+        return max(0.0, now - max(since, self.closed_at))
 
     def stages(self, living: Container[tuple[str, int]] = (), now: float = 0.0) -> list[pb.StageProgress]:
         """The sum over all attempts, a row a stage, in the order first seen.

@@ -29,6 +29,7 @@ from headrace.cluster import KEY_BYTES_MIN
 from headrace.controller.core.cluster import Controller
 from headrace.controller.core.log import SNAPSHOT_ENTRIES, LogLimits
 from headrace.controller.logging import identity
+from headrace.controller.scaling import Scaling
 from headrace.controller.servicer import Servicer
 from headrace.controller.shell import Shell
 from headrace.controller.status import reply
@@ -55,6 +56,7 @@ from headrace.store import StoreError, below, open_store, release
 if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer
 
+    from headrace.controller.lineage import Lineage
     from headrace.controller.membership import ClusterFiles, Door
     from headrace.controller.page import RunPage
 
@@ -130,6 +132,7 @@ async def serve(service: Service) -> int:
     try:
         scraped = _serve_metrics(service.metrics, shell)
         shown = await _serve_page(service, shell, servicer)
+        lineage = _tell_lineage(shell)
     except _NotServed as error:
         logger.error("%s", error)
         return 1
@@ -150,14 +153,16 @@ async def serve(service: Service) -> int:
         os.write(service.ready_fd, f"{address}\n".encode())
         os.close(service.ready_fd)
     notify(f"READY=1\nSTATUS=serves on {address}")
-    watched = Effects().start("the watchdog", keep_alive())
+    beside = _begin_beside(shell)
     await told.wait()
     end_within(ENDING_S)
     notify("STOPPING=1")
-    watched.cancel()
+    beside.cancel()
     await shell.resign()
     if shown is not None:
         await shown.close()
+    if lineage is not None:
+        await lineage.close()
     if scraped is not None:
         scraped.shutdown()
     if door is not None:
@@ -166,6 +171,14 @@ async def serve(service: Service) -> int:
     await shell.close()
     place.leave()
     return 1 if surprises else 0
+
+
+def _begin_beside(shell: Shell) -> Effects:
+    """What goes on beside the server: the watchdog, and scaling."""
+    effects = Effects()
+    effects.start("the watchdog", keep_alive())
+    effects.start("scaling", Scaling(shell, lambda pipeline: reply(shell, release(), pipeline)).keep_looking())
+    return effects
 
 
 def make_server(limits: GrpcLimits, cluster: ClusterFiles | None, core: Controller) -> grpc.aio.Server:
@@ -232,6 +245,21 @@ def _serve_metrics(address: str, shell: Shell) -> WSGIServer | None:
         raise _NotServed(f"cannot serve metrics on {address}: {what}; choose another address with --metrics") from error
     logger.info("metrics on %s:%d", address.rpartition(":")[0] or "127.0.0.1", server.server_port)
     return server
+
+
+def _tell_lineage(shell: Shell) -> Lineage | None:
+    """Events of lineage from now on, if the environment asks for them. Raises _NotServed."""
+    if not os.environ.get("HEADRACE_LINEAGE"):
+        return None
+    from headrace.controller.lineage import Lineage
+
+    try:
+        told = Lineage.of(os.environ, lambda: shell.core.runs)
+    except ValueError as error:
+        raise _NotServed(str(error)) from error
+    if told is not None:
+        told.begin()
+    return told
 
 
 async def _serve_page(service: Service, shell: Shell, servicer: Servicer) -> RunPage | None:

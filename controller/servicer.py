@@ -18,6 +18,7 @@ from headrace.controller.convert import task_event
 from headrace.controller.core.cluster import Controller, registration_fault
 from headrace.controller.core.messages import Allowance, ChangedInput, PipelineRequested, messages as core
 from headrace.controller.core.plan import Plan, TaskPlan
+from headrace.controller.core.scaling import ScalingMode
 from headrace.controller.progress import RunProgress
 from headrace.controller.shell import Session, Shell
 from headrace.controller.status import reply
@@ -28,6 +29,8 @@ from headrace.store import StoreError, one_name, release
 
 #: Characters of a gate.
 GATE_CHARACTERS_MAX = 1 << 16
+#: Whether a run scales by itself; empty: it does not.
+AUTOSCALE = ("", *(mode.value for mode in ScalingMode))
 logger = logging.getLogger("headrace.controller")
 
 #: Seconds that a worker may be silent before its session is dropped.
@@ -115,6 +118,8 @@ class Servicer(rpc.ControlServicer):
             return pb.ApplyReply(accepted=False, reason=str(error))
         if request.changed_input not in ("", *(choice.value for choice in ChangedInput)):
             return pb.ApplyReply(accepted=False, reason=f"changed_input {request.changed_input!r} is not known here")
+        if request.autoscale not in AUTOSCALE:
+            return pb.ApplyReply(accepted=False, reason=f"autoscale {request.autoscale!r} is not known here")
         try:
             gate = _gate(request.gate_json)
         except ValueError as error:
@@ -134,6 +139,7 @@ class Servicer(rpc.ControlServicer):
             changed_input=ChangedInput(request.changed_input or ChangedInput.HALT.value),
             gate=gate,
             gate_pauses=request.gate_pauses,
+            autoscale=request.autoscale,
             token=request.token,
             place=await _place_of(str(pipeline.get("dataset", ""))),
         )

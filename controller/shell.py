@@ -29,7 +29,8 @@ from headrace.controller.progress import RunProgress
 from headrace.daemon import Effects, LogFiles, about, caused_by, current_cause
 from headrace.protos import codec, control_pb2 as pb
 from headrace.store import StoreError
-from headrace.store.datasets import Dataset, bring_forward, fold_ledger
+from headrace.store.datasets import Dataset, fold_ledger, show_version
+from headrace.store.ledger import Closed
 
 if TYPE_CHECKING:
     from headrace.controller.membership import ClusterFiles
@@ -126,13 +127,13 @@ class Shell:
         self.requests[number] = answered
         return number, answered
 
-    async def spend(self, token: str, worker: str, key: str) -> str:
+    async def spend(self, token: str, worker: str, key: str, further: tuple[str, ...]) -> str:
         """Have it durable that a key spends a token; why it may not, or an empty string."""
         noted = self._cluster.spend if self.core.log is None and self._cluster is not None else None
-        if noted is not None and (reason := await noted(token, worker, key)):
+        if noted is not None and (reason := await noted(token, worker, key, further)):
             return reason
         number, answered = self.expect_answer()
-        self.post(TokenOffered(number, token, worker, key))
+        self.post(TokenOffered(number, token, worker, key, further))
         try:
             answer = await asyncio.wait_for(answered, SPEND_S)
         except TimeoutError:
@@ -179,6 +180,11 @@ class Shell:
         for name in pipelines:
             if name not in self.core.runs:
                 self.progress.pop(name, None)
+
+    def note_scaling(self, pipeline: str, words: str) -> None:
+        """Have the status of a run name a decision of its scaling."""
+        if pipeline in self.core.runs:
+            self.progress.setdefault(pipeline, RunProgress()).scaling.append(words)
 
     def note_facts(self, worker: str, tasks: Iterable[pb.RunningTask]) -> None:
         """What tasks had said of themselves to an earlier leader."""
@@ -363,8 +369,15 @@ class Shell:
         if isinstance(event, core.EntryWritten):
             seconds = time.monotonic() - began
             self.commits.take(seconds)
+            if any(isinstance(change, Closed) for change in command.entry.changes):
+                self._note_closed(command.log)
             tell_entry(command.log, command.number, command.entry, seconds)
         return event
+
+    def _note_closed(self, log: str) -> None:
+        for name, run in self.core.runs.items():
+            if run.leadership.log == log and name in self.progress:
+                self.progress[name].closed_at = time.monotonic()
 
     async def _manifest(self, command: core.WriteManifest) -> core.Event | None:
         run = next((run for run in reversed(self.core.runs.values()) if run.leadership.log == command.log), None)
@@ -375,7 +388,9 @@ class Shell:
         if run.leadership.state not in (LeaderState.LEADING, LeaderState.RESIGNING):
             return None  # whoever leads by now writes one; this fold is no leader's any more
         # Made here, where the fold stands still; a later entry's manifest is left alone.
-        await asyncio.to_thread(bring_forward, dataset.store, dataset.manifest(described))
+        said = await asyncio.to_thread(show_version, dataset, dataset.manifest(described))
+        if said:
+            logger.warning(said)
         return core.ManifestWritten(command.log)
 
     async def _audit(self, command: core.AuditDataset) -> core.Event:

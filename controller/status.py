@@ -49,6 +49,7 @@ def cluster_status(shell: Shell, version: str) -> pb.StatusReply:
                 state=_worker_state(shell, worker.worker),
                 labels=worker.labels,
                 addresses=worker.addresses,
+                memory_bytes=worker.memory_bytes,
                 cores_reserved=need.cores,
                 memory_reserved_bytes=need.memory_bytes,
                 allows_chaos=worker.worker in shell.sessions and shell.sessions[worker.worker].allows_chaos,
@@ -105,10 +106,12 @@ def pipeline_status(run: Run, progress: RunProgress, living: Container[tuple[str
         changes=[*filter(None, [run.amendment.words(run.works)]), *_waiting(run)],
         refused_change=run.reconfiguration.refused or run.amendment.refused,
         waits=_waits(run, progress),
-        notes=run.listing.notes(),
+        notes=[*run.listing.notes(), *progress.scaling],
         balance=codec.balance_to(balance_of(run.ledger)),
         held_by_dead=progress.held_by_dead(living),
+        ledger_lag_s=0.0 if run.ended else progress.ledger_lag_s(living, time.monotonic()),
         sources=[stage.name for stage in run.pipeline.of_kind(StageKind.SOURCE)],
+        fixed=[stage.name for stage in run.pipeline.of_kind(StageKind.STATEFUL)],
         deaths=_deaths(run.deaths),
     )
     for sink, counts in run.ledger.counts.items():
@@ -176,6 +179,8 @@ def _task(task: Task, progress: RunProgress) -> pb.TaskStatus:
         state=task.state.value,
         attempt=task.attempt,
         restarts=task.restarts,
+        cores=task.plan.need.cores,
+        memory_bytes=task.plan.need.memory_bytes,
     )
     latest = progress.of(task.plan.name, task.attempt)
     if latest is not None:

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         shown as shown,
     )
     from headrace.daemon.metrics_server import serve_metrics as serve_metrics
+    from headrace.daemon.post import PostPlace as PostPlace
     from headrace.daemon.private_folder import (
         Nook as Nook,
         NotPrivateError as NotPrivateError,

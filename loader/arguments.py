@@ -4,13 +4,16 @@ import enum
 import operator
 import os
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from headrace.loader.dataset import Source, TokenDataset
-from headrace.loader.order import Cut
+from headrace.loader.dataset import Source, Sources, TokenDataset
+from headrace.loader.order import Cut, LoaderError
 from headrace.store import counted
 
 E = TypeVar("E", bound=enum.Enum)
+
+#: cu_seqlens counts tokens of a flattened batch in int32
+BATCH_TOKENS_MAX: Final = (1 << 31) - 1
 
 
 def whole(name: str, value: Any, least: int = 0) -> int:
@@ -41,7 +44,25 @@ def listed_sources(dataset: Any) -> Sequence[Source]:
     return dataset
 
 
-def no_step(cut: Cut, samples: int) -> str:
+def check_sizes(sources: Sources, cut: Cut, pass_samples: int | None) -> None:
+    """Raise ValueError for a batch or a pass that cannot be, LoaderError for a mixture with an empty dataset."""
+    datasets = sources.datasets
+    if cut.batch_size * sources.seq_len > BATCH_TOKENS_MAX:
+        raise ValueError(f"{cut.batch_size} sequences of {sources.seq_len} tokens pass 2^31 tokens a batch")
+    if len(datasets) == 1 and pass_samples is not None:
+        raise ValueError("pass_samples is for mixtures; a pass over one dataset has its samples")
+    if len(datasets) > 1 and not all(dataset.layout.samples for dataset in datasets):
+        empty = [dataset for dataset in datasets if not dataset.layout.samples]
+        raise LoaderError(f"{empty} of the mixture: no samples, so no weight can be kept; leave it out")
+
+
+def check_step(dataset: TokenDataset, cut: Cut, samples: int) -> None:
+    """Raise LoaderError where a pass of so many samples has no step."""
+    if cut.steps(samples) == 0:
+        raise LoaderError(f"{dataset!r}: {_no_step(cut, samples)}")
+
+
+def _no_step(cut: Cut, samples: int) -> str:
     """Why a pass of so few samples has no step, and what would give it one."""
     if samples == 0:
         return (

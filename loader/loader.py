@@ -14,11 +14,11 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from headrace.loader.arguments import chosen, listed_sources, no_step, whole
+from headrace.loader.arguments import check_sizes, check_step, chosen, listed_sources, whole
 from headrace.loader.batch import Batch, BatchTask, Buffers, Iteration, Made, Share, chosen_fields, prefetch_of
 from headrace.loader.dataset import WAIT_S_MAX, Source, Sources, TokenDataset
 from headrace.loader.order import (
@@ -50,9 +50,6 @@ from headrace.loader.world import RankPlace, World, given_world, host_ranks
 
 T = TypeVar("T")
 
-#: cu_seqlens counts tokens of a flattened batch in int32
-BATCH_TOKENS_MAX: Final = (1 << 31) - 1
-
 __all__ = ["Batch", "LastBatch", "Loader", "LoaderStatistics", "Source"]
 
 
@@ -72,10 +69,10 @@ class Loader:
     them, or torchrun, when the first batch is made (`headrace.loader.world`); a world of one that was passed beside a
     larger one is refused then, unless `alone=True` says that this process reads every row, whatever others do.
 
-    Iterating goes on from the state, and after the end of a pass the next iteration begins the next pass.
-    Only one iteration lives at a time: a new one, `close`, `load_state_dict`, `skip` and `reweight` end it. Errors of
-    reading come out of the iterator. Raises LoaderError where a pass has no step, ValueError for arguments that make
-    no sense.
+    Iterating goes on from the state, and after the end of a pass the next iteration begins the next pass; with
+    `restarts`, as for validation, each iteration begins this pass again, also where the last one was cut short. Only
+    one iteration lives at a time: a new one, `close`, `load_state_dict`, `skip`, `reweight` end it. Errors of reading
+    come out of the iterator. Raises LoaderError where a pass has no step, ValueError for senseless arguments.
     """
 
     def __init__(
@@ -96,8 +93,11 @@ class Loader:
         fields: Collection[str] | None = None,
         local_ranks: Collection[int] | None = None,
         alone: bool = False,
+        restarts: bool = False,
     ) -> None:
         batch_size = whole("batch_size", batch_size, 1)
+        #: whether each iteration begins the pass again
+        self.restarts = restarts
         self._place = RankPlace(given_world(rank, world_size, alone=alone), alone=alone)
         mode = chosen(OrderMode, "order", order)
         window_blocks, block_rows = whole("window_blocks", window_blocks, 1), whole("block_rows", block_rows, 1)
@@ -107,23 +107,17 @@ class Loader:
         self._local_now = host_ranks(self._local_asked, self._place.look()) if self._place.is_told else None
         self.sources = Sources(listed_sources(dataset))
         self._prefetch = None if prefetch is None else whole("prefetch", prefetch)
-        self._buffers = Buffers(chosen_fields(fields))
+        #: which of `FIELDS` are made beside `tokens`
+        self.fields = chosen_fields(fields).names
+        self._buffers = Buffers(chosen_fields(self.fields))
         self._start(whole("pass_", pass_), None if pass_samples is None else whole("pass_samples", pass_samples, 1))
 
     def _start(self, pass_: int, pass_samples: int | None) -> None:
         datasets = self.sources.datasets
-        if self._cut.batch_size * self.sources.seq_len > BATCH_TOKENS_MAX:
-            raise ValueError(
-                f"{self._cut.batch_size} sequences of {self.sources.seq_len} tokens pass 2^31 tokens a batch"
-            )
-        if len(datasets) == 1 and pass_samples is not None:
-            raise ValueError("pass_samples is for mixtures; a pass over one dataset has its samples")
-        if len(datasets) > 1 and not all(dataset.layout.samples for dataset in datasets):
-            empty = [dataset for dataset in datasets if not dataset.layout.samples]
-            raise LoaderError(f"{empty} of the mixture: no samples, so no weight can be kept; leave it out")
+        check_sizes(self.sources, self._cut, pass_samples)
         self._pass_samples = pass_samples
         self._samples = pass_samples or sum(dataset.layout.samples for dataset in datasets)
-        self._require_step(self._cut, self._samples)
+        check_step(self.dataset, self._cut, self._samples)
         if pass_ > pass_max(self._samples):
             raise ValueError(
                 f"pass_ is at most {pass_max(self._samples)} for passes of {self._samples} samples, got {pass_}"
@@ -149,10 +143,6 @@ class Loader:
         #: what the caller received, also by way of other processes
         self.counts = ReceivedCounts()
 
-    def _require_step(self, cut: Cut, samples: int) -> None:
-        if cut.steps(samples) == 0:
-            raise LoaderError(f"{self.dataset!r}: {no_step(cut, samples)}")
-
     @property
     def rank(self) -> int:
         """Which rank this is, as far as is known by now."""
@@ -174,7 +164,7 @@ class Loader:
             self._local_now = host_ranks(self._local_asked, world)
         if world.size != self._cut_now.world_size:
             cut = replace(self._cut_now, world_size=world.size)
-            self._require_step(cut, self._samples)
+            check_step(self.dataset, cut, self._samples)
             self._events = recut(self._events, Recut(self._absolute, self._step, cut))
             self._cut_now = cut
 
@@ -222,13 +212,16 @@ class Loader:
                 return self._cut.steps(self._grown.datasets[0].layout.samples)
             begin = (self._pass + 1) * self._samples
             return self._cut.steps(Offered(begin, begin + self._samples, self._skips()).count)
-        steps = Timeline(self._samples, self._events).steps_before(self._pass * self._samples)
-        return self._step - steps + self.steps_left
+        return self._step - self._first_step + self.steps_left
+
+    @property
+    def _first_step(self) -> int:
+        return Timeline(self._samples, self._events).steps_before(self._pass * self._samples)
 
     @property
     def _is_behind(self) -> bool:
         """Of this pass: the next loop is over the next one."""
-        return self._ended or not (self._is_moved or self.steps_left)
+        return not self.restarts and (self._ended or not (self._is_moved or self.steps_left))
 
     def __repr__(self) -> str:
         return f"<Loader of {list(self.sources.datasets)}, step {self.step}>"
@@ -248,7 +241,9 @@ class Loader:
         if iteration != self._iterations:
             raise LoaderClosed("this iteration was ended before it began; iterate the loader anew")
         self._enter_world(self._place.settle(), is_settled=True)
-        if self._is_behind:
+        if self.restarts:
+            self._step, self._position, self._ended = self._first_step, 0, False
+        elif self._is_behind:
             self._advance()
         running, paused = self._begin(transform), True
         check, received, now_s = self.sources.check, self._received, time.perf_counter
@@ -318,6 +313,8 @@ class Loader:
         `position` is in samples of the pass over all ranks, whatever the world size and the batch size. After the end
         of a loop over the pass it says so (`ended`), and the loop after `load_state_dict` is over the next one.
         """
+        if self.restarts:
+            return self.state_at(self._pass, 0, self._first_step)
         return self.state_at(self._pass, self._position, self._step) | ({"ended": True} if self._ended else {})
 
     def state_at(self, pass_: int, position: int, step: int) -> dict[str, Any]:
@@ -350,7 +347,7 @@ class Loader:
         ours = Resumption(self.sources, self._grown, self._shuffle, self._cut, self._pass_samples)
         found = resume(state, ours, grown)
         if len(found.sources.datasets) > 1:
-            self._require_step(self._cut, found.mixture.samples)
+            check_step(self.dataset, self._cut, found.mixture.samples)
         self._end_iteration()
         self.sources, self._grown, self._before = found.sources, found.later, found.before
         self._samples, self._mixture, self._events = found.mixture.samples, found.mixture, found.events
@@ -363,8 +360,8 @@ class Loader:
     def skip(self, first: int, count: int) -> None:
         """Leave out `count` positions of this pass from `first` on (such as what made the loss jump), and journal it.
 
-        Call it with the same numbers on each rank. What was received is not undone: to leave out samples that were
-        read, load a state from before them first. Raises ValueError for positions behind the state or past the pass.
+        Call it on each rank alike. To leave out what was read, load an earlier state first. Raises ValueError for
+        positions behind the state or past the pass.
         """
         first, count = whole("first", first), whole("count", count)
         if first < self._position:
@@ -389,14 +386,15 @@ class Loader:
     def next_pass(self) -> None:
         """Go to the beginning of the next pass, as the next iteration does after the last batch of one.
 
-        What is left of this pass is left out, which is journalled. Call it on each rank.
+        What is left of this pass is left out, which is journalled. Call it on each rank. A loader that restarts stays.
         """
         self._end_iteration()
-        self._advance()
+        if not self.restarts:
+            self._advance()
 
     def reach_pass(self, pass_: int) -> None:
         """Go to the beginning of a later pass, unless the next loop is over it, or over one behind it."""
-        while self._pass + self._is_behind < pass_:
+        while not self.restarts and self._pass + self._is_behind < pass_:
             self.next_pass()
 
     def _advance(self) -> None:
@@ -420,7 +418,7 @@ class Loader:
     def statistics(self) -> LoaderStatistics:
         """Counts and times since the loader was made; shares are since the beginning of the journal."""
         shares = shares_of(self.sources, self._mixture, self._events, self._absolute)
-        return statistics_of(self.counts, self.sources, shares)
+        return statistics_of(self.counts, self.sources, shares, self._absolute, self.rank)
 
     def wait_verified(self, timeout_s: float = WAIT_S_MAX) -> None:
         """Return when every shard that was read from has been checked against its checksum.
@@ -437,7 +435,7 @@ class Loader:
             dataset.close()
 
     def replica(self, *, forked: bool = True) -> "Loader":
-        """The same loader at the same place with threads of its own, as a process needs that was forked."""
+        """The same loader at the same place with threads of its own, for a process that was forked."""
         return _rebuilt(self._plain(forked=forked))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -455,8 +453,9 @@ class Loader:
             "block_rows": shuffle.block_rows,
             "last": self._cut.last,
             "prefetch": self._prefetch,
-            "fields": self._buffers.fields.names,
+            "fields": self.fields,
             "local_ranks": self._local_asked,
+            "restarts": self.restarts,
             "pass_samples": self._samples if len(self.sources.datasets) > 1 else None,
         }
         return {"arguments": arguments, "state": self.state_dict()}
@@ -485,8 +484,7 @@ class Loader:
         self._running = None
 
     def _binding(self) -> dict[str, Any]:
-        layouts = [dataset.layout for dataset in self.sources.datasets]
-        return binding_of(self.sources, layouts, self._shuffle, self._samples)
+        return binding_of(self.sources, [one.layout for one in self.sources.datasets], self._shuffle, self._samples)
 
 
 def _rebuilt(plain: Mapping[str, Any]) -> Loader:

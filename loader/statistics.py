@@ -46,6 +46,10 @@ class LoaderStatistics:
     hedged_reads: int = 0
     #: from when the first batch was asked for to when the last one came, whatever the caller did between, in seconds
     elapsed_s: float = 0.0
+    #: samples that all ranks have been given since the beginning of the journal
+    position: int = 0
+    #: which rank this is
+    rank: int = 0
     shares: tuple[SourceShare, ...] = ()
 
     @property
@@ -76,7 +80,9 @@ def shares_of(sources: Sources, mixture: Mixture, events: Sequence[Event], absol
     )
 
 
-def statistics_of(counts: "ReceivedCounts", sources: Sources, shares: tuple[SourceShare, ...]) -> LoaderStatistics:
+def statistics_of(
+    counts: "ReceivedCounts", sources: Sources, shares: tuple[SourceShare, ...], position: int, rank: int
+) -> LoaderStatistics:
     """What was counted, with what the datasets and their caches counted."""
     datasets = sources.datasets
     # datasets may share one cache
@@ -88,6 +94,8 @@ def statistics_of(counts: "ReceivedCounts", sources: Sources, shares: tuple[Sour
         data_wait_s=counts.wait_s,
         assemble_s=counts.assemble_s,
         elapsed_s=counts.elapsed_s,
+        position=position,
+        rank=rank,
         verified_shards=sum(dataset.verified_shards for dataset in datasets),
         verified_bytes=sum(dataset.verified_bytes for dataset in datasets),
         cache_hits=sum(cache.hits for cache in caches.values()),
@@ -137,6 +145,7 @@ _COUNTERS = {
     "samples": "Sequences that the training loop received.",
     "tokens": "Tokens that the training loop received; its rate is tokens a second.",
     "data_wait_s": "Seconds that the training loop waited for batches.",
+    "elapsed_s": "Seconds from the first batch asked for to the last one received.",
     "assemble_s": "Seconds spent assembling batches, on whichever thread of this process.",
     "verified_bytes": "Bytes read to check checksums.",
     "cache_hits": "Shards found in the local cache.",
@@ -165,6 +174,9 @@ class LoaderCollector:
             )
             metric.add_metric(values, getattr(now, field))
             yield metric
+        position = GaugeMetricFamily("headrace_loader_position", "Samples given to all ranks.", labels=names)
+        position.add_metric(values, now.position)
+        yield position
         share = GaugeMetricFamily("headrace_loader_share", "Share of a source reached.", labels=[*names, "source"])
         passes = GaugeMetricFamily(
             "headrace_loader_source_passes", "How often a source was read.", labels=[*names, "source"]

@@ -12,10 +12,10 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing import parent_process
 from multiprocessing.context import get_spawning_popen
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, TypeVar
 
 from headrace.loader.batch import Batch
 from headrace.loader.dataset import WAIT_S_MAX
@@ -31,20 +31,17 @@ except ImportError as error:
     raise ImportError("headrace.loader.torch needs PyTorch: pip install torch") from error
 
 from headrace.loader.state import Arrived, Sent, listen, new_token
+from headrace.loader.tensors import Copier, chosen_names, tensors
 from headrace.loader.trainers import CountedDataLoader, check_loop, check_wrapper
 
-#: PyTorch takes indices and labels as int64; what the attention kernels take stays int32
-_INT64: Final = ("tokens", "labels", "position_ids")
-_INTS: Final = ("max_seqlen",)
+T = TypeVar("T")
+
 #: of the random number of a DataLoader's loop; the rest of 63 bits counts how often a loader was told where it stands
 _LOOP_BITS: Final = 39
 #: of a state with its journal, as JSON text; where it is longer a loop that was not begun is not known
 _STATE_BYTES_MAX: Final = 1 << 16
 #: workers that have a place of their own to note their loop in; of more, some share one
 _NOTES: Final = 1024
-#: a byte a token: a view of it would keep the memory of all wide fields, of which the others have been widened
-_COPIED: Final = ("loss_mask",)
-_AS_THEY_ARE: Final = ("cu_seqlens", "documents", "positions", "sources", "state")
 
 
 class _Batches:
@@ -62,10 +59,16 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
     On a CUDA device the thread that makes batches also copies them, from pinned memory and on a stream of its own,
     so that up to `prefetch` batches are on the device before they are asked for. Iterate it directly, which is the
     fastest way, or through `DataLoader(loader, batch_size=None, num_workers=n)` or torchdata's `StatefulDataLoader`.
+
+    `names` gives the fields that a trainer's models take, under their names: one of `headrace.loader.tensors.NAMES`, or
+    a mapping of names to fields. Raises ValueError where the loader does not make what these need.
     """
 
-    def __init__(self, loader: Loader, device: "torch.device | str" = "cpu") -> None:
+    def __init__(
+        self, loader: Loader, device: "torch.device | str" = "cpu", *, names: str | Mapping[str, str] | None = None
+    ) -> None:
         self.loader = loader
+        self._names = chosen_names(names, loader.fields)
         self.device = torch.device(device)
         if self.device.type not in ("cpu", "cuda"):
             raise ValueError(
@@ -113,7 +116,7 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
     def __getstate__(self) -> dict[str, Any]:
         if get_spawning_popen() is not None:
             # the process that is about to be spawned does not see who iterates
-            check_loop(is_kept=self._is_kept)
+            check_loop(is_kept=self._is_kept, restarts=self.loader.restarts)
             return dict(vars(self))
         own = ("_uncounted", "_stands", "_placed", "_placed_with", "_token")
         return {name: value for name, value in vars(self).items() if name not in own}
@@ -153,8 +156,12 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         check_wrapper(self)
-        check_loop(is_kept=self._is_kept)
+        check_loop(is_kept=self._is_kept, restarts=self.loader.restarts)
         info = get_worker_info()
+        if info is not None and self.loader.restarts:
+            self._enter(info.id)
+            self.loader.share_steps(info.id, info.num_workers)
+            return self._verified()
         if info is not None:
             self._is_entering = True
             self._enter(info.id)
@@ -166,11 +173,20 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
             return self._in_worker(info.id, info.num_workers, info.seed - info.id)
         if self.device.type == "cuda":
             return self._on_device()
-        return self.loader.iterate(_tensors)
+        return self.loader.iterate(self._tensors)
 
-    def _in_worker(self, number: int, of: int, loop: int) -> Iterator[dict[str, Any]]:
+    def _tensors(self, batch: Batch) -> dict[str, Any]:
+        return tensors(batch) if self._names is None else self._names.of(tensors(batch))
+
+    def _verified(self, transform: Callable[[Batch], T] | None = None) -> Iterator[Any]:
+        """In a worker: whoever calls wait_verified in the loop's process learns nothing of checks in this one."""
         if self.device.type == "cuda":
             raise LoaderError("DataLoader workers cannot give batches on a CUDA device; use num_workers=0")
+        for batch in self.loader.iterate(transform or self._tensors):
+            self.loader.wait_verified()
+            yield batch
+
+    def _in_worker(self, number: int, of: int, loop: int) -> Iterator[dict[str, Any]]:
         self._enter_loop(number, loop)
         place = {"id": number, "of": of, "stride": self.loader.stride}
         if self._worker is None:
@@ -184,11 +200,9 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
                 "headrace.loader.torch.loader_state(state) to the loader, and make the DataLoader anew"
             )
         self._is_within = True
-        for batch in self.loader.iterate(_tensors):
-            # whoever calls wait_verified in the loop's process learns nothing of checks behind the reader in this one
-            self.loader.wait_verified()
+        for rows, batch in self._verified(lambda batch: (int((batch["positions"] >= 0).sum()), self._tensors(batch))):
             self._worker = place
-            yield Sent(batch, (self._token, self._loads, packed(self.loader.state_dict())))
+            yield Sent(batch, (self._token, self._loads, rows, packed(self.loader.state_dict())))
         self._worker = None
         self._is_within = False
 
@@ -277,7 +291,7 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
         # "cuda" is the device that this thread has set; another thread, such as the one that copies, has its own
         index = torch.cuda.current_device() if self.device.index is None else self.device.index
         device = torch.device("cuda", index)
-        copier = _Copier(device)
+        copier = Copier(device, self._names)
         for batch, copied in self.loader.iterate(copier.copy):
             current = torch.cuda.current_stream(device)
             current.wait_event(copied)
@@ -301,6 +315,9 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
         if self.loader.steps_left == 0:
             self.loader.next_pass()
         batches = iter(CountedDataLoader(self, batch_size=None, num_workers=num_workers, **options))
+        if self.loader.restarts:
+            yield from batches
+            return
         # it counts, whenever its workers begin
         self._told += 1
         asked_s = time.perf_counter()
@@ -322,15 +339,14 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
         if isinstance(batch, Arrived):
             batch.look()
         else:
-            self.came(self._loads, self.state_dict(batch), batch)
+            self.came(self._loads, int((batch["positions"] >= 0).sum()), self.state_dict(batch))
 
-    def came(self, loads: int, state: Mapping[str, Any], batch: Mapping[str, Any]) -> None:
-        """Go where `state` stands, behind `batch`, unless another state was loaded since its worker began."""
+    def came(self, loads: int, rows: int, state: Mapping[str, Any]) -> None:
+        """Go where `state` stands, behind a batch of `rows`, unless another was loaded since its worker began."""
         if loads != self._loads:
             return
         asked_s, self._asked_s = self._asked_s, None
         came_s = time.perf_counter()
-        rows = int((batch["positions"] >= 0).sum())
         self.loader.counts.count(rows, came_s if asked_s is None else asked_s, came_s)
         self.loader.load_state_dict(state, grown="finish")
         self._tell(is_counted=True)
@@ -350,7 +366,7 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
         if batch is not None:
             if "state" not in batch:
                 raise LoaderError(
-                    f'state_dict takes a batch as the loader gave it, with its "state"; got {list(batch)}'
+                    f'state_dict takes a batch with its "state", which `names` may leave out; got {list(batch)}'
                 )
             pass_, position, step = (int(value) for value in batch["state"])
             return packed(self.loader.state_at(pass_, position, step))
@@ -384,6 +400,19 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
             self._note_placed(info.id)
         self._is_counted = False
         self._is_placed, self._is_within = info is not None, False
+
+    def seek(self, samples: int) -> None:
+        """Stand behind so many samples since the first pass, over all ranks: for trainers that save a count alone.
+
+        Exact where each pass dropped as much as it does with this batch size and world. Raises ValueError where a batch
+        was read, or for a count that no steps make.
+        """
+        stride = self.loader.stride
+        if self.loader.step or samples < 0 or samples % stride:
+            raise ValueError(f"seek({samples}): a loader that read nothing goes behind steps of {stride} samples")
+        passes, position = divmod(samples, len(self.loader) * stride)
+        place = {"pass": self._first_pass + passes, "position": position, "step": samples // stride}
+        self.load_state_dict({**self.state_dict(), **place})
 
     def statistics(self) -> LoaderStatistics:
         """See `Loader.statistics`: of what came through `over_workers` the batches and the waits for them; what worker
@@ -466,31 +495,3 @@ def _end_with_parent() -> None:
             os._exit(1)
 
         threading.Thread(target=wait, name="headrace parent", daemon=True).start()
-
-
-def _tensors(batch: Batch) -> dict[str, Any]:
-    fields = cast("dict[str, Any]", batch)
-    tensors: dict[str, Any] = {name: torch.from_numpy(fields[name]).long() for name in _INT64 if name in fields}
-    tensors |= {name: torch.from_numpy(fields[name]).clone() for name in _COPIED if name in fields}
-    tensors |= {name: torch.from_numpy(fields[name]) for name in _AS_THEY_ARE if name in fields}
-    return tensors | {name: fields[name] for name in _INTS if name in fields}
-
-
-class _Copier:
-    """Copies batches to a CUDA device on a stream of its own. The int32 fields travel as they are and widen there."""
-
-    def __init__(self, device: "torch.device") -> None:
-        self._device = device
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-    def copy(self, batch: Batch) -> "tuple[dict[str, Any], torch.cuda.Event]":
-        """The batch on the device, and the event after which it is there."""
-        fields = cast("dict[str, Any]", batch)
-        moved: dict[str, Any] = {name: fields[name] for name in _INTS if name in fields}
-        copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
-            for name in filter(fields.__contains__, (*_INT64, *_COPIED, *_AS_THEY_ARE)):
-                tensor = torch.from_numpy(fields[name]).pin_memory().to(self._device, non_blocking=True)
-                moved[name] = tensor.long() if name in _INT64 else tensor
-            copied.record(self._stream)
-        return moved, copied

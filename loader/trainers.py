@@ -41,10 +41,11 @@ class CountedDataLoader(DataLoader[Any]):
     """A `DataLoader` whose loop keeps count of what it received."""
 
 
-def check_loop(*, is_kept: bool) -> None:
+def check_loop(*, is_kept: bool, restarts: bool) -> None:
     """Raise LoaderError where a trainer's training loop iterates a loader whose place its checkpoints leave out.
 
-    `is_kept`: a callback of that trainer writes it. Call it where a loader is iterated, or sent to who will.
+    `is_kept`: a callback of that trainer writes it. `restarts`: the loader keeps none. Call it where a loader is
+    iterated, or sent to who will.
     """
     through: DataLoader[Any] | None = None
     frame: FrameType | None = inspect.currentframe()
@@ -55,12 +56,17 @@ def check_loop(*, is_kept: bool) -> None:
         module = frame.f_globals.get("__name__", "")
         loop = _LOOPS.get((module, frame.f_code.co_name)) or _LOOPS.get((module, ""))
         if loop is not None:
-            _check(loop, through, is_kept=is_kept)
+            _check(loop, through, is_kept=is_kept, restarts=restarts)
             return
         frame = frame.f_back
 
 
-def _check(loop: Loop, through: "DataLoader[Any] | None", *, is_kept: bool) -> None:
+def _check(loop: Loop, through: "DataLoader[Any] | None", *, is_kept: bool, restarts: bool) -> None:
+    if restarts and loop != "reads":
+        raise LoaderError(
+            "a loader with restarts=True begins its pass again at each loop, and so where a run goes on from a "
+            "checkpoint: give it to validation, and train from a loader without"
+        )
     plain = through is not None and not isinstance(through, CountedDataLoader)
     if loop == "bare" and plain and not hasattr(through, "state_dict"):
         workers = through.num_workers if through is not None else 0

@@ -6,6 +6,7 @@ from headrace.pipeline.door import door
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    from headrace.pipeline.base import Base as Base
     from headrace.pipeline.code import fingerprint as fingerprint
     from headrace.pipeline.errors import PipelineError as PipelineError
     from headrace.pipeline.graph import (
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
         secret_in as secret_in,
     )
     from headrace.pipeline.plain import parse_pipeline as parse_pipeline, plain_problem as plain_problem
-    from headrace.pipeline.validation import validate as validate
+    from headrace.pipeline.unchanged import first_change as first_change, unchanged_stages as unchanged_stages
+    from headrace.pipeline.validation import STATEFUL_MAX as STATEFUL_MAX, validate as validate
 else:
     __getattr__ = door(__name__)

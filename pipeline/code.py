@@ -36,6 +36,61 @@ def fingerprint(text: str) -> str:
     return digest.hexdigest()[:16]
 
 
+@functools.lru_cache(maxsize=REMEMBERED)
+def fingerprint_of(text: str, name: str) -> str:
+    """What decides in a module for one of its functions: all but functions of its top level that this one cannot reach.
+
+    The whole module counts where it looks names up as it runs, or has no function of that name.
+    """
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return fingerprint(text)
+    functions = {node.name: node for node in tree.body if isinstance(node, _FUNCTION) and _only_defines(node)}
+    defined = [node.name for node in tree.body if isinstance(node, (*_FUNCTION, ast.ClassDef))]
+    name = name.partition(".")[0]
+    if name not in functions or len(defined) != len(set(defined)) or not _SEEKERS.isdisjoint(_names_in(tree)):
+        return fingerprint(text)
+    reached = {name}
+    pending: list[ast.AST] = [
+        node for node in tree.body if not (isinstance(node, _FUNCTION) and node.name in functions)
+    ]
+    pending.append(functions[name])
+    while pending:
+        for other in _names_in(pending.pop()) & functions.keys() - reached:
+            reached.add(other)
+            pending.append(functions[other])
+    kept = [node for node in tree.body if not (isinstance(node, _FUNCTION) and node.name in functions.keys() - reached)]
+    try:
+        return fingerprint(ast.unparse(ast.Module(kept, [])))
+    except (ValueError, RecursionError):
+        return fingerprint(text)
+
+
+_FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
+#: What finds a function by other means than its name.
+_SEEKERS = frozenset({"globals", "locals", "vars", "eval", "exec", "getattr", "__import__", "modules", "import_module"})
+
+
+def _only_defines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether the statement of a function does nothing else: no decorator, no call in a default."""
+    defaults = [*node.args.defaults, *filter(None, node.args.kw_defaults)]
+    return not node.decorator_list and not any(isinstance(part, ast.Call) for one in defaults for part in ast.walk(one))
+
+
+def _names_in(node: ast.AST) -> set[str]:
+    """The names, attributes and imports below a node."""
+    found: set[str] = set()
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name):
+            found.add(part.id)
+        elif isinstance(part, ast.Attribute):
+            found.add(part.attr)
+        elif isinstance(part, ast.alias):
+            found |= {part.name.rpartition(".")[2], *filter(None, (part.asname,))}
+    return found
+
+
 def _reads_itself(tree: ast.AST) -> bool:
     """Whether a module may act by the words of its docstrings, or of its whole text."""
     for node in ast.walk(tree):

@@ -14,11 +14,10 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, cast
 
+from headrace.pipeline.base import STAGES_MAX as STAGES_MAX, Base
 from headrace.pipeline.code import fingerprint
 from headrace.pipeline.errors import PipelineError
 
-#: Stages a pipeline may hold; a graph beyond it is a mistake of a generator, not a pipeline.
-STAGES_MAX = 256
 #: Bytes of source text of the user's own modules that may be shipped.
 MODULES_BYTES_MAX = 4 << 20
 #: Characters of a value in a line of a difference.
@@ -125,7 +124,7 @@ class Pipeline:
     """A graph of stages that writes one dataset.
 
     `dataset` is the URI that the sinks write to and whose ledger accounts for every record. `modules` maps module
-    names to the source text of the user's own stages.
+    names to the source text of the user's own stages. `base` is no part of its version: it spares work.
     """
 
     name: str
@@ -133,6 +132,7 @@ class Pipeline:
     stages: tuple[Stage, ...]
     modules: Mapping[str, str] = field(default_factory=dict[str, str])
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    base: Base | None = None
 
     @staticmethod
     def chain(name: str, dataset: str, *stages: Stage) -> Pipeline:
@@ -171,13 +171,16 @@ class Pipeline:
 
     def asks(self, name: str) -> str:
         """The stage that `name` asks what is a duplicate, before records flow on; "" for none."""
-        stateful = self.stateful
-        return stateful.name if stateful is not None and name in stateful.after else ""
+        return next((stage.name for stage in self.stateful if name in stage.after), "")
 
     @property
-    def stateful(self) -> Stage | None:
-        """The stage that remembers, of which there is one at most; see `validate`."""
-        return next(iter(self.of_kind(StageKind.STATEFUL)), None)
+    def stateful(self) -> tuple[Stage, ...]:
+        """The stages that remember, in the order in which records come to them; see `validate`."""
+        return tuple(stage for stage in chain_order(self.stages) if stage.kind is StageKind.STATEFUL)
+
+    def remembering_before(self, name: str) -> int:
+        """How many stages that remember lead to `name`: the number of the keys that it makes, or decides by."""
+        return sum(name in {other.name for other in self.behind(stage.name)} for stage in self.stateful)
 
     def behind(self, name: str) -> tuple[Stage, ...]:
         """Every stage that `name` leads to, in declared order."""
@@ -189,8 +192,8 @@ class Pipeline:
 
     @property
     def dependent_sinks(self) -> tuple[str, ...]:
-        """The names of the sinks behind the stage that remembers, in declared order."""
-        behind = self.behind(self.stateful.name) if self.stateful is not None else ()
+        """The names of the sinks behind stages that remember, in declared order: each is behind all of them."""
+        behind = self.behind(self.stateful[0].name) if self.stateful else ()
         return tuple(stage.name for stage in behind if stage.kind is StageKind.SINK)
 
     def of_kind(self, kind: StageKind) -> tuple[Stage, ...]:
@@ -255,6 +258,7 @@ class Pipeline:
             "stages": [stage.to_dict() for stage in self.stages],
             "modules": dict(self.modules),
             "environment": dict(self.environment),
+            **({} if self.base is None else {"base": self.base.to_dict()}),
         }
 
     @staticmethod
@@ -270,6 +274,7 @@ class Pipeline:
                 stages=tuple(Stage.from_dict(stage) for stage in _of((list, tuple), given["stages"])),
                 modules=_named_texts(given.get("modules", {})),
                 environment=_named_texts(given.get("environment", {})),
+                base=None if given.get("base") is None else Base.from_dict(given["base"]),
             )
         except (KeyError, TypeError) as error:
             raise PipelineError(f"not a pipeline: {str(error)[:200]}") from error

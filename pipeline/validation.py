@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 from headrace.pipeline.errors import PipelineError
@@ -12,6 +13,8 @@ from headrace.pipeline.plain import check_plain
 #: Tasks of one stage, and cores or bytes that each may take: more is a mistake.
 REPLICAS_MAX = 1 << 16
 TAKEN_MAX = 1 << 53
+#: Stages of one pipeline that remember: each asks for a round of its own, and has an index.
+STATEFUL_MAX = 8
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
@@ -29,7 +32,8 @@ def validate(pipeline: Pipeline) -> None:
     size = sum(len(text) for text in pipeline.modules.values())
     if size > MODULES_BYTES_MAX:
         raise PipelineError(f"the user's modules hold {size} bytes, the limit is {MODULES_BYTES_MAX}")
-    check_plain([pipeline.dataset, pipeline.modules, pipeline.environment], f"pipeline {pipeline.name!r}")
+    base = None if pipeline.base is None else pipeline.base.to_dict()
+    check_plain([pipeline.dataset, pipeline.modules, pipeline.environment, base], f"pipeline {pipeline.name!r}")
     _validate_names(pipeline)
     for stage in pipeline.stages:
         _validate_stage(stage, pipeline)
@@ -43,7 +47,8 @@ def validate(pipeline: Pipeline) -> None:
 
 def _validate_secrets(pipeline: Pipeline) -> None:
     """A pipeline stands in its ledger, in status and in logs."""
-    given = {"dataset": pipeline.dataset, "environment": dict(pipeline.environment)}
+    given: dict[str, object] = {"dataset": pipeline.dataset, "environment": dict(pipeline.environment)}
+    given |= {} if pipeline.base is None else {"base": pipeline.base.dataset}
     given |= {f'stage "{stage.name}"': stage.to_dict() for stage in pipeline.stages}
     if found := secret_in(given):
         raise PipelineError(
@@ -110,13 +115,23 @@ def _validate_single_path(pipeline: Pipeline) -> None:
 
 
 def _validate_stateful(pipeline: Pipeline) -> None:
-    """One decides on duplicates."""
-    stateful = pipeline.of_kind(StageKind.STATEFUL)
-    if len(stateful) > 1:
-        raise PipelineError(
-            f"stages {stateful[0].name!r} and {stateful[1].name!r} both deduplicate: what one keeps the other would "
-            "drop; leave one of them out"
-        )
+    """Stages that decide on duplicates stand in one line: a record that one keeps comes to the next."""
+    stateful = pipeline.stateful
+    if len(stateful) > STATEFUL_MAX:
+        raise PipelineError(f"{len(stateful)} stages deduplicate; the limit is {STATEFUL_MAX}")
+    for one, other in itertools.pairwise(stateful):
+        behind = [{stage.name for stage in pipeline.behind(item.name)} for item in (one, other)]
+        sinks = [{stage.name for stage in pipeline.of_kind(StageKind.SINK)} & names for names in behind]
+        if other.name not in behind[0] or sinks[0] != sinks[1]:
+            raise PipelineError(
+                f"stages {one.name!r} and {other.name!r} both deduplicate: each sink after one of them must stand "
+                "after both, and the one after the other"
+            )
+        if one.name in other.after:
+            raise PipelineError(
+                f"stage {other.name!r} reads from stage {one.name!r}: dedup() gives two stages, put both into the "
+                "pipeline"
+            )
     for stage in stateful:
         if stage.replicas is None:
             raise PipelineError(f"stage {stage.name!r}: replicas is None; give 1, or 1 and the partitions of its index")

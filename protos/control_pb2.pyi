@@ -418,16 +418,18 @@ class ReleaseClaims(_message.Message):
     def __init__(self, records: _Optional[_Iterable[_Union[Records, _Mapping]]] = ...) -> None: ...
 
 class DecisionAsked(_message.Message):
-    __slots__ = ("number", "fragment", "row", "keys")
+    __slots__ = ("number", "fragment", "row", "keys", "stage")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     FRAGMENT_FIELD_NUMBER: _ClassVar[int]
     ROW_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
     number: int
     fragment: bytes
     row: int
     keys: bytes
-    def __init__(self, number: _Optional[int] = ..., fragment: _Optional[bytes] = ..., row: _Optional[int] = ..., keys: _Optional[bytes] = ...) -> None: ...
+    stage: str
+    def __init__(self, number: _Optional[int] = ..., fragment: _Optional[bytes] = ..., row: _Optional[int] = ..., keys: _Optional[bytes] = ..., stage: _Optional[str] = ...) -> None: ...
 
 class Decision(_message.Message):
     __slots__ = ("number", "duplicate", "fragment", "row", "near", "settled")
@@ -639,7 +641,7 @@ class HeldRanges(_message.Message):
     def __init__(self, sink: _Optional[str] = ..., ranges: _Optional[_Iterable[_Union[Range, _Mapping]]] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("stages", "held_bytes", "links", "busy_s", "open_ranges", "held_records", "pending_fragments", "trouble")
+    __slots__ = ("stages", "held_bytes", "links", "busy_s", "open_ranges", "held_records", "pending_fragments", "trouble", "spans_sent", "spans_dropped")
     STAGES_FIELD_NUMBER: _ClassVar[int]
     HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
@@ -648,6 +650,8 @@ class Progress(_message.Message):
     HELD_RECORDS_FIELD_NUMBER: _ClassVar[int]
     PENDING_FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    SPANS_SENT_FIELD_NUMBER: _ClassVar[int]
+    SPANS_DROPPED_FIELD_NUMBER: _ClassVar[int]
     stages: _containers.RepeatedCompositeFieldContainer[StageProgress]
     held_bytes: int
     links: _containers.RepeatedCompositeFieldContainer[LinkProgress]
@@ -656,7 +660,9 @@ class Progress(_message.Message):
     held_records: int
     pending_fragments: int
     trouble: str
-    def __init__(self, stages: _Optional[_Iterable[_Union[StageProgress, _Mapping]]] = ..., held_bytes: _Optional[int] = ..., links: _Optional[_Iterable[_Union[LinkProgress, _Mapping]]] = ..., busy_s: _Optional[float] = ..., open_ranges: _Optional[int] = ..., held_records: _Optional[int] = ..., pending_fragments: _Optional[int] = ..., trouble: _Optional[str] = ...) -> None: ...
+    spans_sent: int
+    spans_dropped: int
+    def __init__(self, stages: _Optional[_Iterable[_Union[StageProgress, _Mapping]]] = ..., held_bytes: _Optional[int] = ..., links: _Optional[_Iterable[_Union[LinkProgress, _Mapping]]] = ..., busy_s: _Optional[float] = ..., open_ranges: _Optional[int] = ..., held_records: _Optional[int] = ..., pending_fragments: _Optional[int] = ..., trouble: _Optional[str] = ..., spans_sent: _Optional[int] = ..., spans_dropped: _Optional[int] = ...) -> None: ...
 
 class StageProgress(_message.Message):
     __slots__ = ("stage", "records", "bytes", "busy_s", "dropped", "skipped_bytes", "stored_bytes", "cpu_s", "at_batch_s", "batch_records", "guessed_s")
@@ -1085,7 +1091,7 @@ class FromAgent(_message.Message):
     def __init__(self, gates: _Optional[str] = ..., told: _Optional[_Union[FaultTold, _Mapping]] = ...) -> None: ...
 
 class ApplyRequest(_message.Message):
-    __slots__ = ("pipeline_json", "amend", "fuse", "replicas", "seal", "quarantined_max", "quarantined_share_max", "limits", "changed_input", "gate_json", "gate_pauses", "places", "transports", "dry_run", "keep", "token")
+    __slots__ = ("pipeline_json", "amend", "fuse", "replicas", "seal", "quarantined_max", "quarantined_share_max", "limits", "changed_input", "gate_json", "gate_pauses", "places", "transports", "dry_run", "autoscale", "keep", "token")
     class PlacesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1114,6 +1120,7 @@ class ApplyRequest(_message.Message):
     PLACES_FIELD_NUMBER: _ClassVar[int]
     TRANSPORTS_FIELD_NUMBER: _ClassVar[int]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    AUTOSCALE_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     pipeline_json: str
@@ -1130,9 +1137,10 @@ class ApplyRequest(_message.Message):
     places: _containers.ScalarMap[str, str]
     transports: _containers.ScalarMap[str, str]
     dry_run: bool
+    autoscale: str
     keep: bool
     token: str
-    def __init__(self, pipeline_json: _Optional[str] = ..., amend: _Optional[bool] = ..., fuse: _Optional[bool] = ..., replicas: _Optional[int] = ..., seal: _Optional[_Union[SealPolicy, _Mapping]] = ..., quarantined_max: _Optional[int] = ..., quarantined_share_max: _Optional[float] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., changed_input: _Optional[str] = ..., gate_json: _Optional[str] = ..., gate_pauses: _Optional[bool] = ..., places: _Optional[_Mapping[str, str]] = ..., transports: _Optional[_Mapping[str, str]] = ..., dry_run: _Optional[bool] = ..., keep: _Optional[bool] = ..., token: _Optional[str] = ...) -> None: ...
+    def __init__(self, pipeline_json: _Optional[str] = ..., amend: _Optional[bool] = ..., fuse: _Optional[bool] = ..., replicas: _Optional[int] = ..., seal: _Optional[_Union[SealPolicy, _Mapping]] = ..., quarantined_max: _Optional[int] = ..., quarantined_share_max: _Optional[float] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., changed_input: _Optional[str] = ..., gate_json: _Optional[str] = ..., gate_pauses: _Optional[bool] = ..., places: _Optional[_Mapping[str, str]] = ..., transports: _Optional[_Mapping[str, str]] = ..., dry_run: _Optional[bool] = ..., autoscale: _Optional[str] = ..., keep: _Optional[bool] = ..., token: _Optional[str] = ...) -> None: ...
 
 class PlannedTask(_message.Message):
     __slots__ = ("task", "stages", "worker", "cores", "memory_bytes")
@@ -1207,7 +1215,7 @@ class WatchRequest(_message.Message):
     def __init__(self, pipeline: _Optional[str] = ..., interval_s: _Optional[float] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("worker", "host", "cores", "pid", "state", "labels", "addresses", "cores_reserved", "memory_reserved_bytes", "allows_chaos")
+    __slots__ = ("worker", "host", "cores", "pid", "state", "labels", "addresses", "cores_reserved", "memory_reserved_bytes", "allows_chaos", "memory_bytes")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     CORES_FIELD_NUMBER: _ClassVar[int]
@@ -1218,6 +1226,7 @@ class WorkerStatus(_message.Message):
     CORES_RESERVED_FIELD_NUMBER: _ClassVar[int]
     MEMORY_RESERVED_BYTES_FIELD_NUMBER: _ClassVar[int]
     ALLOWS_CHAOS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     worker: str
     host: str
     cores: int
@@ -1228,10 +1237,11 @@ class WorkerStatus(_message.Message):
     cores_reserved: float
     memory_reserved_bytes: int
     allows_chaos: bool
-    def __init__(self, worker: _Optional[str] = ..., host: _Optional[str] = ..., cores: _Optional[int] = ..., pid: _Optional[int] = ..., state: _Optional[str] = ..., labels: _Optional[_Iterable[str]] = ..., addresses: _Optional[_Iterable[str]] = ..., cores_reserved: _Optional[float] = ..., memory_reserved_bytes: _Optional[int] = ..., allows_chaos: _Optional[bool] = ...) -> None: ...
+    memory_bytes: int
+    def __init__(self, worker: _Optional[str] = ..., host: _Optional[str] = ..., cores: _Optional[int] = ..., pid: _Optional[int] = ..., state: _Optional[str] = ..., labels: _Optional[_Iterable[str]] = ..., addresses: _Optional[_Iterable[str]] = ..., cores_reserved: _Optional[float] = ..., memory_reserved_bytes: _Optional[int] = ..., allows_chaos: _Optional[bool] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class TaskStatus(_message.Message):
-    __slots__ = ("task", "stages", "worker", "state", "attempt", "restarts", "progress")
+    __slots__ = ("task", "stages", "worker", "state", "attempt", "restarts", "progress", "cores", "memory_bytes")
     TASK_FIELD_NUMBER: _ClassVar[int]
     STAGES_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
@@ -1239,6 +1249,8 @@ class TaskStatus(_message.Message):
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     RESTARTS_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    CORES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     task: str
     stages: _containers.RepeatedScalarFieldContainer[str]
     worker: str
@@ -1246,7 +1258,9 @@ class TaskStatus(_message.Message):
     attempt: int
     restarts: int
     progress: Progress
-    def __init__(self, task: _Optional[str] = ..., stages: _Optional[_Iterable[str]] = ..., worker: _Optional[str] = ..., state: _Optional[str] = ..., attempt: _Optional[int] = ..., restarts: _Optional[int] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ...) -> None: ...
+    cores: float
+    memory_bytes: int
+    def __init__(self, task: _Optional[str] = ..., stages: _Optional[_Iterable[str]] = ..., worker: _Optional[str] = ..., state: _Optional[str] = ..., attempt: _Optional[int] = ..., restarts: _Optional[int] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., cores: _Optional[float] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class LinkStatus(_message.Message):
     __slots__ = ("link", "sender", "receiver", "transport", "generation", "trouble", "via")
@@ -1279,7 +1293,7 @@ class Death(_message.Message):
     def __init__(self, what: _Optional[str] = ..., name: _Optional[str] = ..., cause: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
 
 class PipelineStatus(_message.Message):
-    __slots__ = ("pipeline", "dataset", "state", "version", "term", "epoch", "ledger_entries", "fragments", "fragments_done", "input_bytes", "shards", "counts", "tasks", "links", "stages", "failure", "facts", "first_batch_s", "records_resumed", "changes", "refused_change", "waits", "held_by_dead", "balance", "deaths", "sources", "notes")
+    __slots__ = ("pipeline", "dataset", "state", "version", "term", "epoch", "ledger_entries", "fragments", "fragments_done", "input_bytes", "shards", "counts", "tasks", "links", "stages", "failure", "facts", "first_batch_s", "records_resumed", "changes", "refused_change", "waits", "held_by_dead", "balance", "deaths", "sources", "ledger_lag_s", "fixed", "notes")
     class CountsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1320,6 +1334,8 @@ class PipelineStatus(_message.Message):
     BALANCE_FIELD_NUMBER: _ClassVar[int]
     DEATHS_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_LAG_S_FIELD_NUMBER: _ClassVar[int]
+    FIXED_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
     pipeline: str
     dataset: str
@@ -1347,8 +1363,10 @@ class PipelineStatus(_message.Message):
     balance: Balance
     deaths: _containers.RepeatedCompositeFieldContainer[Death]
     sources: _containers.RepeatedScalarFieldContainer[str]
+    ledger_lag_s: float
+    fixed: _containers.RepeatedScalarFieldContainer[str]
     notes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, pipeline: _Optional[str] = ..., dataset: _Optional[str] = ..., state: _Optional[str] = ..., version: _Optional[str] = ..., term: _Optional[int] = ..., epoch: _Optional[int] = ..., ledger_entries: _Optional[int] = ..., fragments: _Optional[int] = ..., fragments_done: _Optional[int] = ..., input_bytes: _Optional[int] = ..., shards: _Optional[int] = ..., counts: _Optional[_Mapping[str, Counts]] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageProgress, _Mapping]]] = ..., failure: _Optional[str] = ..., facts: _Optional[_Mapping[str, str]] = ..., first_batch_s: _Optional[float] = ..., records_resumed: _Optional[int] = ..., changes: _Optional[_Iterable[str]] = ..., refused_change: _Optional[str] = ..., waits: _Optional[_Iterable[str]] = ..., held_by_dead: _Optional[int] = ..., balance: _Optional[_Union[Balance, _Mapping]] = ..., deaths: _Optional[_Iterable[_Union[Death, _Mapping]]] = ..., sources: _Optional[_Iterable[str]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, pipeline: _Optional[str] = ..., dataset: _Optional[str] = ..., state: _Optional[str] = ..., version: _Optional[str] = ..., term: _Optional[int] = ..., epoch: _Optional[int] = ..., ledger_entries: _Optional[int] = ..., fragments: _Optional[int] = ..., fragments_done: _Optional[int] = ..., input_bytes: _Optional[int] = ..., shards: _Optional[int] = ..., counts: _Optional[_Mapping[str, Counts]] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageProgress, _Mapping]]] = ..., failure: _Optional[str] = ..., facts: _Optional[_Mapping[str, str]] = ..., first_batch_s: _Optional[float] = ..., records_resumed: _Optional[int] = ..., changes: _Optional[_Iterable[str]] = ..., refused_change: _Optional[str] = ..., waits: _Optional[_Iterable[str]] = ..., held_by_dead: _Optional[int] = ..., balance: _Optional[_Union[Balance, _Mapping]] = ..., deaths: _Optional[_Iterable[_Union[Death, _Mapping]]] = ..., sources: _Optional[_Iterable[str]] = ..., ledger_lag_s: _Optional[float] = ..., fixed: _Optional[_Iterable[str]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StatusReply(_message.Message):
     __slots__ = ("workers", "pipelines", "controller", "version", "standby", "leader", "term", "trouble", "allows_chaos", "expelled", "lost")

@@ -52,6 +52,8 @@ class Counters:
     closed: dict[tuple[str, str, str], int] = field(default_factory=dict[tuple[str, str, str], int])
     shards: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     cuts: dict[str, int] = field(default_factory=dict[str, int])
+    #: Spans for a collector of traces, by pipeline and what became of them.
+    spans: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     _dead: dict[tuple[str, str], StageSums] = field(default_factory=dict[tuple[str, str], StageSums])
     _proposed: dict[tuple[str, int, int], pb.Proposed] = field(default_factory=dict[tuple[str, int, int], pb.Proposed])
 
@@ -67,6 +69,13 @@ class Counters:
             case "ready":
                 self.ready.add(key)
             case "progress":
+                before = self.living.get(key, pb.Progress())
+                for fate, count in (
+                    ("sent", event.progress.spans_sent - before.spans_sent),
+                    ("dropped", event.progress.spans_dropped - before.spans_dropped),
+                ):
+                    if count > 0:
+                        _count(self.spans, (pipeline_of(event.task), fate), count)
                 self.living[key] = event.progress
             case "proposed":
                 self._proposed[*key, event.proposed.proposal] = event.proposed

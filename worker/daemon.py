@@ -46,6 +46,7 @@ from headrace.protos import codec, control_pb2 as pb
 from headrace.stages.shipping import Inherited
 from headrace.store import release
 from headrace.transport import LinkRefusedError
+from headrace.transport.ring import memory_labels
 from headrace.worker.core import LOOK_S, Fencing, LiveTasks, supervisor as core
 from headrace.worker.counters import Counters
 from headrace.worker.faults import FaultDesk, FaultError
@@ -89,7 +90,7 @@ class Daemon:
         labels: Sequence[str] = (),
         member: Membership | None = None,
     ) -> None:
-        self.name, self.cores, self._labels = name, cores, tuple(labels)
+        self.name, self.cores, self._labels = name, cores, (*labels, *memory_labels())
         self._member = member
         self._supervisor = core.Supervisor()
         self._fencing = Fencing()

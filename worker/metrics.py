@@ -37,7 +37,7 @@ def _of_stages(counters: Counters) -> list[Metric]:
         size.add_metric(key, sums.bytes)
         busy.add_metric(key, sums.busy_s)
         cpu.add_metric(key, sums.cpu_s)
-    return [records, dropped, size, busy]
+    return [records, dropped, size, busy, cpu]
 
 
 def _of_lives(counters: Counters) -> list[Metric]:
@@ -59,7 +59,10 @@ def _of_lives(counters: Counters) -> list[Metric]:
     cuts = CounterMetricFamily("headrace_worker_link_cuts", "Links that were found cut.", labels=["pipeline"])
     for pipeline, count in sorted(counters.cuts.items()):
         cuts.add_metric([pipeline], count)
-    return [tasks, starts, ends, cuts]
+    spans = CounterMetricFamily("headrace_worker_spans", "Spans of traces, by fate.", labels=["pipeline", "fate"])
+    for fate, count in sorted(counters.spans.items()):
+        spans.add_metric(fate, count)
+    return [tasks, starts, ends, cuts, spans]
 
 
 def _of_ledgers(counters: Counters) -> list[Metric]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+from headrace.chaos.sim.world import DEDUPS, Part
+from headrace.controller.core.messages import DecisionAsked
+from headrace.controller.core.run import proposals
 from headrace.stages.dedup import partitions
 from headrace.store.ledger import Range
 from headrace.worker.task import AskedBatches, TaskCore, messages
@@ -60,8 +63,21 @@ def _any_request_again(self: partitions.ServedRequest[Any], number: int) -> Any:
     return self._answer and self._answer._replace(number=number)
 
 
+def _asked_of_the_first(self: proposals.Proposals, event: Any) -> list[Any]:
+    if isinstance(event, DecisionAsked):
+        event = replace(event, question=replace(event.question, stage=DEDUPS[0]))
+    return _passed_on(self, event)
+
+
+_passed_on = proposals.Proposals.passed_on
+
+
+def _all_that_passed(self: Part) -> int:
+    return (self.kept | self.other) & ~self.quarantined
+
+
 #: Mutants by name: what is patched with what.
-MUTANTS: dict[str, tuple[tuple[type[Any], str, Callable[..., Any]], ...]] = {
+MUTANTS: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "nobody-asks": ((TaskCore, "_processed", _unasked_alone),),
     "fenced-decider-fed": ((TaskCore, "_begin", _batch_not_told_from_fenced),),
     "question-asked-once": ((TaskCore, "handle", _asked_once),),
@@ -69,5 +85,8 @@ MUTANTS: dict[str, tuple[tuple[type[Any], str, Callable[..., Any]], ...]] = {
     "answer-without-number": ((AskedBatches, "answered", _whatever_its_number),),
     "partition-not-awaited": ((partitions.OpenRequests, "answered", _first_answer_for_all),),
     "fenced-partition-served": ((TaskCore, "_fence", _fenced_partition_served),),
+    # Of several dedup stages.
+    "first-stage-decides-alone": ((proposals.Proposals, "passed_on", _asked_of_the_first),),
+    "duplicate-named-in-its-shard": ((Part, "standing", property(_all_that_passed)),),
     "request-taken-for-a-repeat": ((partitions.ServedRequest, "again", _any_request_again),),
 }

@@ -248,7 +248,7 @@ _unmet = proposals.unmet
 
 
 def _named_by_all(self: Part) -> Duplicates:
-    return Duplicates.of(self.duplicates)
+    return Duplicates.of([(row, name) for row, name, _ in self.duplicates])
 
 
 def _no_fault(*_arguments: Any) -> str:
@@ -259,12 +259,14 @@ def _releases_nothing(sink: str, _records: Any) -> ClaimsReleased:
     return ClaimsReleased(sink, ())
 
 
-def _one_short(state: LedgerState, epoch: int, sinks: Sequence[str], uri: str) -> list[kept.KeyFile]:
-    return _key_files(state, epoch, sinks, uri)[:-1]
+def _one_short(state: LedgerState, epoch: int, sinks: Sequence[str], uri: str, number: int = 0) -> list[kept.KeyFile]:
+    return _key_files(state, epoch, sinks, uri, number)[:-1]
 
 
-def _of_first_sink(state: LedgerState, epoch: int, sinks: Sequence[str], uri: str) -> list[kept.KeyFile]:
-    return _key_files(state, epoch, sinks[:1], uri)
+def _of_first_sink(
+    state: LedgerState, epoch: int, sinks: Sequence[str], uri: str, number: int = 0
+) -> list[kept.KeyFile]:
+    return _key_files(state, epoch, sinks[:1], uri, number)
 
 
 _key_files = kept.key_files

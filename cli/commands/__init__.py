@@ -5,7 +5,12 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
-    from headrace.cli.commands import daemons as daemons, dataset_commands as dataset_commands, operate as operate
+    from headrace.cli.commands import (
+        daemons as daemons,
+        dataset_commands as dataset_commands,
+        launch as launch,
+        operate as operate,
+    )
     from headrace.cli.commands.apply import apply_file as apply_file
     from headrace.cli.commands.dataset import read_gate as read_gate
     from headrace.cli.commands.examples import show_examples as show_examples

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
+import time
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -35,9 +37,11 @@ from headrace.client import (
     Client,
     CliError,
     ControllerAt,
+    ControllerSilent,
     RunOptions,
     load,
     pipeline_of,
+    with_base,
 )
 from headrace.controller.core.plan import size
 from headrace.protos import codec, control_pb2 as pb
@@ -98,6 +102,8 @@ def _links(made: pb.PlanReply) -> list[tuple[str, str, str, str]]:
     return [(*kind, number(count)) for kind, count in kinds.items()]
 
 
+#: Seconds in which the workers of --workers come, and between two looks.
+WORKERS_S, WORKERS_LOOK_S = 300.0, 0.5
 #: Distributions of another version that `status` names for a worker; `--json` has all of them.
 DIFFERENCES_SHOWN = 5
 
@@ -110,12 +116,16 @@ def apply_file(
     *,
     wait: bool,
     dry_run: bool = False,
+    base: tuple[str, str] = ("", ""),
     follow_links: bool = False,
+    workers: int = 0,
     as_json: bool = False,
 ) -> int:
     """Have a controller run a pipeline file, or say how it would; the exit code."""
-    pipeline = load(path, given, follow_links=follow_links)
+    pipeline = with_base(load(path, given, follow_links=follow_links), *base)
     with Client(at) as client:
+        if workers:
+            _await_workers(client, workers)
         client.status()  # fails at once without a controller, not after the deadline of an apply
         if dry_run:
             show_plan(pipeline.name, client.plan(pipeline, options), as_json=as_json)
@@ -133,6 +143,24 @@ def apply_file(
         raise CliError(status.failure or "the run failed without a reason")
     _show_end(status, as_json=as_json)
     return EXIT_INTERRUPTED if interrupts.asked and status.state != "completed" else 0
+
+
+def _await_workers(client: Client, count: int) -> None:
+    """Return once so many workers are connected, at WORKERS_S with some. Raises CliError for none."""
+    deadline, pause, found = time.monotonic() + WORKERS_S, threading.Event(), 0
+    while found < count:
+        late = time.monotonic() >= deadline
+        try:
+            found = len(client.status(workers=count).workers)
+        except ControllerSilent:
+            if late:
+                raise
+        if late and found < count:
+            if not found:
+                raise CliError(f"none of {counted(count, 'worker')} came within {WORKERS_S:.0f} s")
+            print(f"headrace: {found} of {counted(count, 'worker')} came within {WORKERS_S:.0f} s", file=sys.stderr)
+            return
+        pause.wait(WORKERS_LOOK_S)
 
 
 def _wait(client: Client, name: str, interrupts: Interrupts) -> pb.PipelineStatus:

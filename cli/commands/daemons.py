@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli.commands.metrics import metrics
 from headrace.cli.commands.operate import ClusterFolder, ControllerAddress, Json
 from headrace.client import UsageError, check_address, check_pairs, check_without_cluster
 
@@ -25,6 +26,7 @@ def add_to(app: typer.Typer, cluster: typer.Typer) -> None:
     """Give an application these commands, and the group `cluster`."""
     app.command()(controller)
     app.command()(worker)
+    app.command()(metrics)
     for command in (cluster_init, cluster_token, cluster_operator, cluster_expel):
         cluster.command(command.__name__.removeprefix("cluster_"))(command)
     app.add_typer(cluster, name="cluster")
@@ -153,13 +155,18 @@ def cluster_init(
 
 def cluster_token(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of `headrace cluster init`.")],
-    name: Annotated[str, typer.Option(metavar="NAME", help="The worker's name; default: derived from its key.")] = "",
+    name: Annotated[
+        str, typer.Option(metavar="NAME", help="The worker's name, or the beginning of several; default: worker-KEY.")
+    ] = "",
     days: Annotated[int, typer.Option(min=1, metavar="N", help="Days until the token expires.")] = 1,
+    nodes: Annotated[
+        int, typer.Option(min=1, max=4096, metavar="N", help="Workers that it lets in, each with a key of its own.")
+    ] = 1,
 ) -> int:
-    """Print a token for one more worker."""
+    """Print a token for one more worker, or several."""
     from headrace.client import token
 
-    return token(folder, name, days)
+    return token(folder, name, days, nodes)
 
 
 def cluster_operator(

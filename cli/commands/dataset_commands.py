@@ -23,33 +23,11 @@ Tokenizer = Annotated[str, typer.Option(metavar="NAME", help="The tokenizer, if 
 def add_to(app: typer.Typer, dataset: typer.Typer) -> None:
     """Give an application the group `dataset`."""
     commands = (
-        dataset_ls,
-        dataset_show,
-        dataset_page,
-        dataset_log,
-        dataset_tag,
-        dataset_rollback,
-        dataset_publish,
-        dataset_diff,
-        dataset_bisect,
-        dataset_head,
-        dataset_cat,
-        dataset_sample,
-        dataset_verify,
-        dataset_trace,
-        dataset_export,
-        dataset_mirror,
-        dataset_rebuild,
-        dataset_dedup,
-        dataset_split,
-        dataset_repeats,
-        dataset_contamination,
-        dataset_retract,
-        dataset_purge,
-        dataset_gc,
-        dataset_compact,
-        dataset_rm,
-    )
+        dataset_ls, dataset_show, dataset_page, dataset_log, dataset_tag, dataset_rollback, dataset_publish,
+        dataset_diff, dataset_bisect, dataset_head, dataset_cat, dataset_sample, dataset_verify, dataset_trace,
+        dataset_export, dataset_mirror, dataset_push, dataset_rebuild, dataset_dedup, dataset_split, dataset_repeats,
+        dataset_contamination, dataset_retract, dataset_purge, dataset_gc, dataset_compact, dataset_rm,
+    )  # fmt: skip
     for command in commands:
         dataset.command(command.__name__.removeprefix("dataset_"))(command)
     app.add_typer(dataset, name="dataset")
@@ -228,7 +206,7 @@ def dataset_verify(
 
 def dataset_trace(
     uri: Version = "",
-    name: Annotated[str, typer.Argument(metavar="ID", help="The record's id.")] = "",
+    name: Annotated[str, typer.Argument(metavar="ID", help="The record's id, or a row of a shard: KEY:ROW.")] = "",
     checkpoint: Annotated[str, typer.Option(metavar="FILE", help="A loader's state: JSON, or a checkpoint.")] = "",
     step: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="With --checkpoint: show what this step read, from 0.")
@@ -244,6 +222,7 @@ def dataset_trace(
         bool,
         typer.Option("--trust-uris", help="With --checkpoint: connect to the servers it names."),
     ] = False,
+    index: Annotated[bool, typer.Option("--index", help="Write the index by which a trace is fast.")] = False,
     json: Json = False,
 ) -> int:
     """Trace a record to its tokens, a training step to its documents, or a document to its steps."""
@@ -255,7 +234,11 @@ def dataset_trace(
         return trace_checkpoint(
             checkpoint, uri, step=step, document=document, as_json=json, moved=moved or (), trusted=trust_uris
         )
-    if not uri or not name or document or step is not None or moved:
+    if index and uri and not name:
+        from headrace.cli.commands.trace import index_traces
+
+        return index_traces(uri, as_json=json)
+    if not uri or not name or document or step is not None or moved or index:
         raise UsageError("give a dataset and a record's id, or --checkpoint with --step N or --document ID")
     from headrace.cli.commands.trace import trace_record
 
@@ -286,6 +269,18 @@ def dataset_mirror(
     from headrace.cli.commands.maintenance import mirror_dataset
 
     return mirror_dataset(uri, delta, iceberg, table, as_json=json)
+
+
+def dataset_push(
+    uri: Version,
+    place: Annotated[str, typer.Argument(metavar="HF", help="hf://datasets/OWNER/NAME, or NAME@REVISION.")],
+    replace_card: Annotated[bool, typer.Option("--replace-card", help="Replace a person's README.md.")] = False,
+    json: Json = False,
+) -> int:
+    """Push a version with text to the Hugging Face hub, in one commit; a repository is made private."""
+    from headrace.cli.commands.maintenance import push_dataset
+
+    return push_dataset(uri, place, replaces=replace_card, as_json=json)
 
 
 def dataset_rebuild(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from collections.abc import Mapping
@@ -33,6 +34,7 @@ _FIELDS = [name for name in VersionFacts.__dataclass_fields__ if name not in ("p
 def show_log(uri: str, *, limit: int, as_json: bool) -> int:
     """Show the newest `limit` versions of a dataset, the newest first (0: all); the exit code."""
     dataset = Dataset.open(uri)
+    gc.freeze()  # what was read stays until the command ends
     versions = history_of(dataset.state, main_sink(dataset.state.counts))
     rows = [_row(one, before) for one, before in zip(versions, [None, *versions], strict=False)]
     shown = rows[::-1][: limit or None]
@@ -194,6 +196,7 @@ def _row(facts: VersionFacts, before: VersionFacts | None) -> dict[str, Any]:
         for stage in facts.pipeline.get("stages", ())
         if isinstance(stage, Mapping)
     ]
+    row["base"] = facts.pipeline.get("base")
     changed = before is not None and before.recipes[-1:] != facts.recipes[-1:]
     row["difference"] = recipe_difference(before.pipeline, facts.pipeline) if before is not None and changed else []
     return row
@@ -211,6 +214,10 @@ def _print_version(out: Console, row: dict[str, Any]) -> None:
     recipe = row["recipes"][-1] if row["recipes"] else "none"
     several = f", {len(row['recipes'])} recipes in all" if len(row["recipes"]) > 1 else ""
     out.print(f"  recipe {recipe}{several}", markup=False)
+    if base := row["base"]:
+        first = f", first changed stage {base['changed']}" if base["changed"] else ""
+        again = ", what it quarantined judged again" if base["again"] else ""
+        out.print(f"  from {safe(str(base['dataset']))}@{base['version']}{first}{again}", markup=False)
     if row["version"] == 1:
         _print_lines(out, [f"{stage['stage']}  {_parameters(stage['parameters'])}" for stage in row["recipe"]])
     _print_lines(out, row["difference"])

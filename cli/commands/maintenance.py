@@ -24,11 +24,13 @@ from headrace.store.datasets import (
     ExpressionError,
     Found,
     bring_forward,
+    clear_card,
     collect,
     find_records,
     mend,
     parse_where,
     removal,
+    show_version,
     to_erase,
     write_rewritten,
 )
@@ -181,7 +183,8 @@ async def write_manifest(pen: OfflineWriter, store: ObjectStore) -> None:
     if pen.ledger.newest is not None:
         fresh = Dataset(store, pen.ledger)
         described = await pen.beside(fresh.describe)
-        await pen.beside(lambda: bring_forward(store, fresh.manifest(described)))
+        if said := await pen.beside(lambda: show_version(fresh, fresh.manifest(described))):
+            print(f"headrace: {said}", file=sys.stderr)
 
 
 def remove_dataset(uri: str, *, agreed: bool, as_json: bool) -> int:
@@ -200,6 +203,7 @@ def remove_dataset(uri: str, *, agreed: bool, as_json: bool) -> int:
             await pen.commit(EpochRaised("removal"), Removed("removal"))
         # Before the shards, so that new readers are not sent to deleted objects.
         await pen.beside(lambda: bring_forward(store, removal(pen.ledger.number)))
+        await pen.beside(lambda: clear_card(store))
 
     with_offline_writer(dataset.uri, removed)
     found = collect(store, Dataset.open(uri, removed=True).state, dry_run=False)
@@ -292,7 +296,8 @@ async def _compact(pen: OfflineWriter, old: Dataset, target: str, shard_bytes: i
     new = Dataset(store, pen.ledger)
     described = await pen.beside(new.describe)
     manifest = new.manifest(described)
-    await pen.beside(lambda: bring_forward(store, manifest))
+    if said := await pen.beside(lambda: show_version(new, manifest)):
+        print(f"headrace: {said}", file=sys.stderr)
     return has_published
 
 
@@ -411,6 +416,20 @@ def export_dataset(uri: str, out: str, kind: str, version: int | None, *, as_jso
         console(sys.stdout).print(f"  {said}", markup=False)
     for words in standing.words:
         console(sys.stdout).print(f"  {words}", style="yellow", markup=False)
+    return 0
+
+
+def push_dataset(uri: str, place: str, *, replaces: bool, as_json: bool) -> int:
+    """Push a version with text to the hub; the exit code. After a kill, the next call sends what is missing."""
+    from headrace.stages.export import push
+
+    dataset = open_at(uri)
+    done = push(dataset, place, replaces=replaces)
+    if as_json:
+        print(json.dumps({"dataset": dataset.uri, "version": dataset.version, **dataclasses.asdict(done)}))
+        return 0
+    said = f"{counted(done.sent, 'file')} sent, {done.standing:,} stood there, {done.deleted:,} deleted"
+    console(sys.stdout).print(title(place, said if done.commit else f"holds version {dataset.version} already"))
     return 0
 
 

@@ -53,6 +53,7 @@ def add_to(app: typer.Typer) -> None:
         clear,
     ):
         app.command()(command)
+    app.command("what-if")(what_if)
 
 
 def status(
@@ -106,6 +107,40 @@ def logs(
 
     search = search_for(pipeline, stage, task, cause, level, since, follow=follow)
     return show_logs(controller_at(controller, cluster), search, lines_max=lines, as_json=json)
+
+
+def what_if(
+    pipeline: Name,
+    cores: Annotated[str, typer.Option("--cores", metavar="N|+N|-N", help="Cores of all workers.")] = "",
+    without: Annotated[
+        list[str], typer.Option("--without", metavar="STAGE", help="Without this stage; repeatable.")
+    ] = [],  # noqa: B006 - typer copies it
+    replicas: Annotated[
+        list[str], typer.Option("--replicas", metavar="STAGE=N", help="Tasks of a stage; repeatable.")
+    ] = [],  # noqa: B006 - typer copies it
+    nic: Annotated[str, typer.Option("--nic", metavar="BITS", help="Network of a host, in bits a second: 25G.")] = "",
+    store: Annotated[
+        str, typer.Option("--store", metavar="BYTES", help="Reads from the store, in bytes a second: 2G.")
+    ] = "",
+    model_hosts: Annotated[
+        list[str],
+        typer.Option(
+            "--model-hosts", metavar="STAGE=N", help="Requests that a stage's model serves at once; repeatable."
+        ),
+    ] = [],  # noqa: B006 - typer copies it
+    over: Annotated[float, typer.Option("--over", min=1, max=3600, metavar="S", help="Seconds to measure.")] = 10.0,
+    price: Annotated[float, typer.Option("--price", min=0, metavar="PRICE", help="Price of a core for an hour.")] = 0.0,
+    controller: ControllerAddress = "",
+    cluster: ClusterFolder = "",
+    json: Json = False,
+) -> int:
+    """Predict throughput, bottleneck, time and cost of a running pipeline, if something were otherwise."""
+    from headrace.cli.commands.what_if import Question, show_what_if
+    from headrace.client import controller_at
+
+    question = Question(cores, without, replicas, nic, store, model_hosts)
+    at = controller_at(controller, cluster)
+    return show_what_if(at, pipeline, question, over_s=over, price=price, as_json=json)
 
 
 def pause(

@@ -58,11 +58,12 @@ def run_file(
     given: list[str],
     make_options: Callable[[], RunOptions],
     *,
+    base: tuple[str, str] = ("", ""),
     follow_links: bool = False,
     page: bool = False,
     as_json: bool,
 ) -> int:
-    """Run a pipeline file; the exit code."""
+    """Run a pipeline file, perhaps with a base and what of it is judged again; the exit code."""
     if not path.is_file():
         from headrace.cli.commands.examples import example_like
         from headrace.client import UsageError, load_build
@@ -72,9 +73,9 @@ def run_file(
         load_build(path)
 
     def read() -> Pipeline:
-        from headrace.client import load
+        from headrace.client import load, with_base
 
-        return load(path, given, follow_links=follow_links)
+        return with_base(load(path, given, follow_links=follow_links), *base)
 
     with catch_signals() as interrupts:
         report, interrupted = run_embedded(read, make_options, interrupts, hint=_text_of(path), page=page)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,8 +16,8 @@ from headrace.cli.ui import Recipes, console, facts_page, place, safe, title
 from headrace.client import EXIT_FAULT, CliError, UsageError
 from headrace.stages.export import find_kept
 from headrace.store import counted, open_store
-from headrace.store.datasets import Dataset
-from headrace.store.history import open_at
+from headrace.store.datasets import Dataset, ShardRecord
+from headrace.store.history import open_at, shards_with, write_trace_index
 from headrace.store.ledger import ClosedShard
 from headrace.store.shards import RecordName, read_shard, read_table, rows_named
 
@@ -24,10 +25,19 @@ if TYPE_CHECKING:
     from headrace.loader.dataset import Source
 
 
+#: Digits of the row of a shard that a person gives.
+ROW_DIGITS_MAX = 18
+
+
 def trace_record(uri: str, name: str, *, as_json: bool) -> int:
     """Say what became of the record of this id: file and ordinal, verdict, shard, sequences and offsets."""
     dataset = open_at(uri)
-    found = [fact for shard in dataset.state.shards for fact in _in_shard(dataset, shard, name)]
+    gc.freeze()  # what was read stays until the command ends
+    key, _, row = name.rpartition(":")
+    shard = next((s for s in dataset.shards if key and any(key == item.key for item in s.closed.objects)), None)
+    if shard is not None and row.isdecimal() and len(row) <= ROW_DIGITS_MAX:
+        return _trace_row(dataset, shard, key, int(row), as_json=as_json)
+    found = [fact for shard in shards_with(dataset, name) for fact in _in_shard(dataset, shard, name)]
     recipes = Recipes.of(dataset.state)
     if not found:
         raise CliError(f"no record of {dataset.uri} has the id {name!r}: `headrace dataset show` says what there is")
@@ -45,6 +55,51 @@ def trace_record(uri: str, name: str, *, as_json: bool) -> int:
         out.print(place(f"{fact['source']} record {fact['row']}"))
         out.print()
         out.print(facts_page([(key, safe(str(value))) for key, value in _rows(fact)]))
+    return 0
+
+
+def _trace_row(dataset: Dataset, shard: ShardRecord, key: str, row: int, *, as_json: bool) -> int:
+    """Say which records lie in a row of a shard: a sequence of tokens, or a text."""
+    tokens, documents = shard.object("tokens"), shard.object("documents")
+    pieces = [(row, 0, 0)] if tokens is None else _in_sequence(dataset, tokens.key, row)
+    table = read_table(dataset.store, documents.key, ["id", "source", "fragment", "row"]) if documents else None
+    if table is None or not pieces or pieces[-1][0] >= table.num_rows:
+        raise CliError(f"{key} of {dataset.uri} has no row {row}")
+    recipe = Recipes.of(dataset.state).place(shard.closed.version)
+    found = [
+        {**table.slice(document, 1).to_pylist()[0], **({"start": start, "length": length} if tokens else {})}
+        for document, start, length in pieces
+    ]
+    if as_json:
+        print(
+            json.dumps({"shard": key, "row": row, "pipeline": shard.closed.version, "recipe": recipe, "records": found})
+        )
+        return 0
+    out = console(sys.stdout)
+    out.print(title(f"{key}:{row}", f"{counted(len(found), 'record')}, recipe {recipe}", good=True))
+    for record in found:
+        at = f", tokens {record['start']} to {record['start'] + record['length'] - 1}" if tokens else ""
+        out.print(place(f"{record['id']}  {record['source']} record {record['row']}{at}"))
+    return 0
+
+
+def _in_sequence(dataset: Dataset, key: str, row: int) -> list[tuple[int, int, int]]:
+    """The documents of a sequence, each with where its tokens begin there, and how many."""
+    arrays = read_shard(dataset.store, key)
+    here = np.flatnonzero(arrays["piece_sequence"] == row)
+    columns = (arrays[f"piece_{name}"][here].tolist() for name in ("document", "start", "length"))
+    return list(zip(*columns, strict=True))
+
+
+def index_traces(uri: str, *, as_json: bool) -> int:
+    """Write the index of ids, of which what stands already is left as it is; the exit code."""
+    dataset = Dataset.open(uri)
+    written, files = write_trace_index(dataset)
+    if as_json:
+        print(json.dumps({"dataset": dataset.uri, "files": files, "written": written}))
+    else:
+        line = f"{counted(len(dataset.shards), 'shard')} in {counted(files, 'file')}, {written} written"
+        console(sys.stdout).print(title(dataset.uri, line))
     return 0
 
 

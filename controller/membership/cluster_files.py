@@ -4,7 +4,7 @@ cluster.json        the cluster's name and where its controllers are
 authority.pem .key  who issues certificates; the key stays with the controllers
 cluster.key         32 bytes that seal tickets and tokens
 controller.pem .key, operator.pem .key
-spent/              a file a token, named by its identifier: the fingerprint of the key that spent it, and the name
+spent/              a file a slot of a token, named after it: the fingerprint of the key that spent it, and the name
 expelled/           a file a member that was expelled, named by its role and name: the keys that were let in since
 
 The last two are of controllers without a cluster's log.
@@ -15,18 +15,20 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
 
 from headrace.cluster import AUTHORITY, KEY_BYTES_MAX, Credentials, read_credentials, write_secret
-from headrace.controller.core.cluster import OLD_KEY, SPENT
+from headrace.controller.core.cluster import OLD_KEY, SPENT, all_spent
 from headrace.daemon import read_private
 from headrace.store.files import disk
 from headrace.store.ledger import TokenSpent, is_of_expelled
 
 CONTROLLER = "controller"
 OPERATOR = "operator"
+_SPENDING = threading.Lock()
 CLUSTER_KEY_BYTES = 32
 
 
@@ -63,9 +65,9 @@ class ClusterFiles:
             why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
             raise ClusterFilesError(f"{folder} is no cluster's folder ({why}): {advice}") from error
 
-    async def spend(self, token: str, worker: str, key: str) -> str:
+    async def spend(self, token: str, worker: str, key: str, further: tuple[str, ...] = ()) -> str:
         """Note durably, without a cluster's log, that a key spends a token; why it may not, or an empty string."""
-        return await asyncio.to_thread(self._spend, token, worker, key)
+        return await asyncio.to_thread(self._spend, (token, *further), worker, key)
 
     async def expel(self, member: str) -> None:
         """Note durably, without a cluster's log, that a member, as role/name, was expelled. Raises OSError."""
@@ -85,12 +87,17 @@ class ClusterFiles:
     def _expelled_at(self, member: str) -> Path:
         return self.folder / "expelled" / quote(member, safe="")
 
-    def _spend(self, token: str, worker: str, key: str) -> str:
-        path = self.folder / "spent" / token
-        disk.make_folder(path.parent, 0o700)
-        spent = _spent(path)
-        if spent is not None and spent.key != key:
-            return SPENT
+    def _spend(self, slots: tuple[str, ...], worker: str, key: str) -> str:
+        folder = self.folder / "spent"
+        disk.make_folder(folder, 0o700)
+        # One at a time: a node that asks twice at once spends one slot.
+        with _SPENDING:
+            spent = [item for slot in slots if (item := _spent(folder / slot)) is not None]
+            own = [item.token for item in spent if item.key == key]
+            free = own or [slot for slot in slots if slot not in {item.token for item in spent}]
+            return self._take(folder / free[0], worker, key) if free else all_spent(len(slots))
+
+    def _take(self, path: Path, worker: str, key: str) -> str:
         expelled, member = self.expelled(), f"worker/{worker}"
         before = (item for item in map(_spent, path.parent.glob("[!.]*")) if item is not None)
         if member in expelled and is_of_expelled(expelled, before, worker, key):
@@ -98,7 +105,7 @@ class ClusterFiles:
         if member in expelled and key not in expelled[member]:
             # Before the token is spent: a key that spent one and is not here is one of before.
             write_secret(self._expelled_at(member), "\n".join([*expelled[member], key]).encode())
-        temporary = path.with_name(f".{token}.{os.getpid()}.{key[:8]}")
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.{key[:8]}")
         write_secret(temporary, f"{key} {quote(worker, safe='')}".encode())
         try:
             disk.link(temporary, path)

@@ -41,8 +41,9 @@ from headrace.daemon import Effects
 
 logger = logging.getLogger("headrace.controller")
 
-#: Notes durably that a token, by its identifier, is spent by a node of this name and key; says why not, or nothing.
-Spend = Callable[[str, str, str], Awaitable[str]]
+#: Notes durably that a token, by its first slot, is spent by a node of this name and key, or one of its further slots;
+#: says why not, or nothing.
+Spend = Callable[[str, str, str, tuple[str, ...]], Awaitable[str]]
 
 #: Connections that may be at the door and have shown no good token; for a further one the oldest is sent away.
 STRANGERS_MAX = 256
@@ -175,7 +176,7 @@ class Door:
         certificate = issue(self._files.authority, request.public_key_pem, token.role, name, now)
         self._nodes += 1
         try:
-            reason = await self._spend(token.identifier.hex(), name, key)
+            reason = await self._spend(token.slots[0], name, key, token.slots[1:])
         finally:
             self._nodes -= 1
         if reason:
@@ -185,4 +186,5 @@ class Door:
 
 def _name(token: JoinToken, key_fingerprint: str) -> str:
     """What a node is called: as its token says, never as the node says."""
-    return token.name or f"{token.role.value}-{key_fingerprint[:_NAME_DIGITS]}"
+    made = f"{token.name or token.role.value}-{key_fingerprint[:_NAME_DIGITS]}"
+    return token.name if token.name and token.nodes == 1 else made

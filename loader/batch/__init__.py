@@ -8,7 +8,12 @@ if TYPE_CHECKING:
     from headrace.loader.batch.assemble import IGNORED_LABEL as IGNORED_LABEL
     from headrace.loader.batch.buffers import Buffers as Buffers
     from headrace.loader.batch.compiled import KERNELS as KERNELS
-    from headrace.loader.batch.fields import Batch as Batch, chosen_fields as chosen_fields
+    from headrace.loader.batch.fields import (
+        FIELDS as FIELDS,
+        NOTHING as NOTHING,
+        Batch as Batch,
+        chosen_fields as chosen_fields,
+    )
     from headrace.loader.batch.producer import (
         BatchTask as BatchTask,
         Iteration as Iteration,

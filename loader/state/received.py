@@ -13,15 +13,15 @@ from typing import Any, Protocol, TypeAlias
 
 import torch
 
-#: (token of its loader, how many states that had been told when the worker began, the state behind the batch)
-Label: TypeAlias = tuple[str, int, Mapping[str, Any]]
+#: (token of its loader, how many states that had been told when the worker began, rows of the batch, the state behind)
+Label: TypeAlias = tuple[str, int, int, Mapping[str, Any]]
 
 
 class StateListener(Protocol):
     """Who is to know what the loop received."""
 
-    def came(self, loads: int, state: Mapping[str, Any], batch: Mapping[str, Any]) -> None:
-        """Take note of `batch`, behind which `state` stands; `loads` is of its label."""
+    def came(self, loads: int, rows: int, state: Mapping[str, Any]) -> None:
+        """Take note of a batch of so many rows, behind which `state` stands; `loads` is of its label."""
 
 
 _RECEIVERS: "weakref.WeakValueDictionary[str, StateListener]" = weakref.WeakValueDictionary()
@@ -54,12 +54,12 @@ class Sent(dict[str, Any]):
 
 
 def _arrived(batch: dict[str, Any], label: Label) -> dict[str, Any]:
-    token, loads, state = label
+    token, loads, rows, state = label
 
-    def note(arrived: Mapping[str, Any]) -> None:
+    def note() -> None:
         receiver = _RECEIVERS.get(token)
         if receiver is not None:
-            receiver.came(loads, state, arrived)
+            receiver.came(loads, rows, state)
 
     return Arrived(batch, note)
 
@@ -69,9 +69,7 @@ class Arrived(dict[str, Any]):
 
     __slots__ = ("_note",)
 
-    def __init__(
-        self, batch: Iterable[Any] = (), note: Callable[[Mapping[str, Any]], None] | None = None, **fields: Any
-    ) -> None:
+    def __init__(self, batch: Iterable[Any] = (), note: Callable[[], None] | None = None, **fields: Any) -> None:
         super().__init__(batch, **fields)
         self._note = note
 
@@ -79,7 +77,7 @@ class Arrived(dict[str, Any]):
         """The batch, which counts as received from now on."""
         note, self._note = self._note, None
         if note is not None:
-            note(self)
+            note()
         return self
 
     def pin_memory(self) -> "Arrived":

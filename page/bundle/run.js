@@ -75,7 +75,7 @@ export class RunScreens {
       h("section", { class: "card wide" }, h("h2", {}, "Flow"), drawGraph(graph, rates)),
       this.progressCard(run, now), this.balanceCard(run), this.commitCard(run),
       h("section", { class: "card wide" }, h("h2", {}, "Closed records over time"), drawTime(points, shown, place.clientWidth - 74)),
-      card("Events", marks.length ? listMarks(marks) : h("p", { class: "faint" }, "none")), this.deathsCard(run), this.stagesCard(run, rates)));
+      card("Events", marks.length ? listMarks(marks) : h("p", { class: "faint" }, "none")), this.deathsCard(run), this.stagesCard(run, rates), this.loadersCard()));
   }
 
   troubles(run) {
@@ -138,6 +138,15 @@ export class RunScreens {
       h("thead", {}, h("tr", {}, ["stage", "records", "removed", "records/s", "input/s", "a core gets through", "at work"].map((title) => h("th", {}, title)))),
       h("tbody", {}, [...rates.values()].map((rate) => h("tr", {}, [visible(rate.stage), number(rate.records), number(rate.dropped), number(rate.records_s), `${bytes(rate.bytes_s)}/s`,
         rate.cpu_s > 0 ? `${bytes(rate.bytes / rate.cpu_s)}/s` : "", `${Math.round(100 * rate.busy)}%`].map((cell) => h("td", {}, cell))))))));
+  }
+
+  loadersCard() {
+    const rows = [...(this.state.tables.loaders ?? new Map()).values()].sort((a, b) => a.rank - b.rank || (a.name < b.name ? -1 : 1));
+    if (!rows.length) return null;
+    const wait = (row) => (row.wait === undefined || row.wait === null ? "" : h("span", { class: row.wait > 0.01 ? "warn" : "good" }, `${row.wait > 0.01 ? "▲" : "●"} ${(100 * row.wait).toFixed(1)}%`));
+    return h("section", { class: "card wide" }, h("h2", {}, counted(rows.length, "loader")), h("div", { class: "scroll" }, h("table", { class: "small" },
+      h("thead", {}, h("tr", {}, ["rank", "process", "data wait", "tokens/s", "position", "batches"].map((title) => h("th", {}, title)))),
+      h("tbody", {}, rows.slice(0, 500).map((row) => h("tr", {}, [number(row.rank), visible(row.name), wait(row), row.tokens_s === undefined ? "" : number(row.tokens_s), number(row.position), number(row.batches)].map((cell) => h("td", {}, cell))))))));
   }
 
   deathsCard(run) {

@@ -22,6 +22,7 @@ class Decontaminate(Transform):
     """Filters texts by the best score of an item of the suites in them."""
 
     merges = True
+    judges = True
 
     def __init__(self, name: str, suites: Sequence[Mapping[str, Any]], threshold: float, tag: bool = False) -> None:
         self.name = name

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         SKETCH as SKETCH,
         Scheme as Scheme,
         best_bands as best_bands,
+        numbered_column as numbered_column,
         scheme_of as scheme_of,
     )
     from headrace.stages.dedup.core.urls import URL_RULE as URL_RULE

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from headrace.pipeline import PipelineError
 from headrace.store.ledger import LedgerState
-from headrace.store.shards import KEYS_ROLE, SKETCHES_ROLE
+from headrace.store.shards import KEYS_ROLE, SKETCHES_ROLE, numbered_role
 
 
 class KeyFile(NamedTuple):
@@ -19,11 +19,12 @@ class KeyFile(NamedTuple):
     records: int
 
 
-def key_files(state: LedgerState, epoch: int, sinks: Collection[str], uri: str) -> list[KeyFile]:
+def key_files(state: LedgerState, epoch: int, sinks: Collection[str], uri: str, number: int = 0) -> list[KeyFile]:
     """The files with the keys of what sinks have kept up to an epoch's position. A record may be in those of several.
 
-    Raises PipelineError if one is missing.
+    `number` is that of the dedup stage, in the order of the pipeline. Raises PipelineError if one is missing.
     """
+    of_keys, of_sketches = (numbered_role(kind, number) for kind in (KEYS_ROLE, SKETCHES_ROLE))
     if state.number < epoch:
         raise PipelineError(f"{uri}: the ledger ends at entry {state.number}, before epoch {epoch}: restore it")
     found: list[KeyFile] = []
@@ -31,8 +32,8 @@ def key_files(state: LedgerState, epoch: int, sinks: Collection[str], uri: str) 
         closed = shard.closed
         if closed.sink not in sinks or shard.number > epoch or not closed.counts.kept:
             continue
-        keys = [item for item in closed.objects if item.role == KEYS_ROLE]
-        sketches = next((item.key for item in closed.objects if item.role == SKETCHES_ROLE), "")
+        keys = [item for item in closed.objects if item.role == of_keys]
+        sketches = next((item.key for item in closed.objects if item.role == of_sketches), "")
         if not keys:
             raise PipelineError(
                 f"{uri}: the shard of entry {shard.number} keeps {closed.counts.kept} records and has no keys of them: "

@@ -22,13 +22,22 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.pipeline import Pipeline, chain_order
 from headrace.stages.dedup.core.scheme import KEY_MAKER, Scheme, scheme_of
 from headrace.stages.dedup.key_index import KeyIndex, Match
 from headrace.stages.dedup.sketches import is_sketch
 from headrace.stages.runtime import InputError
 from headrace.store.datasets import Dataset
 from headrace.store.files import Scratch
-from headrace.store.shards import KEYS_ROLE, SKETCHES_ROLE, KeptKeys, read_keys, read_sketches, read_table
+from headrace.store.shards import (
+    KEYS_ROLE,
+    SKETCHES_ROLE,
+    KeptKeys,
+    numbered_role,
+    read_keys,
+    read_sketches,
+    read_table,
+)
 
 #: Which of several duplicates is kept.
 KeepRule = Literal["first", "longest", "newest", "best"]
@@ -85,10 +94,11 @@ def load_keys(
     Raises as `find_offline`.
     """
     shown = [dataset.of_version() for dataset in (*against, *datasets)]
-    schemes = {_scheme_of(dataset) for dataset in shown}
+    made = [_keys_of(dataset) for dataset in shown]
+    schemes = {scheme for scheme, _ in made}
     if len(schemes) != 1:
         raise InputError(f"the keys of these datasets are of {len(schemes)} schemes: deduplicate each by itself")
-    records = Records(shown, len(against), rule, by)
+    records = Records(shown, len(against), rule, by, [number for _, number in made])
     room = Room(records.count, scheme := schemes.pop())
     for place, shard in records.shards():
         room.fill(shown[place], shard)
@@ -111,14 +121,12 @@ def _decide(records: Records, room: Room, scheme: Scheme, references: int) -> It
                 yield OfflineDuplicate(record, records.member(match.name.row), reason)
 
 
-def _scheme_of(dataset: Dataset) -> Scheme:
-    """The scheme of a dataset's keys: that of the pipelines which made them. Raises InputError."""
-    found = {
-        scheme_of(stage["parameters"])
-        for pipeline in dataset.state.pipelines.values()
-        for stage in pipeline.get("stages", ())
-        if str(stage.get("target", "")).endswith(KEY_MAKER)
-    }
+def _keys_of(dataset: Dataset) -> tuple[Scheme, int]:
+    """The scheme of a dataset's keys, and of several dedup stages the number of the last. Raises InputError."""
+    found: set[tuple[Scheme, int]] = set()
+    for pipeline in map(Pipeline.from_dict, dataset.state.pipelines.values()):
+        makers = [stage for stage in chain_order(pipeline.stages) if stage.target.endswith(KEY_MAKER)]
+        found |= {(scheme_of(stage.parameters), pipeline.remembering_before(stage.name)) for stage in makers[-1:]}
     if len(found) != 1:
         why = "no keys: put `dedup_keys()` or `*dedup()` into its pipeline" if not found else "keys of several schemes"
         raise InputError(f"{dataset.uri} has {why}")
@@ -137,7 +145,9 @@ class ShardKeys:
 class Records:
     """All records in their order: a rank is a place in it."""
 
-    def __init__(self, datasets: Sequence[Dataset], references: int, rule: KeepRule, by: str) -> None:
+    def __init__(
+        self, datasets: Sequence[Dataset], references: int, rule: KeepRule, by: str, numbers: Sequence[int]
+    ) -> None:
         tables: list[pa.Table] = []
         objects: list[tuple[int, str, str, str]] = []
         for place, dataset in enumerate(datasets):
@@ -145,13 +155,14 @@ class Records:
                 roles = {item.role: item.key for item in shard.closed.objects}
                 if "documents" not in roles or not shard.closed.counts.kept:
                     continue
-                if KEYS_ROLE not in roles:
+                of_keys, of_sketches = (numbered_role(kind, numbers[place]) for kind in (KEYS_ROLE, SKETCHES_ROLE))
+                if of_keys not in roles:
                     raise InputError(f"{dataset.uri}: the shard of entry {shard.number} has no keys")
                 tokens = roles.get("tokens", roles["documents"])
                 table = read_table(dataset.store, roles["documents"], _COLUMNS)
                 ranked = _ranked(table, rule, by) if place >= references else np.full(table.num_rows, np.inf)
                 tables.append(_facts(table, dataset, place, len(objects), tokens, ranked))
-                objects.append((place, tokens, roles[KEYS_ROLE], roles.get(SKETCHES_ROLE, "")))
+                objects.append((place, tokens, roles[of_keys], roles.get(of_sketches, "")))
         self._copies = any(len({shard.closed.sink for shard in dataset.shards}) > 1 for dataset in datasets)
         #: Of each shard: the dataset, the keys of its tokens, of its keys and of its sketches.
         self.objects = objects

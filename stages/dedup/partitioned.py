@@ -142,10 +142,13 @@ class PartitionedIndex(KeyIndex):
 
 
 def key_sources(
-    store: ObjectStore, scheme: Scheme, epoch: int, sinks: Collection[str]
+    store: ObjectStore, scheme: Scheme, epoch: int, sinks: Collection[str], number: int = 0
 ) -> tuple[list[KeyFile], list[KeySource]]:
-    """The keys of what sinks have kept up to an epoch's position. Raises PipelineError where a shard lacks any."""
-    files = key_files(fold_ledger(store), epoch, sinks, store.uri)
+    """The keys of dedup stage `number` of what sinks have kept up to an epoch's position.
+
+    Raises PipelineError where a shard lacks any.
+    """
+    files = key_files(fold_ledger(store), epoch, sinks, store.uri, number)
     lacking = [file.keys for file in files if scheme.judged and not file.sketches]
     if lacking:
         raise PipelineError(f"{store.uri}: no sketches lie beside {lacking[0]}: restore them")
@@ -160,8 +163,8 @@ def key_sources(
 class IndexShare(IndexPart):
     """One partition: a range of the keys, in a task of its own."""
 
-    def __init__(self, scheme: Scheme, share: int, shares: int, folder: str | None = None) -> None:
-        self._scheme = scheme
+    def __init__(self, scheme: Scheme, share: int, shares: int, folder: str | None = None, number: int = 0) -> None:
+        self._scheme, self._number = scheme, number
         self.index = Partition(scheme.words, scheme.identity(), share, shares, folder)
         self._served = ServedRequest[bytes]()
         self._asked = np.zeros((0, EXACT_WORDS), np.uint64), _NONE
@@ -169,7 +172,7 @@ class IndexShare(IndexPart):
     def begin(self, store: ObjectStore | None, epoch: int, sinks: Sequence[str]) -> None:
         """Load this range of the keys of what sinks have kept up to the epoch's position, as `Dedup.begin`."""
         if store is not None:
-            _, sources = key_sources(store, self._scheme, epoch, sinks)
+            _, sources = key_sources(store, self._scheme, epoch, sinks, self._number)
             self.index.begin(sources)
             logger.info("holds the keys of %d records, %d MiB", self.index.records, self.index.nbytes >> 20)
 

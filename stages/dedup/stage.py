@@ -16,7 +16,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.stages.dedup.core import decider as core
-from headrace.stages.dedup.core.scheme import EQUAL, EQUAL_URL, EXACT_WORDS, KEYS, SIMILAR, SKETCH, Scheme
+from headrace.stages.dedup.core.scheme import (
+    EQUAL,
+    EQUAL_URL,
+    EXACT_WORDS,
+    KEYS,
+    SIMILAR,
+    SKETCH,
+    Scheme,
+    numbered_column,
+)
 from headrace.stages.dedup.core.urls import url_key
 from headrace.stages.dedup.key_index import KeyIndex, Match, compile_index
 from headrace.stages.dedup.minhash import Keys, compile_keys, make_sketches
@@ -63,8 +72,13 @@ class KeyMaker(Transform):
         self.name = name
         self.scheme = Scheme(ngram, bands, rows, rule, url)
         self.url_key = url_key
+        self._number = 0
         if not url:
             compile_keys()
+
+    def stand_behind(self, remembering: int) -> None:
+        """See `Transform`."""
+        self._number = remembering
 
     def process(self, batch: Batch) -> Batch:
         """The same rows with their keys, and their sketches where a judge compares them."""
@@ -76,8 +90,10 @@ class KeyMaker(Transform):
         width = pa.binary(8 * self.scheme.words)
         content = pa.py_buffer(keys.astype("<u8").tobytes())
         column = pa.FixedSizeBinaryArray.from_buffers(width, len(keys), [None, content])
-        rows = with_column(batch.rows, KEYS, column)
-        return batch.with_rows(with_column(rows, SKETCH, sketches) if self.scheme.judged else rows)
+        rows = with_column(batch.rows, numbered_column(KEYS, self._number), column)
+        if self.scheme.judged:
+            rows = with_column(rows, numbered_column(SKETCH, self._number), sketches)
+        return batch.with_rows(rows)
 
 
 class Dedup(StatefulTransform):
@@ -93,6 +109,12 @@ class Dedup(StatefulTransform):
         self.index = KeyIndex(self.scheme, folder)
         self._decider = core.Decider(self.index)
         self._partitioned: PartitionedIndex | None = None
+        self._number, self._columns = 0, (KEYS, SKETCH)
+
+    def stand_behind(self, remembering: int) -> None:
+        """See `Transform`."""
+        self._number = remembering
+        self._columns = numbered_column(KEYS, remembering), numbered_column(SKETCH, remembering)
 
     def part(self, partitions: int) -> None:
         """Have the keys in so many partitions: other tasks, which are asked with `requests`."""
@@ -102,7 +124,7 @@ class Dedup(StatefulTransform):
     def share(self, number: int, partitions: int) -> IndexShare:
         """Partition `number` of so many, in place of a decider."""
         place = None if self._folder is None else f"{self._folder}/partition-{number}-of-{partitions}"
-        return IndexShare(self.scheme, number, partitions, place)
+        return IndexShare(self.scheme, number, partitions, place, self._number)
 
     def requests(self, question: Batch | bytes) -> list[bytes]:
         """What each partition is asked before a batch is processed, or a `question` decided."""
@@ -134,7 +156,7 @@ class Dedup(StatefulTransform):
         Raises PipelineError where a shard has no keys, FormatError where they are of another scheme, StoreError.
         """
         if store is not None:
-            files, sources = key_sources(store, self.scheme, epoch, sinks)
+            files, sources = key_sources(store, self.scheme, epoch, sinks, self._number)
             loaded = self.index.begin(sources)
             self.index.settled = self.index.records
             for file, source in zip(files, loaded, strict=True):
@@ -217,22 +239,24 @@ class Dedup(StatefulTransform):
         return replace(batch, rows=kept, verdicts=join_verdicts(batch.verdicts, verdicts))
 
     def _sketches(self, rows: pa.RecordBatch) -> pa.Array[Any]:
-        if SKETCH not in rows.schema.names:
+        column = self._columns[1]
+        if column not in rows.schema.names:
             raise StageContractError(f'stage "{self.name}" got records without sketches: put both its stages in')
         # They come from another process, and loops read them without a look at their bounds.
-        if not are_sketches(rows.column(SKETCH)):
+        if not are_sketches(rows.column(column)):
             raise ValueError("the sketches of records are none")
-        return rows.column(SKETCH)
+        return rows.column(column)
 
     def _keys(self, rows: pa.RecordBatch) -> Keys:
-        if KEYS not in rows.schema.names:
+        name = self._columns[0]
+        if name not in rows.schema.names:
             raise StageContractError(
                 f'stage "{self.name}" got records without keys: dedup() gives two stages, put both into the pipeline'
             )
-        column: Any = rows.column(KEYS)
+        column: Any = rows.column(name)
         if column.type != pa.binary(8 * self.scheme.words) or column.null_count:
             raise ValueError(f"the keys of records are of type {column.type}, not {8 * self.scheme.words} bytes each")
-        return keys_of(rows)
+        return keys_of(column)
 
     def _handle(self, event: core.Event) -> list[core.Command]:
         return self._decider.handle(event, time.monotonic())
@@ -255,9 +279,10 @@ class _Record:
         return False
 
 
-def matches_of(verdicts: pa.Table) -> dict[RecordName, Match]:
-    """What the duplicates of a table of verdicts are duplicates of."""
-    lost = verdicts.filter(pc.equal(verdicts.column("verdict"), pa.scalar(DUPLICATE, pa.string())))
+def matches_of(verdicts: pa.Table, stage: str) -> dict[RecordName, Match]:
+    """What the duplicates that a stage found are duplicates of, from a table of verdicts."""
+    mine = pc.equal(verdicts.column("stage"), pa.scalar(stage, pa.string()))
+    lost = verdicts.filter(pc.and_(mine, pc.equal(verdicts.column("verdict"), pa.scalar(DUPLICATE, pa.string()))))
     columns: list[list[Any]] = [lost.column(name).to_pylist() for name in ("fragment", "row", "duplicate_of", "reason")]
     return {
         RecordName(bytes.fromhex(fragment), row): Match(
@@ -290,9 +315,8 @@ def _url_in(packed: str | None, field: str) -> str:
     return facts if isinstance(facts, str) else ""
 
 
-def keys_of(rows: pa.RecordBatch) -> Keys:
-    """`[rows, words]`: the keys that records carry."""
-    column: Any = rows.column(KEYS)
+def keys_of(column: Any) -> Keys:
+    """`[rows, words]`: the keys that records carry in a column."""
     width = column.type.byte_width
     data = column.buffers()[1]
     if data is None or not len(column):

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
+    from headrace.stages.export.hub import push as push
     from headrace.stages.export.mirroring import mirror as mirror
     from headrace.stages.export.pairs import (
         DuplicatePair as DuplicatePair,

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.pipeline import PipelineError
+from headrace.pipeline import STATEFUL_MAX, PipelineError
 from headrace.stages.export.source import read_documents
 from headrace.stages.runtime import DUPLICATE, merge as merge_samples
 from headrace.stages.tokenizer import Decoder, make_decoder, resolve_tokenizer
@@ -79,13 +79,38 @@ def _named(verdicts: pa.Table) -> dict[tuple[str, int], str]:
 def find_kept(dataset: Dataset, name: RecordName, sink: str) -> tuple[ShardRecord, int] | None:
     """The shard that keeps a record, and its row in the table of documents; None where no shard does.
 
-    Rather one of this sink than one of another.
+    Rather one of this sink than one of another. A record that a later dedup stage called a duplicate leads to the one
+    that it names.
     """
+    for _ in range(STATEFUL_MAX):
+        if (found := _standing(dataset, name, sink)) is not None:
+            return found
+        target = _target(dataset, name, sink)
+        if target is None:
+            return None
+        name = target
+    return None
+
+
+def _target(dataset: Dataset, name: RecordName, sink: str) -> RecordName | None:
+    for shard in dataset.shards:
+        verdicts = shard.object("verdicts")
+        if verdicts is not None and shard.closed.sink == sink and _covers(shard, name):
+            table = read_table(dataset.store, verdicts.key, ["fragment", "row", "duplicate_of"])
+            named = _named(table).get((name.fragment.hex(), name.row))
+            if named is not None:
+                return RecordName.parse(named)
+    return None
+
+
+def _covers(shard: ShardRecord, name: RecordName) -> bool:
+    return any(item.fragment == name.fragment and item.first <= name.row < item.end for item in shard.closed.ranges)
+
+
+def _standing(dataset: Dataset, name: RecordName, sink: str) -> tuple[ShardRecord, int] | None:
     for shard in sorted(dataset.shards, key=lambda shard: shard.closed.sink != sink):
         documents = shard.object("documents")
-        if documents is None or not any(
-            item.fragment == name.fragment and item.first <= name.row < item.end for item in shard.closed.ranges
-        ):
+        if documents is None or not _covers(shard, name):
             continue
         table = read_table(dataset.store, documents.key, ["fragment", "row"])
         here = pc.and_(

@@ -114,20 +114,22 @@ class MapRecords(Transform):
 class FilterRecords(MapRecords):
     """Calls `function(record) -> bool` and keeps each record as it was, or filters it."""
 
-    def __init__(self, name: str, function: str) -> None:
-        super().__init__(name, function)
-        keeps = self.function
-        self.function = lambda record: self._verdict(record, keeps)
+    judges = True
 
-    def _verdict(self, record: dict[str, Any], keeps: Callable[[Any], Any]) -> Any:
-        before = dict(record)
-        answer = keeps(record)
-        if not isinstance(answer, (bool, np.bool_)):
-            raise StageContractError(
-                f'stage "{self.name}": its function returned {type(answer).__name__} for record {before["id"]!r}: '
-                "return True or False"
-            )
-        return before if answer else RETURNED_FALSE
+    def process(self, batch: Batch) -> Batch:
+        """The batch less the records for which the function returned False."""
+        text_of(batch, self.name)
+        kept: list[bool] = []
+        columns = (batch.rows.column(field).to_pylist() for field in FIELDS)
+        for identity, text, packed in zip(*columns, strict=True):
+            answer = self.function({"id": identity, "text": text, "metadata": orjson.loads(packed) if packed else {}})
+            if not isinstance(answer, (bool, np.bool_)):
+                raise StageContractError(
+                    f'stage "{self.name}": its function returned {type(answer).__name__} for record {identity!r}: '
+                    "return True or False"
+                )
+            kept.append(bool(answer))
+        return batch.keep(np.array(kept, np.bool_), self.name, [RETURNED_FALSE] * len(kept))
 
 
 class MapBatches(Transform):

@@ -44,6 +44,7 @@ class FinewebQuality(Transform):
     """Filters lists, menus and texts whose lines repeat."""
 
     merges = True
+    judges = True
 
     def __init__(
         self,

@@ -66,6 +66,7 @@ class GopherQuality(Transform):
     """Filters texts that do not read like prose."""
 
     merges = True
+    judges = True
 
     def __init__(
         self,

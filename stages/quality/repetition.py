@@ -58,6 +58,7 @@ class GopherRepetition(Transform):
     """Filters texts that repeat themselves; limits are shares, and a share above its limit is filtered."""
 
     merges = True
+    judges = True
 
     def __init__(
         self,

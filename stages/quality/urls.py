@@ -29,6 +29,7 @@ class UrlFilter(Transform):
     """
 
     merges = True
+    judges = True
 
     def __init__(self, name: str, lists: list[str], words: list[str], url_key: str, tag: bool = False) -> None:
         self.name = name

@@ -142,10 +142,21 @@ class Transform(_Stage):
 
     #: True: it may return several parts of a record.
     splits: ClassVar[bool] = False
+    #: True: it changes nothing of a record that it keeps, unless its parameter `tag` is set. A run with a base does not
+    #: give it what it had kept there. Not inherited.
+    judges: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        """Reset the promise that the class does not make itself."""
+        super().__init_subclass__()
+        cls.judges = cls.__dict__.get("judges", False)
 
     @abstractmethod
     def process(self, batch: Batch) -> Batch:
         """The batch after this stage. An exception quarantines: the runtime finds the record that raised."""
+
+    def stand_behind(self, remembering: int) -> None:
+        """Before the first batch: so many stages that remember stand before it, and each has keys of its own."""
 
     def delegated_cpu_s(self) -> float:
         """Seconds of processor time that other processes have spent for it so far, such as a command."""

@@ -35,6 +35,7 @@ from headrace.store.shards import (
     build_tokens,
     checksum,
     encode_profile,
+    kind_of,
     measure_profile,
     merge_keys,
     merge_sketches,
@@ -87,7 +88,11 @@ def groups(shards: Iterable[ClosedShard], target_bytes: int) -> Iterator[Group]:
     for shard in shards:
         closed = shard.closed
         for item in closed.objects:
-            if item.role not in ("tokens", PROFILE_ROLE) and item.role not in TABLES and item.role not in MERGED:
+            if (
+                item.role not in ("tokens", PROFILE_ROLE)
+                and item.role not in TABLES
+                and kind_of(item.role) not in MERGED
+            ):
                 raise InputError(f"{item.key} is of role {item.role!r}, which this Headrace cannot merge: upgrade it")
         if all(item.role != "tokens" for item in closed.objects):
             raise InputError(f"entry {shard.number} closes a shard without tokens: only shards of tokens are compacted")
@@ -163,11 +168,13 @@ def write_shard(
     for role, table in tables:
         at = quarantine_prefix(prefix) if role == "quarantine" else prefix
         objects.append(create_object(target, role, at, TABLES[role], [table_to_parquet(table)]))
-    for role, (suffix, merge_files) in MERGED.items():
-        keys = [item.key for closed in group.shards for item in closed.objects if item.role == role]
-        if keys:
-            merged = merge_files([(key, bytes(source.get(key))) for key in keys], chosen)
-            objects.append(create_object(target, role, prefix, suffix, [merged]))
+    merged: dict[str, list[str]] = {}
+    for item in (item for closed in group.shards for item in closed.objects if kind_of(item.role) in MERGED):
+        merged.setdefault(item.role, []).append(item.key)
+    for role in sorted(merged):
+        suffix, merge_files = MERGED[kind_of(role)]
+        content = merge_files([(key, bytes(source.get(key))) for key in merged[role]], chosen)
+        objects.append(create_object(target, role, prefix, suffix, [content]))
     return tuple(objects), built
 
 

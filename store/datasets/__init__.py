@@ -6,6 +6,15 @@ from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
     from headrace.store.datasets import collection as collection, manifest as manifest
+    from headrace.store.datasets.card import (
+        CARD_FILES_MAX as CARD_FILES_MAX,
+        CARD_KEY as CARD_KEY,
+        card_of as card_of,
+        clear_card as clear_card,
+        files_of as files_of,
+        is_our_card as is_our_card,
+        show_version as show_version,
+    )
     from headrace.store.datasets.collection import Collected as Collected, collect as collect
     from headrace.store.datasets.completeness import completeness_of as completeness_of
     from headrace.store.datasets.dataset import (

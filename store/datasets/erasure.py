@@ -25,6 +25,7 @@ from headrace.store.shards import (
     SKETCHES_ROLE,
     SKETCHES_SUFFIX,
     content_hash,
+    kind_of,
     merge_sketches,
     read_plain_header,
     read_shard,
@@ -83,7 +84,7 @@ def erase(store: ObjectStore, shard: Erasable, epoch: int) -> Replaced:
     made: list[tuple[str, StoredObject]] = []
     objects = {item.role: item for item in shard.closed.objects}
     for role, item in objects.items():
-        if role not in _HOLD_TEXT:
+        if kind_of(role) not in _HOLD_TEXT:
             continue
         # What is damaged would be given a checksum that says it is sound.
         verify_object(store, item.key, item.checksum)
@@ -94,7 +95,7 @@ def erase(store: ObjectStore, shard: Erasable, epoch: int) -> Replaced:
                 ".documents.parquet",
                 [table_to_parquet(_documents(read_table(store, item.key), shard.rows))],
             )
-        elif role == SKETCHES_ROLE:
+        elif kind_of(role) == SKETCHES_ROLE:
             suffix, parts = SKETCHES_SUFFIX, [_sketches(store, item.key, objects["documents"].key, shard.rows)]
         else:
             suffix, parts = ".jsonl.zst", [_lines(store, item.key, shard)]

@@ -76,6 +76,14 @@ def entry_of(fields: Mapping[str, Any]) -> int:
     return entry if type(entry) is int and -1 <= entry <= NUMBER_MAX else -1
 
 
+def entry_shown(store: ObjectStore) -> int:
+    """The entry that the standing manifest names; -1 where there is none, or it names none."""
+    try:
+        return entry_of(orjson.loads(store.get(MANIFEST_KEY)))
+    except (ObjectMissing, ValueError, AttributeError):
+        return -1
+
+
 def _is_later(store: ObjectStore, data: bytes, entry: int) -> bool:
     """Whether these are the bytes of a manifest that an entry behind this one published, or that tells of a removal."""
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from headrace.store import ObjectInfo, ObjectStore, StoreError, counted
 from headrace.store.ledger import ClosedShard, IntervalSet, LedgerState, OverlapError
-from headrace.store.shards import FOLDERS, ROLE, epoch_of, read_table
+from headrace.store.shards import FOLDERS, ROLE, epoch_of, kind_of, read_table
 
 _BROKEN_LEADER = "two shards account for the same records: the leader that wrote the entry is broken, report it"
 _BROKEN_DEDUP = "the stage that decided it is broken, write the dataset again and report it"
@@ -57,38 +57,43 @@ def overlap_problems(state: LedgerState) -> Iterator[str]:
 
 
 def target_problems(store: ObjectStore, state: LedgerState) -> Iterator[str]:
-    """The target of a duplicate is kept, or filtered behind dedup, by an entry at or before that of its verdict."""
-    wanted: dict[str, tuple[int, str, str]] = {}
+    """The target of a duplicate is decided by an entry at or before that of its verdict.
+
+    It is kept, or a stage behind the one that named it filtered it or found it to be a duplicate.
+    """
+    wanted: dict[tuple[str, str], tuple[int, str, str]] = {}
     for shard in state.shards:
         if not shard.closed.counts.duplicate:
             continue
-        for key, name, target in _duplicates(store, shard):
+        for key, name, target, stage in _duplicates(store, shard):
+            place = target, stage
             if not target:
                 yield f"entry {shard.number}: {key} has record {name} as duplicate of nothing; {_BROKEN_DEDUP}"
-            elif target not in wanted or shard.number < wanted[target][0]:
-                wanted[target] = (shard.number, key, name)
-    kept = _kept_at(store, state, wanted) if wanted else {}
+            elif place not in wanted or shard.number < wanted[place][0]:
+                wanted[place] = (shard.number, key, name)
+    kept = _kept_at(store, state, {target for target, _ in wanted}) if wanted else {}
     if kept is None:
         return  # a table of documents is broken, which is told of with its shard
-    late = [target for target, (number, _, _) in wanted.items() if kept.get(target, number + 1) > number]
-    lost, filtered = _lost_as(store, state, late)
-    kept |= {target: number for target, number in filtered.items() if number < kept.get(target, number + 1)}
-    for target, (number, key, name) in sorted(wanted.items()):
-        place = f"entry {number}: {key} has record {name} as duplicate of {target}"
-        if target not in kept:
-            yield f"{place}, which is not kept{lost.get(target, '; ' + _BROKEN_DEDUP)}"
-        elif kept[target] > number:
-            yield f"{place}, which is kept by entry {kept[target]} only, behind it; {_BROKEN_DEDUP}"
+    late = {place[0] for place, (number, _, _) in wanted.items() if kept.get(place[0], number + 1) > number}
+    lost, decided = _lost_as(store, state, late)
+    for (target, stage), (number, key, name) in sorted(wanted.items()):
+        what = f"entry {number}: {key} has record {name} as duplicate of {target}"
+        standing = [entry for entry, before in decided.get(target, ()) if stage in before]
+        standing += [kept[target]] if target in kept else []
+        if not standing:
+            yield f"{what}, which is not kept{lost.get(target, '; ' + _BROKEN_DEDUP)}"
+        elif min(standing) > number:
+            yield f"{what}, which is kept by entry {min(standing)} only, behind it; {_BROKEN_DEDUP}"
 
 
 def key_problems(store: ObjectStore, state: LedgerState) -> Iterator[str]:
     """A file of keys has one key of a text or URL for each kept record of its shard, of which 0 is none, and where a
     stage before the sink decided no two of one sink are the same.
     """
-    found: dict[str, list[npt.NDArray[np.uint64]]] = {}
+    found: dict[tuple[str, str], list[npt.NDArray[np.uint64]]] = {}
     for shard in state.shards:
         for item in shard.closed.objects:
-            table = _columns(store, item.key, ["high", "low", "word"]) if item.role == ROLE else None
+            table = _columns(store, item.key, ["high", "low", "word"]) if kind_of(item.role) == ROLE else None
             if table is None:
                 continue
             texts = table.filter(pc.equal(table.column("word"), pa.scalar(0, pa.uint16())))
@@ -98,10 +103,10 @@ def key_problems(store: ObjectStore, state: LedgerState) -> Iterator[str]:
             pairs = np.empty((texts.num_rows, 3), np.uint64)
             pairs[:, 0], pairs[:, 1] = (np.asarray(texts.column(name), np.uint64) for name in ("high", "low"))
             pairs[:, 2] = shard.number
-            if shard.closed.sink in _behind_dedup(state, shard.closed.version):
-                found.setdefault(shard.closed.sink, []).append(pairs)
-    for pairs_of_sink in found.values():
-        yield from _shared_keys(np.concatenate(pairs_of_sink))
+            if shard.closed.sink in _dedup_before(state, shard.closed.version):
+                found.setdefault((shard.closed.sink, item.role), []).append(pairs)
+    for same_keys in found.values():
+        yield from _shared_keys(np.concatenate(same_keys))
 
 
 def _shared_keys(keys: npt.NDArray[np.uint64]) -> Iterator[str]:
@@ -118,21 +123,22 @@ def _shared_keys(keys: npt.NDArray[np.uint64]) -> Iterator[str]:
         )
 
 
-def _duplicates(store: ObjectStore, shard: ClosedShard) -> Iterator[tuple[str, str, str]]:
+def _duplicates(store: ObjectStore, shard: ClosedShard) -> Iterator[tuple[str, str, str, str]]:
     for item in shard.closed.objects:
         if item.role != "verdicts":
             continue
-        table = _columns(store, item.key, ["id", "verdict", "duplicate_of"])
+        table = _columns(store, item.key, ["id", "verdict", "duplicate_of", "stage"])
         if table is not None:
             table = table.filter(pc.equal(table.column("verdict"), pa.scalar("duplicate")))
-            for name, target in zip(*(table.column(c).to_pylist() for c in ("id", "duplicate_of")), strict=True):
-                yield item.key, str(name), str(target or "")
+            columns = (table.column(name).to_pylist() for name in ("id", "duplicate_of", "stage"))
+            for name, target, stage in zip(*columns, strict=True):
+                yield item.key, str(name), str(target or ""), str(stage)
 
 
-def _kept_at(store: ObjectStore, state: LedgerState, wanted: dict[str, Any]) -> dict[str, int] | None:
+def _kept_at(store: ObjectStore, state: LedgerState, wanted: Collection[str]) -> dict[str, int] | None:
     """The entry that keeps each of these records, or a part of them; None where a table cannot be read."""
     found: dict[str, int] = {}
-    values = pa.array(list(wanted), pa.string())
+    values = pa.array(sorted(wanted), pa.string())
     for shard in state.shards:
         for item in shard.closed.objects:
             if item.role != "documents":
@@ -151,40 +157,47 @@ def _kept_at(store: ObjectStore, state: LedgerState, wanted: dict[str, Any]) -> 
     return found
 
 
-def _lost_as(store: ObjectStore, state: LedgerState, wanted: Iterable[str]) -> tuple[dict[str, str], dict[str, int]]:
+def _lost_as(
+    store: ObjectStore, state: LedgerState, wanted: Iterable[str]
+) -> tuple[dict[str, str], dict[str, list[tuple[int, frozenset[str]]]]]:
     """Of these records those that a stage has dropped for a reason of its own, with that, in words.
 
-    And those among them that a stage behind dedup filtered, with the entry: duplicates of them are gone with them.
+    And those that a stage behind dedup filtered or found to be duplicates, each with the entry and the dedup stages
+    before that one: duplicates that these found are gone with them.
     """
     found: dict[str, str] = {}
-    filtered: dict[str, int] = {}
+    decided: dict[str, list[tuple[int, frozenset[str]]]] = {}
     values = pa.array(sorted(wanted), pa.string())
     tables = [(shard, item.key) for shard in state.shards for item in shard.closed.objects if item.role == "verdicts"]
     for shard, key in tables if len(values) else ():
-        behind = _behind_dedup(state, shard.closed.version)
+        before = _dedup_before(state, shard.closed.version)
         table = _columns(store, key, ["id", "fragment", "row", "stage", "verdict", "reason"])
         if table is None:
             continue
-        table = table.filter(pc.not_equal(table.column("verdict"), pa.scalar("duplicate")))
         rows: Any = pc.cast(table.column("row"), pa.string())
         for names in (table.column("id"), pc.binary_join_element_wise(table.column("fragment"), rows, "#")):
             for row in table.set_column(0, "id", names).filter(pc.is_in(names, values)).to_pylist():
-                why = f"{row['verdict']} by stage {row['stage']} for {str(row['reason'])[:100]!r}"
-                found[str(row["id"])] = f" but {why}; {_FICKLE}"
-                if row["verdict"] == "filtered" and row["stage"] in behind:
-                    filtered.setdefault(str(row["id"]), shard.number)
-    return found, filtered
+                stages = before.get(row["stage"], frozenset())
+                if row["verdict"] != "duplicate":
+                    why = f"{row['verdict']} by stage {row['stage']} for {str(row['reason'])[:100]!r}"
+                    found[str(row["id"])] = f" but {why}; {_FICKLE}"
+                if row["verdict"] in ("filtered", "duplicate") and stages:
+                    decided.setdefault(str(row["id"]), []).append((shard.number, stages))
+    return found, decided
 
 
-def _behind_dedup(state: LedgerState, version: str) -> frozenset[str]:
-    """The stages of a pipeline that stand behind one that decides on duplicates."""
+def _dedup_before(state: LedgerState, version: str) -> dict[str, frozenset[str]]:
+    """The stages of a pipeline that stand behind one that decides on duplicates, each with those that do."""
     stages = state.pipelines[version].get("stages", ())
-    deciding = {stage["name"] for stage in stages if stage.get("kind") == "stateful"}
-    found = set(deciding)
-    # Each round goes a stage further.
-    for _ in stages:
-        found |= {stage["name"] for stage in stages if found.intersection(stage.get("after", ()))}
-    return frozenset(found - deciding)
+    found: dict[str, set[str]] = {}
+    for deciding in (stage["name"] for stage in stages if stage.get("kind") == "stateful"):
+        behind = {deciding}
+        # Each round goes a stage further.
+        for _ in stages:
+            behind |= {stage["name"] for stage in stages if behind.intersection(stage.get("after", ()))}
+        for name in behind - {deciding}:
+            found.setdefault(name, set()).add(deciding)
+    return {name: frozenset(before) for name, before in found.items()}
 
 
 def _columns(store: ObjectStore, key: str, names: list[str]) -> pa.Table | None:

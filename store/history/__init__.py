@@ -10,6 +10,7 @@ if TYPE_CHECKING:
         open_at as open_at,
         split_address as split_address,
         version_named as version_named,
+        view as view,
     )
     from headrace.store.history.audit import (
         broken_rows as broken_rows,
@@ -23,12 +24,18 @@ if TYPE_CHECKING:
         renew_copy as renew_copy,
     )
     from headrace.store.history.diff import differences as differences
+    from headrace.store.history.earlier import (
+        Earlier as Earlier,
+        EarlierVerdicts as EarlierVerdicts,
+        open_earlier as open_earlier,
+    )
     from headrace.store.history.tags import (
         delete_tag as delete_tag,
         read_tags as read_tags,
         set_tag as set_tag,
         stands_for as stands_for,
     )
+    from headrace.store.history.trace_index import shards_with as shards_with, write_trace_index as write_trace_index
     from headrace.store.history.versions import VersionFacts as VersionFacts, history_of as history_of
 else:
     __getattr__ = door(__name__)

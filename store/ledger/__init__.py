@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         RunChanged as RunChanged,
         RunEnded as RunEnded,
         RunPlanned as RunPlanned,
+        RunScaled as RunScaled,
         RunsCleared as RunsCleared,
         RunSteered as RunSteered,
         RunStopAsked as RunStopAsked,

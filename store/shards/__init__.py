@@ -52,6 +52,8 @@ if TYPE_CHECKING:
         epoch_of as epoch_of,
         is_checksum as is_checksum,
         is_key as is_key,
+        kind_of as kind_of,
+        numbered_role as numbered_role,
         quarantine_prefix as quarantine_prefix,
     )
     from headrace.store.shards.profile import (
@@ -86,6 +88,7 @@ if TYPE_CHECKING:
         STEP_ROWS as STEP_ROWS,
         codes_of as codes_of,
         column_names as column_names,
+        decode_table as decode_table,
         documents_schema as documents_schema,
         quarantine_schema as quarantine_schema,
         read_row_groups as read_row_groups,

@@ -10,9 +10,21 @@ FOLDERS = ("shards", "quarantine")
 KEYS_ROLE = "keys"
 #: The role of the object that has their sketches, where a judge compares them.
 SKETCHES_ROLE = "sketches"
+#: Between the kind of an object and the number of the dedup stage, behind the first, whose keys or sketches it has.
+_NUMBERED = "-"
 #: The one kind of checksum that objects have: its name before the colon, the hash of all bytes behind it.
 _CHECKSUM = re.compile(r"xxh3-128:[0-9a-f]{32}")
 _KEY = re.compile(r"(?:shards|quarantine)/([0-9]{1,18})/[0-9a-f]{32}(?:\.[a-z]+)+")
+
+
+def numbered_role(kind: str, number: int) -> str:
+    """The role of the keys or sketches of dedup stage `number`, counted from 0 in the order of the pipeline."""
+    return f"{kind}{_NUMBERED}{number}" if number else kind
+
+
+def kind_of(role: str) -> str:
+    """The kind of an object, without the number of the dedup stage that it is for."""
+    return role.partition(_NUMBERED)[0]
 
 
 def epoch_of(key: str) -> int | None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.store import FormatError, ObjectStore
+from headrace.store import Buffer, FormatError, ObjectStore
 from headrace.store.files import DraftFile
 from headrace.store.parquet import UnsoundParquet, try_footer
 
@@ -161,6 +161,17 @@ def read_table(store: ObjectStore, key: str, columns: Sequence[str] | None = Non
     """Read a sidecar, or some columns of it. Raises `ObjectMissing`, `FormatError`."""
     with _open_table(store, key) as file:
         return file.read(columns=None if columns is None else list(columns))
+
+
+def decode_table(data: Buffer, columns: Sequence[str], what: str) -> pa.Table:
+    """These columns of a sidecar's bytes, of those that it has. FormatError where it is none."""
+    try:
+        source = pa.BufferReader(data)
+        try_footer(source)
+        with pq.ParquetFile(source) as file:
+            return file.read(columns=[name for name in columns if name in file.schema_arrow.names])
+    except (pa.ArrowException, OSError, UnsoundParquet) as error:
+        raise FormatError(f"{what} is not a readable Parquet file: {error}; restore it") from error
 
 
 def rows_named(table: pa.Table, name: str) -> npt.NDArray[np.bool_]:

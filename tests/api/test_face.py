@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 MODULES_MAX = 12
 #: What takes milliseconds to import.
 HEAVY = {"typing", "re", "ast", "pathlib", "numpy", "pyarrow", "grpc", "typer", "torch"}
-#: Where users' imports may come from; the last needs `transformers`.
-FACES = {"headrace", "headrace.loader", "headrace.loader.hugging_face"}
+#: Where users' imports may come from; the last two need `transformers`, `lightning`.
+FACES = {"headrace", "headrace.loader", "headrace.loader.hugging_face", "headrace.loader.lightning"}
 IMPORTED = re.compile(r"^ *(?:from|import) (headrace[\w.]*)", re.MULTILINE)
 TYPED = """
 from headrace import Pipeline, RunOptions, read, run, tokenize, write_tokens

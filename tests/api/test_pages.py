@@ -6,11 +6,8 @@ import json
 import re
 import runpy
 import shutil
-import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,13 +15,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace import Pipeline, read, run, tokenize, write_tokens
+from headrace import Pipeline, read, run, tokenize, write_documents, write_tokens
 from headrace.chaos.live.scenario.scenario_file import scenario_of
+from tests.kits.loader.recipes import PAGE as RECIPES
 from tests.kits.run.small_tokenizer import small_tokenizer
 from tests.kits.stages.models import write_arpa, write_fasttext, write_token_onnx
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+#: But the recipes for trainers, which tests/loader/test_recipes.py runs with the trainers.
+PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").rglob("*.md")} - {RECIPES})]
 BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 #: What a page's reader has already: for each block that begins so, what stands before it and what follows it.
@@ -41,26 +40,7 @@ def train_step(tokens, labels):
         "checkpoint = {}",
         "assert checkpoint['loader']['position'] > 0",
     ),
-    "trainer.fit(": (
-        """
-from unittest.mock import Mock
-from headrace import Loader, TorchLoader
-module, trainer = Mock(), Mock()
-""",
-        "assert len(trainer.fit.call_args.args[1]) > 0",
-    ),
-    "from headrace.loader.hugging_face": (
-        """
-from unittest.mock import Mock
-from headrace import Loader, TorchLoader
-class Trainer:
-    def __init__(self, *given, **named):
-        self.named = named
-model = TrainingArguments = Mock()
-loader = TorchLoader(Loader('data/plain', batch_size=8))
-""",
-        "assert LoaderState(loader).state()",
-    ),
+    "import duckdb": ("", "assert long.height == 200 and counts[0][1] == 200"),
     "read_jsonl(": ("from headrace import read_jsonl, tokenize\ntokens = TOKENIZER", ""),
     "from headrace import c4_quality": ("texts = ['A text. ' * 40]", "assert judgement.stage"),
     "import pyarrow.compute": ("", "assert lost.num_rows == 1"),
@@ -116,6 +96,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         progress=False,
     )
     assert report.state == "completed"
+    texts = Pipeline.chain("texts", str(folder / "data" / "texts"), read(str(folder / "corpus")), write_documents())
+    assert run(texts, progress=False).state == "completed"
     shard = next((folder / "data" / "plain" / "shards").rglob("*.safetensors"))
     (folder / "shards" / "1").mkdir(parents=True)
     shutil.copy(shard, folder / "shards" / "1" / "0123....safetensors")
@@ -140,24 +122,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def trainer(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What `headrace.loader.hugging_face` takes of `transformers`, which `make trainers` runs for real."""
-    names = ("TrainerCallback", "TrainerControl", "TrainerState", "TrainingArguments")
-    package, callbacks = ModuleType("transformers"), ModuleType("transformers.trainer_callback")
-    for name in names:
-        setattr(package, name, type(name, (), {}))
-    callbacks.ExportableState = type("ExportableState", (), {})  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "transformers", package)
-    monkeypatch.setitem(sys.modules, "transformers.trainer_callback", callbacks)
-    yield
-    sys.modules.pop("headrace.loader.hugging_face", None)
-
-
 @pytest.mark.parametrize(("place", "text"), [pytest.param(*block, id=block[0]) for block in blocks("python")])
-def test_a_block_of_python_runs(
-    place: str, text: str, home: Path, monkeypatch: pytest.MonkeyPatch, trainer: None
-) -> None:
+def test_a_block_of_python_runs(place: str, text: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (known,) = [reader for start, reader in READERS.items() if text.startswith(start)]
     monkeypatch.chdir(home)
     monkeypatch.syspath_prepend(str(home))

@@ -140,8 +140,10 @@ def test_the_usual_runs_are_understood_as_the_parser_of_all_commands_does(
         as_json: bool,
         follow_links: bool = False,
         page: bool = False,
+        base: tuple[str, str] = ("", ""),
     ) -> int:
         assert not page
+        assert base == ("", "")
         understood.append((path, given, make_options(), as_json, follow_links))
         return 7
 

@@ -1,5 +1,7 @@
 """Join tokens and the messages of a join. Invariant of the fuzzers: any text or bytes give a value or a named error."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given, strategies as st
 
@@ -16,6 +18,7 @@ from headrace.cluster.join_wire import (
     encode_message,
 )
 from headrace.cluster.token import (
+    NODES_PER_TOKEN_MAX,
     PREFIX,
     JoinToken,
     TokenError,
@@ -37,6 +40,7 @@ TOKENS = st.builds(
     NAMES,
     st.integers(1, 2**40),
     st.lists(st.just("10.0.0.1:7420"), min_size=1, max_size=5).map(tuple),
+    st.integers(1, NODES_PER_TOKEN_MAX),
 )
 
 
@@ -46,6 +50,18 @@ def test_a_token_comes_back_as_it_was_until_its_time_is_over(token: JoinToken) -
     assert read_token(text) == token == check_token(text, KEY, token.expires_at - 1)
     with pytest.raises(TokenExpiredError):
         check_token(text, KEY, token.expires_at)
+
+
+@pytest.mark.parametrize("nodes", [0, -1, NODES_PER_TOKEN_MAX + 1, 1 << 60, True, 1.0, "1", None])
+def test_a_token_for_an_impossible_number_of_nodes_is_malformed(nodes: Any) -> None:
+    made = JoinToken("ab" * 32, bytes(16), Role.WORKER, "w", 1, ("h:1",), nodes)
+    with pytest.raises(TokenMalformedError, match="number of nodes"):
+        read_token(encode_token(made, KEY))
+
+
+def test_a_token_has_a_slot_of_its_own_for_each_node() -> None:
+    made = JoinToken("ab" * 32, bytes(16), Role.WORKER, "w", 1, ("h:1",), 3)
+    assert made.slots == ("00" * 16, "00" * 16 + ".1", "00" * 16 + ".2")
 
 
 @given(TOKENS, st.data())

@@ -265,3 +265,19 @@ def test_samples_are_read_by_one_process_at_a_time(monkeypatch: pytest.MonkeyPat
         assert await page.answer("samples", {"pipeline": "run"}) == {"samples": {}}
 
     asyncio.run(scene())
+
+
+def test_a_loader_that_reports_is_shown_and_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        page, _, _ = shown(running())
+        given = {"name": HOSTILE, "rank": 0, "tokens": 5, "position": 5, "batches": 1, "data_wait_s": 0, "elapsed_s": 1}
+        assert await page.answer("loader", given) == {}
+        seen = take({}, page.change())
+        assert seen["loaders"][f"0 {HOSTILE}"]["position"] == 5
+        with pytest.raises(QuestionRefused, match="a rank is"):
+            await page.answer("loader", {**given, "rank": "first"})
+        monkeypatch.setattr(module.time, "monotonic", lambda: 1e12)
+        page.note(1.0)
+        assert take({}, page.change())["loaders"] == {f"0 {HOSTILE}": None}
+
+    asyncio.run(scene())

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 
 from headrace.controller import convert
 from headrace.controller.core.messages import messages as core
+from headrace.daemon import post
 from headrace.page.core.request import HEADERS_MAX, RequestRefused, body_length, check, parse_head
 from headrace.protos import codec, control_pb2 as pb
 from headrace.stages.runtime.batch import ROW, VERDICTS, Batch, no_verdicts
@@ -378,6 +379,15 @@ GREETING = [msgpack.packb(["a->b#1", b"ticket", {"name": "a", "generation": 1}])
 ADDRESSES = [b"10.0.0.1:7", b"[fd00::1]:65535", b"127.0.0.1:1"]
 MESSAGES = [struct.pack("<I", 3) + b"one" + struct.pack("<I", 0) + struct.pack("<I", 2) + b"tw"]
 
+
+def run_post_answer(data: bytes) -> object | None:
+    """What a server answers to a post: success of HTTP and nothing else."""
+    if not post.is_taken(data):
+        return None
+    assert data.startswith((b"HTTP/1.0 2", b"HTTP/1.1 2"))
+    return data
+
+
 TARGETS = [
     Target(
         "spool_http",
@@ -402,6 +412,13 @@ TARGETS = [
     ),
     Target("hands", ("headrace.worker.task.in_flight",), run_hands, hands_seeds, mutate=mutate_hands),
     Target("channel", ("headrace.worker.task.channel",), run_channel, lambda: MESSAGES),
+    Target(
+        "post_answer",
+        ("headrace.daemon.post",),
+        run_post_answer,
+        lambda: [b"HTTP/1.1 200 OK\r\n"],
+        mutate=lambda data, random: b"HTTP/1.%d %d" % (random.randrange(3), random.randrange(100, 400)) + data[12:],
+    ),
     Target(
         "batch",
         ("headrace.worker.task.codec", "headrace.stages.runtime.arrow_check"),

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
+
+import numpy as np
+import xxhash
 
 from headrace.store.contract.errors import FormatError
 from headrace.store.datasets import where
-from headrace.store.history import copies, tags
+from headrace.store.history import copies, tags, trace_index
 from tests.fuzz.harness import Target
 from tests.fuzz.mutations import within_json
 
@@ -45,7 +49,39 @@ def run_where(data: bytes) -> object | None:
     return answers
 
 
+def run_trace_index(data: bytes) -> object | None:
+    """What stands in the place of an index of traces: shards that there are, or its own error."""
+    found = None
+    for whole in (data, _sealed(data)):
+        try:
+            found = trace_index.search(partial(_range, whole), 3, trace_index.hash_of("a"))
+        except ValueError:
+            continue
+        assert all(0 <= shard < 3 for shard in found)
+    return found
+
+
+def _range(data: bytes, at: int, size: int) -> bytes:
+    return data[at : at + size]
+
+
+def _sealed(data: bytes) -> bytes:
+    """An index of one bucket with the checksums of what stands there."""
+    head, rest, entries = data[:24], data[32:40], data[48:]
+    end = int.from_bytes(rest, "little")
+    checks = (xxhash.xxh3_64_digest(part)[::-1] for part in (head, entries[: 6 * end]))
+    return head + next(checks) + rest + next(checks) + entries
+
+
+def trace_indexes() -> list[bytes]:
+    named = np.array([trace_index.hash_of(name) for name in ("a", "b", "c", "a")], np.uint64)
+    whole = trace_index.encode_entries(named, np.array([0, 1, 2, 2], np.uint16))
+    many = np.arange(2000, dtype=np.uint64) << np.uint64(53)
+    return [whole, trace_index.encode_entries(many, np.zeros(2000, np.uint16))]
+
+
 TARGETS = [
+    Target("trace_index", ("headrace.store.history.trace_index",), run_trace_index, trace_indexes),
     Target(
         "copies",
         ("headrace.store.history.copies", "headrace.store.history.small_file"),

@@ -32,6 +32,7 @@ from headrace.loader.state import state as states
 from headrace.loader.state.resumption import Resumption, resume
 from headrace.loader.trace import Trace
 from headrace.loader.world import ALONE, RANKS_MAX, World, told_world
+from headrace.pipeline.base import Base
 from headrace.pipeline.code import fingerprint
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
@@ -236,6 +237,8 @@ def pipeline_seeds() -> Iterable[bytes]:
     yield json.dumps(PIPELINE.to_dict()).encode()
     own = {"modules": {"mine": "def f(record):\n    return record\n"}, "environment": {"python": "3.11"}}
     yield json.dumps({**PIPELINE.to_dict(), **own}).encode()
+    base = Base("file:///old", 3, 17, "keep", {"0123456789abcdef": {"read": ("keep",)}}, again=True)
+    yield json.dumps({**PIPELINE.to_dict(), "base": base.to_dict()}).encode()
 
 
 def run_code(data: bytes) -> object | None:

@@ -56,6 +56,7 @@ CLUSTER = (
     Entry(1, (cluster_changes.RunSteered("main", WISH), cluster_changes.RunChanged("main", {"a": 1}, True))),
     Entry(1, (cluster_changes.WorkerDrainAsked("w1", False), cluster_changes.TokenSpent("t", "w1", "k"))),
     Entry(1, (cluster_changes.RunStopAsked("main", False), cluster_changes.RunEnded("main", "stopped", "asked"))),
+    Entry(1, (cluster_changes.RunScaled("main", {"kind": "scale", "after": {"a": 2}, "records_s": 1.5}),)),
     Entry(1, (cluster_changes.RunsCleared(("main",)), cluster_changes.WorkerLeft("w1", "left"))),
 )
 

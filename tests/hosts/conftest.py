@@ -1,11 +1,11 @@
 """Clusters on several hosts, made of network namespaces on this one. They need root."""
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.kits.run.command_server import ended
 from tests.kits.run.gated import write_pipeline
 from tests.kits.run.kill import headrace
 
@@ -32,12 +32,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def undisturbed(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The dataset of a run on one host that nothing happened to."""
     output = tmp_path_factory.mktemp("reference") / "out"
-    done = subprocess.run(
-        headrace("run", str(ROOT / "examples/plain.py"), *inputs(texts, output), "--json"),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = ended(headrace("run", str(ROOT / "examples/plain.py"), *inputs(texts, output), "--json"), timeout=120)
     assert done.returncode == 0, done.stderr
     return output
 
@@ -52,11 +47,8 @@ def reference(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("gated")
     (folder / "gate").touch()
     gated = write_pipeline(folder)
-    done = subprocess.run(
-        headrace("run", str(gated), "-p", f"input={texts}/*.jsonl", "-p", f"output={folder}/out", "--json"),
-        capture_output=True,
-        text=True,
-        timeout=120,
+    done = ended(
+        headrace("run", str(gated), "-p", f"input={texts}/*.jsonl", "-p", f"output={folder}/out", "--json"), timeout=120
     )
     assert done.returncode == 0, done.stderr
     return folder / "out"

@@ -12,7 +12,8 @@ from tests.house.test_walls import MAY_IMPORT
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "architecture.md"
 DESIGN = ROOT / "docs" / "design"
-PAGES = (PAGE, ROOT / "docs" / "guide" / "dedup.md", DESIGN / "dedup-index.md", DESIGN / "surgery.md")
+GUIDE = ROOT / "docs" / "guide"
+PAGES = (PAGE, GUIDE / "dedup.md", *(DESIGN / name for name in ("dedup-index.md", "surgery.md", "scaling.md")))
 
 
 class Lamp(Enum):

@@ -29,6 +29,7 @@ _MAY = re.compile(rf"\.\s*({'|'.join(DEEDS - {'replace'})})\b|\bos\s*\.\s*replac
 ELSEWHERE = {
     "store/files/disk.py": "the place itself",
     "cluster/credential_files.py": "transport imports nothing of ours",
+    "controller/lineage.py": "events that are made of the ledger again",
     "daemon/log_files.py": "lines of a log",
     "loader/cache/cache.py": "a cache, whose blocks are checked as they are read",
 }

@@ -23,7 +23,7 @@ DATA = ("examples", "systemd")
 LIGHT = {"msgpack", "numpy", "orjson", "xxhash"}
 SHIPPED = {".py", ".pyi", ".proto", ".typed", ".html", ".css", ".js"}
 #: Limit on one run of a build tool, in seconds.
-BUILD_S_MAX = 120
+BUILD_S_MAX = 400.0
 #: A loader that is opened with nothing but what the light wheel needs, where others would be refused.
 LOADS_LIGHT = """
 import sys

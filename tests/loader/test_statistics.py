@@ -29,6 +29,14 @@ def test_the_pace_of_a_loop_is_tokens_over_its_time():
     assert (some.tokens_s, some.data_wait_s_a_step) == (20.0, 1.0)
 
 
+def test_a_rank_says_which_it_is_and_where_all_stand(tiny_dataset: str):
+    loader = Loader(tiny_dataset, batch_size=1, rank=1, world_size=2)
+    next(iter(loader))
+    now = loader.statistics()
+    assert (now.rank, now.position, now.samples) == (1, 2, 1)
+    loader.close()
+
+
 def test_sources_of_one_name_are_told_apart_by_their_numbers(make_dataset, tiny_dataset: str):
     client = pytest.importorskip("prometheus_client")
     same = [Source(tiny_dataset, 0.5), Source(make_dataset(seed=1), 0.3), Source(make_dataset(seed=2), 0.2, "other")]

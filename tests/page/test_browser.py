@@ -90,6 +90,8 @@ def hostile_run() -> Answers:
     large.shell.core.lost.note("worker", HOSTILE, HOSTILE)
     large.shell.fault_words.append(HOSTILE)
     large.page.note(2.0)
+    sums = dict.fromkeys(("tokens", "position", "batches", "data_wait_s", "elapsed_s"), 1)
+    asyncio.run(large.page.answer("loader", {"name": MARKUP, "rank": 0, **sums}))
     return Answers(large)
 
 

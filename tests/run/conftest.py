@@ -1,13 +1,13 @@
 """What runs as a user would run it: real processes, real text, a real store."""
 
 import json
-import subprocess
 import sysconfig
 from pathlib import Path
 
 import pytest
 
-from tests.kits.run.command import DEADLINE_S, pipeline, run_command
+from tests.kits.run.command import pipeline, run_command
+from tests.kits.run.command_server import ended
 
 #: Bytes of text of the corpus that the tests run on.
 CORPUS_BYTES = 12 << 20
@@ -30,9 +30,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def undisturbed(home: Path) -> Path:
     """The dataset of a run that nothing happened to."""
-    done = subprocess.run(
-        run_command(home, "undisturbed"), capture_output=True, text=True, cwd=home, timeout=DEADLINE_S
-    )
+    done = ended(run_command(home, "undisturbed"), cwd=home)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["balanced"]
     return home / "undisturbed"

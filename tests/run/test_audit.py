@@ -5,12 +5,12 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests.kits.run.command import DEADLINE_S
+from tests.kits.run.command_server import ended
 from tests.kits.run.kill import headrace
 
 
 def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(headrace(*arguments), capture_output=True, text=True, timeout=DEADLINE_S)
+    return ended(headrace(*arguments))
 
 
 def test_a_shard_is_made_again_byte_for_byte_and_put_back(undisturbed: Path, tmp_path: Path) -> None:

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.kits.run.command import DEADLINE_S
+from tests.kits.run.command_server import ended
 from tests.kits.run.dataset import fates
 from tests.kits.run.kill import Marked, headrace
 
 
 def call(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(headrace(*arguments), capture_output=True, text=True, cwd=home, timeout=DEADLINE_S)
+    return ended(headrace(*arguments), cwd=home)
 
 
 def test_controller_two_workers_and_apply_give_the_same_documents_and_verdicts(

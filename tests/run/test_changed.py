@@ -9,6 +9,7 @@ import pytest
 from headrace.store.contract.objects import ObjectStore
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.open import open_store
+from tests.kits.run.command_server import ended
 from tests.kits.run.kill import headrace
 from tests.kits.store.s3_server import shared_server
 
@@ -68,7 +69,7 @@ class Place:
         """The exit code, and what it said on standard error."""
         parameters = ("-p", f"input={self.input}", "-p", f"output={self.output}", "--replicas", "1", *arguments)
         command = headrace("run", "meddled.py", *parameters, "--json")
-        done = subprocess.run(command, capture_output=True, text=True, cwd=self.folder, timeout=DEADLINE_S)
+        done = ended(command, cwd=self.folder)
         assert "Traceback" not in done.stderr
         return done.returncode, " ".join(done.stderr.split())
 
@@ -81,9 +82,7 @@ class Place:
         return found
 
     def show(self) -> dict[str, object]:
-        done = subprocess.run(
-            headrace("dataset", "show", self.output, "--json"), capture_output=True, text=True, timeout=DEADLINE_S
-        )
+        done = ended(headrace("dataset", "show", self.output, "--json"))
         assert done.returncode == 0, done.stderr
         shown: dict[str, object] = json.loads(done.stdout)
         verified = Dataset.open(self.output).verify()

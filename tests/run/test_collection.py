@@ -13,16 +13,14 @@ import pytest
 
 from headrace.store.datasets.dataset import Dataset
 from tests.kits.run.command import DEADLINE_S, run_command
+from tests.kits.run.command_server import ended
 from tests.kits.run.daemons import until
 from tests.kits.run.dataset import fates
 from tests.kits.run.kill import Marked, count_entries, dies_behind, headrace, kill_after_entries
 
 
 def gc(dataset: Path, *arguments: str) -> dict[str, Any]:
-    done = subprocess.run(
-        headrace("dataset", "gc", str(dataset), "--json", *arguments),
-        capture_output=True, text=True, timeout=DEADLINE_S,
-    )  # fmt: skip
+    done = ended(headrace("dataset", "gc", str(dataset), "--json", *arguments))  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -43,7 +41,7 @@ def _title(pid: int) -> bytes:
 
 
 def verified(dataset: Path) -> bool:
-    done = subprocess.run(headrace("dataset", "verify", str(dataset)), capture_output=True, timeout=DEADLINE_S)
+    done = ended(headrace("dataset", "verify", str(dataset)))
     return done.returncode == 0
 
 
@@ -80,7 +78,7 @@ def test_leftovers_of_killed_sinks_go_and_everything_is_closed(home: Path, kille
     assert done["floor"] > epoch
     assert verified(killed)
     assert gc(killed)["objects"] == 0
-    again = subprocess.run(run_command(home, "collected"), capture_output=True, text=True, cwd=home, timeout=DEADLINE_S)
+    again = ended(run_command(home, "collected"), cwd=home)
     assert again.returncode == 0, again.stderr
     assert verified(killed)
     assert fates(killed) == fates(undisturbed)

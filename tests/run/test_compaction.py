@@ -17,6 +17,7 @@ from headrace.store.ledger.core.entries import Closed, Counts, EpochRaised, Rang
 from headrace.store.ledger.core.fold import FoldError, LedgerState
 from headrace.store.open import open_store
 from tests.kits.run.command import DEADLINE_S, run_command
+from tests.kits.run.command_server import ended
 from tests.kits.run.dataset import fates
 from tests.kits.run.kill import Marked, count_entries, dies_behind, headrace, kill_after_entries
 from tests.kits.store.s3_server import shared_server
@@ -64,13 +65,7 @@ def test_the_same_records_in_fewer_shards_leave_the_old_dataset(
     assert manifest["pipeline"] == json.loads(before["manifest.json"])["pipeline"]
     # A merged shard is the one that the sink would have written: it can be made again from the source.
     shard = Path(manifest["shards"][0]["tokens"]).name.split(".")[0]
-    done = subprocess.run(
-        headrace("dataset", "rebuild", "--trust-code", str(large), shard),
-        capture_output=True,
-        text=True,
-        cwd=home,
-        timeout=DEADLINE_S,
-    )
+    done = ended(headrace("dataset", "rebuild", "--trust-code", str(large), shard), cwd=home)
     assert done.returncode == 0, done.stderr + done.stdout
     assert [line.split()[-1] for line in done.stdout.splitlines() if "profile" in line] == ["same"]
     code, said, _ = call(capsys, "compact", str(undisturbed), str(large), "--shard-mib", "1")
@@ -83,7 +78,7 @@ def test_a_run_goes_on_with_a_compacted_dataset(
     large = tmp_path / "large"
     assert call(capsys, "compact", str(undisturbed), str(large), "--shard-mib", "8")[0] == 0
     entries = count_entries(large / "ledger")
-    done = subprocess.run(run_command(home, str(large)), capture_output=True, text=True, cwd=home, timeout=DEADLINE_S)
+    done = ended(run_command(home, str(large)), cwd=home)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["records_resumed"] == json.loads(done.stdout)["records_read"]
     assert count_entries(large / "ledger") > entries
@@ -128,7 +123,7 @@ def test_a_retracted_record_stays_hidden_and_its_text_does_not_come_back(
 
 
 def retract(dataset: Path, *names: str) -> None:
-    done = subprocess.run(headrace("dataset", "retract", str(dataset), *names), timeout=DEADLINE_S, check=False)
+    done = ended(headrace("dataset", "retract", str(dataset), *names))
     assert done.returncode == 0
 
 
@@ -180,10 +175,7 @@ def test_another_dataset_is_not_compacted_into(
     home: Path, undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = tmp_path / "other"
-    done = subprocess.run(
-        [*run_command(home, str(other)), "-p", "seq_len=128"],
-        capture_output=True, text=True, cwd=home, timeout=DEADLINE_S,
-    )  # fmt: skip
+    done = ended([*run_command(home, str(other)), "-p", "seq_len=128"], cwd=home)  # fmt: skip
     assert done.returncode == 0, done.stderr
     before = files(other / "shards")
     code, _, complaint = call(capsys, "compact", str(undisturbed), str(other))
@@ -223,7 +215,7 @@ def test_a_removed_dataset_is_gone_and_another_may_begin_in_its_place(
     assert call(capsys, "show", str(dataset))[0] == 1
     assert call(capsys, "ls", str(tmp_path))[1]["datasets"] == []
     assert call(capsys, "rm", str(dataset), "--yes")[0] == 0
-    done = subprocess.run(run_command(home, str(dataset)), capture_output=True, text=True, cwd=home, timeout=DEADLINE_S)
+    done = ended(run_command(home, str(dataset)), cwd=home)
     assert done.returncode == 0, done.stderr
     assert fates(dataset) == fates(undisturbed)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headrace.stages.tokenizer.vocabulary import resolve_tokenizer
-from tests.kits.run.command import DEADLINE_S
+from tests.kits.run.command_server import ended
 
 PIPELINE = """
 from headrace import Pipeline, read, tokenize, write_documents, write_jsonl, write_tokens
@@ -37,7 +37,7 @@ CONTAMINATED = ["verbatim", "within a long one"]
 
 def call(home: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-P", "-m", "headrace.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=home, timeout=DEADLINE_S, check=False)
+    return ended(command, cwd=home)
 
 
 def answer(home: pathlib.Path, *arguments: str) -> dict[str, Any]:

@@ -4,7 +4,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import threading
 import time
 from functools import partial
@@ -14,6 +13,7 @@ import pytest
 
 from headrace.store.datasets.dataset import Dataset
 from tests.kits.run.command import DEADLINE_S, run_command
+from tests.kits.run.command_server import ended
 from tests.kits.run.daemons import until
 from tests.kits.run.dataset import fates
 from tests.kits.run.kill import Marked, count_entries, headrace, kill_after_entries
@@ -109,9 +109,7 @@ def test_a_task_killed_while_the_rest_runs_costs_no_record(
 
 
 def test_a_second_run_over_a_complete_dataset_reads_nothing(home: Path, undisturbed: Path) -> None:
-    done = subprocess.run(
-        run_command(home, str(undisturbed)), capture_output=True, text=True, cwd=home, timeout=DEADLINE_S
-    )
+    done = ended(run_command(home, str(undisturbed)), cwd=home)
     answer = json.loads(done.stdout)
     assert answer["bytes_read"] == 0
     assert answer["records_resumed"] == answer["records_read"]
@@ -126,7 +124,7 @@ def test_a_second_run_on_a_dataset_that_is_being_written_is_refused(
     process = first.start()
     try:
         until(lambda: count_entries(tmp_path / "out" / "ledger") >= 2, "the first run writes its ledger")
-        second = subprocess.run(first.command, capture_output=True, text=True, cwd=tmp_path, timeout=DEADLINE_S)
+        second = ended(first.command, cwd=tmp_path)
         assert (second.returncode, second.stdout) == (1, "")
         assert "is being written by process" in second.stderr
         assert "Traceback" not in second.stderr

@@ -15,6 +15,7 @@ import pytest
 from headrace.stages.export.pairs import differences
 from headrace.store.datasets.dataset import Dataset
 from tests.kits.run.command import DEADLINE_S
+from tests.kits.run.command_server import ended
 from tests.kits.run.daemons import until
 from tests.kits.run.dedup import PIPELINE, check, epochs, fates_of, write_corpus
 from tests.kits.run.kill import Marked, headrace
@@ -75,9 +76,7 @@ def finish(process: subprocess.Popen[bytes]) -> dict[str, object]:
 
 
 def tell(place: Place, *arguments: str) -> object:
-    done = subprocess.run(
-        headrace(*arguments, "--json"), capture_output=True, text=True, cwd=place.folder, timeout=DEADLINE_S
-    )
+    done = ended(headrace(*arguments, "--json"), cwd=place.folder)
     assert done.returncode == 0, done.stderr + done.stdout
     return json.loads(done.stdout)
 

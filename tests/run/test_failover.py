@@ -5,7 +5,6 @@ import fcntl
 import json
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from headrace.store.ledger.core.entries import Led, Resigned, decode_entry
 from headrace.store.ledger.log import Log
 from headrace.store.open import open_store
 from tests.kits.run.command import DEADLINE_S, run_command
+from tests.kits.run.command_server import ended
 from tests.kits.run.daemons import Cluster, cluster, until
 from tests.kits.run.dataset import fates
 from tests.kits.run.kill import Marked, headrace
@@ -74,9 +74,7 @@ def begun(made: Cluster, home: Path, place: Place, count: int = 6) -> str:
 def same(home: Path, place: Place, undisturbed: Path) -> None:
     """The dataset is that of a run without faults, and verifies."""
     assert place.fates() == fates(undisturbed)
-    done = subprocess.run(
-        headrace("dataset", "verify", place.output), capture_output=True, text=True, cwd=home, timeout=DEADLINE_S
-    )
+    done = ended(headrace("dataset", "verify", place.output), cwd=home)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -138,7 +136,7 @@ def test_a_leader_frozen_while_publishing_leaves_its_successors_manifest(home: P
         assert made.wait_for_end(name).state == "completed"
         first = min((home / "corpus").glob("*.jsonl")).as_uri()
         retract = headrace("dataset", "retract", place.output, "--source", first, "--json")
-        done = subprocess.run(retract, capture_output=True, text=True, cwd=home, timeout=DEADLINE_S)
+        done = ended(retract, cwd=home)
         assert done.returncode == 0, done.stderr
         newest = json.loads((tmp_path / "out" / "manifest.json").read_bytes())
         assert newest["version"] == 2

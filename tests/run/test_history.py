@@ -10,6 +10,7 @@ import pytest
 from headrace.loader.loader import Loader
 from headrace.store.datasets.dataset import Dataset
 from tests.kits.run.command import DEADLINE_S, dataset_answer as answer, dataset_command as call
+from tests.kits.run.command_server import ended
 from tests.kits.run.kill import dies_behind, headrace
 from tests.kits.run.small_tokenizer import small_tokenizer
 
@@ -29,7 +30,7 @@ def run(home: Path, name: str, *more: str) -> subprocess.CompletedProcess[str]:
     rows = [json.dumps({"id": f"{name}{number}", "text": f"{name} text {number} " * 9}) for number in range(5)]
     (home / f"{name}.jsonl").write_text("\n".join(rows))
     given = (*more, "-p", "input=*.jsonl", "-p", "output=out", "-p", f"tokenizer={small_tokenizer()}")
-    done = subprocess.run(headrace("run", "p.py", *given), capture_output=True, text=True, cwd=home, timeout=DEADLINE_S)
+    done = ended(headrace("run", "p.py", *given), cwd=home)
     assert more or done.returncode == 0, done.stderr
     return done
 

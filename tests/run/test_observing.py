@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
+from tests.kits.metrics import asked_for, exported
 from tests.kits.run.command import DEADLINE_S
 from tests.kits.run.kill import headrace
 from tests.kits.run.operators import House, a_house, begin
@@ -110,20 +112,31 @@ def test_a_stage_that_takes_seconds_for_a_batch_is_seen_at_it(house: House) -> N
     assert busy > 0.4, "it sleeps in its records for all of the time that its two tasks have, or half of it at least"
 
 
-def scraped(house: House, worker: str) -> dict[str, float]:
-    """Every sample of a worker, by its name and labels."""
+def samples_of(house: House, process: str) -> list[Sample]:
+    """Every sample of a process, and one without labels for a family that has none."""
     at = next(
         line["message"].removeprefix("metrics on ")
         for line in lines_of(house)
-        if line["process"] == f"worker {worker}" and line["message"].startswith("metrics on ")
+        if line["process"] == process and line["message"].startswith("metrics on ")
     )
     with urllib.request.urlopen(f"http://{at}/metrics", timeout=DEADLINE_S) as page:
-        families = text_string_to_metric_families(page.read().decode())
-        return {
-            f"{sample.name} {' '.join(sample.labels.values())}".strip(): sample.value
-            for family in families
-            for sample in family.samples
-        }
+        families = list(text_string_to_metric_families(page.read().decode()))
+    return [sample for family in families for sample in family.samples or [exported(family.name, family.type)]]
+
+
+def scraped(house: House, worker: str) -> dict[str, float]:
+    """Every sample of a worker, by its name and labels."""
+    return {
+        f"{sample.name} {' '.join(sample.labels.values())}".strip(): sample.value
+        for sample in samples_of(house, f"worker {worker}")
+    }
+
+
+def test_what_boards_and_alerts_ask_for_is_exported(house: House) -> None:
+    asked = {name for name, _ in asked_for() if not name.startswith(("headrace:", "headrace_loader_"))}
+    found = {sample.name for process in ("controller", "worker one") for sample in samples_of(house, process)}
+    assert asked - found == set()
+    assert len(asked) > 15
 
 
 def test_workers_count_what_the_ledger_holds(house: House) -> None:

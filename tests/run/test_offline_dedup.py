@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace.store.datasets.dataset import Dataset
+from tests.kits.run.command_server import ended
 from tests.kits.run.kill import headrace
 from tests.kits.run.small_tokenizer import small_tokenizer
 
@@ -57,7 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tell(place: Path, *arguments: str) -> Any:
-    done = subprocess.run(headrace(*arguments, "--json"), capture_output=True, text=True, cwd=place, timeout=DEADLINE_S)
+    done = ended(headrace(*arguments, "--json"), cwd=place)
     assert done.returncode == 0, done.stderr + done.stdout
     return json.loads(done.stdout)
 
@@ -82,9 +82,7 @@ def test_the_rule_says_which_of_two_stays(folder: Path, keep: str) -> None:
 
 
 def test_without_the_field_of_the_rule_a_record_is_named(folder: Path) -> None:
-    done = subprocess.run(
-        headrace("dataset", "dedup", "one", "--keep", "best"), capture_output=True, text=True, cwd=folder, timeout=60
-    )
+    done = ended(headrace("dataset", "dedup", "one", "--keep", "best"), cwd=folder, timeout=60)
     assert done.returncode == 1
     assert "its metadata has None under 'score'" in done.stderr
 
@@ -97,9 +95,7 @@ def test_records_of_a_reference_stay_and_are_named(folder: Path) -> None:
 
 def test_a_dataset_without_keys_and_one_given_twice_are_refused(folder: Path) -> None:
     for arguments, words in ((("one", "one"), "is given twice"), (("nothing",), "holds no dataset")):
-        done = subprocess.run(
-            headrace("dataset", "dedup", *arguments), capture_output=True, text=True, cwd=folder, timeout=60
-        )
+        done = ended(headrace("dataset", "dedup", *arguments), cwd=folder, timeout=60)
         assert done.returncode in (1, 2)
         assert words in done.stderr
 

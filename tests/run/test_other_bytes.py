@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.kits.run.command import DEADLINE_S, pipeline
+from tests.kits.run.command import pipeline
+from tests.kits.run.command_server import ended
 from tests.kits.run.kill import headrace
 
 
@@ -23,7 +24,7 @@ def house(tmp_path: Path) -> Path:
 
 def run(house: Path, output: str) -> subprocess.CompletedProcess[str]:
     arguments = ("run", "small.py", "-p", "input=corpus/*.jsonl", "-p", f"output={output}", "--json")
-    return subprocess.run(headrace(*arguments), capture_output=True, text=True, cwd=house, timeout=DEADLINE_S)
+    return ended(headrace(*arguments), cwd=house)
 
 
 @pytest.mark.parametrize("role", ["safetensors", "verdicts.parquet"])
@@ -41,5 +42,5 @@ def test_an_object_that_was_cut_ends_the_run_until_it_is_deleted(house: Path, ro
     cut.unlink()
     assert run(house, "other").returncode == 0
     assert cut.read_bytes() == whole.read_bytes()
-    verified = subprocess.run(headrace("dataset", "verify", str(house / "other")), timeout=DEADLINE_S, check=False)
+    verified = ended(headrace("dataset", "verify", str(house / "other")))
     assert verified.returncode == 0

@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.kits.host.rights import need_other_users, open_way
+from tests.kits.run.command_server import ended
 from tests.kits.run.kill import Marked, headrace
 from tests.kits.run.operators import write_paced
 
@@ -154,7 +155,7 @@ def test_a_folder_taken_by_another_user_is_refused_naming_him(runtime: Path, tmp
     os.chown(runtime, NOBODY, NOBODY)
     for arguments in (["controller"], ["worker"], ["status"], ["run", "paced.py", "-p", "input=x", "-p", "output=y"]):
         write_paced(tmp_path)
-        done = subprocess.run(headrace(*arguments), capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE_S)
+        done = ended(headrace(*arguments), cwd=tmp_path, timeout=PATIENCE_S)
         assert done.returncode == 1, arguments
         assert f"{runtime} belongs to user 65534" in done.stderr
         assert "Traceback" not in done.stderr

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 from headrace.loader.loader import Loader
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.datasets.verify import _overlap_problems
+from tests.kits.run.command_server import ended
 from tests.kits.run.small_tokenizer import small_tokenizer
 
 PIPELINE = """
@@ -30,7 +31,7 @@ OVERLAP = 5
 
 def headrace(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-P", "-m", "headrace.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=home, timeout=120)
+    return ended(command, cwd=home, timeout=120)
 
 
 @pytest.fixture(scope="module")

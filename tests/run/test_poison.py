@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.store.datasets.dataset import Dataset
+from tests.kits.run.command_server import ended
 from tests.kits.run.kill import Marked, headrace
 
 DEADLINE_S = 120.0
@@ -179,7 +180,7 @@ def plant(folder: Path, *kinds: str) -> dict[int, tuple[str, str]]:
 
 def test_harmful_records_are_quarantined_alone_and_spared_by_rebuild(tmp_path: Path) -> None:
     expected = plant(tmp_path, *QUICK)
-    done = subprocess.run(command(tmp_path), capture_output=True, text=True, cwd=tmp_path, timeout=DEADLINE_S)
+    done = ended(command(tmp_path), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     check(tmp_path, json.loads(done.stdout), expected)
 
@@ -210,7 +211,7 @@ def test_harmful_records_are_quarantined_alone_and_spared_by_rebuild(tmp_path: P
 def test_a_record_that_harms_its_task_is_quarantined_alone(tmp_path: Path, kind: str, edges: tuple[str, ...]) -> None:
     expected = plant(tmp_path, kind)
     line = command(tmp_path, *edges, record_seconds=RECORD_SECONDS.get(kind, 2))
-    done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, timeout=DEADLINE_S)
+    done = ended(line, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     check(tmp_path, json.loads(done.stdout), expected)
 
@@ -244,7 +245,7 @@ def test_it_is_found_behind_rings_too_while_tasks_are_killed(tmp_path: Path, see
 @pytest.mark.slow
 def test_a_stage_that_kills_every_process_fails_the_run_with_its_name(tmp_path: Path) -> None:
     write_corpus(tmp_path, dict.fromkeys(range(RECORDS), "first:abort"))
-    done = subprocess.run(command(tmp_path), capture_output=True, text=True, cwd=tmp_path, timeout=DEADLINE_S)
+    done = ended(command(tmp_path), cwd=tmp_path)
     assert done.returncode == 1
     assert "stage first killed its process on 8 records in a row" in done.stderr
     assert "Traceback" not in done.stderr
@@ -254,7 +255,7 @@ def test_a_stage_that_kills_every_process_fails_the_run_with_its_name(tmp_path: 
 def test_a_sink_dying_of_shards_alone_fails_the_run_named(tmp_path: Path) -> None:
     write_corpus(tmp_path, {7: "writer:company"})
     line = command(tmp_path, "--seal-seconds", "1")
-    done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, timeout=DEADLINE_S)
+    done = ended(line, cwd=tmp_path)
     assert done.returncode == 1
     assert "stage write killed its process 8 times in a row with several records in hand" in done.stderr
     assert "the last time records 0.." in done.stderr
@@ -263,7 +264,7 @@ def test_a_sink_dying_of_shards_alone_fails_the_run_named(tmp_path: Path) -> Non
 
 
 def answer_of(arguments: tuple[str, ...], folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(headrace(*arguments), capture_output=True, text=True, timeout=DEADLINE_S, cwd=folder)
+    return ended(headrace(*arguments), cwd=folder)
 
 
 def title(pid: int) -> str:

@@ -4,12 +4,12 @@ import json
 import os
 import select
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 from headrace.store.datasets.dataset import Dataset
 from tests.kits.run.command import DEADLINE_S
+from tests.kits.run.command_server import ended
 from tests.kits.run.dedup import epochs, fates_of
 from tests.kits.run.kill import Marked, headrace
 
@@ -96,7 +96,7 @@ def test_killers_around_dedup_are_found_and_spared_by_rebuild(
     tmp_path: Path,
 ) -> None:
     write_corpus(tmp_path)
-    done = subprocess.run(command(tmp_path), capture_output=True, text=True, cwd=tmp_path, timeout=DEADLINE_S)
+    done = ended(command(tmp_path), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     check(tmp_path, done.stdout)
     assert epochs(tmp_path / "out") == ["created"], "the index outlives what dies around it"
@@ -106,7 +106,7 @@ def test_killers_around_dedup_are_found_and_spared_by_rebuild(
         rebuild = headrace(
             "dataset", "rebuild", "--trust-code", f"{tmp_path}/out", Path(table.key).name.partition(".")[0], "--json"
         )
-        again = subprocess.run(rebuild, capture_output=True, text=True, cwd=tmp_path / "out", timeout=DEADLINE_S)
+        again = ended(rebuild, cwd=tmp_path / "out")
         assert again.returncode == 0, again.stderr
         assert json.loads(again.stdout)["differing"] == []
 

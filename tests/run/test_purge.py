@@ -14,6 +14,7 @@ import zstandard
 from headrace.loader.loader import Loader
 from headrace.store.datasets.dataset import Dataset
 from tests.kits.run.command import DEADLINE_S, dataset_answer as answer, dataset_command as call
+from tests.kits.run.command_server import ended
 from tests.kits.run.kill import dies_behind, headrace
 from tests.kits.run.small_tokenizer import small_tokenizer
 
@@ -39,7 +40,7 @@ GONE = ("d3", "d11", "d19")
 def run(home: Path, sink: str, *options: str) -> None:
     given = (f"sink={sink}", f"output={sink}", "input=in*.jsonl", f"tokenizer={small_tokenizer()}")
     command = headrace("run", "p.py", *(word for one in given for word in ("-p", one)), *options)
-    done = subprocess.run(command, capture_output=True, text=True, cwd=home, timeout=DEADLINE_S)
+    done = ended(command, cwd=home)
     assert done.returncode == 0, done.stderr
 
 

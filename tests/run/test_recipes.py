@@ -1,7 +1,6 @@
 """A dataset that was amended says that it is of two recipes, wherever one looks."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 
 from headrace.loader.loader import Loader
 from headrace.pipeline.graph import difference
+from tests.kits.run.command_server import ended
 from tests.kits.run.small_tokenizer import small_tokenizer
 
 DEADLINE_S = 120.0
@@ -30,7 +30,7 @@ def build(input: str, output: str, tokenizer: str) -> Pipeline:
 
 def headrace(home: Path, *arguments: str) -> str:
     command = [sys.executable, "-P", "-m", "headrace.cli", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=home, timeout=DEADLINE_S)
+    done = ended(command, cwd=home)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.kits.run.command import DEADLINE_S
+from tests.kits.run.command_server import ended
 from tests.kits.run.kill import headrace
 from tests.kits.run.small_tokenizer import small_tokenizer
 
@@ -36,7 +36,7 @@ SINKS = ("tokens", "documents", "lines")
 
 
 def call(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(headrace("dataset", *arguments), capture_output=True, text=True, cwd=home, timeout=DEADLINE_S)
+    return ended(headrace("dataset", *arguments), cwd=home)
 
 
 def records(home: Path, *arguments: str) -> list[dict[str, Any]]:
@@ -56,7 +56,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for sink in SINKS:
         given = (f"sink={sink}", f"output={sink}", "input=in.jsonl", f"tokenizer={small_tokenizer()}")
         command = headrace("run", "p.py", *(word for one in given for word in ("-p", one)))
-        done = subprocess.run(command, capture_output=True, text=True, cwd=home, timeout=DEADLINE_S)
+        done = ended(command, cwd=home)
         assert done.returncode == 0, done.stderr
     return home
 

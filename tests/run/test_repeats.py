@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import random
 import signal
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace.store.datasets.dataset import Dataset
+from tests.kits.run.command_server import ended
 from tests.kits.run.kill import Marked, headrace
 from tests.kits.run.small_tokenizer import small_tokenizer
 
@@ -50,7 +50,7 @@ def records() -> list[dict[str, str]]:
 
 
 def tell(place: Path, *arguments: str) -> Any:
-    done = subprocess.run(headrace(*arguments, "--json"), capture_output=True, text=True, cwd=place, timeout=DEADLINE_S)
+    done = ended(headrace(*arguments, "--json"), cwd=place)
     assert done.returncode == 0, done.stderr + done.stdout
     return json.loads(done.stdout)
 
@@ -136,6 +136,6 @@ def test_lines_of_tokens_are_those_of_the_text(folder: Path) -> None:
 def test_an_index_of_other_content_is_another_pipeline(folder: Path) -> None:
     tell(folder, "dataset", "repeats", "text", "--out", "other.idx", "--records-min", "2", "--words-min", "1")
     given = parameters(input=folder / "in.jsonl", output="data", index=folder / "other.idx")
-    done = subprocess.run(headrace("run", "second.py", *given), capture_output=True, text=True, cwd=folder, timeout=60)
+    done = ended(headrace("run", "second.py", *given), cwd=folder, timeout=60)
     assert done.returncode != 0
     assert "pipeline" in done.stderr

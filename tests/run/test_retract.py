@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 from headrace.loader.dataset.dataset import open_dataset
 from headrace.stages.export.source import read_documents, token_shards
 from headrace.store.datasets.dataset import Dataset
-from tests.kits.run.command import DEADLINE_S
+from tests.kits.run.command_server import ended
 from tests.kits.run.dataset import fates
 from tests.kits.run.kill import headrace
 
 
 def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(headrace("dataset", *arguments), capture_output=True, text=True, timeout=DEADLINE_S)
+    return ended(headrace("dataset", *arguments))
 
 
 def answer(*arguments: str) -> dict[str, Any]:

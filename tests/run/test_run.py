@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from headrace.stages.tokenizer.engine_choice import engine_names
+from tests.kits.run.command_server import ended
 
 DEADLINE_S = 120.0
 PIPELINE = """
@@ -53,7 +54,7 @@ def command(*arguments: str) -> list[str]:
 
 
 def headrace(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), capture_output=True, text=True, cwd=home, timeout=DEADLINE_S)
+    return ended(command(*arguments), cwd=home)
 
 
 def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -2,14 +2,13 @@
 
 import json
 import random
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.open import open_store
-from tests.kits.run.command import DEADLINE_S
+from tests.kits.run.command_server import ended
 from tests.kits.run.dataset import fates
 from tests.kits.run.kill import Marked, headrace, kill_after_entries
 from tests.kits.store.s3_server import S3Server, shared_server
@@ -46,9 +45,7 @@ def undisturbed_s3(home: Path, server: S3Server, tmp_path_factory: pytest.TempPa
     corpus = open_store(server.uri("corpus"))
     for path in sorted((home / "corpus").iterdir()):
         assert corpus.create(path.name, [path.read_bytes()])
-    done = subprocess.run(
-        s3_command(home, server, server.uri("plain")), capture_output=True, text=True, cwd=home, timeout=DEADLINE_S
-    )
+    done = ended(s3_command(home, server, server.uri("plain")), cwd=home)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["balanced"]
     return fetched(server.uri("plain"), tmp_path_factory.mktemp("undisturbed"))
@@ -91,6 +88,6 @@ def test_a_dataset_from_s3_to_s3_survives_the_death_of_everything(
         wanted = entries() + (1 if ahead else chance.choice((2, 3, 4)))
         assert kill_after_entries(run, entries, wanted, delay_s=0), f"the run was complete after {kill} kills"
         assert not run.alive()
-    done = subprocess.run(command, capture_output=True, text=True, cwd=home, timeout=DEADLINE_S)
+    done = ended(command, cwd=home)
     assert done.returncode == 0, done.stderr
     assert fates(fetched(uri, tmp_path)) == expected

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.store.datasets.dataset import Dataset
+from tests.kits.run.command_server import ended
 from tests.kits.run.daemons import Cluster
 from tests.kits.run.kill import headrace
 
@@ -66,7 +67,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(headrace(*arguments), capture_output=True, text=True, cwd=folder, timeout=DEADLINE_S)
+    return ended(headrace(*arguments), cwd=folder)
 
 
 def test_a_worker_without_the_files_runs_them_and_names_differences(

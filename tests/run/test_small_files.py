@@ -2,14 +2,13 @@
 
 import json
 import random
-import subprocess
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from headrace.store.datasets.dataset import Dataset
-from tests.kits.run.command import DEADLINE_S
+from tests.kits.run.command_server import ended
 from tests.kits.run.dataset import fates
 from tests.kits.run.kill import Marked, count_entries, headrace, kill_after_entries
 from tests.kits.run.small_tokenizer import small_tokenizer
@@ -60,9 +59,7 @@ def command(folder: Path, output: str, *arguments: str) -> list[str]:
 
 
 def run(folder: Path, output: str, *arguments: str) -> Path:
-    done = subprocess.run(
-        command(folder, output, *arguments), capture_output=True, text=True, cwd=folder, timeout=DEADLINE_S
-    )
+    done = ended(command(folder, output, *arguments), cwd=folder)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["balanced"]
     return folder / output

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 
 from headrace.loader import Loader
 from headrace.store.datasets.dataset import Dataset
+from tests.kits.run.command_server import ended
 from tests.kits.run.kill import headrace
 from tests.kits.run.small_tokenizer import small_tokenizer
 
@@ -53,7 +53,7 @@ def records() -> list[dict[str, Any]]:
 
 
 def tell(place: Path, *arguments: str) -> Any:
-    done = subprocess.run(headrace(*arguments, "--json"), capture_output=True, text=True, cwd=place, timeout=DEADLINE_S)
+    done = ended(headrace(*arguments, "--json"), cwd=place)
     assert done.returncode == 0, done.stderr + done.stdout
     return json.loads(done.stdout)
 
@@ -194,9 +194,7 @@ def test_what_cannot_be_split_is_refused_by_name(folder: Path) -> None:
         (("three", "fresh", "--share", "0.1", "--against", "nothing"), "holds no dataset"),
     ]
     for arguments, words in refusals:
-        done = subprocess.run(
-            headrace("dataset", "split", *arguments), capture_output=True, text=True, cwd=folder, timeout=60
-        )
+        done = ended(headrace("dataset", "split", *arguments), cwd=folder, timeout=60)
         assert done.returncode in (1, 2), arguments
         assert words in done.stderr
     assert not (folder / "fresh").exists()

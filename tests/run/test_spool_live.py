@@ -19,6 +19,7 @@ from headrace.store.contract.errors import StoreError
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.ledger.core.fold import LedgerState
 from tests.kits.run.command import DEADLINE_S
+from tests.kits.run.command_server import ended
 from tests.kits.run.daemons import until
 from tests.kits.run.kill import Marked, headrace
 from tests.run.test_spool import PATIENCE_S, RECORDS, Server, lines
@@ -132,7 +133,7 @@ def test_pushes_during_a_run_are_read_until_the_spool_closes(tmp_path: Path, hou
 def verified(folder: Path) -> None:
     """Every object and every record agrees with the ledger."""
     command = headrace("dataset", "verify", str(folder / "out"))
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, cwd=folder)
+    done = ended(command, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

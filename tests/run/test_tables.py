@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +13,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from headrace.pipeline import PipelineError
 from headrace.stages.library import read_delta, read_iceberg
 from headrace.stages.runtime import InputError, build_stage
-from tests.kits.run.command import DEADLINE_S, dataset_answer as answer
+from tests.kits.run.command import dataset_answer as answer
+from tests.kits.run.command_server import ended
 from tests.kits.run.kill import headrace
 
 PIPELINE = """
@@ -49,7 +49,7 @@ def test_a_run_reads_a_version_and_a_later_one_what_is_new(tmp_path: Path) -> No
     (tmp_path / "p.py").write_text(PIPELINE)
     for more, count in (((), 3), (("--amend",), 5)):
         given = ("run", *more, "p.py", "-p", f"input={table}", "-p", "output=out")
-        done = subprocess.run(headrace(*given), capture_output=True, text=True, cwd=tmp_path, timeout=DEADLINE_S)
+        done = ended(headrace(*given), cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert answer(tmp_path, "show", "out")["kept"] == count
         write_deltalake(table, rows(3, 2), mode="append")

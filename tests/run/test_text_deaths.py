@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import subprocess
 import time
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ import zstandard
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.files.store import TEMP_AGE_MIN_S
 from headrace.store.open import open_store
-from tests.kits.run.command import DEADLINE_S
+from tests.kits.run.command_server import ended
 from tests.kits.run.kill import Marked, count_entries, headrace, kill_after_entries
 
 PIPELINE = """
@@ -54,9 +53,7 @@ def command(text_file: Path, home: Path, output: Path, *edges: str) -> list[str]
 
 
 def complete(text_file: Path, home: Path, output: Path, *edges: str) -> None:
-    done = subprocess.run(
-        command(text_file, home, output, *edges), capture_output=True, text=True, cwd=home, timeout=DEADLINE_S
-    )
+    done = ended(command(text_file, home, output, *edges), cwd=home)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["balanced"]
 

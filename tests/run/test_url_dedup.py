@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace.store.datasets.dataset import Dataset
+from tests.kits.run.command_server import ended
 from tests.kits.run.kill import headrace
 from tests.kits.run.small_tokenizer import small_tokenizer
 
@@ -42,7 +42,7 @@ def records(first: int) -> list[dict[str, Any]]:
 
 
 def tell(place: Path, *arguments: str) -> Any:
-    done = subprocess.run(headrace(*arguments, "--json"), capture_output=True, text=True, cwd=place, timeout=DEADLINE_S)
+    done = ended(headrace(*arguments, "--json"), cwd=place)
     assert done.returncode == 0, done.stderr + done.stdout
     return json.loads(done.stdout)
 

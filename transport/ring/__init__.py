@@ -12,6 +12,10 @@ if TYPE_CHECKING:
         RingOwner as RingOwner,
         create_ring as create_ring,
     )
-    from headrace.transport.ring.ring import RingReceiver as RingReceiver, RingSender as RingSender
+    from headrace.transport.ring.ring import (
+        RingReceiver as RingReceiver,
+        RingSender as RingSender,
+        memory_labels as memory_labels,
+    )
 else:
     __getattr__ = door(__name__)

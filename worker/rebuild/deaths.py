@@ -46,9 +46,9 @@ class Deaths:
         key = tuple(path)
         if key not in self._chains:
             self._chains[key] = chain = Chain(pipeline, path, alone=True)
-            if chain.dedup is not None:
+            for dedup in chain.dedups:
                 # What killed behind dedup was let through.
-                chain.dedup.recall({})
+                dedup.recall({})
         chain = self._chains[key]
         assert chain.isolation is not None
         death = self._by_fragment[fragment.id][gap.first]

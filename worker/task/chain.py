@@ -29,6 +29,8 @@ from headrace.store.shards import RecordName
 from headrace.worker.task.in_flight import STAGES, InFlightPage
 from headrace.worker.task.isolation import Isolation, singly, try_writing
 from headrace.worker.task.merge import ranges_of
+from headrace.worker.task.takeover import Passed, Takeover
+from headrace.worker.task.tracing import Tracer
 
 #: What a source gives.
 Read = TypeVar("Read", bound=Batch | BatchDraft | FragmentEnd)
@@ -55,10 +57,12 @@ class Watch:
         self._stage = stage
         self._began_at, self._cpu_at = time.perf_counter(), self._cpu()
 
-    def stop(self, statistics: StageStatistics) -> None:
-        """Add the time since this watch was made."""
-        statistics.busy_s += time.perf_counter() - self._began_at
+    def stop(self, statistics: StageStatistics) -> float:
+        """Add the time since this watch was made; it, in seconds."""
+        seconds = time.perf_counter() - self._began_at
+        statistics.busy_s += seconds
         statistics.cpu_s += max(0.0, self._cpu() - self._cpu_at)
+        return seconds
 
     def _cpu(self) -> float:
         return time.thread_time() + (self._stage.delegated_cpu_s() if self._stage is not None else 0.0)
@@ -66,6 +70,11 @@ class Watch:
 
 class Chain:
     """A fused chain: perhaps a source, then transforms, then perhaps a sink."""
+
+    #: Who is told of batches, if anybody wants spans of them.
+    tracer: Tracer | None = None
+    #: In a solitary task: of the transforms, the one that remembers and is asked of the batch at hand.
+    _stands_at: int | None = None
 
     def __init__(
         self,
@@ -75,22 +84,22 @@ class Chain:
         *,
         alone: bool = False,
         replica: int | None = None,
+        takes_over: bool = False,
     ) -> None:
         self._in_flight = in_flight or InFlightPage.private()
         #: Set in the solitary task: what it must not touch again.
         self.isolation = Isolation() if alone else None
         self.source: Source | None = None
-        self.source_name = ""
         self.sink: Sink | None = None
-        self.sink_name = ""
+        self.source_name = self.sink_name = ""
         self.transforms: list[tuple[str, Transform]] = []
-        #: The transform that remembers, if it is one of these.
-        self.dedup: StatefulTransform | None = None
+        #: The transforms that remember, where there are any: one, but for a solitary task and a shard made again.
+        self.dedups: list[StatefulTransform] = []
         #: Partitions that the transform that remembers asks, and what this task has in its place if it is one of them.
         self.partitions = 0
         self.share: IndexPart | None = None
-        #: The stage that another task has and this one asks, if any; and behind how many of the transforms.
-        self.asks, self._asked_at = "", 0
+        #: The stage that another task has and this one asks, if any, its number, and behind how many of the transforms.
+        self.asks, self.asks_number, self._asked_at = "", 0, 0
         self.statistics = {name: StageStatistics() for name in names}
         self.facts: dict[str, str] = {}
         for name in names:
@@ -102,11 +111,13 @@ class Chain:
                 self.sink, self.sink_name = built, name
             else:
                 self.transforms.append((name, built))
+                built.stand_behind(pipeline.remembering_before(name))
             if stage.kind is StageKind.STATEFUL:
-                self.dedup = built
+                self.dedups.append(built)
                 self._part(built, (stage.replicas or 1) - 1, None if alone else replica)
             if not alone and (asked := pipeline.asks(name)) and asked not in names:
-                self.asks, self._asked_at = asked, len(self.transforms)
+                self.asks, self.asks_number = asked, pipeline.remembering_before(asked)
+                self._asked_at = len(self.transforms)
             self.facts.update(built.facts())
         #: Whether its transform that remembers decides for other tasks, and whether it is asked for one record alone.
         self.decides, self.asks_alone = self.dedup is not None and not alone, self.dedup is not None and alone
@@ -130,8 +141,16 @@ class Chain:
         self.batch_bytes, self.batch_records = 0, 0
         if self._merges and self.source is not None:
             self.batch_bytes, self.batch_records = self.source.batch_bytes, self.source.batch_records
+        #: What the source's batches have behind them; a solitary task judges everything.
+        self._takeover = Takeover.of(pipeline, self.source_name, self.transforms) if takes_over and not alone else None
+        self._passed: Passed | None = None
         #: Whether the source gives batches of one record.
         self._singly = alone and self.source is not None and self.source.read_singly()
+
+    @property
+    def dedup(self) -> StatefulTransform | None:
+        """The transform that remembers, in a task of its own; the first of them in others."""
+        return self.dedups[0] if self.dedups else None
 
     def _part(self, dedup: StatefulTransform, partitions: int, replica: int | None) -> None:
         if replica is None or not partitions:
@@ -183,7 +202,7 @@ class Chain:
             self._in_flight.take(STAGES, self.source_name, (Range(fragment.id, at, count),))
             watch = Watch()
             item = next(items, None)
-            watch.stop(statistics)
+            seconds = watch.stop(statistics)
             self._in_flight.clear(STAGES)
             if item is None:
                 return
@@ -191,58 +210,94 @@ class Chain:
                 at = edges.get(item.first + item.count, item.first + item.count)
                 lost = item.columns.lost if isinstance(item, BatchDraft) else item.verdicts.num_rows
                 self._count(statistics, item.length, item.count, lost)
+                if self.tracer is not None:
+                    read = Range(fragment.id, item.first, item.count)
+                    self.tracer.batch(self.source_name, read, item.count, lost, seconds)
             yield item
             del item  # before the next one is made
 
     def process(self, batch: Batch) -> Batch:
         """The batch behind the last transform, or where it is to be asked for."""
+        if self._takeover is not None:
+            self._passed = self._takeover.over(batch)
+            batch = self._passed.batch
         return self._through(self.transforms[: self._asked_at] if self.asks else self.transforms, batch)
 
     def decided(self, batch: Batch) -> Batch:
         """The batch less its duplicates, for which the partitions of the index have answered."""
         assert self.dedup is not None
         statistics, watch = self.statistics[self.dedup.name], Watch(self.dedup)
-        self._in_flight.take(STAGES, self.dedup.name, ranges_of(batch), timed=True)
+        ranges = ranges_of(batch)
+        self._in_flight.take(STAGES, self.dedup.name, ranges, timed=True)
         before, lost = batch.rows.num_rows, batch.verdicts.num_rows
         batch = self.dedup.process(batch)
         self._in_flight.clear(STAGES)
-        watch.stop(statistics)
+        seconds = watch.stop(statistics)
         self._count(statistics, batch.length, before, batch.verdicts.num_rows - lost)
+        if self.tracer is not None:
+            self.tracer.batch(self.dedup.name, ranges[0], before, batch.verdicts.num_rows - lost, seconds)
         return batch
 
     def past_decider(self, batch: Batch) -> Batch:
         """The batch less its duplicates behind the last transform."""
         return self._through(self.transforms[self._asked_at :], batch)
 
-    def before_dedup(self, batch: Batch) -> Batch:
-        """In the solitary task: the batch as it comes to the dedup stage, which another task is asked for."""
-        batch = self._through(self.transforms[: self._dedup_at], batch)
-        if self.isolation is not None and self.dedup is not None:
-            batch = self.isolation.at(self.dedup.name, batch)
-        return batch
+    def to_be_asked(self, batch: Batch) -> Batch:
+        """The batch where another task is asked about its rows; without rows, or that, behind the last transform."""
+        if self.asks_alone:
+            return self._to_dedup(0, batch)
+        if not self.partitions:
+            batch = self.process(batch)
+        # A sink wants its columns.
+        return self.past_decider(batch) if self.asks and not batch.rows.num_rows else batch
 
     def from_dedup(self, batch: Batch, match: Any) -> Batch:
-        """The same batch behind the last transform, when it is known what its record is a duplicate of, if of any."""
-        assert self.dedup is not None
-        self.dedup.recall({RecordName(batch.fragment, batch.first): match} if match is not None else {})
-        return self._through(self.transforms[self._dedup_at :], batch)
+        """In the solitary task: the same batch before the next dedup stage, or behind the last transform.
+
+        `match`: what its record is a duplicate of, if of any, by the dedup stage that was asked.
+        """
+        dedup, at = self.asked_next, self._stands_at
+        assert dedup is not None
+        assert at is not None
+        dedup.recall({RecordName(batch.fragment, batch.first): match} if match is not None else {})
+        return self._to_dedup(at + 1, self._through(self.transforms[at : at + 1], batch))
 
     @property
-    def _dedup_at(self) -> int:
-        return next((at for at, (_, stage) in enumerate(self.transforms) if stage is self.dedup), len(self.transforms))
+    def asked_next(self) -> StatefulTransform | None:
+        """In the solitary task: the dedup stage that the batch at hand has come to, if it has."""
+        at = self._stands_at
+        return next((dedup for dedup in self.dedups if at is not None and dedup is self.transforms[at][1]), None)
+
+    def _to_dedup(self, first: int, batch: Batch) -> Batch:
+        behind = range(first, len(self.transforms))
+        self._stands_at = next((at for at in behind if self.transforms[at][1] in self.dedups), None)
+        batch = self._through(self.transforms[first : self._stands_at], batch)
+        if not batch.rows.num_rows and self._stands_at is not None:
+            # Nothing is asked of it.
+            at, self._stands_at = self._stands_at, None
+            return self._through(self.transforms[at:], batch)
+        if self.isolation is not None and self._stands_at is not None:
+            batch = self.isolation.at(self.transforms[self._stands_at][0], batch)
+        return batch
 
     def _through(self, transforms: Sequence[tuple[str, Transform]], batch: Batch) -> Batch:
         for name, transform in transforms:
-            statistics = self.statistics[name]
+            statistics, passed = self.statistics[name], self._passed
             if self.isolation is not None:
                 batch = self.isolation.at(name, batch)
             before, lost = batch.rows.num_rows, batch.verdicts.num_rows
             watch = Watch(transform)
-            self._in_flight.take(STAGES, name, ranges_of(batch), timed=True)
-            batch = process_safely(transform, batch, name)
+            ranges = ranges_of(batch)
+            self._in_flight.take(STAGES, name, ranges, timed=True)
+            if passed is not None and name in passed.stages:
+                batch = passed.through(batch, transform, name)
+            else:
+                batch = process_safely(transform, batch, name)
             self._in_flight.clear(STAGES)
-            watch.stop(statistics)
+            seconds = watch.stop(statistics)
             self._count(statistics, batch.length, before, batch.verdicts.num_rows - lost)
+            if self.tracer is not None:
+                self.tracer.batch(name, ranges[0], before, batch.verdicts.num_rows - lost, seconds)
         return batch
 
     def probe(self, batch: Batch) -> Batch:
@@ -260,7 +315,9 @@ class Chain:
         """A batch was handed to the sink."""
         statistics = self.statistics[self.sink_name]
         self._count(statistics, batch.length, batch.rows.num_rows, 0)
-        watch.stop(statistics)
+        seconds = watch.stop(statistics)
+        if self.tracer is not None:
+            self.tracer.gathered(self.sink_name, ranges_of(batch)[0], batch.rows.num_rows, seconds)
 
     def progress(self, writer: StageStatistics, writing_s: float = 0.0) -> list[pb.StageProgress]:
         """A row a stage. `writer` is the time of the thread that writes; `writing_s` how long it is at a shard now."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.stages.dedup import KEYS, SKETCH
+from headrace.stages.dedup import KEYS, SKETCH, numbered_column
 from headrace.stages.runtime import PART, ROW, Batch, join_verdicts, no_verdicts, ordinals_of
 from headrace.transport import FrameError, LinkAborted, Receiver, Sender
 from headrace.transport.core import Frame, FrameKind, body_view
@@ -30,8 +30,8 @@ ANSWERS_MAX = 2 * WAITING_MAX
 class Questions:
     """The links of a task that asks: questions go out, answers come in, whatever else the task is at."""
 
-    def __init__(self, stage: str, epoch: int, cut: Callable[[str, str], None]) -> None:
-        self.stage, self._epoch = stage, epoch
+    def __init__(self, stage: str, number: int, epoch: int, cut: Callable[[str, str], None]) -> None:
+        self.stage, self._number, self._epoch = stage, number, epoch
         self._out = Outbox[Frame]((stage,), cut)
         self._in = Inbox[Frame](lambda _link: None, cut)
 
@@ -55,7 +55,7 @@ class Questions:
 
     def ask(self, number: int, batch: Batch) -> None:
         """Send a question."""
-        self._out.put(batch_to_frame(_question(batch, number), self._epoch))
+        self._out.put(batch_to_frame(_question(batch, number, self._number), self._epoch))
 
     def flush(self) -> bool:
         """Send what waits; whether anything moved."""
@@ -81,6 +81,8 @@ class Answers:
         self._epoch, self._cut = epoch, cut
         self._links: dict[str, tuple[str, Sender]] = {}
         self._waiting: dict[str, deque[Frame]] = {}
+        #: Answers to questions that came before the link to their asker stood: the asker has no reason to ask again.
+        self._early: dict[str, deque[Frame]] = {}
 
     @property
     def unsent(self) -> bool:
@@ -88,8 +90,9 @@ class Answers:
         return any(len(waiting) >= ANSWERS_MAX for waiting in self._waiting.values())
 
     def open(self, asker: str, link: str, sender: Sender) -> None:
-        """The link to an asker stands. What it was not told it asks again."""
-        self._links[asker], self._waiting[asker] = (link, sender), deque()
+        """The link to an asker stands. What it was not told before this link was made, it asks again."""
+        self._links[asker], self._waiting[asker] = (link, sender), self._early.pop(asker, deque[Frame]())
+        self.flush()
 
     def close(self, link: str) -> None:
         """A link is gone."""
@@ -97,15 +100,15 @@ class Answers:
             del self._links[asker], self._waiting[asker]
 
     def put(self, asker: str, batch: Batch | bytes) -> None:
-        """Answer a question, or a request. Who is not there any more is told nothing."""
+        """Answer a question, or a request, when the link to the asker stands."""
+        frame = (
+            frame_of(batch, self._epoch) if isinstance(batch, bytes) else batch_to_frame(_answer(batch), self._epoch)
+        )
         if asker in self._waiting:
-            frame = (
-                frame_of(batch, self._epoch)
-                if isinstance(batch, bytes)
-                else batch_to_frame(_answer(batch), self._epoch)
-            )
             self._waiting[asker].append(frame)
             self.flush()
+        else:
+            self._early.setdefault(asker, deque(maxlen=ANSWERS_MAX)).append(frame)
 
     def flush(self) -> bool:
         """Send what waits; whether anything moved."""
@@ -131,9 +134,10 @@ class Answers:
             sender.close()
 
 
-def _question(batch: Batch, number: int) -> Batch:
-    """What a decider has to know of a batch."""
-    columns = [name for name in (ROW, PART, "id", KEYS, SKETCH) if name in batch.rows.schema.names]
+def _question(batch: Batch, number: int, dedup: int) -> Batch:
+    """What dedup stage `dedup` has to know of a batch."""
+    wanted = (ROW, PART, "id", numbered_column(KEYS, dedup), numbered_column(SKETCH, dedup))
+    columns = [name for name in wanted if name in batch.rows.schema.names]
     lean = replace(batch, rows=batch.rows.select(columns), verdicts=no_verdicts(), offset=number)
     return replace(lean, edits={}, counters={}, scratch=None)
 

@@ -8,7 +8,7 @@ its record travel by way of the controller (`controller/core/messages/dedup.py`)
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ from headrace.store.shards import (
     RecordName,
     encode_keys,
     encode_sketches,
+    numbered_role,
     read_table,
 )
 from headrace.worker.task.chain import Chain
@@ -56,59 +57,77 @@ NO_DUPLICATES = Duplicates.of(())
 class KeyWriter:
     """What a sink writes beside its shards where a stage before it makes keys."""
 
-    scheme: Scheme
+    #: How the keys of each dedup stage are made, by its number.
+    schemes: Mapping[int, Scheme]
 
     @staticmethod
     def of(pipeline: Pipeline, sink: str) -> KeyWriter | None:
         """The keys that come to a sink; None if none do."""
-        for stage in pipeline.stages:
-            if stage.target.endswith(KEY_MAKER) and sink in {other.name for other in pipeline.behind(stage.name)}:
-                return KeyWriter(scheme_of(stage.parameters))
-        return None
+        makers = [
+            stage
+            for stage in pipeline.stages
+            if stage.target.endswith(KEY_MAKER) and sink in {other.name for other in pipeline.behind(stage.name)}
+        ]
+        schemes = {pipeline.remembering_before(stage.name): scheme_of(stage.parameters) for stage in makers}
+        return KeyWriter(schemes) if schemes else None
 
     def write(self, batches: Iterable[Batch], store: ObjectStore, prefix: str) -> tuple[StoredObject, ...]:
         """Write the keys of what is kept, and the sketches; nothing where nothing is."""
-        from headrace.stages.dedup import SKETCH, keys_of
+        kept = [batch for batch in batches if batch.rows.num_rows]
+        rows = [ordinals_of(batch.rows.column(ROW)) for batch in kept]
+        return tuple(
+            item for number in sorted(self.schemes) if kept for item in self._written(number, kept, rows, store, prefix)
+        )
+
+    def _written(
+        self, number: int, kept: Sequence[Batch], rows: Sequence[Ordinals], store: ObjectStore, prefix: str
+    ) -> Iterator[StoredObject]:
+        from headrace.stages.dedup import KEYS, SKETCH, keys_of, numbered_column
         from headrace.stages.sinks import create_object
 
-        kept = [batch for batch in batches if batch.rows.num_rows]
-        if not kept:
-            return ()
-        parts = [(batch.fragment, ordinals_of(batch.rows.column(ROW)), keys_of(batch.rows)) for batch in kept]
-        keys = create_object(store, ROLE, prefix, SUFFIX, [encode_keys(parts, self.scheme.identity())])
-        if not self.scheme.judged:
-            return (keys,)
-        sketches = [
-            (batch.fragment, rows, batch.rows.column(SKETCH)) for batch, (_, rows, _) in zip(kept, parts, strict=True)
+        scheme, columns = self.schemes[number], [numbered_column(name, number) for name in (KEYS, SKETCH)]
+        keys = [
+            (batch.fragment, mine, keys_of(batch.rows.column(columns[0])))
+            for batch, mine in zip(kept, rows, strict=True)
         ]
-        return keys, create_object(store, SKETCHES_ROLE, prefix, SKETCHES_SUFFIX, [encode_sketches(sketches)])
+        role = numbered_role(ROLE, number)
+        yield create_object(store, role, prefix, SUFFIX, [encode_keys(keys, scheme.identity())])
+        if scheme.judged:
+            sketches = [
+                (batch.fragment, mine, batch.rows.column(columns[1])) for batch, mine in zip(kept, rows, strict=True)
+            ]
+            role = numbered_role(SKETCHES_ROLE, number)
+            yield create_object(store, role, prefix, SKETCHES_SUFFIX, [encode_sketches(sketches)])
 
 
 @dataclass(frozen=True, slots=True)
 class DuplicateDependencies:
-    """A dedup stage and those behind it, as a sink sees them."""
+    """The dedup stages, in their order, and what is behind the first of them, as a sink sees them."""
 
-    stage: str
+    stages: tuple[str, ...]
     behind: frozenset[str]
 
     @staticmethod
     def of(pipeline: Pipeline, sink: str) -> DuplicateDependencies | None:
-        """The dedup stage that leads to a sink; None if none does."""
-        stage = pipeline.stateful
-        behind = pipeline.behind(stage.name) if stage is not None else ()
-        if stage is None or sink not in {other.name for other in behind}:
+        """The dedup stages that lead to a sink; None if none does."""
+        stages = tuple(stage.name for stage in pipeline.stateful)
+        if not stages or sink not in pipeline.dependent_sinks:
             return None
-        return DuplicateDependencies(stage.name, frozenset(other.name for other in behind))
+        return DuplicateDependencies(stages, frozenset(other.name for other in pipeline.behind(stages[0])))
 
     def check(self, batch: Batch) -> None:
         """StageContractError where a stage behind dedup has dropped the keys of a record."""
-        from headrace.stages.dedup import KEYS
+        from headrace.stages.dedup import KEYS, numbered_column
 
-        if batch.rows.num_rows and KEYS not in batch.rows.schema.names:
-            raise StageContractError(f'a stage behind "{self.stage}" lost the column {KEYS}: it must keep all columns')
+        for number, stage in enumerate(self.stages if batch.rows.num_rows else ()):
+            if (column := numbered_column(KEYS, number)) not in batch.rows.schema.names:
+                raise StageContractError(f'a stage behind "{stage}" lost the column {column}: it must keep all columns')
 
     def released(self, batch: Batch) -> Ordinals:
-        """The records that dedup let through, or may have before they killed their process, and that are not kept."""
+        """The records that dedup let through, or may have before they killed their process, and that are not kept.
+
+        What one dedup stage lets through and another calls a duplicate is decided, and holds what it claimed.
+        """
         if QUARANTINED not in batch.verdicts.column("verdict").unique().to_pylist():
             return np.zeros(0, np.int64)
         lost = {*self._quarantined_behind(batch), *_killers(batch)}
@@ -183,15 +202,17 @@ def role_of(order: pb.StartTask, chain: Chain) -> Dedup:
 
 
 def recall_verdicts(chain: Chain, store: ObjectStore, closed: Closed) -> None:
-    """Have the dedup stage of a chain, if it has one, decide as a shard's verdicts say. Raises StoreError."""
-    if chain.dedup is None:
+    """Have the dedup stages of a chain decide as a shard's verdicts say. Raises StoreError."""
+    if not chain.dedups:
         return
     from headrace.stages.dedup import matches_of
 
     keys = [item.key for item in closed.objects if item.role == "verdicts"]
     if not keys and closed.counts.duplicate:
         raise FormatError(f"{store.uri}: a shard of {closed.counts.duplicate} duplicates names no table of verdicts")
-    chain.dedup.recall(matches_of(read_table(store, keys[0])) if keys else {})
+    verdicts = read_table(store, keys[0]) if keys else None
+    for dedup in chain.dedups:
+        dedup.recall(matches_of(verdicts, dedup.name) if verdicts is not None else {})
 
 
 def names_from(message: pb.ReleaseClaims) -> list[RecordName]:
@@ -201,9 +222,10 @@ def names_from(message: pb.ReleaseClaims) -> list[RecordName]:
 
 def question_of(chain: Chain, number: int, batch: Batch) -> pb.DecisionAsked:
     """The question whether the one record of a batch is a duplicate."""
-    assert chain.dedup is not None
-    keys = chain.dedup.question(batch)
-    return pb.DecisionAsked(number=number, fragment=batch.fragment, row=batch.first, keys=keys)
+    dedup = chain.asked_next
+    assert dedup is not None
+    keys = dedup.question(batch)
+    return pb.DecisionAsked(number=number, fragment=batch.fragment, row=batch.first, keys=keys, stage=dedup.name)
 
 
 def match_of(decision: pb.Decision) -> Match | None:

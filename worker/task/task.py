@@ -31,12 +31,7 @@ from headrace.transport.core import Frame, FrameKind
 from headrace.worker.task.chain import Chain, StageStatistics, Watch
 from headrace.worker.task.channel import Channel, ChannelClosed
 from headrace.worker.task.codec import frame_to_batch
-from headrace.worker.task.consultation import (
-    answer_from,
-    message_of,
-    none_let_through,
-    without_duplicates,
-)
+from headrace.worker.task.consultation import answer_from, message_of, none_let_through, without_duplicates
 from headrace.worker.task.core import messages
 from headrace.worker.task.core.task import TaskCore, TaskState, epoch_fault
 from headrace.worker.task.coverage import ConservationError
@@ -57,6 +52,7 @@ from headrace.worker.task.partitions import ConsultedPartitions
 from headrace.worker.task.sink import TaskSink, log_proposal, policy_of
 from headrace.worker.task.source import TaskSource
 from headrace.worker.task.task_links import TaskLinks
+from headrace.worker.task.tracing import Tracer
 
 if TYPE_CHECKING:
     from headrace.worker.links import Remote
@@ -89,7 +85,9 @@ class Task:
         #: The cause of the last command of each kind.
         self._causes = {"start": start.cause}
         self._in_flight = in_flight
-        self._chain = Chain(pipeline, list(order.stages), in_flight, alone=order.alone, replica=order.replica)
+        self._chain = Chain(
+            pipeline, list(order.stages), in_flight, alone=order.alone, replica=order.replica, takes_over=True
+        )
         if unlike_here := unlike(pipeline.environment):
             self._chain.facts[f"{ENVIRONMENT_OF}{self._task}"] = "; ".join(unlike_here)
         self._remote = _remote(order)
@@ -133,6 +131,7 @@ class Task:
 
     def run(self) -> int:
         """Work until told to stop; the exit code."""
+        self._chain.tracer = tracer = Tracer.of(self._task, self._attempt, self._chain.source_name)
         addresses = self._remote.addresses() if self._remote is not None else []
         with caused_by(self._causes["start"]):
             logger.info("is ready", extra=about(**self._chain.facts))
@@ -145,8 +144,9 @@ class Task:
             if not moved:
                 self._sleep()
         self._links.finish()
-        if self._remote is not None:
-            self._remote.close()
+        for other in (self._remote, tracer):
+            if other is not None:
+                other.close()
         return STOPPED
 
     # -- one turn of the loop --
@@ -198,11 +198,9 @@ class Task:
             case messages.ResumeStages() if self._consulted is not None:
                 self._consulted.decided(command.batch, command.decision)
             case messages.ResumeStages():
-                self._do(messages.BatchDecided(self._resumed(command.batch, command.decision)))
-            case messages.AskDecider() if self._consulted is not None:
-                self._consulted.ask(command)
+                self._resume(command.batch, command.decision)
             case messages.AskDecider():
-                self._links.ask(command)
+                (self._consulted or self._links).ask(command)
             case messages.LetThroughNone():
                 if self._chain.share is not None:
                     self._links.answer(self._came_on, self._chain.share.refuse(command.batch))
@@ -218,10 +216,14 @@ class Task:
             case _:
                 assert_never(command)
 
-    def _resumed(self, batch: Batch, decision: Batch | pb.Decision) -> Batch:
+    def _resume(self, batch: Batch, decision: Batch | pb.Decision) -> None:
         if isinstance(decision, Batch):
-            return self._chain.past_decider(without_duplicates(batch, decision))
-        return self._chain.from_dedup(batch, match_of(decision))
+            batch = self._chain.past_decider(without_duplicates(batch, decision))
+        else:
+            batch = self._chain.from_dedup(batch, match_of(decision))
+        # A solitary task may come to another dedup stage.
+        again = self._chain.asked_next is not None
+        self._do(messages.BatchProcessed(batch, kept=True) if again else messages.BatchDecided(batch))
 
     def _batch_in(self) -> Batch | bytes:
         """What the frame that has arrived holds: a batch, or a request to a partition of an index."""
@@ -236,10 +238,7 @@ class Task:
             self._do(messages.BatchProcessed(self._chain.share.serve(batch), kept=True))
             return
         giving_back.meets(batch.rows.nbytes, time.monotonic())
-        if self._chain.asks_alone:
-            batch = self._chain.before_dedup(batch)
-        elif not self._chain.partitions:
-            batch = self._chain.process(batch)
+        batch = self._chain.to_be_asked(batch)
         self._do(messages.BatchProcessed(batch, kept=batch.rows.num_rows > 0))
 
     def _take_answers(self) -> bool:
@@ -329,6 +328,8 @@ class Task:
                 with caused_by(self._causes.pop("seal", "")):
                     log_proposal(proposal)
                 self._say(proposed=proposal)
+                if self._chain.tracer is not None:
+                    self._chain.tracer.proposed(proposal)
         if now >= self._progress_at:
             self._report(now)
 
@@ -417,7 +418,7 @@ class Task:
     def _report(self, now: float, in_hand: int = 0) -> None:
         """Report progress; `in_hand` are records that were read and that the sink is yet to hold."""
         self._progress_at = now + PROGRESS_S
-        progress = pb.Progress()
+        progress = self._chain.tracer.progress() if self._chain.tracer is not None else pb.Progress()
         ranges, records = self._sink.core.held_count if self._sink else (0, 0)
         writer = (self._sink.writer, self._sink.writing_s) if self._sink else (StageStatistics(), 0.0)
         progress.stages.extend(self._chain.progress(*writer))

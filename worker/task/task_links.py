@@ -41,7 +41,7 @@ class TaskLinks:
         self._past_decider = tuple(stage for stage in chain.downstream if stage not in chain.direct)
         self.inbox = Inbox[Frame](self._input_closed, self._cut)
         self._outbox = Outbox[Frame](chain.downstream, self._cut)
-        self.questions = Questions(chain.asks, epoch, self._cut) if chain.asks else None
+        self.questions = Questions(chain.asks, chain.asks_number, epoch, self._cut) if chain.asks else None
         self._answers = Answers(epoch, self._cut) if chain.decides else None
         #: In a task that decides: the partitions of its index, if it has any.
         self.partitions = PartitionRequests[Frame, bytes](chain.partitions, self._cut) if chain.partitions else None
@@ -72,7 +72,8 @@ class TaskLinks:
     def answer(self, link: str, batch: Batch | bytes) -> None:
         """Answer the question, or request, that came on a link."""
         assert self._answers is not None
-        self._answers.put(self._askers.get(link, ""), batch)
+        if link in self._askers:
+            self._answers.put(self._askers[link], batch)
 
     def mark(self, sweep: int) -> bool:
         """Send the marker of a sweep; False if a link had no room."""

@@ -30,7 +30,7 @@ from headrace.chaos.sim.world import (
 from headrace.controller.core.log import Fence
 from headrace.controller.core.messages import messages as core
 from headrace.store.ledger import ClaimsReleased, Closed, Entry, LedgerState
-from headrace.store.shards import KEYS_ROLE, epoch_of
+from headrace.store.shards import KEYS_ROLE, epoch_of, numbered_role
 from headrace.worker.task import HELD_TIMES_MAX, NEED_BYTES
 
 #: The one batch that a sink lets in below its budget.
@@ -50,7 +50,7 @@ class Checker:
         #: What is asked of the cluster's own log, where it has one.
         self.assignments = Assignments(cluster.cluster_log) if cluster.cluster_log is not None else None
         #: What is asked of duplicates, where there is a dedup stage.
-        self.verdicts = Verdicts(cluster.corpus.texts or Texts())
+        self.verdicts = Verdicts(cluster.corpus.texts or Texts(), cluster.corpus.dedups)
         self.frames_refused = 0
         #: The controllers that have handled an event since the last check: no other fold can have changed.
         self._stirred: list[Folding] = []
@@ -140,7 +140,7 @@ class Checker:
         self.provenance.read(number, part)
         if item.end > self._cluster.corpus.records[item.fragment]:
             raise ViolationError(4, f"{where} are beyond the end of the fragment")
-        alike = sum(1 << row - item.first for row, _ in part.duplicates)
+        alike = sum(1 << row - item.first for row, *_ in part.duplicates)
         corpus, place = self._cluster.corpus, (item.fragment, item.first, item.count)
         dead = corpus.quarantined(closed.version, closed.sink, *place)
         dead &= part.quarantined | ~corpus.fickle(*place)
@@ -165,7 +165,7 @@ class Checker:
         if SHARD not in found:
             raise ViolationError(13, "a shard without an object")
         keys = keys_of(found[SHARD]) if self._cluster.corpus.texts is not None else ()
-        if found.get(KEYS_ROLE, ()) != keys:
+        if any(found.get(numbered_role(KEYS_ROLE, stage), ()) != keys for stage in range(self._cluster.corpus.dedups)):
             raise ViolationError(13, "the keys beside a shard are not those of the records that it keeps")
         return found[SHARD]
 

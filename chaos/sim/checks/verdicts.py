@@ -15,61 +15,63 @@ from headrace.controller.core.messages import Records
 class Verdicts:
     """The judge of one dataset's duplicates."""
 
-    def __init__(self, texts: Texts) -> None:
-        self._texts = texts
+    def __init__(self, texts: Texts, stages: int = 1) -> None:
+        self._texts, self._stages = texts, range(stages)
         #: The first entry that keeps a record, and the record that has a key.
         self._kept: dict[Name, int] = {}
-        #: Records that were let through, and that a stage behind dedup filtered, with the last epoch of that.
-        self._filtered: dict[Name, int] = {}
+        #: Records that a dedup stage let through, and that a stage behind it dropped, with the last epoch of that.
+        self._dropped: dict[tuple[Name, int], int] = {}
         self._holders: dict[int, Name] = {}
-        #: Who decides in an epoch, and what is let through there, less what was released.
-        self._deciders: dict[int, str] = {}
-        self._granted: dict[int, set[Name]] = {}
+        #: Who decides in an epoch at a stage, and what is let through there, less what was released.
+        self._deciders: dict[tuple[int, int], str] = {}
+        self._granted: dict[tuple[int, int], set[Name]] = {}
         #: How many records the index of an epoch is begun with.
-        self._loaded: dict[int, int] = {}
+        self._loaded: dict[tuple[int, int], int] = {}
 
     def closed(self, number: int, epoch: int, parts: Sequence[Part]) -> None:
         """9, 10: what an entry closes as kept shares no key; what it closes as a duplicate names one that stands."""
-        granted = self._granted.get(epoch, set[Name]())
+        granted = [self._granted.get((epoch, stage), set[Name]()) for stage in self._stages]
         for part in parts:
             for row in ordinals(part.kept, part.item.first):
                 name = part.item.fragment, row
-                if name not in granted and self._kept.get(name, epoch + 1) > epoch:
+                if any(name not in mine for mine in granted) and self._kept.get(name, epoch + 1) > epoch:
                     raise ViolationError(11, f"entry {number} keeps {_told(name)}, which nobody let through")
                 self._hold(number, name)
             late = ordinals(part.standing & ~part.kept, part.item.first)
-            names = [(part.item.fragment, row) for row in late]
-            self._filtered.update((name, epoch) for name in names if name in granted)
-        for part in parts:
-            for row, target in part.duplicates:
+            dropped = [(row, len(granted)) for row in late] + [(row, stage) for row, _, stage in part.duplicates]
+            for row, behind in dropped:
                 name = part.item.fragment, row
-                if not self._stands(target, epoch):
+                self._dropped.update(((name, stage), epoch) for stage in range(behind) if name in granted[stage])
+        for part in parts:
+            for row, target, stage in part.duplicates:
+                name = part.item.fragment, row
+                if not self._stands(target, epoch, stage):
                     raise ViolationError(
                         9, f"entry {number}: {_told(name)} is a duplicate of {_told(target)}, which is not kept"
                     )
-                if not self._texts.alike(name, target):
+                if not self._texts.alike(name, target, stage):
                     raise ViolationError(8, f"entry {number}: {_told(name)} is no duplicate of {_told(target)}")
 
     def proposed(self, who: str, epoch: int, needs: Records) -> None:
         """9: what the duplicates of a proposal name besides its own records is kept by an entry already."""
         for fragment, rows in needs:
             for row in rows:
-                if not self._stands((fragment, row), epoch):
+                if not any(self._stands((fragment, row), epoch, stage) for stage in self._stages):
                     raise ViolationError(
                         9, f"{who} proposes a duplicate of {_told((fragment, row))}, which no entry keeps"
                     )
 
-    def _stands(self, name: Name, epoch: int) -> bool:
-        return name in self._kept or self._filtered.get(name) == epoch
+    def _stands(self, name: Name, epoch: int, stage: int) -> bool:
+        return name in self._kept or self._dropped.get((name, stage)) == epoch
 
     def _hold(self, number: int, name: Name) -> None:
         self._kept.setdefault(name, number)
-        for key in self._texts.keys(name):
+        for key in (key for stage in self._stages for key in self._texts.keys(name, stage)):
             holder = self._holders.setdefault(key, name)
             if holder != name:
                 raise ViolationError(10, f"entry {number}: {_told(holder)} and {_told(name)} share a key, both kept")
 
-    def begun(self, who: str, epoch: int, held: Mapping[Name, object]) -> None:
+    def begun(self, who: str, epoch: int, stage: int, held: Mapping[Name, object]) -> None:
         """11: an index begins with the records that were kept up to its epoch's position."""
         wanted = {name for name, number in self._kept.items() if number <= epoch}
         if held.keys() != wanted:
@@ -77,31 +79,31 @@ class Verdicts:
             raise ViolationError(
                 11, f"the index of {who} begins with {len(held)} of {len(wanted)} records; see {wrong}"
             )
-        self._loaded[epoch] = len(held)
+        self._loaded[epoch, stage] = len(held)
 
-    def granted(self, who: str, epoch: int, through: Iterable[Name], held: Mapping[Name, object]) -> None:
-        """11: one decides in an epoch, and its index holds what was kept before and what it has let through."""
-        decider = self._deciders.setdefault(epoch, who)
+    def granted(self, who: str, epoch: int, stage: int, through: Iterable[Name], held: Mapping[Name, object]) -> None:
+        """11: one decides at a stage in an epoch; its index holds what was kept before and what it has let through."""
+        decider = self._deciders.setdefault((epoch, stage), who)
         if decider != who:
             raise ViolationError(11, f"{who} decides in epoch {epoch}, where {decider} has")
-        mine = self._granted.setdefault(epoch, set[Name]())
+        mine = self._granted.setdefault((epoch, stage), set[Name]())
         for name in through:
             if self._kept.get(name, epoch + 1) > epoch:
                 mine.add(name)
             if name not in held:
                 raise ViolationError(11, f"the index of {who} does not hold the keys of {_told(name)}")
-        if len(held) != self._loaded[epoch] + len(mine):
+        if len(held) != (loaded := self._loaded[epoch, stage]) + len(mine):
             raise ViolationError(
-                11, f"the index of {who} holds {len(held)} records: {self._loaded[epoch]} loaded, {len(mine)} claimed"
+                11, f"the index of {who} holds {len(held)} records: {loaded} loaded, {len(mine)} claimed"
             )
 
-    def released(self, who: str, epoch: int, name: Name) -> None:
+    def released(self, who: str, epoch: int, stage: int, name: Name) -> None:
         """11: nobody lets go of the claim of a record that is kept."""
         if name in self._kept:
             raise ViolationError(11, f"{who} lets go of the claim of {_told(name)}, which is kept")
-        if self._deciders.get(epoch) == who:
+        if self._deciders.get((epoch, stage)) == who:
             # A fenced decider in the place of a lost one has nothing to release; the lost one may serve on, unheard.
-            self._granted.get(epoch, set[Name]()).discard(name)
+            self._granted.get((epoch, stage), set[Name]()).discard(name)
 
 
 def _told(name: Name) -> str:

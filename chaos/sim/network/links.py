@@ -35,7 +35,7 @@ MARKER_BYTES = 8
 
 class SimulatedFrame(NamedTuple):
     """A batch on its way (`sweep` -1), or marker `sweep` of a sweep. `kept` has one bit a record,
-    `quarantined` one for each that killed its task; `duplicates` are ordinals and what each is a duplicate of, and
+    `quarantined` one for each that killed its task; `duplicates` are as those of a part, and
     `settled` has a bit for each whose record was kept before the epoch. `read_from` is the writing of the object whose
     bytes they are. `number` is that of a question and of its answer. `message` is a request to a partition of an index,
     or its answer.
@@ -49,7 +49,7 @@ class SimulatedFrame(NamedTuple):
     kept: int = 0
     sweep: int = -1
     quarantined: int = 0
-    duplicates: tuple[tuple[int, Name], ...] = ()
+    duplicates: tuple[tuple[int, Name, int], ...] = ()
     read_from: int = 0
     number: int = 0
     settled: int = 0

@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 from headrace.chaos.sim.network import SimulatedFrame
 from headrace.chaos.sim.nodes.parts import Member
-from headrace.chaos.sim.world import DATASET, Name, Texts, ViolationError, ordinals
-from headrace.controller.core.messages import Records, dedup
+from headrace.chaos.sim.world import DATASET, DEDUPS, Name, Texts, ViolationError, ordinals
+from headrace.controller.core.messages import Records, dedup, messages
 from headrace.stages.dedup import decider as core, kept, partitions
 from headrace.store.ledger import LedgerState
+from headrace.worker.task import Dedup
 
 
 class Index:
@@ -128,9 +129,9 @@ class SimulatedPartition:
     """A partition of the index of a dedup stage, in one task."""
 
     def __init__(
-        self, task: Member, texts: Texts, sinks: Sequence[str], share: int, shares: int, *, fenced: bool
+        self, task: Member, texts: Texts, stage: int, sinks: Sequence[str], share: int, shares: int, *, fenced: bool
     ) -> None:
-        self._task, self._texts, self._sinks = task, texts, sinks
+        self._task, self._texts, self._stage, self._sinks = task, texts, stage, sinks
         self._share, self._shares, self.fenced = share, shares, fenced
         self._holders: dict[int, Name] = {}
         self._served = partitions.ServedRequest[Answer]()
@@ -138,8 +139,8 @@ class SimulatedPartition:
     def begin(self) -> None:
         """Load the range of keys of what was kept up to the epoch's position."""
         if not self.fenced:
-            for name in kept_names(self._task, self._sinks):
-                self._give(name, self._texts.keys(name))
+            for name in kept_names(self._task, self._sinks, self._stage):
+                self._give(name, self._texts.keys(name, self._stage))
 
     def serve(self, frame: SimulatedFrame) -> SimulatedFrame:
         """The answer to a request."""
@@ -167,14 +168,14 @@ class SimulatedPartition:
                 self._holders.setdefault(key, name)
 
 
-def kept_names(task: Member, sinks: Sequence[str]) -> list[Name]:
+def kept_names(task: Member, sinks: Sequence[str], stage: int) -> list[Name]:
     """What was kept up to the position of a task's epoch, from the log and the objects that it names."""
     state, cluster = LedgerState(), task.cluster
     for number, entry in cluster.log.behind(-1):
         state.apply(number, entry)
     return [
         (part.item.fragment, row)
-        for key, *_ in kept.key_files(state, task.epoch, sinks, DATASET)
+        for key, *_ in kept.key_files(state, task.epoch, sinks, DATASET, stage)
         for part in cluster.objects.content[key][1]
         for row in ordinals(part.kept, part.item.first)
     ]
@@ -183,11 +184,13 @@ def kept_names(task: Member, sinks: Sequence[str]) -> list[Name]:
 class SimulatedDecider:
     """One dedup stage in one task."""
 
-    def __init__(self, task: Member, texts: Texts, sinks: Sequence[str], partitions: int, *, fenced: bool) -> None:
+    def __init__(
+        self, task: Member, texts: Texts, stage: int, sinks: Sequence[str], partitions: int, *, fenced: bool
+    ) -> None:
         self.parted = PartitionedIndex(partitions) if partitions else None
         self.index = self.parted or Index()
         self._core = core.Decider(self.index)
-        self._task, self._texts, self._sinks = task, texts, sinks
+        self._task, self._texts, self._stage, self._sinks = task, texts, stage, sinks
         self._who = f"{task.name}#{task.attempt}"
         if fenced:
             self._do(core.ServiceForbidden())
@@ -201,10 +204,10 @@ class SimulatedDecider:
         """Load the keys of what was kept up to the epoch's position, from the log and the objects that it names."""
         if self.fenced:
             return
-        for name in kept_names(self._task, self._sinks):
-            self.index.load(name, self._texts.keys(name))
+        for name in kept_names(self._task, self._sinks, self._stage):
+            self.index.load(name, self._texts.keys(name, self._stage))
         self.index.settled = frozenset(self.index.held)
-        self._task.cluster.checker.verdicts.begun(self._who, self._task.epoch, self.index.held)
+        self._task.cluster.checker.verdicts.begun(self._who, self._task.epoch, self._stage, self.index.held)
         self._do(core.KeysLoaded())
 
     def forbid(self) -> None:
@@ -218,7 +221,7 @@ class SimulatedDecider:
             names = [(question.fragment, row) for row in ordinals(question.kept, question.first)]
         else:
             names = [(question.question.fragment, question.question.row)]
-        requests = self.parted.requests([self._texts.keys(name) for name in names])
+        requests = self.parted.requests([self._texts.keys(name, self._stage) for name in names])
         return [SimulatedFrame(self._task.epoch, 1 + len(item.keys), message=item) for item in requests]
 
     def decide(self, frame: SimulatedFrame) -> SimulatedFrame:
@@ -226,16 +229,19 @@ class SimulatedDecider:
         if not frame.kept:
             return frame
         rows = ordinals(frame.kept, frame.first)
-        keys = [self._texts.keys((frame.fragment, row)) for row in rows]
+        keys = [self._texts.keys((frame.fragment, row), self._stage) for row in rows]
         (answer,) = self._do(core.BatchStamped(frame.fragment, rows, keys))
         if not isinstance(answer, core.AnswerBatch):
             raise ViolationError(11, f"{self._who} is fenced and is given a batch")
         through = [(frame.fragment, row) for row, of in zip(rows, answer.duplicates_of, strict=True) if of is None]
-        self._task.cluster.checker.verdicts.granted(self._who, self._task.epoch, through, self.index.held)
-        lost = tuple((row, of) for row, of in zip(rows, answer.duplicates_of, strict=True) if of is not None)
-        bits = sum(1 << row - frame.first for row, _ in lost)
-        settled = sum(1 << row - frame.first for row, of in lost if of in self.index.settled)
-        return frame._replace(kept=frame.kept & ~bits, duplicates=(*frame.duplicates, *lost), settled=settled)
+        verdicts = self._task.cluster.checker.verdicts
+        verdicts.granted(self._who, self._task.epoch, self._stage, through, self.index.held)
+        found = zip(rows, answer.duplicates_of, strict=True)
+        lost = tuple((row, of, self._stage) for row, of in found if of is not None)
+        bits = sum(1 << row - frame.first for row, *_ in lost)
+        settled = sum(1 << row - frame.first for row, of, _ in lost if of in self.index.settled)
+        both = (*frame.duplicates, *lost)
+        return frame._replace(kept=frame.kept & ~bits, duplicates=both, settled=frame.settled | settled)
 
     def asked(self, message: dedup.AskDecision) -> dedup.DecisionMade:
         """What is decided on a record of a solitary task."""
@@ -249,21 +255,32 @@ class SimulatedDecider:
         """Let go of the claims of records that are not kept after all."""
         for fragment, rows in records:
             for row in rows:
-                self._task.cluster.checker.verdicts.released(self._who, self._task.epoch, (fragment, row))
+                self._task.cluster.checker.verdicts.released(self._who, self._task.epoch, self._stage, (fragment, row))
                 self._do(core.ClaimReleased((fragment, row)))
 
     def _do(self, event: core.Event) -> list[core.Command]:
         return self._core.handle(event, self._task.clock.at(self._task.cluster.world.now))
 
 
-def resumed(frame: SimulatedFrame, answer: SimulatedFrame | dedup.Decision) -> SimulatedFrame:
-    """The batch less its duplicates."""
+def resumed(frame: SimulatedFrame, answer: SimulatedFrame | dedup.Decision, stage: int) -> SimulatedFrame:
+    """The batch less its duplicates; a decision is that of a dedup stage."""
     if isinstance(answer, SimulatedFrame):
         if (answer.fragment, answer.first, answer.records) != (frame.fragment, frame.first, frame.records):
             raise ViolationError(11, f"the answer to a question about {frame} is of {answer}")
-        lost = sum(1 << row - frame.first for row, _ in answer.duplicates)
+        lost = sum(1 << row - frame.first for row, *_ in answer.duplicates)
         return frame._replace(kept=frame.kept & ~lost, duplicates=answer.duplicates, settled=answer.settled)
     if answer.duplicate_of is not None:
-        pair = frame.first, answer.duplicate_of
+        pair = frame.first, answer.duplicate_of, stage
         return frame._replace(kept=0, duplicates=(pair,), settled=int(answer.settled))
     return frame
+
+
+def role_of(order: messages.StartTask, *, consults: bool) -> Dedup:
+    """What a task that asks nobody over links has to do with duplicates."""
+    if not set(DEDUPS).intersection(order.stages):
+        return Dedup.NONE
+    if order.alone:
+        return Dedup.ASKS_ALONE
+    if order.fenced:
+        return Dedup.FENCED
+    return Dedup.CONSULTS if consults else Dedup.DECIDES

@@ -31,10 +31,9 @@ class Operator:
         #: The rule that a change of the graph while records flow asked for, by its token.
         self._surgeries: dict[str, int] = {}
         corpus = cluster.corpus
-        dedup = corpus.texts is not None
         self._pipelines = {
             rule: make_pipeline(
-                rule, corpus.sinks, dedup=dedup, spread=corpus.spread, partitions=corpus.partitions
+                rule, corpus.sinks, dedups=corpus.dedups, spread=corpus.spread, partitions=corpus.partitions
             ).to_dict()
             for rule in (1, 2, 3)
         }

@@ -28,7 +28,7 @@ from headrace.controller.core.messages import (
     VerdictsLetGo,
 )
 from headrace.store.ledger import Counts, Range, StoredObject
-from headrace.store.shards import KEYS_ROLE
+from headrace.store.shards import KEYS_ROLE, numbered_role
 from headrace.worker.task import NEED_BYTES, HeldBatches, SealPolicy, held as core, sink_core
 
 #: Seals by size, by held bytes and by age all happen within a simulated run.
@@ -162,7 +162,9 @@ class SimulatedSink:
         stored, keys = self.put(content, shard), keys_of(content) if self._dependent else ()
         if not keys:
             return (stored,)
-        return stored, self._task.cluster.objects.create(f"shards/{self._task.epoch}", keys, KEYS_ROLE)
+        roles = [numbered_role(KEYS_ROLE, stage) for stage in range(self._task.cluster.corpus.dedups)]
+        prefix = f"shards/{self._task.epoch}"
+        return stored, *(self._task.cluster.objects.create(prefix, keys, role) for role in roles)
 
     def put(self, content: tuple[Part, ...], _shard: int) -> StoredObject:
         """Store a shard under the hash of its content."""
@@ -244,7 +246,7 @@ def _bytes(bits: int, item: Range) -> bytes:
 def _dependent_within(content: Sequence[Part]) -> tuple[Name, Name] | None:
     """A duplicate of a shard, and the record of the same shard that it names; None if there is none."""
     for part in content:
-        for row, target in part.duplicates:
+        for row, target, _ in part.duplicates:
             if _holder(content, target) is not None:
                 return (part.item.fragment, row), target
     return None

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, assert_never
 
 from headrace.chaos.sim.network import MARKER_BYTES, SimulatedFrame, SimulatedLink
-from headrace.chaos.sim.nodes.deciders import Answer, SimulatedDecider, SimulatedPartition, resumed
+from headrace.chaos.sim.nodes.deciders import Answer, SimulatedDecider, SimulatedPartition, resumed, role_of
 from headrace.chaos.sim.nodes.parts import Cluster, Host, core_of
 from headrace.chaos.sim.nodes.sinks import SimulatedSink
 from headrace.chaos.sim.nodes.sources import SimulatedSource
 from headrace.chaos.sim.world import (
-    DEDUP,
+    ASKERS,
+    DEDUPS,
     FILTER,
     SOURCE,
     Part,
@@ -68,29 +69,35 @@ class SimulatedTask:
         self.decider: SimulatedDecider | None = None
         self.partition: SimulatedPartition | None = None
         parts, texts = self._corpus.partitions, self._corpus.texts
-        if DEDUP in order.stages and texts is not None and not order.alone:
-            behind = self._corpus.sinks
+        #: The dedup stages that it has, or in a solitary task comes to, and of these the one that it stands before.
+        self._dedups, self._stands = [stage for stage in DEDUPS if stage in order.stages], 0
+        if self._dedups and texts is not None and not order.alone:
+            behind, number, fenced = self._corpus.sinks, DEDUPS.index(self._dedups[0]), order.fenced
             if order.replica:
-                self.partition = SimulatedPartition(self, texts, behind, order.replica - 1, parts, fenced=order.fenced)
+                share = order.replica - 1
+                self.partition = SimulatedPartition(self, texts, number, behind, share, parts, fenced=fenced)
             else:
-                self.decider = SimulatedDecider(self, texts, behind, parts, fenced=order.fenced)
+                self.decider = SimulatedDecider(self, texts, number, behind, parts, fenced=fenced)
         self._partitions: PartitionRequests[SimulatedFrame, Answer] | None = None
         if self.decider is not None and parts:
             self._partitions = PartitionRequests(parts, _cut)
         self._consulted = 0
         self._inbox = Inbox[SimulatedFrame](self._input_closed, _cut)
         self._outbox = Outbox[SimulatedFrame](_following(order), _cut)
-        asks = FILTER in order.stages and self._corpus.texts is not None and not order.alone
-        self._questions = Outbox[SimulatedFrame]((DEDUP,), _cut) if asks else None
+        pairs = zip(ASKERS, DEDUPS[: self._corpus.dedups], strict=False)
+        asks = next((stage for asker, stage in pairs if asker in order.stages and not order.alone), "")
+        self._asks = asks
+        self._questions = Outbox[SimulatedFrame]((asks,), _cut) if asks else None
         self._answers = Inbox[SimulatedFrame](lambda _link: None, _cut)
         #: In a task that decides: the link on which each asker is answered, and what waits for it.
         self._askers: dict[str, tuple[SimulatedLink, deque[SimulatedFrame]]] = {}
+        self._early: dict[str, deque[SimulatedFrame]] = {}
         self.core = TaskCore[SimulatedFrame, dedup.Decision](
             order.epoch,
             reads=SOURCE in order.stages,
             sink=self.sink.core if self.sink is not None else None,
             outputs=bool(_following(order)),
-            dedup=Dedup.ASKS if asks else _dedup_of(order, consults=self._partitions is not None),
+            dedup=Dedup.ASKS if asks else role_of(order, consults=self._partitions is not None),
             attempt=order.attempt,
         )
         self._source = SimulatedSource(self, self.core.reading)
@@ -260,10 +267,10 @@ class SimulatedTask:
         if link.name in self._links:
             self._close(self._links[link.name])
         self._links[link.name] = link
-        if self._questions is not None and DEDUP in (link.made.sender_stage, link.made.receiver_stage):
+        if self._questions is not None and self._asks in (link.made.sender_stage, link.made.receiver_stage):
             if link.sender is self:
                 self._questions.clear()
-                self._questions.open(DEDUP, link.name, link)
+                self._questions.open(self._asks, link.name, link)
             else:
                 self._answers.open(link.name, link)
             self.do(messages.DeciderJoined())
@@ -276,7 +283,7 @@ class SimulatedTask:
             if not self.remembers:
                 self.do(messages.LinkOpened(link.name))
         elif self.remembers:
-            self._askers[link.made.receiver] = link, deque()
+            self._askers[link.made.receiver] = link, self._early.pop(link.made.receiver, deque())
         else:
             self._outbox.open(link.made.receiver_stage, link.name, link)
 
@@ -328,7 +335,8 @@ class SimulatedTask:
                 mine = ((self.sink.name, command.held),) if self.sink is not None else ()
                 self.say(core.TaskSwept(self.name, self.attempt, command.sweep, command.pending, mine))
             case messages.PutQuestion():
-                question = dedup.Question(command.number, command.batch.fragment, command.batch.first, b"")
+                stage = self._dedups[self._stands]
+                question = dedup.Question(command.number, command.batch.fragment, command.batch.first, b"", stage)
                 self.say(dedup.DecisionAsked(self.name, self.attempt, question))
                 return False
             case messages.Decide():
@@ -351,7 +359,7 @@ class SimulatedTask:
             case messages.ResumeStages() if self._partitions is not None:
                 self._decided(command.batch, command.decision)
             case messages.ResumeStages():
-                self.do(messages.BatchDecided(resumed(command.batch, command.decision)))
+                self._resume(resumed(command.batch, command.decision, self._stands))
             case messages.AskDecider() if self._partitions is not None:
                 self._ask_partitions(self._partitions, command)
             case messages.AskDecider():
@@ -371,6 +379,13 @@ class SimulatedTask:
                     self._outbox.put(command.batch)
             case _:
                 assert_never(command)
+
+    def _resume(self, frame: SimulatedFrame) -> None:
+        if self.alone and frame.kept and self._stands + 1 < len(self._dedups):
+            self._stands += 1
+            self.do(messages.BatchProcessed(frame, kept=True))
+        else:
+            self.do(messages.BatchDecided(frame))
 
     @property
     def remembers(self) -> bool:
@@ -433,9 +448,9 @@ class SimulatedTask:
         self.do(messages.AnswerArrived(frame.number, frame if frame.records else None))
 
     def _answer(self, frame: SimulatedFrame) -> None:
-        asker = self._links[self._came_on].made.sender if self._came_on in self._links else ""
-        if asker in self._askers:
-            self._askers[asker][1].append(frame)
+        if self._came_on in self._links:
+            asker = self._links[self._came_on].made.sender
+            (self._askers[asker][1] if asker in self._askers else self._early.setdefault(asker, deque())).append(frame)
             self.wake()
 
     def _received(self, link: str, frame: SimulatedFrame) -> None:
@@ -446,6 +461,7 @@ class SimulatedTask:
             self.cluster.checker.frame_taken(self.label, frame.epoch, self.epoch)
 
     def _run_stages(self, frame: SimulatedFrame) -> None:
+        self._stands = 0
         if FILTER in self.stages:
             dead = frame.quarantined | self.condemned(frame.fragment, frame.first, FILTER)
             if self._corpus.dies(FILTER) and not self.outlives(FILTER, [_part(frame, frame.kept & ~dead, dead)]):
@@ -474,16 +490,6 @@ class SimulatedTask:
             return
         self.sink.add(frame)
         self.cluster.checker.held(self.label, self.sink)
-
-
-def _dedup_of(order: core.StartTask, *, consults: bool) -> Dedup:
-    if DEDUP not in order.stages:
-        return Dedup.NONE
-    if order.alone:
-        return Dedup.ASKS_ALONE
-    if order.fenced:
-        return Dedup.FENCED
-    return Dedup.CONSULTS if consults else Dedup.DECIDES
 
 
 def _cut(_link: str, _reason: str) -> None:

@@ -10,6 +10,7 @@ from headrace.chaos.sim.storage.log import CALM
 from headrace.chaos.sim.world import Part, World
 from headrace.store import ObjectInfo
 from headrace.store.ledger import StoredObject
+from headrace.store.shards import kind_of
 
 #: The role of the object that holds the records themselves.
 SHARD = "shard"
@@ -39,7 +40,7 @@ class SimulatedObjects:
     def create(self, prefix: str, parts: tuple[Part, ...], role: str = SHARD) -> StoredObject:
         """Store an object of a shard under the hash of its bytes, and say where it lies."""
         checksum, size = checksum_of(parts)
-        key = f"{prefix}/{checksum.rsplit(':', 1)[1]}.{role}"
+        key = f"{prefix}/{checksum.rsplit(':', 1)[1]}.{kind_of(role)}"
         self.content.setdefault(key, (checksum, parts))
         return StoredObject(role, key, checksum, size)
 

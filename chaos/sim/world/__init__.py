@@ -6,11 +6,12 @@ from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
     from headrace.chaos.sim.world.corpus import (
+        ASKERS as ASKERS,
         BATCH_RECORDS_MAX as BATCH_RECORDS_MAX,
         CLUSTER as CLUSTER,
         CLUSTER_SHARE as CLUSTER_SHARE,
         DATASET as DATASET,
-        DEDUP as DEDUP,
+        DEDUPS as DEDUPS,
         FILTER as FILTER,
         GHOST_PROPOSALS as GHOST_PROPOSALS,
         HELD_BYTES as HELD_BYTES,

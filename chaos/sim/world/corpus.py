@@ -60,15 +60,21 @@ CLUSTER_SHARE = 0.5
 PIPELINE = "simulated"
 #: Where a record killed an attempt that nobody saw.
 GHOST = "ghost"
-SOURCE, FILTER, DEDUP, SINK, SECOND_SINK, THIRD_SINK = "read", "filter", "dedup", "write", "archive", "sample"
+SOURCE, FILTER, SINK, SECOND_SINK, THIRD_SINK = "read", "filter", "write", "archive", "sample"
+#: The dedup stages that there may be, and the stage before each, which asks it.
+DEDUPS, ASKERS = ("dedup", "dedup-again"), (FILTER, "again")
+#: Of so many seeds one has both, if it has dedup: that which leaves this remainder.
+BOTH_DEDUPS = 7, 5
 #: The stage that another graph has more.
 MORE = "more"
 
 
 def make_pipeline(
-    rule: int, sinks: tuple[str, ...] = (SINK,), *, dedup: bool = False, spread: bool = False, partitions: int = 0
+    rule: int, sinks: tuple[str, ...] = (SINK,), *, dedups: int = 0, spread: bool = False, partitions: int = 0
 ) -> Pipeline:
-    """Read, filter, perhaps dedup, write, each sink on its own. Another `rule` filters otherwise: another version.
+    """Read, filter, perhaps dedup once or twice, write, each sink on its own.
+
+    Another `rule` filters otherwise: another version.
 
     The third one has a stage more, which lets everything through.
 
@@ -76,16 +82,21 @@ def make_pipeline(
     """
     near, far = TIERS if spread else ("", "")
     first = MORE if rule == 3 else SOURCE
-    before = DEDUP if dedup else FILTER
+    before = FILTER
+    deciding: list[Stage] = []
+    for number in range(dedups):
+        if number:
+            asker = Stage(ASKERS[number], StageKind.TRANSFORM, "simulated:again", after=(before,), on=near)
+            deciding.append(asker)
+        replicas, name = 1 + partitions, DEDUPS[number]
+        asking = (ASKERS[number],)
+        deciding.append(Stage(name, StageKind.STATEFUL, "simulated:dedup", replicas=replicas, after=asking, on=near))
+        before = name
     stages = (
         Stage(SOURCE, StageKind.SOURCE, "simulated:read", on=near),
         *((Stage(MORE, StageKind.TRANSFORM, "simulated:pass", after=(SOURCE,), on=near),) if rule == 3 else ()),
         Stage(FILTER, StageKind.TRANSFORM, "simulated:keep", {"rule": rule}, after=(first,), on=near),
-        *(
-            (Stage(DEDUP, StageKind.STATEFUL, "simulated:dedup", replicas=1 + partitions, after=(FILTER,), on=near),)
-            if dedup
-            else ()
-        ),
+        *deciding,
         *(Stage(sink, StageKind.SINK, "simulated:write", after=(before,), on=far) for sink in sinks),
     )
     return Pipeline(PIPELINE, DATASET, stages)
@@ -95,7 +106,8 @@ class Part(NamedTuple):
     """Records of a batch or a shard: of `item`, those in `kept` and those with another verdict, one bit each.
 
     `quarantined` are those of `other` that killed their task, `duplicates` those that name another record: ordinals in
-    the fragment, and what is kept in their place; `settled` those of them whose record was kept before the epoch.
+    the fragment, what stands in their place, and the number of the dedup stage that says so; `settled` those of them
+    whose record was kept before the epoch.
     `read_from` is the writing of the object whose bytes they are, or -1 where these are of several.
     """
 
@@ -103,7 +115,7 @@ class Part(NamedTuple):
     kept: int
     other: int
     quarantined: int = 0
-    duplicates: tuple[tuple[int, Name], ...] = ()
+    duplicates: tuple[tuple[int, Name, int], ...] = ()
     read_from: int = 0
     settled: int = 0
 
@@ -123,7 +135,7 @@ class Part(NamedTuple):
         """See `Holdable`."""
         first = self.item.first
         return Duplicates.of(
-            [(row, None if self.settled >> row - first & 1 else name) for row, name in self.duplicates]
+            [(row, None if self.settled >> row - first & 1 else name) for row, name, _ in self.duplicates]
         )
 
     def standing_rows(self) -> Ordinals:
@@ -133,7 +145,7 @@ class Part(NamedTuple):
     @property
     def standing(self) -> int:
         """The records that a duplicate may name, one bit each."""
-        named = sum(1 << row - self.item.first for row, _ in self.duplicates)
+        named = sum(1 << row - self.item.first for row, *_ in self.duplicates)
         return (self.kept | self.other) & ~self.quarantined & ~named
 
     def released_rows(self) -> Ordinals:
@@ -169,7 +181,8 @@ class Corpus:
         #: The keys of records, where there is a dedup stage.
         self.texts = Texts() if world.chance(DEDUP_SHARE) else None
         filters_late = self.texts is not None and world.chance(LATE_FILTER_SHARE)
-        #: In how many partitions the index lies.
+        self.dedups = (1 + (world.seed % BOTH_DEDUPS[0] == BOTH_DEDUPS[1])) if self.texts is not None else 0
+        #: In how many partitions the index of each lies.
         self.partitions = PARTITIONS[world.seed % len(PARTITIONS)] if self.texts is not None else 0
         #: How often a sink that was given up is first.
         self.haunted = world.rng.choice(HAUNTED) if self.texts is not None else 0.0

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         OLD_KEY as OLD_KEY,
         SPENT as SPENT,
         Members as Members,
+        all_spent as all_spent,
         why_not_expelled as why_not_expelled,
     )
     from headrace.controller.core.cluster.records import plan_from_plain as plan_from_plain

@@ -35,6 +35,7 @@ from headrace.controller.core.messages import (
     LogEvent,
     ManifestWritten,
     PipelineRequested,
+    ScalingDecided,
     ShutdownAsked,
     SteerRequested,
     StepDown,
@@ -62,6 +63,7 @@ from headrace.store.ledger import (
     RunEnded,
     RunPlanned,
     RunRecord,
+    RunScaled,
     RunsCleared,
     RunSteered,
     RunStopAsked,
@@ -197,6 +199,10 @@ class Controller:
                 return writer.handle(event, now) if writer else []
             case TokenOffered() | ExpelRequested():
                 return self._of_members(event)
+            case ScalingDecided():
+                if self.log is not None and self.leads and event.pipeline in self.log.ledger.going_on():
+                    self.log.submit(RunScaled(event.pipeline, event.decision))
+                return []
             case ShutdownAsked():
                 if self.log is not None:
                     self.log.resign()
@@ -216,10 +222,7 @@ class Controller:
 
     def _by_log(self, log: str) -> Run | None:
         """The newest run on a log; an older one has handed it over."""
-        for run in reversed(self.runs.values()):
-            if run.leadership.log == log:
-                return run
-        return None
+        return next((run for run in reversed(self.runs.values()) if run.leadership.log == log), None)
 
     def _on_time(self, event: TimePassed, now: float) -> list[Command]:
         commands = [command for run in self.runs.values() for command in run.handle(event, now)]

@@ -199,6 +199,8 @@ def _asked(event: DecisionAsked, born: AttemptFacts, known: Known) -> str:
     question = event.question
     if not born.alone:
         return "a question for the decider, and the task is no solitary one"
+    if question.stage not in born.stages:
+        return f"a question for {question.stage[:NAME_MAX]!r}, which is no stage of the task"
     if len(question.keys) > KEYS_BYTES_MAX or not 0 <= question.row <= UNBOUNDED:
         return f"a question of {len(question.keys)} bytes about record {question.row}"
     return _fragment_known(question.fragment, known)

@@ -1,4 +1,4 @@
-"""Who belongs to a cluster: join tokens, each spent once by the key that its entry names, and who is expelled.
+"""Who belongs to a cluster: join tokens, each slot spent once by the key that its entry names, and who is expelled.
 
 An expulsion is of a name. From its entry on the certificates of that name are refused at every door, whatever their
 dates, but for keys that have spent a token under the name behind it. So the log's order decides and no clock, and a
@@ -23,6 +23,7 @@ from headrace.controller.core.messages import AnswerRequest, Command, ExpelReque
 from headrace.store.ledger import ClusterState, MemberExpelled, TokenSpent, is_of_expelled
 
 SPENT = "another node has joined with this token; make another with `headrace cluster token`"
+ALL_SPENT = "{} nodes have joined with this token, all that it lets in; make another with `headrace cluster token`"
 OLD_KEY = "this node was expelled, and shows the key that it had: join with another --state folder, which is empty"
 #: Names that can be expelled in one cluster.
 EXPELLED_MAX = 4096
@@ -77,15 +78,21 @@ class Members:
         return [AnswerRequest(event.request, accepted=False, reason=reason) for event in events]
 
     def _offered(self, event: TokenOffered, log: Leadership[ClusterState]) -> list[Command]:
-        spent = log.ledger.tokens.get(event.token)
-        if spent is not None:
-            return [_answer(event, spent, log.ledger)]
+        slots = (event.token, *event.further)
+        spent = [item for slot in slots if (item := log.ledger.tokens.get(slot)) is not None]
+        own = next((item for item in spent if item.key == event.key), None)
+        if own is not None or len(spent) == len(slots):
+            return [_answer(event, own or spent[0], log.ledger)]
         if is_of_expelled(log.ledger.expelled, log.ledger.tokens.values(), event.worker, event.key):
             return [AnswerRequest(event.request, accepted=False, reason=OLD_KEY)]
-        waiting = self._offers.setdefault(event.token, [])
+        free = [slot for slot in slots if slot not in log.ledger.tokens]
+        own_offer = (slot for slot in free if self._offers.get(slot) and self._offers[slot][0].key == event.key)
+        # Where every slot is on its way to another key, its entry decides.
+        slot = next(own_offer, None) or next((slot for slot in free if slot not in self._offers), free[0])
+        waiting = self._offers.setdefault(slot, [])
         waiting.append(event)
         if len(waiting) == 1:
-            log.submit(TokenSpent(event.token, event.worker, event.key))
+            log.submit(TokenSpent(slot, event.worker, event.key))
         return []
 
     def _let_in(self, event: TokenOffered) -> list[Command]:
@@ -107,8 +114,13 @@ def why_not_expelled(member: str, known: Mapping[str, object]) -> str:
     return ""
 
 
+def all_spent(nodes: int) -> str:
+    """Why a token for so many nodes lets no other in."""
+    return SPENT if nodes == 1 else ALL_SPENT.format(nodes)
+
+
 def _answer(event: TokenOffered, spent: TokenSpent, known: ClusterState) -> AnswerRequest:
     if spent.key != event.key:
-        return AnswerRequest(event.request, accepted=False, reason=SPENT)
+        return AnswerRequest(event.request, accepted=False, reason=all_spent(1 + len(event.further)))
     expelled = spent.key not in known.expelled.get(f"worker/{spent.worker}", (spent.key,))
     return AnswerRequest(event.request, accepted=not expelled, reason=OLD_KEY if expelled else "")

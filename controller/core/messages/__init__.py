@@ -77,6 +77,7 @@ if TYPE_CHECKING:
         DrainRequested as DrainRequested,
         ExpelRequested as ExpelRequested,
         PipelineRequested as PipelineRequested,
+        ScalingDecided as ScalingDecided,
         ShutdownAsked as ShutdownAsked,
         SteerAdmitted as SteerAdmitted,
         SteerRequested as SteerRequested,

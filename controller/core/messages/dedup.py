@@ -12,12 +12,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Is this record kept? `number` names the question in its task, `keys` are as its dedup stage makes them."""
+    """Does `stage` keep this record? `number` names the question in its task, `keys` are as that dedup stage's."""
 
     number: int
     fragment: bytes
     row: int
     keys: bytes
+    stage: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ from headrace.controller.core.messages.requests import (
     DrainRequested as DrainRequested,
     ExpelRequested as ExpelRequested,
     PipelineRequested as PipelineRequested,
+    ScalingDecided as ScalingDecided,
     ShutdownAsked as ShutdownAsked,
     SteerAdmitted as SteerAdmitted,
     SteerRequested as SteerRequested,
@@ -275,6 +276,7 @@ Event: TypeAlias = (
     | DatasetAudited
     | AnsweredRequest
     | StopRequested
+    | ScalingDecided
     | ShutdownAsked
     | TimePassed
 )

@@ -58,6 +58,8 @@ class PipelineRequested:
     #: pauses when what is closed does not meet it.
     gate: Mapping[str, Any] = field(default_factory=dict[str, Any])
     gate_pauses: bool = False
+    #: Whether it scales by itself: on, advise, or off (also if empty).
+    autoscale: str = ""
     #: The request's own name: sent again, it is the same request. Empty: it has none.
     token: str = ""
     #: The one name of the place that the dataset's URI leads to; empty: the URI itself.
@@ -85,6 +87,14 @@ class SteerAdmitted:
     pipeline: str
     pause: bool | None
     change: Change
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingDecided:
+    """Scaling decided about a run, or learned what came of it: plain values, for the cluster's log."""
+
+    pipeline: str
+    decision: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +158,8 @@ class TokenOffered:
     worker: str
     #: The fingerprint of the node's key.
     key: str
+    #: What a token for several nodes has beside `token`: each slot is spent by one key.
+    further: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

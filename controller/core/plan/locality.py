@@ -14,6 +14,8 @@ from headrace.pipeline import Pipeline, PipelineError, chain_order
 RING = "ring"
 PIPE = "pipe"
 QUIC = "quic"
+#: The label of a worker whose processor orders memory weakly: rings were shown right where it is ordered.
+WEAK_MEMORY = "memory=weak"
 #: What joins stages of one task: no link of a plan.
 INLINE = "inline"
 
@@ -89,8 +91,14 @@ def transport_of(sender: WorkerFacts, receiver: WorkerFacts, edge: tuple[str, st
     apart = _why_apart(sender, receiver)
     if forced in (RING, PIPE) and apart:
         raise PipelineError(f"{where} cannot be joined by a {forced}: it is of one host, and {apart}")
+    weak = next((worker.name for worker in (sender, receiver) if WEAK_MEMORY in worker.labels), "")
+    if forced == RING and weak:
+        raise PipelineError(
+            f"{where} cannot be joined by a ring: memory of worker {weak!r} is weakly ordered; "
+            f"leave it to the planner, which takes a {PIPE}"
+        )
     if forced != QUIC and not apart:
-        return forced or RING
+        return forced or (PIPE if weak else RING)
     for worker in (sender, receiver):
         if not worker.addresses:
             raise PipelineError(
@@ -102,7 +110,7 @@ def transport_of(sender: WorkerFacts, receiver: WorkerFacts, edge: tuple[str, st
 
 def fallback_of(sender: WorkerFacts, receiver: WorkerFacts, transport: str, forced: str) -> str:
     """What joins two tasks where two workers turn out to be unable to pass memory to each other; empty for nothing."""
-    passed = transport == RING and sender.name != receiver.name and not forced
+    passed = transport in (RING, PIPE) and sender.name != receiver.name and not forced
     return QUIC if passed and sender.addresses and receiver.addresses else ""
 
 

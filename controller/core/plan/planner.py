@@ -59,6 +59,7 @@ def groups(
             and wanted(upstream) == wanted(stage.name)
             and places.get(upstream) == places.get(stage.name)
             and transports.get(stage.name, INLINE) == INLINE
+            and _asks_one(pipeline, (*tail[upstream], stage.name))
         )
         if joined and upstream is not None:
             chain = tail[upstream]
@@ -68,6 +69,11 @@ def groups(
             chains.append(chain)
         tail[stage.name] = chain
     return [tuple(chain) for chain in chains]
+
+
+def _asks_one(pipeline: Pipeline, chain: Chain) -> bool:
+    """Whether a task with these stages asks one decider at most."""
+    return len({asked for stage in chain if (asked := pipeline.asks(stage))}) < 2
 
 
 def plan(

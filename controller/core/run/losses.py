@@ -142,9 +142,9 @@ class Losses:
 
     def _decided_alone(self, event: TaskExited) -> bool:
         """Whether a decider died of the one record that a solitary task had asked it for."""
-        stateful, suspicion = self._pipeline.stateful, self._intake.suspicion
-        if stateful is None or not event.in_hand:
+        decide, suspicion = [stage.name for stage in self._pipeline.stateful], self._intake.suspicion
+        if not decide or not event.in_hand:
             return False
         (hand, *others), suspects = event.in_hand, suspicion.of(event.in_hand[0].range.fragment)
-        single = not others and hand.stage == stateful.name and hand.range.count == 1
+        single = not others and hand.stage in decide and hand.range.count == 1
         return single and suspects is not None and bool(suspects.overlap(hand.range.first, hand.range.end))

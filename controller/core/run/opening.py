@@ -201,7 +201,7 @@ class Opening:
         """A leader makes its pipeline the dataset's; why it may not, since the log has grown since it was read."""
         reading = self._machine.state is OpeningState.READING
         if self._ledger.pipeline_version == self._version and self._ledger.epoch > 0:
-            if reading and self._pipeline.stateful is not None and self._inherited is None:
+            if reading and self._pipeline.stateful and self._inherited is None:
                 # An index knows what is kept up to its epoch: an epoch begins with it.
                 self._epoch.begin("the dedup index begins")
             self._machine.note(OpeningTurn.DURABLE)

@@ -310,27 +310,38 @@ class Proposals:
             # epoch refuses what it proposes, and only there may a duplicate of them be kept.
             self._tasks.index_lost = True
         commands: list[Command] = []
-        if gone and (decider := self._tasks.decider) is not None:
-            place = decider.plan.worker, decider.plan.name, decider.attempt
-            commands.append(ReleaseClaims(*place, gone))
+        if gone:
+            # Nobody keeps these records, so each of the deciders lets go of what they hold there.
+            commands += [
+                ReleaseClaims(decider.plan.worker, decider.plan.name, decider.attempt, gone)
+                for decider in self._tasks.deciders
+            ]
         if gone or lost:
             self._sweeps.missed()
         answer = AnswerNeeds(task.plan.worker, event.task, event.attempt, event.proposal, still_open, (*gone, *lost))
         return [*commands, answer]
 
     def passed_on(self, event: DecisionEvent) -> list[Command]:
-        """A solitary task and the decider speak with each other, while both are the current attempts."""
-        decider = self._tasks.decider
-        if decider is None or decider.state is not TaskState.READY:
-            return []
-        place = decider.plan.worker, decider.plan.name, decider.attempt
+        """A solitary task and a decider speak with each other, while both are the current attempts."""
+        ready = [decider for decider in self._tasks.deciders if decider.state is TaskState.READY]
         match event:
             case DecisionAsked():
                 known = self._tasks.current(event.task, event.attempt) is not None
-                return [AskDecision(*place, event.task, event.attempt, event.question)] if known else []
+                return [
+                    AskDecision(
+                        decider.plan.worker,
+                        decider.plan.name,
+                        decider.attempt,
+                        event.task,
+                        event.attempt,
+                        event.question,
+                    )
+                    for decider in ready
+                    if known and event.question.stage in decider.plan.stages
+                ]
             case DecisionMade():
                 asker = self._tasks.current(event.asker, event.asker_attempt)
-                if asker is None or (event.task, event.attempt) != place[1:]:
+                if asker is None or all((event.task, event.attempt) != (d.plan.name, d.attempt) for d in ready):
                     return []
                 return [AnswerDecision(asker.plan.worker, event.asker, event.asker_attempt, event.decision)]
             case _:

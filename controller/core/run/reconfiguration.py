@@ -11,12 +11,23 @@ those in force, and take the input when they are ready.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from headrace.controller.core.messages import AnswerRequest, Command, PipelineRequested, SteerRequested
-from headrace.controller.core.plan import Change, Need, Plan, RequestedChanges, move, plan, reserved
+from headrace.controller.core.plan import (
+    Change,
+    Need,
+    Plan,
+    RequestedChanges,
+    groups,
+    move,
+    places_of,
+    plan,
+    reserved,
+)
 from headrace.controller.core.run.input import Intake, Listing
 from headrace.controller.core.run.states import AMEND_TRANSITIONS, AmendState, AmendTurn, Machine, RunState
 from headrace.controller.core.run.tasks import RunTasks, Task, TaskState, Workers
@@ -74,6 +85,18 @@ class Reconfiguration:
     def leave(self, worker: str) -> None:
         """Have no task on a worker any more."""
         self.waiting.append(Change(leave=worker))
+
+    def fusible(self, chains: Sequence[tuple[str, ...]]) -> list[tuple[int, int]]:
+        """Pairs of these chains, by their place, that would be one if both had the same number of tasks."""
+        if not self._fuse:
+            return []
+        places = places_of(self._pipeline, self._places)
+        counts = dict.fromkeys((stage.name for stage in self._pipeline.stages), 1)
+        fused = groups(self._pipeline, fuse=True, places=places, counts=counts, transports=self._transports)
+        head = {chain[0]: place for place, chain in enumerate(chains)}
+        tail = {chain[-1]: place for place, chain in enumerate(chains)}
+        pairs = [pair for chain in fused for pair in itertools.pairwise(chain)]
+        return [(tail[before], head[behind]) for before, behind in pairs if before in tail and behind in head]
 
     def why_not_without(self, worker: str, tasks: RunTasks) -> str:
         """Why this run's tasks cannot leave a worker; empty if they can."""
@@ -201,7 +224,7 @@ class Reconfiguration:
         """Stages that are fused are scaled together; one that decides stays alone."""
         if not change.replicas:
             return change
-        decides = self._pipeline.stateful.name if self._pipeline.stateful is not None else ""
+        decide = {stage.name for stage in self._pipeline.stateful}
         known = [stage.name for stage in self._pipeline.stages]
         counts: dict[str, int] = {}
         for stage, count in change.replicas.items():
@@ -209,7 +232,7 @@ class Reconfiguration:
                 raise PipelineError(
                     f"pipeline {self._pipeline.name!r} has no stage {stage!r}; it has {', '.join(known)}"
                 )
-            if stage == decides and count != self._pipeline.stage(stage).replicas:
+            if stage in decide and count != self._pipeline.stage(stage).replicas:
                 raise PipelineError(
                     f"stage {stage!r}: {count} tasks were asked for; one decides, and the partitions of its index are "
                     "given with dedup(partitions=...)"
@@ -409,8 +432,8 @@ def why_not_flowing(before: Pipeline, after: Pipeline) -> str:
     if before.dataset != after.dataset:
         return f"the dataset is {before.dataset}, not {after.dataset}"
     for pipeline in (before, after):
-        if pipeline.stateful is not None:
-            return f"stage {pipeline.stateful.name!r} remembers what it has seen, and begins with an epoch"
+        if pipeline.stateful:
+            return f"stage {pipeline.stateful[0].name!r} remembers what it has seen, and begins with an epoch"
     changed = difference(before.identity(), after.identity())
     for kind, words in ((StageKind.SOURCE, "reads"), (StageKind.SINK, "writes")):
         names = [{stage.name for stage in pipeline.of_kind(kind)} for pipeline in (before, after)]

@@ -34,6 +34,13 @@ EXACT_WORDS = 2
 KEYS = "__keys"
 #: The hidden column of sketches, where a judge compares records.
 SKETCH = "__sketch"
+
+
+def numbered_column(name: str, number: int) -> str:
+    """The column of the keys or sketches of dedup stage `number`, counted from 0 in the order of the pipeline."""
+    return f"{name}_{number}" if number else name
+
+
 #: MinHash values that a scheme may have.
 PERMUTATIONS_MAX = 1024
 _STEPS = 200

@@ -23,6 +23,7 @@ class Language(Transform):
     """Filters texts in other languages than the chosen ones, and those whose language is not sure enough."""
 
     merges = True
+    judges = True
 
     def __init__(
         self, name: str, languages: list[str], score_min: float, characters_max: int, tag: bool = False

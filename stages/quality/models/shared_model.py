@@ -29,6 +29,8 @@ SCORE_S_MAX = 300.0
 class ModelScore(Transform):
     """Filters texts by a model's score, or writes it into a column."""
 
+    judges = True
+
     def __init__(
         self,
         name: str,

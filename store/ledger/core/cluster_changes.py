@@ -116,6 +116,14 @@ class MemberExpelled:
     member: str
 
 
+@dataclass(frozen=True, slots=True)
+class RunScaled:
+    """Scaling decided about a run, or learned what came of it: for people, nothing follows from it."""
+
+    name: str
+    decision: Mapping[str, Any]
+
+
 ClusterChange = (
     WorkerJoined
     | WorkerLeft
@@ -130,6 +138,7 @@ ClusterChange = (
     | RunsCleared
     | MemberExpelled
     | RunAmended
+    | RunScaled
 )
 
 CLUSTER_CHANGES: tuple[type[Any], ...] = (
@@ -146,4 +155,5 @@ CLUSTER_CHANGES: tuple[type[Any], ...] = (
     RunsCleared,
     MemberExpelled,
     RunAmended,
+    RunScaled,
 )

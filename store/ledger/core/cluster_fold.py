@@ -13,6 +13,7 @@ from headrace.store.ledger.core.cluster_changes import (
     RunChanged,
     RunEnded,
     RunPlanned,
+    RunScaled,
     RunsCleared,
     RunSteered,
     RunStopAsked,
@@ -79,6 +80,8 @@ class ClusterState(LogState):
                 # A wish and an end can be on their way together: what comes behind the end moves nothing.
                 if run is not None and not run.outcome:
                     _move(run, change)
+            case RunScaled():
+                pass
             case RunsCleared():
                 self.runs = {
                     name: run for name, run in self.runs.items() if not run.outcome or name not in change.names

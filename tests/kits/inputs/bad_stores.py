@@ -15,6 +15,7 @@ from typing import Any, Self
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.shards.sidecars import read_table
 from tests.kits.inputs import files
+from tests.kits.run.command_server import ended
 
 RUN_S_MAX = 300.0
 LOOK_S = 0.05
@@ -41,13 +42,8 @@ def run(
     folder: pathlib.Path, given: str, output: str, *options: str, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """A run from the command line to its end."""
-    return subprocess.run(
-        command(given, output, *options),
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        timeout=RUN_S_MAX,
-        env={**os.environ, **(environment or {})},
+    return ended(
+        command(given, output, *options), cwd=folder, timeout=RUN_S_MAX, env={**os.environ, **(environment or {})}
     )
 
 

@@ -5,11 +5,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from tests.kits.run.command_server import DEADLINE_S as DEADLINE_S, ended
 from tests.kits.run.kill import headrace
 from tests.kits.run.small_tokenizer import small_tokenizer
 
-#: Seconds after which a command hangs.
-DEADLINE_S = 120.0
 PIPELINE = '''"""Plain text to tokens, in shards so small that a short run has many ledger entries."""
 
 from headrace.pipeline.graph import Pipeline
@@ -37,7 +36,7 @@ def build(input: str, output: str, tokenizer: str = "TOKENIZER", seq_len: int = 
 
 def dataset_command(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """`headrace dataset` in a folder, ended."""
-    return subprocess.run(headrace("dataset", *arguments), capture_output=True, text=True, cwd=home, timeout=DEADLINE_S)
+    return ended(headrace("dataset", *arguments), cwd=home)
 
 
 def dataset_answer(home: Path, *arguments: str) -> dict[str, Any]:

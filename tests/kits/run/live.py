@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.kits.run.command_server import ended
 from tests.kits.run.small_tokenizer import small_tokenizer
 
 DEADLINE_S = 300.0
@@ -68,4 +69,4 @@ def inputs(home: Path) -> list[str]:
 
 def call(home: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-P", "-m", "headrace.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=home, timeout=DEADLINE_S)
+    return ended(command, cwd=home)

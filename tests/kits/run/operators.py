@@ -13,6 +13,7 @@ from typing import Any
 
 from headrace.daemon.log_lines import as_text
 from tests.kits.run.command import DEADLINE_S, PIPELINE
+from tests.kits.run.command_server import ended
 from tests.kits.run.kill import Marked, count_entries, headrace
 from tests.kits.run.small_tokenizer import small_tokenizer
 
@@ -41,7 +42,7 @@ class House:
 
     def call(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         command = headrace(*arguments, "--controller", self.address)
-        return subprocess.run(command, capture_output=True, text=True, cwd=self.home, timeout=DEADLINE_S)
+        return ended(command, cwd=self.home)
 
     def good(self, *arguments: str) -> dict[str, Any]:
         done = self.call(*arguments, "--json")
@@ -67,7 +68,8 @@ def a_house(home: Path) -> Iterator[House]:
     """A controller and two workers of one core each, which know it."""
     made = House(home)
     try:
-        controller = made.start("controller", "--listen", f"unix:{home}/sockets/{uuid.uuid4().hex}.sock")
+        listen = f"unix:{home}/sockets/{uuid.uuid4().hex}.sock"
+        controller = made.start("controller", "--listen", listen, "--metrics", "127.0.0.1:0")
         assert controller.stderr is not None
         made.address = next(
             as_text(line).split("serves on", 1)[1].strip() for line in controller.stderr if b"serves on" in line

@@ -26,7 +26,7 @@ from headrace.store.shards.builder import build_tokens
 
 SEQ_LEN = 4
 FRAGMENT = Fragment.named("read", "file:///corpus/a.jsonl", "9-9-9", start=0, end=-1, reader="jsonl", size=9)
-PIPELINE = {
+PIPELINE: dict[str, Any] = {
     "name": "books",
     "stages": [
         {"parameters": {"tokenizer": "t.json"}, "identity": {"tokenizer": "abc", "eos_id": 1, "pad_id": 2}},
@@ -41,13 +41,15 @@ FATES: list[Fate] = [3, "filtered", 6, "quarantined", 0, "duplicate", 2, "filter
 class Writer:
     """Writes a dataset by hand, so that each of its parts can be wrong."""
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore, *stages: dict[str, Any]) -> None:
         self.store = store
         self.log = Log(store)
         self.number, self.term = 0, 1
-        #: The record that duplicates are said to be of.
+        #: The record that duplicates are said to be of, and the stage that says what becomes of records.
         self.target: str | None = "0"
-        self.entry(Led(1, {}), PipelineApplied("v1", PIPELINE), FragmentsListed((FRAGMENT,)))
+        self.stage = "s"
+        pipeline: dict[str, Any] = {**PIPELINE, "stages": [*PIPELINE["stages"], *stages]}
+        self.entry(Led(1, {}), PipelineApplied("v1", pipeline), FragmentsListed((FRAGMENT,)))
 
     def entry(self, *changes: Change) -> None:
         self.log.append(self.number, encode_entry(Entry(self.term, changes)))
@@ -71,7 +73,7 @@ class Writer:
             for row, fate in enumerate(fates, start=first)
         ]
         kept = [row | {"tokens": row["fate"]} for row in rows if isinstance(row["fate"], int)]
-        lost = [row | {"verdict": row["fate"], "stage": "s", "reason": "r"} for row in rows if row not in kept]
+        lost = [row | {"verdict": row["fate"], "stage": self.stage, "reason": "r"} for row in rows if row not in kept]
         lost = [row for row in lost if isinstance(row["fate"], str)]
         lost = [row | {"duplicate_of": self.target if row["fate"] == "duplicate" else None} for row in lost]
         raw = [row | {"raw": b"?"} for row in lost if row["verdict"] == "quarantined"]

@@ -6,7 +6,6 @@ import json
 import os
 import pathlib
 import signal
-import subprocess
 import sys
 import threading
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.shards.sidecars import read_table
 from tests.kits.inputs import files
+from tests.kits.run.command_server import ended
 
 RUN_S_MAX = 120.0
 RECORDS = 3000
@@ -69,10 +69,8 @@ def test_executables_are_stages_of_a_run_whatever_becomes_of_them(
     killer = threading.Thread(target=kill_when_told, args=(tmp_path, killed))
     killer.start()
     parameters = ("-p", "input=in.jsonl", "-p", "output=out", "-p", f"script={tmp_path}/shout.py")
-    done = subprocess.run(
+    done = ended(
         [sys.executable, "-P", "-m", "headrace.cli", "run", "commands.py", *parameters, "--json", *edges],
-        capture_output=True,
-        text=True,
         cwd=tmp_path,
         timeout=RUN_S_MAX,
     )

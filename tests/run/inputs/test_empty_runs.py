@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from headrace.store.datasets.dataset import Dataset
+from tests.kits.run.command_server import ended
 
 RUN_S_MAX = 120.0
 #: So many that a run has not read them all by the time its first thousand are closed.
@@ -41,7 +42,7 @@ def fill(home: pathlib.Path, count: int) -> None:
 
 def run(home: pathlib.Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-P", "-m", "headrace.cli", "run", "kinds.py", "--json", *options]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=home, timeout=RUN_S_MAX)
+    done = ended(command, cwd=home, timeout=RUN_S_MAX)
     assert "Traceback" not in done.stderr
     return done
 

@@ -17,6 +17,7 @@ from headrace.stages.sources.objects.inputs import Inputs
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 from tests.kits.inputs.bad_stores import RUN_S_MAX
+from tests.kits.run.command_server import ended
 from tests.kits.run.small_tokenizer import small_tokenizer
 
 RECORDS = 50
@@ -59,7 +60,7 @@ def home(tmp_path: Path) -> Path:
 def run(home: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     parameters = ["-p", "input=corpus/*", "-p", "output=out", *arguments, "--json"]
     command = [sys.executable, "-P", "-m", "headrace.cli", "run", "failing.py", *parameters, "--follow-links"]
-    return subprocess.run(command, capture_output=True, text=True, cwd=home, timeout=RUN_S_MAX)
+    return ended(command, cwd=home, timeout=RUN_S_MAX)
 
 
 def closed(home: Path) -> dict[str, int]:

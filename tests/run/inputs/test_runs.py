@@ -15,6 +15,7 @@ import pytest
 
 from headrace.cli.main import invoke
 from tests.kits.inputs import files
+from tests.kits.run.command_server import ended
 from tests.kits.run.small_tokenizer import small_tokenizer
 
 PLAIN = pathlib.Path(__file__).parents[3] / "examples" / "plain.py"
@@ -22,8 +23,10 @@ RUN_S_MAX = 120.0
 
 
 def headrace(folder: pathlib.Path, *arguments: str, prefix: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-    command = [*prefix, sys.executable, "-P", "-m", "headrace.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=RUN_S_MAX)
+    command = [sys.executable, "-P", "-m", "headrace.cli", *arguments]
+    if prefix:
+        return subprocess.run([*prefix, *command], capture_output=True, text=True, cwd=folder, timeout=RUN_S_MAX)
+    return ended(command, cwd=folder, timeout=RUN_S_MAX)
 
 
 def run(

@@ -13,6 +13,7 @@ import pytest
 from headrace.cli.commands.preview import preview_file
 from headrace.store.datasets.dataset import Dataset
 from tests.kits.inputs import files
+from tests.kits.run.command_server import ended
 
 RUN_S_MAX = 120.0
 PIPELINE = """
@@ -27,7 +28,7 @@ def build(input: str, output: str, key: str = "url") -> Pipeline:
 
 def headrace(home: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-P", "-m", "headrace.cli", *arguments, "--json"]
-    return subprocess.run(command, capture_output=True, text=True, cwd=home, timeout=RUN_S_MAX, check=False)
+    return ended(command, cwd=home, timeout=RUN_S_MAX)
 
 
 def run(home: pathlib.Path, given: str, output: str, *more: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from headrace.stages.runtime.batch import Batch, reason_class
 from headrace.stages.runtime.build import build_stage, process_safely
 from headrace.stages.runtime.errors import StageContractError
 from headrace.stages.sinks.sidecars import documents_table
+from tests.kits.run.command_server import ended
 
 Write = Callable[..., pathlib.Path]
 MILLS = {
@@ -107,7 +108,7 @@ def test_a_run_reports_by_suite_and_a_bad_suite_stops_it(
         given = ["input=in.jsonl", "output=out", f"suites={suites}"]
         options = [word for one in given for word in ("-p", one)]
         command = [sys.executable, "-P", "-m", "headrace.cli", "run", "clean.py", *options, "--json"]
-        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False)
+        return ended(command, cwd=tmp_path, timeout=120)
 
     (tmp_path / "clean.py").write_text(PIPELINE)
     write_jsonl(*({"id": str(n), "text": text} for n, text in enumerate(TEXTS)), name="in.jsonl")

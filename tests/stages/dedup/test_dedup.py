@@ -300,10 +300,23 @@ def test_filters_may_follow_dedup() -> None:
     validate(chain(redact_pii(), gopher_quality(name="again"), map_records("mine:function"), write_jsonl()))
 
 
+def test_dedup_stages_stand_in_one_line_before_the_same_sinks() -> None:
+    read, (maker, decider), (again, second) = read_jsonl("/in"), dedup(near=False), dedup(name="again")
+    both = Pipeline.chain("p", "d", read, maker, decider, again, second, write_jsonl())
+    validate(both)
+    assert [both.remembering_before(stage.name) for stage in both.stages] == [0, 0, 0, 1, 1, 2]
+    apart = write_documents().fed_by(decider.name)
+    with pytest.raises(PipelineError, match="each sink after one of them must stand after both"):
+        validate(Pipeline("p", "d", (*both.stages, apart)))
+    with pytest.raises(PipelineError, match="put both into the pipeline"):
+        validate(Pipeline.chain("p", "d", read, maker, decider, second, write_jsonl()))
+    many = [stage for number in range(9) for stage in dedup(name=f"d{number}")]
+    with pytest.raises(PipelineError, match="9 stages deduplicate; the limit is 8"):
+        validate(Pipeline.chain("p", "d", read, *many, write_jsonl()))
+
+
 def test_one_stage_decides_once_and_for_several_sinks() -> None:
     read, (maker, decider) = read_jsonl("/in"), dedup()
-    with pytest.raises(PipelineError, match="both deduplicate"):
-        validate(Pipeline.chain("p", "d", read, maker, decider, *dedup(name="again"), write_jsonl()))
     with pytest.raises(PipelineError, match="replicas is None"):
         validate(Pipeline.chain("p", "d", read, maker, replace(decider, replicas=None), write_jsonl()))
     whole = Pipeline.chain("p", "d", read, maker, decider, write_jsonl())

@@ -160,13 +160,15 @@ def test_verdicts_by_url_are_read_back_as_equal_keys() -> None:
     table = pa.table(
         {
             "verdict": ["duplicate"],
+            "stage": ["dedup"],
             "fragment": [FRAGMENT.hex()],
             "row": [1],
             "duplicate_of": [str(RecordName(FRAGMENT, 0))],
             "reason": ["equal URL"],
         }
     )
-    (match,) = matches_of(table).values()
+    (match,) = matches_of(table, "dedup").values()
+    assert matches_of(table, "another") == {}
     assert (match.near, match.score) == (False, -1)
 
 

@@ -21,6 +21,7 @@ from headrace.store.datasets.dataset import Dataset
 from headrace.store.ledger.core.entries import Fragment
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 from tests.kits.inputs import files, reading
+from tests.kits.run.command_server import ended
 
 RUN_S_MAX = 120.0
 RECORDS = 60
@@ -37,7 +38,7 @@ NAMES = ("a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "a.parquet", "a.warc.gz", "a.tx
 def run(home: pathlib.Path, *options: str) -> subprocess.CompletedProcess[str]:
     (home / "plain.py").write_text(PIPELINE)
     command = [sys.executable, "-P", "-m", "headrace.cli", "run", "plain.py", "--json", "--replicas", "1", *options]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=home, timeout=RUN_S_MAX)
+    done = ended(command, cwd=home, timeout=RUN_S_MAX)
     assert "Traceback" not in done.stderr, done.stderr
     return done
 
@@ -95,7 +96,7 @@ def test_a_file_touched_or_copied_over_is_not_read_twice(tmp_path: pathlib.Path)
     assert report(tmp_path)["kept"] == first["kept"]
     assert state(tmp_path).number - entries < 6, "what was found is in the ledger, and not compared again"
     (shard,) = Dataset.open(str(tmp_path / "out")).shards
-    rebuilt = subprocess.run(
+    rebuilt = ended(
         [
             sys.executable,
             "-P",
@@ -107,8 +108,6 @@ def test_a_file_touched_or_copied_over_is_not_read_twice(tmp_path: pathlib.Path)
             "out",
             shard.closed.objects[0].key,
         ],
-        capture_output=True,
-        text=True,
         cwd=tmp_path,
         timeout=RUN_S_MAX,
     )

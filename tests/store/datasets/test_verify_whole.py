@@ -63,6 +63,20 @@ def test_a_duplicate_whose_target_is_not_kept_by_then_is_found(
     assert words in problem
 
 
+def test_what_a_later_dedup_stage_called_a_duplicate_may_be_named(store: FileStore) -> None:
+    """It is decided, as what a filter removes is: the first stage had let it through."""
+    writer = Writer(store, {"name": "s", "kind": "stateful"}, {"name": "t", "kind": "stateful", "after": ["s"]})
+    writer.stage = "t"
+    writer.entry(writer.shard([3, "duplicate"]))
+    writer.stage, writer.target = "s", "1"
+    writer.entry(writer.shard(["duplicate"], first=2))
+    assert problems(store) == ()
+    writer.stage = "t"
+    writer.entry(writer.shard(["duplicate"], first=3))
+    (problem,) = problems(store)
+    assert "has record 3 as duplicate of 1, which is not kept" in problem
+
+
 def closed(first: int, end: int, sink: str = "write") -> Closed:
     return Closed(sink, "v", 0, (Range(FRAGMENT.id, first, end - first),), (), Counts(kept=end - first))
 

@@ -107,7 +107,7 @@ def test_an_index_is_loaded_with_all_kept_keys_before_its_epoch(store: ObjectSto
 def test_an_index_that_is_loaded_one_entry_short_is_found(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant "an index loaded one entry short"."""
     whole = kept.key_files
-    short = lambda state, epoch, sink, uri: whole(state, epoch - 2, sink, uri)  # noqa: E731
+    short = lambda state, epoch, *rest: whole(state, epoch - 2, *rest)  # noqa: E731
     monkeypatch.setattr(partitioned, "key_files", short)
     stage = loaded(store)
     assert list(index_faults(held(stage), {name(0), name(1)}, set())) == [

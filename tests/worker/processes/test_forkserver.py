@@ -166,6 +166,8 @@ async def private_mib(ward: Ward, pipeline: Pipeline) -> float:
             await readable(channel.fileno())
     ready = pb.TaskEvent.FromString(said[0]).ready
     assert ready.facts["tokenizer_engine"] == engine_names()[0]
+    # The task tells us over its channel, the forkserver over another: either may come first.
+    await ward.until(lambda: number in ward.pids)
     return private_bytes(ward.pids[number]) / (1 << 20)
 
 

@@ -260,6 +260,6 @@ def test_a_sink_without_dedup_before_it_leans_on_nothing() -> None:
 def test_the_keys_of_what_is_kept_are_those_that_the_records_carry() -> None:
     from headrace.stages.dedup.stage import keys_of
 
-    found = keys_of(batch(A, [3, 7], {}).rows.slice(1))
+    found = keys_of(batch(A, [3, 7], {}).rows.slice(1).column("__keys"))
     assert found.shape == (1, 16)
     assert (found == np.frombuffer(b"\7" * 8, "<u8")[0]).all()

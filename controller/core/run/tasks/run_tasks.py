@@ -46,9 +46,8 @@ class RunTasks:
         self.first_solitary = 0
         #: Whom each attempt was given to, by task and attempt.
         self._attempts: dict[str, dict[int, AttemptFacts]] = {}
-        #: The stage that remembers, if there is one; whether an index of this epoch has served, and is to begin anew.
-        stateful = pipeline.stateful
-        self._stateful = stateful.name if stateful is not None else ""
+        #: The stages that remember; whether an index of this epoch has served, and is to begin anew.
+        self._stateful = frozenset(stage.name for stage in pipeline.stateful)
         self.index_served = self.index_lost = False
 
     def __iter__(self) -> Iterator[Task]:
@@ -168,10 +167,10 @@ class RunTasks:
         ]
 
     @property
-    def decider(self) -> Task | None:
-        """The task that decides on duplicates, while an attempt of it lives."""
+    def deciders(self) -> list[Task]:
+        """The tasks that decide on duplicates, one a stage that remembers, of which an attempt lives."""
         deciding = (task for task in self.table if self._remembers(task) and not task.plan.replica)
-        return next((task for task in deciding if task.state in _ALIVE), None)
+        return [task for task in deciding if task.state in _ALIVE]
 
     def adopt(self, task: Task, found: RunningTask, now: float) -> bool:
         """Go on with an attempt that a worker still has; False where that must not be.
@@ -194,7 +193,7 @@ class RunTasks:
 
     def _remembers(self, task: Task) -> bool:
         """Whether a task has the index or a partition of it; a solitary one asks it."""
-        return self._stateful in task.plan.stages and not task.plan.alone
+        return not task.plan.alone and not self._stateful.isdisjoint(task.plan.stages)
 
     def renew(self, now: float, reason: str) -> tuple[list[Command], list[str]]:
         """The epoch was raised: end every task, to be started anew in it; the orders, and the names of the tasks."""

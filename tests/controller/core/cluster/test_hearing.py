@@ -104,8 +104,8 @@ def needs(*rows: int, sink: str = "write") -> TaskEvent:
     return m.NeedsAsked(*TASK, 1, sink, ((OURS.id, rows),))
 
 
-def asked(keys: int = 16, row: int = 0, of_fragment: bytes = OURS.id) -> TaskEvent:
-    return DecisionAsked(*TASK, Question(1, of_fragment, row, b"k" * keys))
+def asked(keys: int = 16, row: int = 0, of_fragment: bytes = OURS.id, stage: str = "read") -> TaskEvent:
+    return DecisionAsked(*TASK, Question(1, of_fragment, row, b"k" * keys, stage))
 
 
 def decided(row: int | None) -> TaskEvent:

@@ -111,8 +111,8 @@ def at(address: str) -> pb.TaskEvent:
     return pb.TaskEvent(ready=pb.TaskReady(addresses=["127.0.0.1:7", "[fd00::1]:65535", address]))
 
 
-def asked(keys: int = 16, row: int = 0) -> pb.TaskEvent:
-    return pb.TaskEvent(asked=pb.DecisionAsked(number=1, fragment=OURS.id, row=row, keys=b"k" * keys))
+def asked(keys: int = 16, row: int = 0, stage: str = "read") -> pb.TaskEvent:
+    return pb.TaskEvent(asked=pb.DecisionAsked(number=1, fragment=OURS.id, row=row, keys=b"k" * keys, stage=stage))
 
 
 def decided(row: int = 0) -> pb.TaskEvent:
@@ -204,7 +204,7 @@ CASES: dict[str, Case] = {
         ),
     ),
     "let_go": Case(pb.TaskEvent(let_go=pb.VerdictsLetGo())),
-    "asked": Case(asked(), (asked(keys=KEYS_BYTES_MAX + 1), asked(row=-1)), alone=True),
+    "asked": Case(asked(), (asked(keys=KEYS_BYTES_MAX + 1), asked(row=-1), asked(stage="none")), alone=True),
     "decided": Case(decided(), (decided(row=-1),)),
     "reads": Case(
         read(),

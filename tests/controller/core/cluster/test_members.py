@@ -1,13 +1,17 @@
 """Who is expelled: durable before it is done, known to who leads next, and back by a new key with a token alone."""
 
 import asyncio
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, strategies as st
 
 from headrace.client.new_cluster import make_cluster
+from headrace.cluster.certificates import Credentials
 from headrace.controller.core.cluster.controller import Controller
-from headrace.controller.core.cluster.members import EXPELLED_MAX, OLD_KEY, SPENT
+from headrace.controller.core.cluster.members import EXPELLED_MAX, OLD_KEY, SPENT, all_spent
 from headrace.controller.core.messages import messages as m
 from headrace.controller.core.messages.requests import ExpelRequested, TokenOffered
 from headrace.controller.membership.cluster_files import ClusterFiles
@@ -15,6 +19,10 @@ from tests.kits.controller.cluster_log import Bench, Store, succeeded
 from tests.kits.controller.core import of
 
 ONE = "worker/one"
+
+
+#: What notes slots needs no key of a true cluster.
+CLUSTER = ClusterFiles(Path(), "test", (), b"", Credentials(b"", b"", b""), Credentials(b"", b"", b""))
 
 
 def leader(store: Store, name: str = "a") -> Bench:
@@ -85,6 +93,50 @@ def test_a_token_is_judged_by_key_and_by_later_expulsion(
         asyncio.run(files.expel(ONE))
     assert asyncio.run(files.spend(token, "one", key)) == why
     assert (ClusterFiles.read(files.folder).expelled().get(ONE) == [key]) == (expelled and not why)
+
+
+@given(
+    nodes=st.integers(1, 4),
+    asked=st.lists(st.tuples(st.sampled_from("abcdef"), st.booleans()), max_size=16),
+    logged=st.booleans(),
+)
+def test_a_token_lets_in_as_many_keys_as_it_says(nodes: int, asked: list[tuple[str, bool]], *, logged: bool) -> None:
+    """Offers that wait for one entry together, and across a change of leaders, spend no slot twice."""
+    further = tuple(f"t.{number}" for number in range(1, nodes))
+    said: list[tuple[str, str]] = []
+    if logged:
+        store = Store()
+        bench, pending = leader(store), list[m.Command]()
+        for number, (key, wait) in enumerate(asked):
+            pending += bench.core.handle(TokenOffered(number, "t", f"w-{key}", key, further), bench.now)
+            if not wait:
+                pending = bench.do(pending)
+                said += [(asked[a.request][0], a.reason) for a in of(m.AnswerRequest, pending)]
+                pending = []
+        said += [(asked[a.request][0], a.reason) for a in of(m.AnswerRequest, bench.do(pending))]
+        bench = succeeded(store)
+        assert len(store.fold().tokens) == len({item.key for item in store.fold().tokens.values()})
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            files = replace(CLUSTER, folder=Path(folder))
+            said = [(key, asyncio.run(files.spend("t", f"w-{key}", key, further))) for key, _ in asked]
+    let_in = {key for key, why in said if not why}
+    assert len(said) == len(asked)
+    assert len(let_in) == min(nodes, len({key for key, _ in asked}))
+    refused = [(key, why) for key, why in said if why]
+    assert not let_in & {key for key, _ in refused}
+    assert all(why == all_spent(nodes) for _, why in refused)
+
+
+def test_two_requests_of_one_node_at_once_spend_one_slot(tmp_path: Path) -> None:
+    files = make_cluster(tmp_path / "cluster", "test", ["127.0.0.1:7420"])
+
+    async def ask() -> list[str]:
+        further = tuple(f"t.{number}" for number in range(1, 4))
+        return await asyncio.gather(*(files.spend("t", "w", key, further) for key in "abcd" * 4))
+
+    assert asyncio.run(ask()) == [""] * 16
+    assert len(list((files.folder / "spent").iterdir())) == 4
 
 
 def test_a_key_let_in_again_is_expelled_with_its_name_again() -> None:

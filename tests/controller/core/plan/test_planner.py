@@ -130,6 +130,17 @@ def deduplicated(partitions: int) -> Pipeline:
     return graph(stage("read"), decider, stage("write", ("dedup",)))
 
 
+def test_a_task_asks_one_decider_and_what_asks_another_is_apart() -> None:
+    second = Stage("second", StageKind.STATEFUL, "m:Dedup", replicas=1, after=("b",))
+    first, (asker, more) = deduplicated(0), (stage("a", ("dedup",)), stage("b", ("a",)))
+    both = graph(*first.stages[:2], asker, more, second, stage("write", ("second",)))
+    assert groups(both, fuse=True) == [("read", "a"), ("dedup",), ("b", "write"), ("second",)]
+    made = plan(both, ONE)
+    pairs = {(link.sender.removeprefix("p/"), link.receiver.removeprefix("p/")) for link in made.links}
+    asked = {("read.0", "dedup.0"), ("b.0", "second.0")}
+    assert pairs == asked | {(one, other) for other, one in asked} | {("read.0", "b.0")}
+
+
 FAR = [WorkerFacts(name, 2, name, addresses=("10.0.0.1:1",)) for name in ("w1", "w2")]
 
 

@@ -1,5 +1,7 @@
 """What kills in a pipeline with dedup: its solitary task asks the decider by way of the controller."""
 
+from dataclasses import replace
+
 from headrace.controller.core.messages import messages as m
 from headrace.controller.core.messages.dedup import (
     AnswerDecision,
@@ -9,24 +11,25 @@ from headrace.controller.core.messages.dedup import (
     DecisionMade,
     Question,
 )
+from headrace.pipeline.graph import Pipeline, Stage, StageKind
 from headrace.store.ledger.core.entries import Range
-from tests.controller.core.run.test_needs import DEDUP, READ, begun, swept
+from tests.controller.core.run.test_needs import DEDUP, READ, begun, pipeline, swept
 from tests.kits.controller.core import Stand, fragment, of
 
 A = fragment(0)
-QUESTION = Question(1, A.id, 3, b"keys")
+QUESTION = Question(1, A.id, 3, b"keys", "dedup")
 ANSWER = Decision(1, (A.id, 2))
 
 
-def solitary(stand: Stand) -> m.StartTask:
+def solitary(stand: Stand, of_pipeline: Pipeline | None = None) -> m.StartTask:
     """A record of a run with a decider hung in its source; the solitary task that takes it up."""
-    begun(stand)
+    begun(stand, of_pipeline)
     hand = m.InHand("read", Range(A.id, 3, 1))
     stand.tell(m.TaskExited(*stand.task(READ), -9, in_hand=(hand,), killed_for="it did not return"))
     looked = swept(stand, stand.ready(stand.later(1.0)))
     (start,) = of(m.StartTask, [*looked, *stand.later(0.1)])
     assert start.alone
-    assert start.stages == ("read", "dedup", "write")
+    assert of_pipeline is not None or start.stages == ("read", "dedup", "write")
     assert not start.fenced
     orders = of(m.ReadFragment, stand.tell(m.TaskReady(start.task, start.attempt)))
     assert [(order.task, order.fragment.id) for order in orders] == [(start.task, A.id)]
@@ -39,6 +42,22 @@ def test_a_question_goes_to_the_decider_and_its_answer_to_who_asked() -> None:
     asker, decider = (start.task, start.attempt), stand.task(DEDUP)
     assert stand.tell(DecisionAsked(*asker, QUESTION)) == [AskDecision("w1", *decider, *asker, QUESTION)]
     assert stand.tell(DecisionMade(*decider, *asker, ANSWER)) == [AnswerDecision("w1", *asker, ANSWER)]
+
+
+def test_of_two_deciders_each_is_asked_what_is_for_it() -> None:
+    before = [replace(stage, after=()) for stage in pipeline().stages]
+    again = (Stage("again", StageKind.TRANSFORM, "m:again"), replace(before[1], name="second"))
+    stand = Stand()
+    start = solitary(stand, Pipeline.chain("run", "file:///data", *before[:2], *again, before[2]))
+    assert start.stages == ("read", "dedup", "again", "second", "write")
+    asker = start.task, start.attempt
+    for stage in ("dedup", "second"):
+        (decider,) = (task for task in stand.run.tasks or () if task.plan.stages == (stage,))
+        place, question = (decider.plan.name, decider.attempt), replace(QUESTION, stage=stage)
+        assert stand.tell(DecisionAsked(*asker, question)) == [AskDecision("w1", *place, *asker, question)]
+        assert stand.tell(DecisionMade(*place, *asker, ANSWER)) == [AnswerDecision("w1", *asker, ANSWER)]
+    assert stand.tell(DecisionAsked(*asker, replace(QUESTION, stage="again"))) == []
+    assert stand.tell(DecisionMade(*asker, *asker, ANSWER)) == []
 
 
 def test_what_the_dead_ask_or_answer_is_not_passed_on() -> None:

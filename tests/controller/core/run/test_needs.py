@@ -151,10 +151,10 @@ def pipeline() -> Pipeline:
 READ, DEDUP, WRITE = range(3)
 
 
-def begun(stand: Stand) -> list[m.Command]:
+def begun(stand: Stand, of_pipeline: Pipeline | None = None) -> list[m.Command]:
     """A run whose source, decider and sink are tasks of their own, and whose input is listed."""
     stand.join("w1")
-    return stand.listed(stand.ready(stand.apply(pipeline())), A, B)
+    return stand.listed(stand.ready(stand.apply(of_pipeline or pipeline())), A, B)
 
 
 def propose(stand: Stand, *ranges: Range, number: int = 0) -> list[m.Command]:
@@ -201,6 +201,21 @@ def test_an_unkept_claim_is_released_and_its_dependents_read_again() -> None:
     (answer,) = of(m.AnswerNeeds, commands)
     assert (answer.open, answer.gone) == ((), ((A.id, (1,)),))
     assert len(of(m.SweepTask, commands)) == 3
+
+
+def test_each_decider_lets_go_of_a_record_that_nobody_keeps() -> None:
+    stages = [replace(stage, after=()) for stage in pipeline().stages]
+    again = (Stage("again", StageKind.TRANSFORM, "m:again"), replace(stages[1], name="second"))
+    stand = Stand()
+    begun(stand, Pipeline.chain("run", "file:///data", *stages[:2], *again, stages[2]))
+    tasks = {task.plan.stages[0]: (task.plan.name, task.attempt) for task in stand.run.tasks or ()}
+    event = proposal([Range(A.id, 0, 2)], kept=[bits(0)], other=[bits(1)], version=stand.run.version)
+    (name, attempt), gone = tasks["write"], ((A.id, (1,)),)
+    stand.tell(replace(event, task=name, attempt=attempt, epoch=stand.run.ledger.epoch, released=gone))
+    commands = stand.tell(m.NeedsAsked(name, attempt, 0, "write", gone))
+    assert of(m.ReleaseClaims, commands) == [
+        m.ReleaseClaims("w1", *tasks[stage], gone) for stage in ("dedup", "second")
+    ]
 
 
 def killed(stand: Stand) -> list[m.Command]:

@@ -1,0 +1,31 @@
+"""Actors of Ray: `ray_driver.py` starts them, by a Python that has Ray. What it needs goes by standard input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from headrace.client.launch.core.asked import Ray
+from headrace.client.launch.core.calls import CONTROLLER_FILES, Call, Given, Plan
+from headrace.client.launch.core.ssh import local_run
+
+
+def plan(launch: Ray, given: Given) -> Plan:
+    """One call, which says where the controller is."""
+    cluster = {name: given.cluster[name] for name in CONTROLLER_FILES}
+    order = {name: value for name, value in asdict(launch).items() if name not in ("pipeline", "cwd", "folder")}
+    data = json.dumps({**order, "cluster": cluster}).encode()
+    start = Call((launch.python, given.driver, "start"), data, "the cluster's folder", keep="address")
+    return Plan((), ((start,),), run=local_run(launch), said="the controller is at {address}")
+
+
+def stop(launch: Ray, answers: Mapping[str, str]) -> tuple[tuple[Call, ...], ...]:
+    """End the actors and give their resources back."""
+    data = json.dumps({"name": launch.name, "address": launch.address}).encode()
+    return ((Call((launch.python, answers.get("driver", "ray_driver.py"), "stop"), data),),)
+
+
+def address(launch: Ray) -> str:
+    """The driver says it."""
+    return f"an-actor-of-{launch.name}:{launch.port or 1}"

@@ -1,0 +1,35 @@
+"""Pure: how fast a run is and could be, and how many tasks its stages should have."""
+
+from typing import TYPE_CHECKING
+
+from headrace.pipeline.door import door
+
+if TYPE_CHECKING:
+    from headrace.controller.core.scaling.autoscaler import (
+        Answered as Answered,
+        Autoscaler as Autoscaler,
+        Measured as Measured,
+        Note as Note,
+        Rescale as Rescale,
+        ScalingCommand as ScalingCommand,
+        ScalingMode as ScalingMode,
+    )
+    from headrace.controller.core.scaling.forecast import (
+        Answer as Answer,
+        Forecast as Forecast,
+        WhatIf as WhatIf,
+        what_if as what_if,
+    )
+    from headrace.controller.core.scaling.model import Model as Model, model_of as model_of
+    from headrace.controller.core.scaling.readings import (
+        Edge as Edge,
+        Group as Group,
+        Limits as Limits,
+        Reading as Reading,
+        ReadingError as ReadingError,
+        StageCounters as StageCounters,
+        bytes_left as bytes_left,
+        window_of as window_of,
+    )
+else:
+    __getattr__ = door(__name__)

@@ -1,0 +1,241 @@
+"""One model of a run: what a record of input costs at each stage, and what follows from it.
+
+True rates as of DS2 (OSDI 2018): a task gets through as many records as it has seconds for, and the seconds a record
+are those that its stages were busy. Input is bounded and always waiting, so there is no rate to reach: the best
+replicas are those of the largest rate x that meets every limit,
+
+    x * busy_g <= replicas_g          for each group of tasks g
+    x * sum(cpu_g) <= cores           and likewise for the store, the network and what holds models
+    sum(replicas_g * memory_g) <= memory, and likewise for reserved cores and for tasks
+
+The least replicas for a rate grow with it, so the largest rate is found by bisection (Plumber, MLSys 2022, has the
+same program for one host).
+
+Where cores are short, tasks wait for them while they count as busy. How much is told by the stage that waits least:
+its seconds beyond those of a core are taken for waiting, of all stages alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from headrace.controller.core.scaling.readings import Group, Limits, Reading, Window
+
+#: Share of the cores in use from which tasks are taken to wait for them.
+CORES_SHORT = 0.85
+#: A stage with less than this share of the processor time says nothing of waiting.
+WAITING_SHARE_MIN = 0.05
+#: What is measured over what the model says for the same tasks: bounds of what it is believed to be.
+FIT_MIN, FIT_MAX = 0.25, 2.0
+#: A part of a task that is not worth another one: what is measured is not exact.
+SPARE = 0.05
+#: Where cores, store or network are the limit, tasks wait for one another: so many more than can be at work at once.
+HEADROOM = (1.3, 1.2, 1.1)
+#: How sharply the rate turns from one bound to the other.
+SHARP = 6.0
+#: Tasks for a core, and bytes of memory that a task takes where it reserves none.
+TASKS_A_CORE_MAX, TASK_BYTES = 16, 192 << 20
+#: Steps of the bisection: the rate is exact to 2**-STEPS of its limit.
+STEPS = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a stage takes for a record of input: seconds of its tasks, and of these seconds of a core."""
+
+    busy_s: float
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A rate, and what is in the way of a larger one."""
+
+    records_s: float
+    bottleneck: str
+
+
+NOTHING_MEASURED = Prediction(0.0, "nothing was measured")
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A run as the model has it. `fit` is what was measured over what it says for the tasks that were measured."""
+
+    costs: Mapping[str, Cost]
+    groups: tuple[Group, ...]
+    limits: Limits
+    #: Stored bytes of input, bytes of the store and bytes between hosts a record.
+    stored_bytes: float
+    store_bytes: float
+    network_bytes: float
+    #: Fragments that nobody has read: no more tasks than these read.
+    fragments_open: float = 0
+    sources: tuple[str, ...] = ()
+    fit: float = 1.0
+    #: What was measured, on the cores that the tasks have.
+    measured: Prediction = NOTHING_MEASURED
+
+    def busy_s(self, group: Group) -> float:
+        """Seconds of its tasks for a record of input."""
+        return sum(self.costs[name].busy_s for name in group.stages if name in self.costs)
+
+    def predict(self) -> Prediction:
+        """The rate of these groups under these limits."""
+        shared = min(self._flows(), default=(math.inf, ""), key=lambda bound: bound[0])
+        tasks = [_of_group(self, group, group.replicas) for group in self.groups]
+        rate, why = min([shared, *tasks], key=lambda bound: bound[0])
+        if math.isfinite(shared[0]) and math.isfinite(least := min(bound for bound, _ in tasks)):
+            # Near both bounds tasks wait for one another by chance.
+            rate /= ((rate / shared[0]) ** SHARP + (rate / least) ** SHARP) ** (1 / SHARP)
+        return Prediction(self.fit * rate, why) if math.isfinite(rate) else NOTHING_MEASURED
+
+    def with_replicas(self, replicas: Mapping[str, int]) -> Model:
+        """The model with so many tasks of the groups that have these stages."""
+        return replace(self, groups=tuple(_with(group, replicas) for group in self.groups))
+
+    def without(self, stage: str) -> Model:
+        """The model with a stage that takes nothing."""
+        return replace(self, costs={name: cost for name, cost in self.costs.items() if name != stage})
+
+    def solved(self, apart: Sequence[tuple[int, int]] = (), *, keeps: bool = False) -> Model:
+        """The model with the replicas of the largest rate; with `keeps` no group gets fewer where there is room.
+
+        Groups of a pair in `apart` never get the same number.
+        """
+        least = {index: 1 for index, group in enumerate(self.groups) if not group.fixed}
+        if not self._holds(least):
+            return self
+        flows = min((rate for rate, _ in self._flows()), default=math.inf)
+        fixed = [_of_group(self, group, group.replicas)[0] for group in self.groups if group.fixed]
+        readers = [
+            self.fragments_open / busy
+            for group in self.groups
+            if self.fragments_open and set(group.stages) & {*self.sources} and (busy := self.busy_s(group)) > 0
+        ]
+        high = min([flows, *fixed, *readers])
+        if not math.isfinite(high):
+            return self
+        low = 0.0
+        if self._holds(self._least(high)):
+            low = high
+        for _ in range(STEPS if low < high else 0):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self._holds(self._least(middle)) else (low, middle)
+        counts = self._least(low)
+        present = {index: self.groups[index].replicas for index in counts}
+        tried = [self._least(low * room) for room in HEADROOM] if low == flows else []
+        tried = [self._even(one) for one in tried] + tried
+        tried.append(counts)
+        if keeps:
+            tried = [{index: max(count, present[index]) for index, count in one.items()} for one in tried] + tried
+        return self._given(self._kept_apart(next(filter(self._holds, tried), counts), apart))
+
+    def _flows(self) -> Iterable[tuple[float, str]]:
+        """The largest rate by each limit that all tasks share."""
+        costs, limits = self.costs, self.limits
+        used = [
+            (sum(cost.cpu_s for cost in costs.values()), limits.cores, "cores"),
+            (self.store_bytes if limits.store_bytes_s else 0.0, limits.store_bytes_s, "store"),
+            (self.network_bytes if limits.nic_bytes_s else 0.0, limits.nic_bytes_s * limits.hosts, "network"),
+        ]
+        for stage, hosts in limits.model_hosts.items():
+            used.append((costs[stage].busy_s if stage in costs else 0.0, hosts, f"model of {stage}"))
+        return [(limit / use, name) for use, limit, name in used if use > 0]
+
+    def _least(self, rate: float) -> dict[int, int]:
+        """The least replicas for a rate, by group."""
+        return {
+            index: max(1, math.ceil(rate * self.busy_s(group) - SPARE))
+            for index, group in enumerate(self.groups)
+            if not group.fixed
+        }
+
+    def _holds(self, counts: Mapping[int, int]) -> bool:
+        """Whether workers have room for so many tasks."""
+        tasks = cores = memory = 0.0
+        for index, group in enumerate(self.groups):
+            count = counts.get(index, group.replicas)
+            tasks += count
+            cores += count * group.cores
+            memory += count * (group.memory_bytes or TASK_BYTES)
+        limits = self.limits
+        return (
+            tasks <= max(1.0, limits.cores) * TASKS_A_CORE_MAX
+            and cores <= limits.cores + 1e-9
+            and (not limits.memory_bytes or memory <= limits.memory_bytes)
+        )
+
+    def _even(self, counts: Mapping[int, int]) -> dict[int, int]:
+        """As many on each host, so that none has more to do than others; not of groups that few hosts have."""
+        hosts = max(1, self.limits.hosts)
+        return {
+            index: math.ceil(count / hosts) * hosts if 2 * count >= hosts else count for index, count in counts.items()
+        }
+
+    def _kept_apart(self, counts: dict[int, int], apart: Sequence[tuple[int, int]]) -> dict[int, int]:
+        """Equal numbers would fuse two groups into one, whose tasks then have the work of both."""
+        for before, behind in apart:
+            if before not in counts or behind not in counts or counts[before] != counts[behind]:
+                continue
+            more = {**counts, behind: counts[behind] + 1}
+            if self._holds(more):
+                counts = more
+            elif counts[behind] > 1:
+                counts = {**counts, behind: counts[behind] - 1}
+        return counts
+
+    def _given(self, counts: Mapping[int, int]) -> Model:
+        groups = enumerate(self.groups)
+        return replace(
+            self, groups=tuple(replace(group, replicas=counts.get(index, group.replicas)) for index, group in groups)
+        )
+
+
+def model_of(reading: Reading, window: Window) -> Model:
+    """The model of a run from what happened in a window that ends with a reading."""
+    costs = {name: Cost(busy, min(cpu, busy)) for name, (busy, cpu) in window.costs.items()}
+    used = window.records_s * sum(cost.cpu_s for cost in costs.values())
+    short = reading.cores > 0 and used >= CORES_SHORT * reading.cores
+    costs = _without_waiting(costs) if short else costs
+    model = Model(
+        costs,
+        reading.groups,
+        replace(reading.limits, cores=reading.cores),
+        window.stored_bytes,
+        window.store_bytes,
+        window.network_bytes,
+        reading.fragments_open,
+        reading.sources,
+    )
+    said = model.predict()
+    fit = min(FIT_MAX, max(FIT_MIN, window.records_s / said.records_s)) if said.records_s > 0 else 1.0
+    measured = Prediction(window.records_s, said.bottleneck)
+    return replace(model, limits=reading.limits, fit=fit, measured=measured)
+
+
+def _without_waiting(costs: Mapping[str, Cost]) -> dict[str, Cost]:
+    """The costs without what tasks waited for cores."""
+    whole = sum(cost.cpu_s for cost in costs.values())
+    shares = [cost.busy_s / cost.cpu_s for cost in costs.values() if cost.cpu_s > WAITING_SHARE_MIN * whole]
+    stretch = max(1.0, min(shares, default=1.0))
+    return {
+        name: Cost(max(cost.cpu_s, cost.busy_s - (stretch - 1.0) * cost.cpu_s), cost.cpu_s)
+        for name, cost in costs.items()
+    }
+
+
+def _of_group(model: Model, group: Group, replicas: int) -> tuple[float, str]:
+    """The largest rate by the tasks of a group."""
+    busy, name = model.busy_s(group), "+".join(group.stages)
+    reads = model.fragments_open > 0 and bool(set(group.stages) & {*model.sources})
+    if reads and model.fragments_open < replicas:
+        return (model.fragments_open / busy if busy > 0 else math.inf), f"open fragments for {name}"
+    return (replicas / busy if busy > 0 else math.inf), f"tasks of {name}"
+
+
+def _with(group: Group, replicas: Mapping[str, int]) -> Group:
+    asked = [count for stage, count in replicas.items() if stage in group.stages]
+    return replace(group, replicas=asked[-1]) if asked else group

@@ -1,0 +1,141 @@
+"""Pushes to a hub: what its card names and no more, in one commit behind the one that was seen."""
+
+from __future__ import annotations
+
+import importlib
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.stages.export.hub import push
+from headrace.stages.runtime.errors import InputError
+from headrace.store.contract.errors import StoreError
+from headrace.store.datasets.card import MARK, card_of
+from headrace.store.datasets.dataset import Dataset
+from headrace.store.files.store import FileStore
+from headrace.store.ledger.core.entries import Change, Closed, StoredObject, VersionPublished
+from tests.kits.inputs.hub_server import PushHub, serving_pushes
+from tests.kits.store.dataset_writer import Writer
+
+#: Of the hub's client, which gives its own client a file as that one wants it no more.
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
+
+PLACE = "hf://datasets/o/n"
+#: The first is a large one.
+A, B = (f"shards/0/{name * 32}.documents.parquet" for name in "ab")
+GONE = B.replace("b", "c")
+TEXTS = {A: b"a" * 3000, B: b"b" * 10}
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[PushHub]:
+    constants = importlib.import_module("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    with serving_pushes(PushHub()) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        yield hub
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Writer:
+    writer = Writer(FileStore(tmp_path / "a set"))
+    writer.entry(*(text(writer, key) for key in TEXTS), shown(writer, 1))
+    return writer
+
+
+def text(writer: Writer, key: str) -> Change:
+    writer.store.create(key, [TEXTS[key]])
+    made = writer.shard([1], first=2 * list(TEXTS).index(key))
+    objects = (StoredObject("documents", key, f"xxh3-128:{'0' * 32}", len(TEXTS[key])),)
+    return Closed("texts", made.version, made.epoch, made.ranges, objects, made.counts)
+
+
+def shown(writer: Writer, version: int, shows: int = -1) -> Change:
+    return VersionPublished(version, "test", shows, complete=False)
+
+
+def opened(writer: Writer) -> Dataset:
+    return Dataset.open(writer.store.uri)
+
+
+def test_a_push_makes_a_private_repository_of_the_card_and_its_files(hub: PushHub, writer: Writer) -> None:
+    writer.store.create("shards/0/stray.documents.parquet", [b"of no version"])
+    done = push(opened(writer), PLACE)
+    assert (done.sent, done.standing, done.deleted, done.commit) == (2, 0, 0, hub.head)
+    assert hub.private
+    assert hub.files == {**TEXTS, "README.md": card_of(opened(writer)).encode()}
+    assert list(hub.objects.values()) == [TEXTS[A]]
+
+
+def test_a_second_push_sends_nothing(hub: PushHub, writer: Writer) -> None:
+    push(opened(writer), PLACE)
+    assert push(opened(writer), f"{PLACE}@main").commit == ""
+    assert hub.commits == 1
+
+
+def test_what_a_version_shows_no_more_goes_and_other_files_stay(hub: PushHub, writer: Writer) -> None:
+    push(opened(writer), PLACE)
+    hub.files["LICENSE"] = b"free"
+    hub.files[GONE] = b"taken down"
+    del hub.files[B]
+    done = push(opened(writer), PLACE)
+    assert (done.sent, done.standing, done.deleted) == (1, 1, 1)
+    assert hub.files.keys() == {*TEXTS, "README.md", "LICENSE"}
+
+
+def test_a_persons_card_is_replaced_only_where_that_was_asked_for(hub: PushHub, writer: Writer) -> None:
+    hub.exists, hub.files["README.md"] = True, b"# Mine"
+    with pytest.raises(InputError, match="add --replace-card"):
+        push(opened(writer), PLACE)
+    assert hub.files == {"README.md": b"# Mine"}
+    push(opened(writer), PLACE, replaces=True)
+    assert MARK in hub.files["README.md"].decode()
+
+
+def test_of_two_pushes_at_once_one_is_refused(hub: PushHub, writer: Writer) -> None:
+    hub.exists = hub.has_rival = True
+    with pytest.raises(StoreError, match=r"was not committed: .*412"):
+        push(opened(writer), PLACE)
+    assert hub.files == {}
+
+
+def test_a_push_that_broke_off_goes_on_with_what_is_missing(hub: PushHub, writer: Writer) -> None:
+    hub.exists, hub.fails = True, 1
+    with pytest.raises(StoreError, match="push again to go on"):
+        push(opened(writer), PLACE)
+    assert (hub.files, hub.commits) == ({}, 0)
+    assert push(opened(writer), PLACE).sent == 2
+
+
+def test_a_hub_that_does_not_answer_is_named(writer: Writer, hub: PushHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        # nobody listens there
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{bound.getsockname()[1]}")
+        with pytest.raises(StoreError, match=r"hf://datasets/o/n: the push was not committed: .*refused"):
+            push(opened(writer), PLACE)
+
+
+def test_an_object_that_went_meanwhile_is_no_commit(hub: PushHub, writer: Writer) -> None:
+    hub.exists = True
+    writer.store.delete(B)
+    with pytest.raises(StoreError, match="b" * 32):
+        push(opened(writer), PLACE)
+    assert hub.commits == 0
+
+
+@pytest.mark.parametrize("place", ["hf://o/n", "hf://datasets/o", "hf://datasets/o/n/folder", "s3://o/n", "o/n"])
+def test_a_place_that_is_no_data_set_of_a_hub_is_refused(writer: Writer, place: str) -> None:
+    with pytest.raises(InputError, match="is no data set of the hub"):
+        push(opened(writer), place)
+
+
+def test_a_dataset_without_text_is_refused(tmp_path: Path) -> None:
+    writer = Writer(FileStore(tmp_path))
+    writer.entry(writer.shard([2]))
+    with pytest.raises(InputError, match="shows no file with text"):
+        push(opened(writer), PLACE)
