@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.stages.dedup.core.scheme import RULE, Scheme
+from headrace.stages.dedup.core.scheme import EXACT_WORDS, RULE, Scheme
 from headrace.stages.dedup.index import (
     ANSWERED,
     CANDIDATES_MAX,
@@ -28,7 +28,7 @@ from headrace.stages.dedup.judge import LEVEL_MAX, SKETCH_BYTES_MAX, compare, ma
 from headrace.stages.dedup.minhash import Keys
 from headrace.stages.dedup.sketches import ELSEWHERE, Reader, Sketches, offsets_of
 from headrace.stages.text import compiled, pointer, prepared
-from headrace.store.shards import RecordName, decode_keys, encode_keys
+from headrace.store.shards import KeptKeys, RecordName
 
 Numbers = npt.NDArray[np.int64]
 
@@ -129,10 +129,12 @@ def compile_index() -> None:
     """Compile what is not in the cache."""
     with prepared("index"):
         one, sketches = np.arange(1, dtype=np.int64), pa.array([bytes(1)], pa.binary())
+        none = np.zeros(0, np.int64)
+        nothing = KeptKeys((), none, none, np.zeros((0, EXACT_WORDS), np.uint64), none, none)
         for folder in (None, tempfile.gettempdir()):
             index, keys = KeyIndex(Scheme(bands=1, rule=RULE), folder), np.ones((1, 3), np.uint64)
             index.decide(bytes(16), one, keys, sketches)
-            index.load(decode_keys(encode_keys((), ""), "", "nothing"))
+            index.load(nothing)
 
 
 #: In place of a score: the whole text is the same, and: a shared band decided.

@@ -138,9 +138,18 @@ def lower_steps() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int16]]:
     It is 0 where the lower case is more than one code point, or far off.
     """
     table = np.zeros(LOWER_MAX, np.int16)
-    for code, lower in enumerate(map(str.lower, map(chr, range(LOWER_MAX)))):
-        if len(lower) == 1 and 0 < abs(ord(lower) - code) < 1 << 15:
-            table[code] = ord(lower) - code
+    for first in range(0, LOWER_MAX, 256):
+        block = "".join(map(chr, range(first, first + 256)))
+        lower = block.lower()
+        if lower == block:
+            continue
+        if len(lower) == len(block):
+            codes = np.frombuffer(lower.encode("utf-32-le", "surrogatepass"), "<u4").astype(np.int64)
+        else:
+            folded = [character.lower() for character in block]
+            codes = np.array([ord(low) if len(low) == 1 else ord(own) for low, own in zip(folded, block, strict=True)])
+        steps = codes - np.arange(first, first + 256)
+        table[first : first + 256] = np.where(abs(steps) < 1 << 15, steps, 0)
     blocks, steps = two_levels(table.view(np.uint16))
     return blocks, steps.view(np.int16)
 
@@ -150,10 +159,11 @@ def _mark(table: npt.NDArray[np.uint16], characters: str, flag: int) -> None:
 
 
 def _mark_categories(table: npt.NDArray[np.uint16]) -> None:
-    kinds = [unicodedata.category(chr(code)) for code in range(_NAMED_MAX)]
+    kinds = list(map(unicodedata.category, map(chr, range(_NAMED_MAX))))
     meant = {"So": ICON | PREFIX | SUFFIX, "Ll": ALPHA, "Lu": ALPHA, "Lt": ALPHA, "Lm": ALPHA, "Lo": ALPHA}
     meant |= dict.fromkeys(("Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po"), PUNCTUATION)
-    table[:_NAMED_MAX] |= np.array([meant.get(kind, 0) for kind in kinds], np.uint16)
+    meant |= dict.fromkeys(set(kinds) - meant.keys(), 0)
+    table[:_NAMED_MAX] |= np.fromiter(map(meant.__getitem__, kinds), np.uint16, _NAMED_MAX)
     cased = {"Ll": LOWER, "Lu": UPPER}
     for first, last in _CASED:
         for code in range(first, last + 1):

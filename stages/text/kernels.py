@@ -68,7 +68,15 @@ def compiled(function: Loop) -> Loop:
     from numba.core.caching import FunctionCache
 
     class Kept(FunctionCache):
-        """One process at a time adds to a function's index: of two, the later would name the code of the other."""
+        """Machine code that is there is taken without what only a compiler needs.
+
+        One process at a time adds to a function's index: of two, the later would name the code of the other.
+        """
+
+        def load_overload(self, sig: Any, target_context: Any) -> Any:
+            # Numba's own first makes ready all that it can compile, half a second; a compilation does so itself.
+            with self._guard_against_spurious_io_errors():  # type: ignore[no-untyped-call]
+                return self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
 
         def save_overload(self, sig: Any, data: Any) -> None:
             with taken_alone(pathlib.Path(folder), "saving", SAVE_SECONDS_MAX):
@@ -79,6 +87,8 @@ def compiled(function: Loop) -> Loop:
     # no references to arrays are counted, which takes half of their time.
     options: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
     dispatcher: Any = numba.njit(**options)(function)
+    # What other packages add to numba is no part of our loops, and awkward's takes 0.4 s to import.
+    dispatcher._compilation_chain_init_hook = _nothing
     if folder:
         config: Any = numba.config  # pyright: ignore[reportPrivateImportUsage]
         before, config.CACHE_DIR = config.CACHE_DIR, folder
@@ -87,6 +97,10 @@ def compiled(function: Loop) -> Loop:
         finally:
             config.CACHE_DIR = before
     return dispatcher  # type: ignore[no-any-return]
+
+
+def _nothing() -> None:
+    pass
 
 
 @cache

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import headrace
+from headrace.stages.dedup import compile_keys
 from headrace.stages.library import warm
 from headrace.stages.library.warm import LOOPS, Compiling
 from headrace.stages.text import kernels
@@ -143,3 +144,13 @@ def test_code_that_several_processes_compile_at_once_is_right(tmp_path: Path) ->
         timeout=300,
     )
     assert done.returncode == 0, done.stdout
+
+
+def test_loops_that_are_there_load_no_compiler() -> None:
+    compile_keys()
+    script = (
+        "import sys; from headrace.stages.dedup import compile_keys; compile_keys(); "
+        "print(*{'numba.np.arraymath', 'numba.typed', 'awkward'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "\n", "half a second of each start"
