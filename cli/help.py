@@ -136,7 +136,10 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "headrace insert plain 'gopher_quality(words_min=80)' --after read --dry-run",
         "headrace insert plain filters.py:clean --before tokenize -p words=80",
     ),
-    "replace": ("headrace replace plain gopher-quality 'gopher_quality(words_min=60)'",),
+    "replace": (
+        "headrace replace plain gopher-quality 'gopher_quality(words_min=60)' --canary 2%",
+        "headrace replace plain gopher-quality 'gopher_quality(words_min=60)'",
+    ),
     "remove": ("headrace remove plain gopher-quality",),
     "drain": ("headrace drain one --wait", "headrace drain one --back"),
     "stop": ("headrace stop plain --wait",),

@@ -15,7 +15,18 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from headrace.cli.commands import ClusterFolder, ControllerAddress, Json, daemons, dataset_commands, launch, operate
+from headrace.cli.commands import (
+    Canary,
+    ClusterFolder,
+    ControllerAddress,
+    Json,
+    TrustCode,
+    Yes,
+    daemons,
+    dataset_commands,
+    launch,
+    operate,
+)
 from headrace.cli.ending import leave, outcome
 from headrace.cli.help import Application
 from headrace.cli.run_options import PARAMETER, PLACES, RUN, SHARED, Option, run_command, run_options
@@ -87,6 +98,9 @@ def apply(
         bool, typer.Option("--wait", help="Show progress until the pipeline ends, then the balance.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan with its reasons; start nothing.")] = False,
+    canary: Canary = "",
+    yes: Yes = False,
+    trust_code: TrustCode = False,
     cluster: ClusterFolder = "",
     workers: Annotated[
         int, typer.Option(min=0, metavar="N", help="Wait at most 300 s until so many workers are connected.")
@@ -95,7 +109,7 @@ def apply(
     **given: Any,
 ) -> int:
     """Give a pipeline to a controller."""
-    from headrace.cli.commands import apply_file
+    from headrace.cli.commands import CanaryOptions, apply_file
     from headrace.client import controller_at
 
     return apply_file(
@@ -108,6 +122,7 @@ def apply(
         base=(given["base"], given["judge_again"]),
         follow_links=given["follow_links"],
         workers=workers,
+        canary=CanaryOptions(canary, yes, trust_code),
         as_json=json,
     )
 

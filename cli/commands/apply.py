@@ -9,9 +9,11 @@ import time
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from rich.text import Text
 
+from headrace.cli.commands.canary import CanaryOptions, Given, check_canary, try_canary
 from headrace.cli.commands.run import Interrupts, catch_signals, watch_to_end
 from headrace.cli.ui import (
     FAINT,
@@ -39,6 +41,7 @@ from headrace.client import (
     ControllerAt,
     ControllerSilent,
     RunOptions,
+    UsageError,
     load,
     pipeline_of,
     with_base,
@@ -119,10 +122,16 @@ def apply_file(
     base: tuple[str, str] = ("", ""),
     follow_links: bool = False,
     workers: int = 0,
+    canary: CanaryOptions | None = None,
     as_json: bool = False,
 ) -> int:
     """Have a controller run a pipeline file, or say how it would; the exit code."""
+    canary = canary or CanaryOptions()
+    check_canary(canary, dry_run=dry_run)
+    if canary.share and (not options.amend or wait):
+        raise UsageError("--canary compares a pipeline with the one that --amend is to change; it goes without --wait")
     pipeline = with_base(load(path, given, follow_links=follow_links), *base)
+    facts: dict[str, Any] | None = {}
     with Client(at) as client:
         if workers:
             _await_workers(client, workers)
@@ -130,12 +139,17 @@ def apply_file(
         if dry_run:
             show_plan(pipeline.name, client.plan(pipeline, options), as_json=as_json)
             return 0
+        if canary.share:
+            mine = Given(pipeline.stages, pipeline.modules)
+            facts = try_canary(pipeline.dataset, pipeline, mine, canary, as_json=as_json)
+        if facts is None:
+            return 0
         applied = client.apply_or_join(pipeline, options)
         for line in applied.warnings:
             print(f"headrace: {line}", file=sys.stderr)
         if not wait:
             line = f"pipeline {pipeline.name} runs; see `headrace status {pipeline.name}`"
-            print(json.dumps(asdict(applied)) if as_json else line)
+            print(json.dumps(asdict(applied) | ({"canary": facts} if facts else {})) if as_json else line)
             return 0
         with catch_signals() as interrupts:
             status = _wait(client, pipeline.name, interrupts)

@@ -227,6 +227,18 @@ NewStage = Annotated[
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what starts and stops; change nothing.")]
+Canary = Annotated[
+    str,
+    typer.Option(
+        "--canary",
+        metavar="SHARE",
+        help="Run both versions here on a share of the fragments, such as 2%, and show the verdicts that differ.",
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", help="With --canary: then make the change; without it none is made.")]
+TrustCode = Annotated[
+    bool, typer.Option("--trust-code", help="With --canary: run the code that the dataset's ledger names.")
+]
 Parameters = Annotated[
     list[str],
     typer.Option("-p", "--parameter", metavar="NAME=VALUE", help="A parameter of FILE.py's build(); repeatable."),
@@ -240,12 +252,15 @@ def insert(
     before: Annotated[str, typer.Option("--before", metavar="NAME", help="The stage that reads from it.")] = "",
     parameter: Parameters = [],  # noqa: B006 - typer copies it
     dry_run: DryRun = False,
+    canary: Canary = "",
+    yes: Yes = False,
+    trust_code: TrustCode = False,
     controller: ControllerAddress = "",
     cluster: ClusterFolder = "",
     json: Json = False,
 ) -> int:
     """Insert a stage into a running pipeline, without a pause."""
-    from headrace.cli.commands import reconfigure
+    from headrace.cli.commands import CanaryOptions, reconfigure
     from headrace.client import UsageError, controller_at
 
     if not after and not before:
@@ -255,7 +270,8 @@ def insert(
         return old.with_inserted(new, after=after, before=before)
 
     at = controller_at(controller, cluster)
-    return reconfigure.surgery(at, pipeline, stage, parameter, edit, dry_run=dry_run, as_json=json)
+    asked = CanaryOptions(canary, yes, trust_code)
+    return reconfigure.surgery(at, pipeline, stage, parameter, edit, dry_run=dry_run, canary=asked, as_json=json)
 
 
 def replace(
@@ -264,36 +280,44 @@ def replace(
     stage: NewStage,
     parameter: Parameters = [],  # noqa: B006 - typer copies it
     dry_run: DryRun = False,
+    canary: Canary = "",
+    yes: Yes = False,
+    trust_code: TrustCode = False,
     controller: ControllerAddress = "",
     cluster: ClusterFolder = "",
     json: Json = False,
 ) -> int:
     """Replace a stage of a running pipeline, without a pause."""
-    from headrace.cli.commands import reconfigure
+    from headrace.cli.commands import CanaryOptions, reconfigure
     from headrace.client import controller_at
 
     def edit(old: Pipeline, new: PipelineStage) -> Pipeline:
         return old.with_replaced(name, new)
 
     at = controller_at(controller, cluster)
-    return reconfigure.surgery(at, pipeline, stage, parameter, edit, dry_run=dry_run, as_json=json)
+    asked = CanaryOptions(canary, yes, trust_code)
+    return reconfigure.surgery(at, pipeline, stage, parameter, edit, dry_run=dry_run, canary=asked, as_json=json)
 
 
 def remove(
     pipeline: Name,
     name: OldStage,
     dry_run: DryRun = False,
+    canary: Canary = "",
+    yes: Yes = False,
+    trust_code: TrustCode = False,
     controller: ControllerAddress = "",
     cluster: ClusterFolder = "",
     json: Json = False,
 ) -> int:
     """Remove a stage from a running pipeline, without a pause."""
-    from headrace.cli.commands import reconfigure
+    from headrace.cli.commands import CanaryOptions, reconfigure
     from headrace.client import controller_at
 
     at = controller_at(controller, cluster)
+    asked = CanaryOptions(canary, yes, trust_code)
     return reconfigure.surgery(
-        at, pipeline, "", [], lambda old, _: old.with_removed(name), dry_run=dry_run, as_json=json
+        at, pipeline, "", [], lambda old, _: old.with_removed(name), dry_run=dry_run, canary=asked, as_json=json
     )
 
 

@@ -12,7 +12,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from headrace.cli.commands.canary import CanaryOptions, Given, check_canary, try_canary
 from headrace.cli.ui import read_ledger, safe
 from headrace.client import ENDED, Client, CliError, ControllerAt, UsageError, load, pipeline_of
 from headrace.pipeline import Pipeline, Stage
@@ -64,11 +66,14 @@ def surgery(
     edit: Callable[[Pipeline, Stage], Pipeline],
     *,
     dry_run: bool,
+    canary: CanaryOptions,
     as_json: bool,
 ) -> int:
     """Change the graph of a running pipeline, or say how; the exit code."""
     from headrace.cli.commands.apply import show_plan
 
+    check_canary(canary, dry_run=dry_run)
+    facts: dict[str, Any] | None = {}
     stage, modules = stage_of(expression, given) if expression else (_NO_STAGE, dict[str, str]())
     with Client(at) as client:
         status = pipeline_of(client.status(name), name)
@@ -81,13 +86,19 @@ def surgery(
                 "pipeline's file, and give it whole with `headrace apply --amend`"
             )
         after = edit(replace(before, modules={**before.modules, **modules}), stage)
+        if canary.share:
+            given_by_user = Given((stage,), modules)
+            facts = try_canary(status.dataset, after, given_by_user, canary, as_json=as_json)
+        if facts is None:
+            return 0
         reply = client.amend(after, dry_run=dry_run)
     if dry_run:
         show_plan(name, reply.plan, as_json=as_json)
         return 0
     version = after.version()
     words = f"pipeline {safe(name)} has version {version} from now on; what is closed stays as it was"
-    print(json.dumps({"pipeline": name, "version": version, "was": before.version()}) if as_json else words)
+    made = {"pipeline": name, "version": version, "was": before.version()} | ({"canary": facts} if facts else {})
+    print(json.dumps(made) if as_json else words)
     return 0
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from headrace.stages.sinks.sidecars import (
         count_fates as count_fates,
         create_object as create_object,
+        fates_by_record as fates_by_record,
         fates_of_lost as fates_of_lost,
     )
 else:

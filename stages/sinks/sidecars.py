@@ -262,21 +262,27 @@ def count_fates(batches: Sequence[Batch], *, tokens: int, sequences: int, paddin
 
 
 def fates_of_lost(batch: Batch) -> list[tuple[str, str, str | None]]:
-    """Stage, verdict and reason of each record that was not kept.
+    """Stage, verdict and reason of each record that was not kept."""
+    return list(fates_by_record(batch).values())
+
+
+def fates_by_record(batch: Batch) -> dict[int, tuple[str, str, str | None]]:
+    """As `fates_of_lost`, by ordinal.
 
     Of the parts of a record that was lost whole the gravest verdict speaks for it, of two alike that of the first.
     """
     lost = batch.verdicts
     if not lost.num_rows:
-        return []
+        return {}
     columns: list[list[Any]] = [lost.column(name).to_pylist() for name in ("stage", "verdict", "reason")]
     fates = list(zip(*columns, strict=True))
+    rows = ordinals_of(lost.column("row")).tolist()
     if lost.column("part").null_count == lost.num_rows:
-        return fates
-    rows, keys = ordinals_of(lost.column("row")).tolist(), verdict_keys(lost).tolist()
+        return dict(zip(rows, fates, strict=True))
+    keys = verdict_keys(lost).tolist()
     kept = set(ordinals_of(batch.rows.column(ROW)).tolist())
     first: dict[int, int] = {}
     for place in sorted(range(len(fates)), key=lambda place: (GRAVITY.index(fates[place][1]), keys[place])):
         if rows[place] not in kept:
             first.setdefault(rows[place], place)
-    return [fates[place] for place in first.values()]
+    return {row: fates[place] for row, place in first.items()}

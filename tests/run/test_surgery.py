@@ -96,6 +96,40 @@ def test_a_changed_file_is_taken_up_and_one_that_fails_is_not(house: House, undi
 
 
 @pytest.mark.slow
+def test_a_canary_shows_what_differs_and_changes_nothing_until_told(house: House, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    begin(house, output)
+    first = house.pipeline()
+    paced = house.home / "paced.py"
+    paced.write_text(paced.read_text().replace(">= 10", ">= 20"))
+    given = ("apply", "paced.py", "-p", f"input={house.home}/corpus/*.jsonl", "-p", f"output={output}", "--amend")
+    refused = house.call(*given, "--canary", "50%")
+    assert refused.returncode == 2
+    assert "has_many_lines: " in refused.stderr, "the code that would run is named"
+    shown = house.good(*given, "--canary", "50%", "--trust-code")
+    found = shown["canary"]
+    assert shown["version"] == first["version"]
+    assert 0 < found["fragments"] <= found["fragments_known"]
+    assert {(one["before"], one["after"]) for one in found["changes"]} == {
+        ("kept", "filtered has_many_lines/function returned None")
+    }
+    assert all(one["text"].count("\n") < 20 for one in found["changes"][0]["samples"])
+    still = house.pipeline()
+    assert (still["version"], [task["task"] for task in still["tasks"]]) == (
+        first["version"],
+        [task["task"] for task in first["tasks"]],
+    )
+    text = house.call(*given, "--canary", "50%", "--trust-code").stdout
+    assert "nothing is changed" in text
+    made = house.good(*given, "--canary", "50%", "--trust-code", "--yes")
+    assert made["canary"] == found, "the same fragments again"
+    assert made["version"] == house.pipeline()["version"] != first["version"]
+    removed = house.call("remove", "small", "has_many_lines", "--canary", "2%", "--trust-code")
+    assert "filtered has_many_lines/function returned None -> kept" in removed.stdout
+    assert house.pipeline()["version"] == made["version"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", [0.0, 0.3, 0.8, 1.5, 2.5])
 def test_a_worker_is_killed_while_the_graph_is_changed(
     house: House, undisturbed: Path, tmp_path: Path, moment: float

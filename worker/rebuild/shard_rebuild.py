@@ -69,7 +69,7 @@ class RebuildOrder:
 
     def code(self) -> list[str]:
         """What runs on this machine when the shard is made again, a line each: the word of the ledger, not ours."""
-        return [line for stage in self.pipeline.stages for line in _code_of(stage, self.pipeline.modules)]
+        return [line for stage in self.pipeline.stages for line in code_of(stage, self.pipeline.modules)]
 
     def places(self) -> list[str]:
         """What is read for it, with this user's rights and keys, a line each: the word of the ledger, too."""
@@ -91,7 +91,8 @@ def order(uri: str, shard: str) -> RebuildOrder:
     return RebuildOrder(store, state, closed, _pipeline_of(store.uri, state, closed.version))
 
 
-def _code_of(stage: Stage, modules: Mapping[str, str]) -> Iterator[str]:
+def code_of(stage: Stage, modules: Mapping[str, str]) -> Iterator[str]:
+    """What runs for a stage of a pipeline with these modules, a line each."""
     targets = [stage.target, str(stage.parameters.get("function", ""))]
     for target in targets:
         module = target.partition(":")[0]
@@ -215,7 +216,7 @@ def _read_again(store: ObjectStore, pipeline: Pipeline, state: LedgerState, clos
     chains: dict[str, Chain] = {}
     for item in closed.ranges:
         fragment = state.as_it_stands(state.fragments[item.fragment].fragment)
-        path = _path(pipeline, fragment.stage, closed.sink)
+        path = path_between(pipeline, fragment.stage, closed.sink)
         if fragment.stage not in chains:
             chains[fragment.stage] = Chain(pipeline, path[:-1])
             recall_verdicts(chains[fragment.stage], store, closed)
@@ -229,12 +230,12 @@ def _read_again(store: ObjectStore, pipeline: Pipeline, state: LedgerState, clos
                     yield chain.process(batch)
 
 
-def _path(pipeline: Pipeline, source: str, sink: str) -> list[str]:
+def path_between(pipeline: Pipeline, source: str, sink: str) -> list[str]:
     """The stages from a source to a sink; validation sees to it that there is one way only."""
     if source == sink:
         return [sink]
     for stage in pipeline.downstream(source):
-        rest = _path(pipeline, stage, sink)
+        rest = path_between(pipeline, stage, sink)
         if rest:
             return [source, *rest]
     return []
