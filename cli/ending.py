@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from headrace.client import EXIT_FAULT, EXIT_INTERRUPTED, CliError, Interrupted, explain
+from headrace.daemon import printable
 from headrace.pipeline import mask
 
 
@@ -44,7 +45,9 @@ def _drop_output() -> None:
 
 def _complain(error: CliError, code: int) -> int:
     message = " ".join(str(error).split())
-    print(mask("\n".join([f"headrace: {message}", *(f"  {line}" for line in error.details)])), file=sys.stderr)
+    details = [f"  {printable(part)}" for line in error.details for part in line.split("\n")]
+    # files, stores and hosts have their words in it, and a terminal obeys some
+    print(mask("\n".join([f"headrace: {printable(message)}", *details])), file=sys.stderr)
     return code
 
 

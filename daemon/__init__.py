@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         caused_by as caused_by,
         current_cause as current_cause,
         parse as parse,
+        printable as printable,
         shown as shown,
     )
     from headrace.daemon.metrics_server import serve_metrics as serve_metrics

@@ -1,4 +1,4 @@
-"""Texts without the secrets that URIs in them may carry: user information, and parameters named as secrets are.
+"""Texts without the secrets in them: URIs' user information and parameters named as secrets are, keys by their shape.
 
 Every line that Headrace logs or ends a command with goes through `mask`, and so do its errors of stores and pipelines,
 whatever text they quote. Pure.
@@ -18,14 +18,24 @@ _USER = re.compile(rf"(?<=://)[^\s/@'\"?#&]{{1,{_USER_MAX}}}@")
 _KEY = re.compile(rf"(?<=://)[^\s/@:'\"?#&]{{1,{_NAME_MAX}}}:(?!\d{{1,5}}[/?#])[^\s@'\"]{{1,{_USER_MAX}}}@")
 _WORDS = "signature|sig|secret|token|password|passwd|credential|access.?key|secret.?key|api.?key"
 _PARAMETER = re.compile(rf"([?&][\w.-]{{0,{_NAME_MAX}}}(?:{_WORDS})=)[^\s&'\"#\\]+", re.IGNORECASE)
+#: Keys and tokens that say by their beginning what they are.
+_SHAPE = re.compile(
+    r"\b(?:(?:AKIA|ASIA)[0-9A-Z]{16}|hf_[A-Za-z0-9]{30,64}|gh[opsu]_[A-Za-z0-9]{36,64}|github_pat_[A-Za-z0-9_]{40,128}"
+    r"|glpat-[\w-]{20,64}|sk-[A-Za-z0-9_-]{32,200}|AIza[\w-]{35}|xox[abprs]-[A-Za-z0-9-]{20,128})(?![\w-])"
+    r"|-----BEGIN [A-Z ]{0,32}PRIVATE KEY-----"
+)
+#: What each of these holds.
+_SHAPE_PARTS = ("AKIA", "ASIA", "hf_", "gh", "github_pat_", "glpat-", "sk-", "AIza", "xox", "PRIVATE KEY")
 
 
 def mask(text: str) -> str:
-    """The text with three stars in the place of each secret of a URI in it."""
+    """The text with three stars in the place of each secret of a URI in it, and of each key known by its shape."""
     if "://" in text:
         text = _KEY.sub(HIDDEN + "@", _USER.sub(HIDDEN + "@", text))
     if "=" in text and ("?" in text or "&" in text):
         text = _PARAMETER.sub(rf"\1{HIDDEN}", text)
+    if any(part in text for part in _SHAPE_PARTS):
+        text = _SHAPE.sub(HIDDEN, text)
     return text
 
 
@@ -34,20 +44,21 @@ class SecretShownError(ValueError):
 
 
 def check_arguments(arguments: Iterable[str], environment: Mapping[str, str]) -> None:
-    """Raise SecretShownError where an argument, or a variable of Headrace's, holds a URI with a secret in it."""
+    """Raise SecretShownError where an argument, or a variable of Headrace's, holds a secret that `mask` hides."""
     shown = [("an argument", item) for item in arguments]
     shown += [(name, value) for name, value in environment.items() if name.startswith("HEADRACE_")]
     for what, text in shown:
         if mask(text) != text:
+            where = " in a URI" if "://" in text else ""
             raise SecretShownError(
-                f"{what} carries a secret in a URI, {mask(text)!r}: every user of a host reads command lines, and URIs "
+                f"{what} carries a secret{where}, {mask(text)!r}: every user of a host reads command lines, and URIs "
                 "stand in logs, in status and in ledgers; give credentials in files or in variables of their own "
                 "(docs/guide/store.md)"
             )
 
 
 def secret_in(value: Any, where: str = "") -> str:
-    """Where the first URI with a secret stands in data as JSON has it, and that URI masked; empty where none does."""
+    """Where the first text with a secret stands in data as JSON has it, and that text masked; empty where none does."""
     if isinstance(value, str):
         return f"{where}: {mask(value)!r}" if mask(value) != value else ""
     parts: list[tuple[object, str]] = []

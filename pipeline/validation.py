@@ -7,7 +7,7 @@ import re
 
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import MODULES_BYTES_MAX, STAGES_MAX, Pipeline, Stage, StageKind, chain_order
-from headrace.pipeline.masking import secret_in
+from headrace.pipeline.masking import mask, secret_in
 from headrace.pipeline.plain import check_plain
 
 #: Tasks of one stage, and cores or bytes that each may take: more is a mistake.
@@ -50,6 +50,10 @@ def _validate_secrets(pipeline: Pipeline) -> None:
     given: dict[str, object] = {"dataset": pipeline.dataset, "environment": dict(pipeline.environment)}
     given |= {} if pipeline.base is None else {"base": pipeline.base.dataset}
     given |= {f'stage "{stage.name}"': stage.to_dict() for stage in pipeline.stages}
+    # by lines: a module is not quoted whole
+    for name, text in pipeline.modules.items():
+        lines = text.splitlines() if mask(text) != text else ()
+        given |= {f"the code of {name!r}, line {number}": line for number, line in enumerate(lines, 1)}
     if found := secret_in(given):
         raise PipelineError(
             f"{found} carries a secret, and a pipeline stands in its ledger, in status and in logs: give credentials "

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -51,7 +52,12 @@ def _outcomes(seeds: range, mutant: str | None, jobs: int) -> Iterator[Iterator[
             yield map(simulate, seeds)
         else:
             context = multiprocessing.get_context("spawn")
-            pool = stack.enter_context(context.Pool(jobs, _plant, (mutant, None)))
+            # Ctrl-C goes to all of them: whoever started this ends them, from the first moment of each on
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                pool = stack.enter_context(context.Pool(jobs, _plant, (mutant, None)))
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
             yield pool.imap(simulate, seeds, CHUNK)
 
 

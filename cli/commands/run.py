@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 SILENT_S = 10.0
 #: Seconds between two looks at the signals and processes while nothing else happens.
 TICK_S = 0.1
+#: The state of a run that has not read its ledger.
+OPENING = "opening"
 
 
 @dataclass(slots=True)
@@ -130,7 +132,6 @@ def run_embedded(
                 print(f"headrace: the page of this run, until it ends: {url}", file=output or sys.stderr, flush=True)
             client.wait_for_worker(START_S, embedded.check)
             options = make_options()
-            interrupts.ends = False
             applied_after_s = elapsed_s()
             warnings = client.apply(pipeline, options)
             book = DeathBook()
@@ -209,6 +210,7 @@ def watch_to_end(
 ) -> pb.PipelineStatus:
     """Show a run until it has ended; its last status. `check` is called now and then and may raise.
 
+    Where `interrupts.ends`, Ctrl-C ends the command until the run has opened, and asks for a stop from then on.
     What died is said as it comes, and noted in `book`. `first` gets the first status in which a batch was read, if it
     is empty. Raises ControllerSilent.
     """
@@ -240,6 +242,8 @@ def watch_to_end(
         status = pipeline_of(update, name)
         if status is None:
             raise CliError(f"the controller knows no pipeline {name!r} any more")
+        # Until then nothing is held that could be committed, and a silent store may keep the run from opening.
+        interrupts.ends = interrupts.ends and status.state == OPENING
         progress.update(status)
         for line in book.take(status):
             progress.note(f"{name}: {line}")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -35,12 +36,25 @@ DIFFERENCES_SHOWN = 20
 NAMES_MIN = 16
 
 
+class _SafeConsole(Console):
+    """A console of which a terminal obeys nothing but its own styles, whatever the text is made of."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """The segments of what is shown, with what does not print in them as it is written in Python."""
+        for segment in super().render(renderable, options):
+            text = segment.text
+            if segment.control or text.isprintable() or text == "\n":
+                yield segment
+            else:
+                yield Segment("\n".join(map(safe, text.split("\n"))), segment.style)
+
+
 def console(stream: IO[str] | None = None, *, live: bool = False) -> Console:
     """A console for one of the standard streams, with tables no wider than a page.
 
     Lines of text are not broken, so that a URI or a command in them can be copied; those of a live page are.
     """
-    made = Console(file=stream or sys.stdout, highlight=False, soft_wrap=not live)
+    made = _SafeConsole(file=stream or sys.stdout, highlight=False, soft_wrap=not live)
     if made.is_terminal or "COLUMNS" in os.environ:
         made.width = min(made.width, WIDTH_MAX)
     else:

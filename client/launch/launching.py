@@ -23,6 +23,7 @@ from headrace.client.launch.core.kubernetes import JOINS_PER_WORKER, PIPELINE_BY
 from headrace.client.launch.core.plan import LAUNCHERS, read, shown
 from headrace.cluster import NODES_PER_TOKEN_MAX, write_public, write_secret
 from headrace.controller.membership import ClusterFiles, ClusterFilesError
+from headrace.daemon import printable
 from headrace.store.files import disk
 
 #: Seconds of one call; calls that run together; bytes of its answer and of a remembered launch.
@@ -64,7 +65,7 @@ def start_launch(launcher: str, asked: Launch, *, dry_run: bool) -> int:
         raise
     if found := answers.get("address"):
         _address(files, found)
-    print(f"headrace: {plan.said.format_map(answers)}", file=sys.stderr)
+    print(f"headrace: {printable(plan.said.format_map(answers))}", file=sys.stderr)
     if not plan.run:
         print(f"headrace status --cluster {files.folder}")
         return 0

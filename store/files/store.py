@@ -3,7 +3,8 @@
 `create` writes a temporary file, syncs it, and links it to its final name. `link` fails where the
 name is taken, so it is both the atomic publication and the race's referee; it needs a file system
 with hard links. A process killed half-way leaves a file under `.tmp`, which no listing shows and
-which a later `open` removes. Directories that are symbolic links are not listed.
+which a later `open` removes. Directories that are symbolic links are not listed, and nothing is
+written or deleted through them: who may write there could lead that to the folders of others.
 """
 
 from __future__ import annotations
@@ -110,10 +111,11 @@ class FileStore:
     def create(self, key: str, parts: Sequence[Buffer]) -> bool:
         """See `ObjectStore.create`."""
         path = self._path(key)
+        self._refuse_links(os.path.dirname(path))
         try:
             if os.path.lexists(path):
                 return self._refuse(key, path)
-            self._make_directory(os.path.dirname(path))
+            self._prepare(os.path.dirname(path))
             with self._temporary() as (descriptor, temp):
                 _write_all(descriptor, parts)
                 disk.sync(descriptor)
@@ -132,7 +134,7 @@ class FileStore:
                     path = self._path(key)
                     try:
                         disk.sync(descriptor)
-                        self._make_directory(os.path.dirname(path))
+                        self._prepare(os.path.dirname(path))
                         return self._link(temp, key, path)
                     except OSError as error:
                         raise self._unavailable("create", key, error, size=scratch.size) from error
@@ -144,14 +146,14 @@ class FileStore:
 
     def scratch_folder(self) -> str:
         """Where `headrace.store.files.scratch` may put files. Raises OSError where it cannot be made."""
-        self._make_directory(self._temps)
+        self._prepare(self._temps)
         return self._temps
 
     def replace(self, key: str, parts: Sequence[Buffer]) -> None:
         """See `ObjectStore.replace`."""
         path = self._path(key)
         try:
-            self._make_directory(os.path.dirname(path))
+            self._prepare(os.path.dirname(path))
             with self._temporary() as (descriptor, temp):
                 _write_all(descriptor, parts)
                 disk.sync(descriptor)
@@ -163,7 +165,7 @@ class FileStore:
         """See `ObjectStore.update`. Writers take turns by a lock, which the kernel takes from whoever dies."""
         path = self._path(key)
         try:
-            self._make_directory(self._temps)
+            self._prepare(self._temps)
             with self._locked(key):
                 try:
                     with open(path, "rb", buffering=0) as file:
@@ -180,7 +182,8 @@ class FileStore:
     @contextlib.contextmanager
     def _locked(self, key: str) -> Iterator[None]:
         deadline = time.monotonic() + LOCK_S_MAX
-        descriptor = os.open(os.path.join(self._temps, "update.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o664)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(os.path.join(self._temps, "update.lock"), flags, 0o664)
         try:
             while True:
                 try:
@@ -230,6 +233,7 @@ class FileStore:
     def delete(self, key: str) -> None:
         """See `ObjectStore.delete`."""
         path = self._path(key)
+        self._refuse_links(os.path.dirname(path))
         try:
             os.unlink(path)
             disk.sync_folder(os.path.dirname(path))
@@ -294,7 +298,7 @@ class FileStore:
     @contextlib.contextmanager
     def _temporary(self) -> Iterator[tuple[int, str]]:
         """A temporary file's descriptor and path; it is gone afterwards, unless it was renamed."""
-        self._make_directory(self._temps)
+        self._prepare(self._temps)
         name = f"{_boot_id()}.{os.getpid()}.{next(self._counter)}.{secrets.token_hex(4)}.tmp"
         temp = os.path.join(self._temps, name)
         descriptor = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -304,6 +308,21 @@ class FileStore:
             os.close(descriptor)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temp)
+
+    def _prepare(self, folder: str) -> None:
+        """Make a folder that is written into. Raises StoreRefused where a link leads to it."""
+        self._refuse_links(folder)
+        self._make_directory(folder)
+
+    def _refuse_links(self, folder: str) -> None:
+        """Raise StoreRefused where a folder below the root is a link: what it leads to is not this store's."""
+        while len(folder) > len(self._root):
+            if os.path.islink(folder):
+                raise StoreRefused(
+                    f"{self.uri}: {os.path.relpath(folder, self._root)!r} is a link, and nothing is written or deleted "
+                    "through links: put the folder itself in its place"
+                )
+            folder = os.path.dirname(folder)
 
     def _make_directory(self, path: str) -> None:
         """Make `path` and its parents, each durable in its parent, down from the first that is not known to be."""
@@ -328,6 +347,8 @@ class FileStore:
 
     def _remove_leftovers(self) -> None:
         """Remove what killed processes left under `.tmp`; a failure to do so harms nothing."""
+        if os.path.islink(self._temps):
+            return
         with contextlib.suppress(OSError), os.scandir(self._temps) as entries:
             for entry in entries:
                 match = _TEMP_NAME.fullmatch(entry.name)

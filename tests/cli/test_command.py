@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from headrace.cli.ending import outcome
+from headrace.client.errors import CliError
+
 COMMAND = [sys.executable, "-P", "-m", "headrace.cli"]
 #: Of the endpoint that a bucket has without one: nothing answers there.
 UNREACHED = ("dataset", "verify", "s3://bucket/x")
@@ -45,6 +48,15 @@ def test_wrong_usage_ends_with_two_and_one_line(arguments: tuple[str, ...], word
     assert done.stderr.startswith("headrace: ")
     assert words in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_error_holds_nothing_that_a_terminal_obeys(capfd: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        raise CliError("the host said \x1b]0;owned\x07", ["and \x9b31m\rmore"])
+
+    assert outcome(fail) == 1
+    said = capfd.readouterr().err
+    assert said == "headrace: the host said \\x1b]0;owned\\x07\n  and \\x9b31m\\x0dmore\n"
 
 
 def test_a_wrong_parameter_ends_with_two_and_names_the_known_ones(tmp_path: Path) -> None:

@@ -159,6 +159,16 @@ def test_a_pipeline_that_holds_one_is_refused_before_it_stands_anywhere(uri: str
     assert SECRET not in str(refused.value)
 
 
+@pytest.mark.parametrize("secret", [URIS[0], "hf_" + "aB3" * 12])
+def test_a_secret_in_shipped_code_is_refused_by_its_line(secret: str) -> None:
+    given = pipeline()
+    code = f"import os\n\ndef keep(text):\n    key = '{secret}'\n    return True\n"
+    with pytest.raises(PipelineError) as refused:
+        validate(replace(given, modules={"mine": code}))
+    assert "the code of 'mine', line 4: \"    key = '" in str(refused.value)
+    assert secret not in str(refused.value)
+
+
 PIPELINE = f"""
 from headrace.pipeline.graph import Pipeline
 from headrace.stages.library import command, read_jsonl, write_documents

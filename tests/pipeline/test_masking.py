@@ -25,6 +25,18 @@ URIS = [
     f"https://127.0.0.1:1/x.jsonl?a=1&x-amz-security-token={SECRET}",
     f"gs://{SECRET}@bucket/x?sig={SECRET}",
 ]
+#: Keys as their makers shape them, made of nothing.
+KEYS = [
+    "AKIA" + "Q7" * 8,
+    "hf_" + "aB3" * 12,
+    "ghp_" + "aB3d" * 9,
+    "github_pat_" + "aB3d_" * 12,
+    "glpat-" + "aB3d-" * 4 + "x",
+    "sk-proj-" + "aB3d" * 9,
+    "AIza" + "aB3d_" * 7,
+    "xoxb-" + "12aB-" * 6 + "c",
+    "-----BEGIN RSA PRIVATE KEY-----",
+]
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
 from headrace.stages.library import read_jsonl, write_documents
@@ -49,10 +61,19 @@ def test_a_text_is_shown_without_the_secrets_of_its_uris(uri: str) -> None:
         "s3://bucket/a?endpoint=http://h:1&region=eu&kms_key=alias/a",
         "mail a@b.c about -p tokenizer=x.json",
         "file:///data/a=b?c",
+        "task-0123456789abcdef0123456789abcdef hf_small sk-learn AKIA",
     ],
 )
 def test_what_is_no_secret_is_shown_as_it_stands(text: str) -> None:
     assert mask(text) == text
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_key_is_known_by_its_shape(key: str) -> None:
+    assert mask(f"login({key!r}) failed") == "login('***') failed"
+    with pytest.raises(SecretShownError) as refused:
+        check_arguments(["run", f"key={key}"], {})
+    assert key not in str(refused.value)
 
 
 @pytest.mark.parametrize("uri", URIS)

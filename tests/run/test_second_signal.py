@@ -314,10 +314,18 @@ def test_a_command_sent_two_signals_ends_with_its_children(command: str, command
 @pytest.mark.parametrize(
     ("command", "waits"),
     [
-        *((name, WAITS[name]) for name in ("dataset show", "dataset gc", "status", "simulate", "version")),
+        *((name, WAITS[name]) for name in ("dataset show", "dataset gc", "status", "simulate", "version", "run")),
         ("run", Waits("small.py -p output={store} -p waits=waits", "file")),
     ],
-    ids=["a store", "a store that it would write to", "a controller", "processes", "a reader", "code of the user's"],
+    ids=[
+        "a store",
+        "a store that it would write to",
+        "a controller",
+        "processes",
+        "a reader",
+        "a store, before the run opens",
+        "code of the user's",
+    ],
 )
 def test_ctrl_c_ends_a_command_without_commits_with_a_line(command: str, waits: Waits, commands: Commands) -> None:
     with contextlib.closing(commands.start(command, waits)) as waiting:
@@ -325,6 +333,14 @@ def test_ctrl_c_ends_a_command_without_commits_with_a_line(command: str, waits: 
         wait_until(lambda: not waiting.lives(), END_S, f"{command} ends")
         # The last line but for a process that was interrupted while it started, and says so after us.
         assert "headrace: interrupted" in (waiting.folder / "errors.txt").read_text().splitlines()
+
+
+def test_ctrl_c_of_a_terminal_shows_no_traceback_of_children(commands: Commands) -> None:
+    with contextlib.closing(commands.start("simulate", WAITS["simulate"])) as waiting:
+        # which have just begun, and import what they need
+        os.killpg(waiting.pid, signal.SIGINT)
+        wait_until(lambda: not waiting.lives(), END_S, "simulate ends")
+        assert (waiting.folder / "errors.txt").read_text() == "headrace: interrupted\n"
 
 
 @pytest.mark.slow

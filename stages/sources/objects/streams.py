@@ -37,6 +37,9 @@ BLOCK_BYTES = 8 << 20
 RANDOM_BYTES_MIN = 64 << 10
 #: Bytes that are fetched from a store for a checksum alone: what lies before the byte from which a fragment is read on.
 FETCHED_BYTES_MAX = 64 << 20
+#: Bytes that any stream may unfold to, and how many for each stored one beyond them: gzip cannot come to more than
+#: 1,032, while a few bytes of zstd or bzip2 would hold a task for ever.
+UNFOLDED_BYTES_FREE, UNFOLDED_A_STORED = 1 << 30, 2048
 #: Threads of this process that fetch ahead.
 FETCHERS = 4
 
@@ -418,6 +421,7 @@ class InputStream:
             found = self._source.read()
             if not found and self._cut is None and self._raw.tell() == self._begin:
                 raise Truncated
+            self._bound(len(found))
             return found
         except WindowTooLarge as error:
             self._raw.check()
@@ -427,6 +431,19 @@ class InputStream:
         except OSError as error:
             self._raw.check()
             raise self._damaged(error) from error
+
+    def _bound(self, more: int) -> None:
+        """Raise DamagedInput where little has unfolded to more than any stream of records comes to."""
+        unfolded = self._at - self._begin + more
+        stored = self._raw.tell() - (self._begin if self._cut is None else self._cut[0])
+        if unfolded <= UNFOLDED_BYTES_FREE + UNFOLDED_A_STORED * max(0, stored):
+            return
+        self._raw.check()
+        raise DamagedInput(
+            to_path(self._fragment.uri),
+            f"{stored:,} bytes of its {self._codec} stream unfold to more than {unfolded - more:,}: the limit is "
+            f"{UNFOLDED_A_STORED:,} times as many beyond {UNFOLDED_BYTES_FREE >> 30} GiB; write it again with gzip",
+        )
 
     def _unpacker(self) -> Unpacker:
         if self._cut is not None:

@@ -3,7 +3,9 @@
 import io
 
 from rich.console import Console, RenderableType
+from rich.text import Text
 
+from headrace.cli.ui.page import console
 from headrace.cli.ui.status_tables import ROWS_MAX, links_table, tasks_table, workers_table
 from headrace.protos import control_pb2 as pb
 
@@ -61,3 +63,12 @@ def test_a_worker_shows_what_all_pipelines_take_of_it() -> None:
 def test_a_pipeline_without_tasks_has_no_tables() -> None:
     assert tasks_table(pb.PipelineStatus()) is None
     assert links_table(pb.PipelineStatus()) is None
+
+
+def test_a_terminal_obeys_nothing_of_what_is_shown() -> None:
+    out, evil = io.StringIO(), "a\x1b]0;owned\x07b\x9b31m\rc"
+    made = console(out)
+    for item in (evil, Text(evil), workers_table(pb.StatusReply(workers=[pb.WorkerStatus(worker=evil)]))):
+        made.print(item, markup=False)
+    assert not set("\x1b\x07\x9b\r") & set(out.getvalue())
+    assert out.getvalue().count("\\x1b]0;owned") == 3

@@ -1,7 +1,8 @@
-"""Little that unfolds to much: each is one record that is quarantined, in memory that is bounded."""
+"""Little that unfolds to much: one record is quarantined, a whole file is damaged, in memory that is bounded."""
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import itertools
 import re
@@ -13,7 +14,9 @@ import pyarrow as pa
 import pytest
 import zstandard
 
+from headrace.stages.runtime.errors import DamagedInput
 from headrace.stages.sources.mixed import MixedSource
+from headrace.stages.sources.objects import streams
 from headrace.stages.sources.warc_payloads import CODINGS_MAX, UndecodablePayload, decode_payload
 from tests.kits.inputs import files
 from tests.kits.inputs.reading import read_all
@@ -57,6 +60,22 @@ def test_a_line_that_unfolds_to_much_is_one_record(tmp_path: Path, kind: str, pe
     found = read_all(MixedSource("read", [str(tmp_path)], max_record_bytes=RECORD_BYTES))
     assert [(fate[0], fate[2][:13]) for fate in found] == [("quarantined", "line too long"), ("kept", "behind")]
     assert peak() < HELD_BYTES
+
+
+@pytest.mark.parametrize("kind", ["zst", "bz2"])
+def test_a_file_that_unfolds_to_too_much_is_damaged(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch):
+    line = b'{"text":"a"}\n'
+    much = line * (MIB // 2 // len(line))
+    packed_much = bz2.compress(much) if kind == "bz2" else zstandard.compress(much)
+    files.write(tmp_path / f"a.jsonl.{kind}", packed_much)
+    whole = len(read_all(MixedSource("read", [str(tmp_path)])))
+    monkeypatch.setattr(streams, "UNFOLDED_BYTES_FREE", MIB // 8)
+    monkeypatch.setattr(streams, "UNFOLDED_A_STORED", 2)
+    with pytest.raises(DamagedInput, match=r"unfold to more than .*the limit is 2 times"):
+        read_all(MixedSource("read", [str(tmp_path)]))
+    part = read_all(MixedSource("read", [str(tmp_path)], damaged="quarantine"))
+    assert MIB // 8 <= len(part) * len(line) < whole * len(line)
+    assert part[-1][0] == "quarantined"
 
 
 def test_a_member_of_a_warc_that_unfolds_to_much_is_one_record(tmp_path: Path, peak: Callable[[], int]):

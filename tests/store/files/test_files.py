@@ -4,6 +4,7 @@ import errno
 import os
 import pathlib
 import signal
+from collections.abc import Callable
 
 import pytest
 
@@ -168,3 +169,39 @@ def test_a_dangling_link_is_missing_and_still_never_overwritten(tmp_path: pathli
     with pytest.raises(ObjectMissing):
         store.get("k")
     assert store.create("k", [b"x"]) is False
+
+
+def test_nothing_is_written_or_deleted_through_a_link(tmp_path: pathlib.Path) -> None:
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    store = FileStore(mine)
+    store.create("shards/a", [b"a"])
+    (theirs / "deep").mkdir(parents=True)
+    (theirs / "deep" / "b").write_bytes(b"theirs")
+    os.rename(mine / "shards", mine / "moved")
+    (mine / "shards").symlink_to(theirs)
+    writes: list[Callable[[str], object]] = [
+        lambda key: store.create(key, [b"x"]),
+        lambda key: store.replace(key, [b"x"]),
+        lambda key: store.update(key, lambda _: [b"x"]),
+        store.delete,
+    ]
+    for write in writes:
+        for key in ("shards/c", "shards/deep/b"):
+            with pytest.raises(StoreRefused, match="'shards' is a link"):
+                write(key)
+    with store.draft() as draft, pytest.raises(StoreRefused, match="'shards' is a link"):
+        draft.create("shards/d")
+    assert [path.read_bytes() for path in theirs.rglob("*") if path.is_file()] == [b"theirs"]
+    assert store.get("shards/deep/b") == b"theirs", "a copy of a dataset may be made of links, and is read"
+
+
+def test_a_link_in_the_place_of_temporary_files_is_refused(tmp_path: pathlib.Path) -> None:
+    theirs = tmp_path / "theirs"
+    left = _leftover(tmp_path / "old", "00000000", _dead_pid())
+    os.rename(left.parent, theirs)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / ".tmp").symlink_to(theirs)
+    store = FileStore(tmp_path / "mine")
+    with pytest.raises(StoreRefused, match=r"'\.tmp' is a link"):
+        store.create("a", [b"a"])
+    assert [path.name for path in theirs.iterdir()] == [left.name]
