@@ -37,8 +37,7 @@ BLOCK_BYTES = 8 << 20
 RANDOM_BYTES_MIN = 64 << 10
 #: Bytes that are fetched from a store for a checksum alone: what lies before the byte from which a fragment is read on.
 FETCHED_BYTES_MAX = 64 << 20
-#: Bytes that any stream may unfold to, and how many for each stored one beyond them: gzip cannot come to more than
-#: 1,032, while a few bytes of zstd or bzip2 would hold a task for ever.
+#: Bytes that any stream may unfold to, and for each stored one beyond them: gzip comes to 1,032 at most.
 UNFOLDED_BYTES_FREE, UNFOLDED_A_STORED = 1 << 30, 2048
 #: Threads of this process that fetch ahead.
 FETCHERS = 4
@@ -442,7 +441,7 @@ class InputStream:
         raise DamagedInput(
             to_path(self._fragment.uri),
             f"{stored:,} bytes of its {self._codec} stream unfold to more than {unfolded - more:,}: the limit is "
-            f"{UNFOLDED_A_STORED:,} times as many beyond {UNFOLDED_BYTES_FREE >> 30} GiB; write it again with gzip",
+            f"{UNFOLDED_A_STORED:,} times as many beyond {UNFOLDED_BYTES_FREE >> 30} GiB; write it again by gzip",
         )
 
     def _unpacker(self) -> Unpacker:
