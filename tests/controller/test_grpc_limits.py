@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import resource
+import select
 import socket
 import ssl
 import struct
@@ -141,11 +142,10 @@ def test_half_open_connections_have_a_deadline_and_a_limit(served: Served) -> No
         next(standing)
         silent = [held.enter_context(served.plain()) for _ in range(int(LIMITS["connections_max"]) - 1)]
         one_more = held.enter_context(served.plain())
-        assert ended_within(one_more, LIMITS["handshake_s"] / 2), "there is no room"
+        assert one_more in select.select([one_more, *silent], [], [], PATIENCE_S)[0], "there is no room"
+        assert ended_within(one_more, PATIENCE_S)
         next(standing)
-        began = time.monotonic()
-        assert all(ended_within(item, PATIENCE_S / 2) for item in silent)
-        assert time.monotonic() - began < PATIENCE_S / 4
+        assert all(ended_within(item, PATIENCE_S) for item in silent)
         with served.stub(served.operator()) as another:
             assert another.Status(pb.StatusRequest(), timeout=PATIENCE_S).version
         next(standing)

@@ -31,13 +31,14 @@ from openlineage.client.serde import Serde
 from headrace.controller import lineage
 from headrace.controller.core.run import RunState
 from headrace.controller.lineage import EVENTS_MAX, LINEAGE, PRODUCER, Lineage, named, run_event, run_id
-from headrace.daemon import PostPlace
+from headrace.daemon import PostPlace, post
 from headrace.pipeline import Pipeline
 from headrace.pipeline.graph import Stage, StageKind
 from headrace.store.ledger import Closed, Counts, LedgerState, StoredObject
 from headrace.store.ledger.core.fold import ClosedShard, Published
 
 AT = 1_700_000_000
+PATIENCE_S = 60.0
 INPUTS = ["/corpus/a b/*.jsonl", "s3://bucket/raw/x.jsonl?endpoint=http://h:1", "/corpus/a b/more/*.gz"]
 
 
@@ -284,6 +285,7 @@ def test_a_place_that_takes_nothing_delays_an_end_by_a_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(lineage, "END_S", 0.1)
+    monkeypatch.setattr(post, "REQUEST_S", 2 * PATIENCE_S)
     run = stand_in()
     publish(run, 1, 4)
     (tmp_path / "file").write_text("no folder")
@@ -291,7 +293,7 @@ def test_a_place_that_takes_nothing_delays_an_end_by_a_moment(
         for place in (tmp_path / "file", PostPlace("127.0.0.1", silent.getsockname()[1])):
             began = time.monotonic()
             written(Lineage(place, lambda: {"books": run}), {})
-            assert time.monotonic() - began < 4.0
+            assert time.monotonic() - began < PATIENCE_S
     assert "an event of lineage is lost" in caplog.text
 
 

@@ -93,7 +93,7 @@ def test_an_expelled_workers_work_is_done_and_a_token_readmits(
 
     controller = cluster.daemons["controller"].process
     controller.kill()
-    controller.wait(30)
+    controller.wait(60)
     cluster.controller(HERE)
     wait_for(lambda: attend(cluster, old.credentials).startswith(f"PERMISSION_DENIED Attend: {EXPELLED}"), "a leader")
     again = cluster.start(HERE, "one", "worker", "--state", str(tmp_path / "state-one"))

@@ -12,6 +12,7 @@ from headrace.daemon.sd_notify import notify, watchdog_interval_s
 from tests.kits.run.kill import headrace
 
 WATCHDOG_S = 0.4
+PATIENCE_S = 60.0
 
 
 @pytest.mark.parametrize(
@@ -25,7 +26,7 @@ WATCHDOG_S = 0.4
 def test_a_daemon_says_when_it_is_ready_lives_and_stops(arguments: list[str], status: str, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
-        manager.settimeout(30)
+        manager.settimeout(PATIENCE_S)
         environment = {
             **os.environ,
             "NOTIFY_SOCKET": str(tmp_path / "notify"),
@@ -41,10 +42,10 @@ def test_a_daemon_says_when_it_is_ready_lives_and_stops(arguments: list[str], st
             while (said := manager.recv(4096)) == b"WATCHDOG=1":
                 pass
             assert said == b"STOPPING=1"
-            assert daemon.wait(30) == 0
+            assert daemon.wait(PATIENCE_S) == 0
         finally:
             daemon.kill()
-            daemon.wait(30)
+            daemon.wait(PATIENCE_S)
 
 
 def test_without_a_service_manager_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ def test_a_program_that_a_test_starts_ends_by_the_signal_that_it_is_sent():
             assert child.stdout.readline() == b"lives\\n"
             child.send_signal(number)
             try:
-                assert child.wait(30) == -number
+                assert child.wait(60) == -number
             finally:
                 child.kill()
 """

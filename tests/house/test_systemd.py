@@ -27,7 +27,7 @@ each_unit = pytest.mark.parametrize("unit", sorted(UNITS.glob("*.service")), ids
 @each_unit
 def test_a_unit_is_shut_as_far_as_it_can_be(unit: Path) -> None:
     command = [str(ANALYZE), "security", "--offline=yes", f"--threshold={EXPOSURE_MAX}", "--no-pager", str(unit)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -85,7 +85,7 @@ def test_users_and_folders_are_made_by_systemds_own_tools(tmp_path: Path) -> Non
     for tool in ("sysusers", "tmpfiles"):
         command = [f"systemd-{tool}", f"--root={tmp_path}", *(["--create"] if tool == "tmpfiles" else [])]
         command.append(str(UNITS / f"{tool}.d" / "headrace.conf"))
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stderr
     groups = dict(line.split(":", 1) for line in (tmp_path / "etc/group").read_text().splitlines())
     assert groups["headrace"].endswith(":headrace-controller,headrace-worker")
@@ -104,7 +104,7 @@ def test_a_unit_passes_verify(unit: Path, tmp_path: Path) -> None:
     copy = tmp_path / unit.name
     copy.write_text(text, encoding="utf-8")
     command = [str(ANALYZE), "verify", "--man=no", "--recursive-errors=no", str(copy)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 MARK = "HEADRACE_TEST_MARK"
 RUN_S_MAX = 120.0
 _LOOK_S = 0.002
+#: Seconds that the kernel may take for the death of what it kills.
+_DEATH_S_MAX = 60.0
 #: A command that kills itself just behind the nth call of a method: no clock decides how far it has come.
 DIES_BEHIND = """
 import importlib, itertools, os, signal, sys
@@ -83,7 +85,7 @@ class Marked:
     def kill(self) -> int:
         """SIGKILL to all, until two looks find none (one in the midst of `exec` has no mark); how many there were."""
         killed: set[int] = set()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + _DEATH_S_MAX
         looks = 0
         while looks < 2:
             living = [pid for pid in self.alive() if not _zombie(pid)]

@@ -26,7 +26,7 @@ from tests.kits.loader.store import RemoteStore
 
 PATIENCE_S = 60.0
 #: well below the seconds for which a store's answer is waited for, above what a busy machine takes
-SOON_S = 10.0
+SOON_S = 60.0
 
 
 def remote(store: RemoteStore, folder: Path) -> TokenDataset:

@@ -143,7 +143,7 @@ def test_shards_that_the_reader_has_left_behind_are_let_go_of(
     monkeypatch.setattr(shard_prefetcher, "AHEAD_POSITIONS_MIN", 4)
     dataset = opened(RemoteStore(make_dataset(sequences=(8,) * 12, seq_len=8)), tmp_path)
     loader = Loader(dataset, batch_size=2, order="sequential", prefetch=1)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     for step, _ in enumerate(loader):
         # the reader is in shard step // 4: nothing from before the last stage stays; the first is that of the next pass
         while any(0 < number < step // 4 - 2 for number in list(dataset._open)):

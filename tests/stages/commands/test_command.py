@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +20,7 @@ from headrace.stages.library import command
 from headrace.stages.runtime.batch import Batch
 from headrace.stages.runtime.build import build_stage, process_safely
 from headrace.stages.runtime.errors import StageContractError
-from tests.kits.stages.command import run
+from tests.kits.stages.command import HANGS_S, patience_ends_with_the_hanging, run, wait_for_answers
 
 MakeBatch = Callable[..., Batch]
 MakeStage = Callable[..., Command]
@@ -35,7 +36,8 @@ for line in sys.stdin:
     if what == "abort":
         os.kill(os.getpid(), signal.SIGABRT)
     if what == "hang":
-        time.sleep(60)
+        open(sys.argv[1], "w").write(str(os.getpid()))
+        time.sleep(1000)
     if what == "nonsense":
         print("{nonsense")
         continue
@@ -44,8 +46,6 @@ for line in sys.stdin:
     record["text"] = 5 if what == "number" else what.upper()
     print(json.dumps(record), flush=True)
 """
-#: Seconds in which a command surely starts and answers, on a machine that may be busy with other things.
-HANGS_S = 3
 COPY = "for line in sys.stdin: print(line, end='', flush=True)"
 
 
@@ -77,7 +77,10 @@ def pid_of(built: Command) -> int:
     return built._process.pid
 
 
-def test_one_process_edits_and_filters_batch_after_batch(stage: MakeStage, batch_of: MakeBatch) -> None:
+def test_one_process_edits_and_filters_batch_after_batch(
+    stage: MakeStage, batch_of: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait_for_answers(monkeypatch)
     built = stage(["jq", "-c", "--unbuffered", 'select(.text != "no") | .text |= ascii_upcase | .metadata.seen = 1'])
     kept = process_safely(built, batch_of(["a", "no", "c"]), built.name)
     pid = pid_of(built)
@@ -119,7 +122,10 @@ def test_an_answer_present_at_waking_is_taken_however_late(
     assert run(built, batch_of(["an old text", "an old one"])) == (["an new text", "an new one"], {})
 
 
-def test_a_command_slow_to_start_is_waited_for(stage: MakeStage, batch_of: MakeBatch) -> None:
+def test_a_command_slow_to_start_is_waited_for(
+    stage: MakeStage, batch_of: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_stage, "PATIENCE_S", 0.2)
     built = stage([sys.executable, "-c", "import sys, time; sys.stdin.readline() and time.sleep(1.7)\n" + COPY])
     # The first line is not given back. The second batch gets a new process, which is not closed before it answers.
     assert run(built, batch_of(["a", "b"]))[0] == ["b"]
@@ -173,11 +179,12 @@ def test_a_command_may_write_before_it_has_read_all(stage: MakeStage, batch_of: 
     ],
 )
 def test_a_record_that_it_fails_on_is_quarantined_alone(
-    stage: MakeStage, batch_of: MakeBatch, text: str, words: str
+    stage: MakeStage, batch_of: MakeBatch, text: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    patience_ends_with_the_hanging(tmp_path / "hangs", monkeypatch)
     texts = [f"t{index}" for index in range(20)]
     texts[13], texts[4] = text, "drop"
-    built = stage([sys.executable, "-c", ODD], **({"seconds": HANGS_S} if text == "hang" else {}))
+    built = stage([sys.executable, "-c", ODD, str(tmp_path / "hangs")], seconds=HANGS_S)
     kept, lost = run(built, batch_of(texts))
     assert kept == [item.upper() for item in texts if item not in (text, "drop")]
     assert lost.pop("r4") == "filtered: command gave no line"

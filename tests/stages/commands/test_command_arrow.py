@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ from headrace.stages.library import command
 from headrace.stages.runtime.batch import ROW, Batch
 from headrace.stages.runtime.build import build_stage
 from headrace.stages.runtime.errors import StageContractError
-from tests.kits.stages.command import run
+from tests.kits.stages.command import HANGS_S, patience_ends_with_the_hanging, run, wait_for_answers
 
 MakeBatch = Callable[..., Batch]
 MakeStage = Callable[..., Command]
@@ -48,7 +49,8 @@ ODD = f"""
     if "abort" in texts:
         os.kill(os.getpid(), signal.SIGABRT)
     if "hang" in texts:
-        time.sleep(60)
+        open(sys.argv[1], "w").write(str(os.getpid()))
+        time.sleep(1000)
     if "nonsense" in texts:
         sys.stdout.write(b"no Arrow at all")
         sys.stdout.flush()
@@ -61,8 +63,8 @@ ODD = f"""
 def stage() -> Iterator[MakeStage]:
     made: list[Command] = []
 
-    def make(edit: str, **options: Any) -> Command:
-        line = [sys.executable, "-c", PROGRAM.format(edit=edit.strip())]
+    def make(edit: str, *arguments: str, **options: Any) -> Command:
+        line = [sys.executable, "-c", PROGRAM.format(edit=edit.strip()), *arguments]
         made.append(build_stage(command(line, arrow=True, name="edit", **options), {}))
         return made[-1]
 
@@ -71,7 +73,10 @@ def stage() -> Iterator[MakeStage]:
         item.close()
 
 
-def test_one_process_edits_and_filters_batch_after_batch(stage: MakeStage, batch_of: MakeBatch) -> None:
+def test_one_process_edits_and_filters_batch_after_batch(
+    stage: MakeStage, batch_of: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait_for_answers(monkeypatch)
     built = stage(ODD)
     pids = set()
     for first in range(0, 12, 3):
@@ -112,12 +117,14 @@ def test_a_record_that_it_fails_on_is_quarantined_alone(
     assert run(built, batch_of(["again"], 20)) == (["AGAIN"], {})
 
 
-def test_a_record_at_which_it_hangs_is_quarantined_alone(stage: MakeStage, batch_of: MakeBatch) -> None:
-    # Each process imports pyarrow within this time, on a machine that may be busy with other things.
-    built = stage(ODD, seconds=5)
+def test_a_record_at_which_it_hangs_is_quarantined_alone(
+    stage: MakeStage, batch_of: MakeBatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patience_ends_with_the_hanging(tmp_path / "hangs", monkeypatch)
+    built = stage(ODD, str(tmp_path / "hangs"), seconds=HANGS_S)
     kept, lost = run(built, batch_of(["t0", "hang"]))
     assert (kept, list(lost)) == (["T0"], ["r1"])
-    assert lost["r1"].startswith("quarantined: command did not answer within 5 s")
+    assert lost["r1"].startswith(f"quarantined: command did not answer within {HANGS_S} s")
     assert run(built, batch_of(["again"], 20)) == (["AGAIN"], {})
 
 

@@ -22,7 +22,7 @@ from headrace.worker.spool.server import PUSH_BYTES_MAX, _Handler, _serve, _tend
 from headrace.worker.spool.spool import Spool
 from tests.kits.store.tls import Authority
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 RECORD = b'{"id": "1", "text": "a"}\n'
 TOKEN = "t" * TOKEN_CHARACTERS_MIN
 
@@ -75,6 +75,13 @@ def until_the_end(connection: socket.socket) -> bytes:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
+    made = Server(tmp_path, head_s=DEADLINE_S, body_s=DEADLINE_S)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def hasty(tmp_path: Path) -> Iterator[Server]:
     made = Server(tmp_path, head_s=0.5, body_s=0.5)
     yield made
     made.close()
@@ -108,13 +115,13 @@ def test_chunks_without_end_are_refused(server: Server) -> None:
     assert said[9:12] == b"411"
 
 
-def test_who_is_slow_with_a_head_is_sent_away(server: Server) -> None:
-    assert server.say(b"POST /records HT") == b""
+def test_who_is_slow_with_a_head_is_sent_away(hasty: Server) -> None:
+    assert hasty.say(b"POST /records HT") == b""
 
 
-def test_a_slow_body_is_sent_away_and_nothing_taken(server: Server) -> None:
-    assert server.say(b"POST /records HTTP/1.1\r\nContent-Length: 100\r\n\r\n{") == b""
-    assert server.spool.used_bytes() == 0
+def test_a_slow_body_is_sent_away_and_nothing_taken(hasty: Server) -> None:
+    assert hasty.say(b"POST /records HTTP/1.1\r\nContent-Length: 100\r\n\r\n{") == b""
+    assert hasty.spool.used_bytes() == 0
 
 
 def test_a_head_without_end_is_read_to_its_limit(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from headrace.worker.task.tracing import COLLECTOR, SHARE, Collector, Tracer, is
 from tests.kits.run.collector import CollectorServer
 
 FRAGMENT = bytes(range(16))
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def collector() -> Iterator[CollectorServer]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(post, "REQUEST_S", 0.3)
+    monkeypatch.setattr(post, "REQUEST_S", WAIT_S)
     for name, seconds in (("GATHER_S", 0.01), ("PAUSE_S_MAX", 0.02), ("END_S", WAIT_S)):
         monkeypatch.setattr(tracing, name, seconds)
 
@@ -150,7 +150,10 @@ def server_that_says(answer: bytes, *, holds: bool) -> Iterator[int]:
 
 @pytest.mark.parametrize("answer", ANSWERS)
 @pytest.mark.parametrize("holds", [False, True], ids=["closes", "holds"])
-def test_what_a_collector_does_not_take_is_dropped_and_counted(answer: str, holds: bool) -> None:
+def test_what_a_collector_does_not_take_is_dropped_and_counted(
+    answer: str, holds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(post, "REQUEST_S", 0.3)
     with server_that_says(ANSWERS[answer], holds=holds) as port:
         made = tracer(port)
         made.batch("read", Range(FRAGMENT, 0, 512), 512, 0, 0.5)

@@ -276,7 +276,7 @@ def test_a_host_ends_with_the_last_worker_whose_tasks_came(
         os.killpg(worker.pid, signal.SIGKILL)
         killed_at = time.monotonic()
     while hosts(model):
-        assert time.monotonic() < killed_at + LINGER_S / 2
+        assert time.monotonic() < killed_at + LINGER_S, "it stayed, as one whose tasks are gone and whose worker is not"
         select.select([], [], [], 0.02)
 
 
