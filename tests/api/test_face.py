@@ -37,7 +37,7 @@ reveal_type(report.balance.counts.records)
 
 
 def python(*arguments: str, cwd: Path = ROOT) -> str:
-    done = subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -94,7 +94,7 @@ def test_a_folder_of_its_name_does_not_hide_it(tmp_path: Path) -> None:
 def test_a_checker_sees_the_types(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(TYPED + 'Pipeline.chain("x", 1)\n')
     command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "mine.py"]
-    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120).stdout
+    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300).stdout
     assert 'Type of "report.balance.counts.records" is "int"' in shown, shown
     assert "1 error," in shown, shown
     assert '"Literal[1]" is not assignable to "str"' in shown, shown

@@ -18,7 +18,7 @@ from headrace.client import Client
 
 TEXTS = [f"Text number {number} is long enough to be kept." for number in range(50)]
 #: Limit on the start of a daemon, in seconds.
-START_S = 60
+START_S = 120
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from headrace.transport.core.errors import LinkRefusedError
 from headrace.worker.links.gate import HOST, gate_port
 from headrace.worker.membership.addresses import own_addresses
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 LOOK_S = 0.01
 ONE, OTHER = "one", "10.1.2.3"
 

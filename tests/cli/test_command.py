@@ -18,7 +18,7 @@ UNREACHED = ("dataset", "verify", "s3://bucket/x")
 
 
 def headrace(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, cwd=cwd, timeout=120)
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, cwd=cwd, timeout=300)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -72,7 +72,7 @@ def test_a_wrong_parameter_ends_with_two_and_names_the_known_ones(tmp_path: Path
 )
 def test_a_shell_completes_commands_and_options(words: str, found: str) -> None:
     asked = {"_HEADRACE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
-    done = subprocess.run(COMMAND, capture_output=True, text=True, env={**os.environ, **asked}, timeout=120)
+    done = subprocess.run(COMMAND, capture_output=True, text=True, env={**os.environ, **asked}, timeout=300)
     assert done.stdout.split() == [found]
 
 
@@ -109,7 +109,7 @@ def test_faults_end_with_one_and_a_line_that_names_the_thing(
         process = subprocess.Popen(
             [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
         )
-    out, errors = process.communicate(timeout=120)
+    out, errors = process.communicate(timeout=300)
     assert (process.returncode, out) == (1, "")
     assert errors.startswith("headrace: ")
     assert words in errors

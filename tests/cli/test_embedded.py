@@ -21,7 +21,7 @@ print(embedded.address(), *embedded.pids(), flush=True)
 input()
 """
 #: Seconds for which somebody else has a port: a controller that did not wait would have ended by then.
-DEADLINE_S = 60.0
+DEADLINE_S = 300.0
 
 
 def ended(pidfd: int) -> bool:

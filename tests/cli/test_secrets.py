@@ -188,7 +188,7 @@ def test_a_run_of_a_file_that_holds_one_leaves_it_nowhere(tmp_path: Path) -> Non
         capture_output=True,
         cwd=tmp_path,
         env={**os.environ, "HEADRACE_LOGS": str(tmp_path / "logs")},
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 1
     assert b"stage \"fetch\".parameters.arguments: 's3://***@bucket/x' carries a secret" in done.stderr

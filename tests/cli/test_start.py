@@ -19,7 +19,7 @@ from headrace.cli.run_options import parse_run, run_command
 from headrace.client.client import RunOptions
 from headrace.client.embedded import SHARED
 
-RUN_S_MAX = 60
+RUN_S_MAX = 300
 MARK = "HEADRACE_TEST_START"
 
 

@@ -29,7 +29,7 @@ from headrace.controller.membership.cluster_files import ClusterFiles
 from headrace.controller.server import CONNECTIONS_MAX, usual_limits
 from headrace.protos import control_pb2 as pb, control_pb2_grpc as rpc
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 LIMITS = {
     "connections_max": 12, "handshake_s": 2.0, "idle_s": 1.0, "streams_max": 8, "message_bytes_max": 4096,
     "calls_a_member_max": 20,

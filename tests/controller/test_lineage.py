@@ -38,7 +38,7 @@ from headrace.store.ledger import Closed, Counts, LedgerState, StoredObject
 from headrace.store.ledger.core.fold import ClosedShard, Published
 
 AT = 1_700_000_000
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 INPUTS = ["/corpus/a b/*.jsonl", "s3://bucket/raw/x.jsonl?endpoint=http://h:1", "/corpus/a b/more/*.gz"]
 
 

@@ -38,7 +38,7 @@ async def scrape() -> str:
     try:
         with ThreadPoolExecutor(1) as pool:
             url = f"http://127.0.0.1:{server.server_port}/metrics"
-            fetched = asyncio.get_running_loop().run_in_executor(pool, lambda: urllib.request.urlopen(url, timeout=60))
+            fetched = asyncio.get_running_loop().run_in_executor(pool, lambda: urllib.request.urlopen(url, timeout=300))
             with await fetched as page:
                 return page.read().decode()
     finally:

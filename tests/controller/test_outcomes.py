@@ -24,7 +24,7 @@ from headrace.store.ledger.core.fold import FoldError, LedgerState
 from headrace.store.ledger.log import Log
 from headrace.store.open import open_store
 
-DEADLINE_S = 60.0
+DEADLINE_S = 300.0
 #: What a later release may write, and what another program may.
 NEWER = msgpack.packb([ENTRY_FORMAT, 1, [["Sung", []]]])
 FOREIGN = b"another program's file"

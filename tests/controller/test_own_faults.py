@@ -14,7 +14,7 @@ from headrace.chaos import process_faults
 from headrace.controller.faults import OwnFaults
 from headrace.protos import control_pb2 as pb
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from headrace.protos import control_pb2 as pb
 from headrace.store.version import release
 
 #: Longer than anything here takes: what waits as long has failed.
-DEADLINE_S = 60.0
+DEADLINE_S = 300.0
 
 
 def servicer() -> Servicer:

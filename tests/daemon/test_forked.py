@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-RUN_S_MAX = 60
+RUN_S_MAX = 300
 PRELUDE = """
 import os, signal, sys
 from headrace.daemon.child_processes import fork, may_fork

@@ -36,7 +36,7 @@ def file_of(data: bytes) -> Iterator[str]:
 @contextmanager
 def empty_folder() -> Iterator[Path]:
     """A folder of its own."""
-    folder = tempfile.mkdtemp(prefix="fuzz-of-headrace-", dir=_MEMORY if _MEMORY.is_dir() else None)
+    folder = tempfile.mkdtemp(prefix="fuzz-of-decoders-", dir=_MEMORY if _MEMORY.is_dir() else None)
     try:
         yield Path(folder)
     finally:
@@ -45,7 +45,7 @@ def empty_folder() -> Iterator[Path]:
 
 def folder_of_process() -> Path:
     """A folder that is gone when the process ends in order."""
-    folder = tempfile.mkdtemp(prefix="fuzz-of-headrace-")
+    folder = tempfile.mkdtemp(prefix="fuzz-of-decoders-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
 

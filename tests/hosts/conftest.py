@@ -32,7 +32,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def undisturbed(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The dataset of a run on one host that nothing happened to."""
     output = tmp_path_factory.mktemp("reference") / "out"
-    done = ended(headrace("run", str(ROOT / "examples/plain.py"), *inputs(texts, output), "--json"), timeout=120)
+    done = ended(headrace("run", str(ROOT / "examples/plain.py"), *inputs(texts, output), "--json"), timeout=300)
     assert done.returncode == 0, done.stderr
     return output
 

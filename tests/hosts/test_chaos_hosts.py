@@ -36,7 +36,7 @@ def reference(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "gate").touch()
     gated = str(write_pipeline(folder, GATE))
     command = headrace("run", gated, "-p", f"input={texts}/*.jsonl", "-p", f"output={folder}/out", "--json")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=folder)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=folder)
     assert done.returncode == 0, done.stderr
     return folder / "out"
 

@@ -53,7 +53,7 @@ def attend(cluster: Cluster, own: Credentials) -> str:
         stub = rpc.ControlStub(channel)  # type: ignore[no-untyped-call]
         asked = pb.FromWorker(register=pb.Register(worker="x", version="0.0.1", cores=1, pid=1))
         try:
-            refusal = next(stub.Attend(iter([asked]), timeout=60)).refusal
+            refusal = next(stub.Attend(iter([asked]), timeout=300)).refusal
         except grpc.RpcError as error:
             return f"{error.code().name} {error.details()}"
         return "" if "is Headrace 0.0.1" in refusal.reason else refusal.reason

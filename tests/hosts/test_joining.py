@@ -161,7 +161,7 @@ def register(
     with grpc.secure_channel(f"127.0.0.1:{cluster.port}", tls, options=options) as channel:
         stub = rpc.ControlStub(channel)  # type: ignore[no-untyped-call]
         try:
-            answer = next(stub.Attend(iter([message]), timeout=60))
+            answer = next(stub.Attend(iter([message]), timeout=300))
         except grpc.RpcError as error:
             return error.code().name, str(error.details())
         return answer.WhichOneof("message"), answer.refusal.reason
@@ -206,7 +206,7 @@ def test_a_worker_may_not_apply_a_pipeline_nor_ask_for_a_fault(
         grpc.secure_channel(f"127.0.0.1:{cluster.port}", tls, options=options) as channel,
         pytest.raises(grpc.RpcError) as refused,
     ):
-        getattr(rpc.ControlStub(channel), method)(request_of(), timeout=60)  # type: ignore[no-untyped-call]
+        getattr(rpc.ControlStub(channel), method)(request_of(), timeout=300)  # type: ignore[no-untyped-call]
     assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
     assert "is where only an operator may be" in refused.value.details()
 

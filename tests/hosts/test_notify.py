@@ -12,7 +12,7 @@ from headrace.daemon.sd_notify import notify, watchdog_interval_s
 from tests.kits.run.kill import headrace
 
 WATCHDOG_S = 0.4
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ class Reader:
             ctl = self.net.hosts["ctl"]
 
             def registered() -> bool:
-                answer = subprocess.run(ctl.command(*status), capture_output=True, text=True, timeout=60)
+                answer = subprocess.run(ctl.command(*status), capture_output=True, text=True, timeout=300)
                 return len(json.loads(answer.stdout)["workers"]) == count
 
             wait_for(registered, f"{count} workers registered")

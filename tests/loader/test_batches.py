@@ -284,7 +284,7 @@ def test_when_a_row_is_read_follows_from_the_order_alone(thousand_dataset: str):
 
 def test_the_core_of_the_loader_imports_no_torch():
     code = "import sys, headrace.loader.loader, headrace.loader.dataset.dataset; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=300).returncode == 0
 
 
 def test_a_part_of_the_steps_goes_on_with_its_own_next_one(thousand_dataset: str):

@@ -16,7 +16,7 @@ pytestmark = [
 ]
 
 EXITS = "tests.kits.loader.exits"
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 #: how a script ends: (its exit status, the last line that it says)
 ENDS = {
     "end": (0, ""),

@@ -82,5 +82,5 @@ assert inside.wait(60)
 
 
 def test_a_script_that_ends_while_a_batch_is_in_torch_ends_well(tiny_dataset: str):
-    done = subprocess.run([sys.executable, "-c", ENDS, tiny_dataset], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", ENDS, tiny_dataset], capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")

@@ -31,7 +31,7 @@ LINES_MAX = 10
 BATCH, GLOBAL_BATCH, STEPS, SAVE_AT = 8, 16, 50, 17
 #: Those that go on at one global batch size.
 COUNTING = ("Megatron", "nanotron")
-TIMEOUT_S = 180
+TIMEOUT_S = 300
 LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 

@@ -16,7 +16,7 @@ from headrace.loader.statistics import LoaderStatistics
 from headrace.page import serve_page
 
 KEY = "k" * 43
-WAIT_S = 60.0
+WAIT_S = 120.0
 
 
 class Rank:

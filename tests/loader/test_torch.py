@@ -48,7 +48,7 @@ def test_a_state_goes_on_through_the_torch_edge(tiny_dataset: str):
 
 def test_a_machine_without_torch_is_told_what_to_install():
     code = "import sys; sys.modules['torch'] = None; import headrace.loader.torch"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
     assert last == "ImportError: headrace.loader.torch needs PyTorch: pip install torch"

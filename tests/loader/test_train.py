@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 
 EXAMPLE = Path(__file__).parents[2] / "examples/train.py"
 STEPS = 12
-DEADLINE_S = 120
+DEADLINE_S = 300
 
 
 def start(dataset: str, out: Path, processes: int = 2, **arguments: object) -> subprocess.Popen[str]:

@@ -35,7 +35,7 @@ WAYS = [
     ("accelerate", "bare"),
     ("accelerate", "over_workers"),
 ]
-TIMEOUT_S = 180
+TIMEOUT_S = 300
 ROWS_A_STEP = 20
 #: a pass has 50 steps
 STEPS, SAVE_AT = 62, 17

@@ -172,7 +172,7 @@ def test_two_ranks_of_a_process_group_share_the_rows(tiny_dataset: str):
     ranks = [context.Process(target=in_group, args=(rank, port, tiny_dataset, found)) for rank in range(2)]
     for one in ranks:
         one.start()
-    answers = sorted(found.get(timeout=60) for _ in ranks)
+    answers = sorted(found.get(timeout=300) for _ in ranks)
     for one in ranks:
         one.join(60)
     for at in (1, 2):

@@ -18,7 +18,7 @@ from headrace.page import PageServer, QuestionRefused, serve_page, server as mod
 from headrace.page.core.board import Board
 
 BUNDLE = Path(module.__file__).with_name("bundle")
-DEADLINE_S = 60
+DEADLINE_S = 300
 
 
 def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

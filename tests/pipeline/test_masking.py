@@ -142,7 +142,7 @@ def test_a_command_writes_a_secret_nowhere(arguments: list[str], uri: str, tmp_p
         capture_output=True,
         cwd=tmp_path,
         env={**os.environ, "HEADRACE_LOGS": str(tmp_path / "logs")},
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode in (1, 2)
     assert done.stderr.startswith(b"headrace: ")

@@ -16,7 +16,7 @@ from headrace.transport.ring.memory import DEFAULT_WINDOW_BYTES
 from tests.kits.run.daemons import until
 from tests.kits.run.kill import Marked, headrace
 
-DEADLINE_S = 180.0
+DEADLINE_S = 300.0
 #: Seconds in which throughput is back.
 BACK_S_MAX = 60.0
 MIB = 1 << 20

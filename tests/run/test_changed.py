@@ -13,7 +13,7 @@ from tests.kits.run.command_server import ended
 from tests.kits.run.kill import headrace
 from tests.kits.store.s3_server import shared_server
 
-DEADLINE_S = 120.0
+DEADLINE_S = 300.0
 RECORDS = 50
 #: The third file's objects after it was changed hold so many records.
 CHANGED = 2 * RECORDS

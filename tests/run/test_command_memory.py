@@ -51,7 +51,7 @@ def test_a_command_growing_in_a_grandchild_meets_the_tasks_cap(tmp_path: Path) -
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        timeout=180,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)

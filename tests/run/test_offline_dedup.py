@@ -14,7 +14,7 @@ from tests.kits.run.command_server import ended
 from tests.kits.run.kill import headrace
 from tests.kits.run.small_tokenizer import small_tokenizer
 
-DEADLINE_S = 120
+DEADLINE_S = 300
 VOCABULARY = [f"{first}{second}{number}" for first in "bdgklmnprst" for second in "aeiou" for number in range(50)]
 TEXTS = 120
 PIPELINE = """
@@ -82,7 +82,7 @@ def test_the_rule_says_which_of_two_stays(folder: Path, keep: str) -> None:
 
 
 def test_without_the_field_of_the_rule_a_record_is_named(folder: Path) -> None:
-    done = ended(headrace("dataset", "dedup", "one", "--keep", "best"), cwd=folder, timeout=60)
+    done = ended(headrace("dataset", "dedup", "one", "--keep", "best"), cwd=folder, timeout=300)
     assert done.returncode == 1
     assert "its metadata has None under 'score'" in done.stderr
 
@@ -95,7 +95,7 @@ def test_records_of_a_reference_stay_and_are_named(folder: Path) -> None:
 
 def test_a_dataset_without_keys_and_one_given_twice_are_refused(folder: Path) -> None:
     for arguments, words in ((("one", "one"), "is given twice"), (("nothing",), "holds no dataset")):
-        done = ended(headrace("dataset", "dedup", *arguments), cwd=folder, timeout=60)
+        done = ended(headrace("dataset", "dedup", *arguments), cwd=folder, timeout=300)
         assert done.returncode in (1, 2)
         assert words in done.stderr
 

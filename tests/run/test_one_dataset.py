@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.kits.run.daemons import Cluster, until
 from tests.kits.run.kill import headrace
 
-DEADLINE_S = 120.0
+DEADLINE_S = 300.0
 #: A run of it does not end: nobody closes the spool.
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline

@@ -13,7 +13,7 @@ import pytest
 from headrace.daemon.child_processes import END_S as LIFELINE_S
 from tests.kits.host.silent import Silent, below, left_after
 
-START_S = 60.0
+START_S = 120.0
 #: A timer of the kernel ends it after `child_processes.END_S`. A silent store is waited for 10 s and more.
 PROMISED_S, END_S = 2.0, 9.0
 PIPELINE = """

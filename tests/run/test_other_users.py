@@ -24,7 +24,7 @@ from tests.kits.run.command_server import ended
 from tests.kits.run.kill import Marked, headrace
 from tests.kits.run.operators import write_paced
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 NOBODY = 65534
 #: Column and value by which the kernel's tables say that a socket takes connections (proc_net_tcp(5), unix(7)).
 _TCP_LISTENS, _UNIX_LISTENS = "0A", "00010000"

@@ -31,7 +31,7 @@ OVERLAP = 5
 
 def headrace(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-P", "-m", "headrace.cli", *arguments]
-    return ended(command, cwd=home, timeout=120)
+    return ended(command, cwd=home, timeout=300)
 
 
 @pytest.fixture(scope="module")

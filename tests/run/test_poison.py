@@ -17,7 +17,7 @@ from headrace.store.datasets.dataset import Dataset
 from tests.kits.run.command_server import ended
 from tests.kits.run.kill import Marked, headrace
 
-DEADLINE_S = 120.0
+DEADLINE_S = 300.0
 RECORDS = 500
 PIPELINE = '''"""Records that do harm to the stage that is named before the colon in their text."""
 

@@ -12,7 +12,7 @@ from headrace.pipeline.graph import difference
 from tests.kits.run.command_server import ended
 from tests.kits.run.small_tokenizer import small_tokenizer
 
-DEADLINE_S = 120.0
+DEADLINE_S = 300.0
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
 from headrace.stages.library import map_records, read_jsonl, tokenize, write_tokens

@@ -95,7 +95,7 @@ def test_long_texts_are_cut_and_the_rest_counted(home: Path) -> None:
 
 def test_a_reader_that_leaves_early_ends_the_command_without_a_word(home: Path) -> None:
     command = " ".join(headrace("dataset", "cat", "tokens"))
-    done = subprocess.run(f"{command} | head -n 1", shell=True, capture_output=True, text=True, cwd=home, timeout=60)
+    done = subprocess.run(f"{command} | head -n 1", shell=True, capture_output=True, text=True, cwd=home, timeout=300)
     assert done.stdout.startswith("== d0  ")
     assert done.stderr == ""
 

@@ -15,7 +15,7 @@ from tests.kits.run.command_server import ended
 from tests.kits.run.kill import Marked, headrace
 from tests.kits.run.small_tokenizer import small_tokenizer
 
-DEADLINE_S = 120
+DEADLINE_S = 300
 RECORDS = 400
 BANNERS = ["Accept all cookies of this site", "Sign up for the newsletter today"]
 FIRST = """
@@ -136,6 +136,6 @@ def test_lines_of_tokens_are_those_of_the_text(folder: Path) -> None:
 def test_an_index_of_other_content_is_another_pipeline(folder: Path) -> None:
     tell(folder, "dataset", "repeats", "text", "--out", "other.idx", "--records-min", "2", "--words-min", "1")
     given = parameters(input=folder / "in.jsonl", output="data", index=folder / "other.idx")
-    done = ended(headrace("run", "second.py", *given), cwd=folder, timeout=60)
+    done = ended(headrace("run", "second.py", *given), cwd=folder, timeout=300)
     assert done.returncode != 0
     assert "pipeline" in done.stderr

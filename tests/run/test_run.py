@@ -17,7 +17,7 @@ import pytest
 from headrace.stages.tokenizer.engine_choice import engine_names
 from tests.kits.run.command_server import ended
 
-DEADLINE_S = 120.0
+DEADLINE_S = 300.0
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
 from headrace.stages.library import map_records, read_jsonl, tokenize, write_tokens

@@ -27,7 +27,7 @@ from headrace.daemon.child_processes import END_S as LIFELINE_S
 from headrace.daemon.signals import SECOND_S
 from tests.kits.host.silent import Silent, below, left_after, wait_until
 
-START_S = 60.0
+START_S = 120.0
 #: Seconds that are promised, and those that a test waits: a machine on which others work delays what a timer does, and
 #: what waits for a silent store or controller would not end so soon.
 PROMISED_S, END_S = 5.0, 14.0

@@ -16,7 +16,7 @@ from tests.kits.run.command_server import ended
 from tests.kits.run.daemons import Cluster
 from tests.kits.run.kill import headrace
 
-DEADLINE_S = 120.0
+DEADLINE_S = 300.0
 RECORDS = 200
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline

@@ -17,7 +17,7 @@ from tests.kits.run.command_server import ended
 from tests.kits.run.kill import headrace
 from tests.kits.run.small_tokenizer import small_tokenizer
 
-DEADLINE_S = 120
+DEADLINE_S = 300
 VOCABULARY = [f"{first}{second}{number}" for first in "bdgklmnprst" for second in "aeiou" for number in range(50)]
 CLUSTERS = 90
 SHORT = [{"id": f"short-{number}", "text": "too short"} for number in range(9)]
@@ -194,7 +194,7 @@ def test_what_cannot_be_split_is_refused_by_name(folder: Path) -> None:
         (("three", "fresh", "--share", "0.1", "--against", "nothing"), "holds no dataset"),
     ]
     for arguments, words in refusals:
-        done = ended(headrace("dataset", "split", *arguments), cwd=folder, timeout=60)
+        done = ended(headrace("dataset", "split", *arguments), cwd=folder, timeout=300)
         assert done.returncode in (1, 2), arguments
         assert words in done.stderr
     assert not (folder / "fresh").exists()

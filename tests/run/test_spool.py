@@ -23,7 +23,7 @@ from tests.kits.run.command_server import ended
 from tests.kits.run.daemons import until
 from tests.kits.run.kill import headrace
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 KILLS, PUSHES, RECORDS = 5, 60, 7
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
@@ -119,7 +119,7 @@ def test_what_a_killed_spool_acknowledged_is_in_the_dataset_once(tmp_path: Path)
     assert server.end(signal.SIGTERM) == 0
 
     parameters = ("-p", f"input={tmp_path}/spool/*.jsonl", "-p", f"output={tmp_path}/out")
-    done = ended(headrace("run", "pushed.py", *parameters, "--json"), cwd=tmp_path, timeout=60)
+    done = ended(headrace("run", "pushed.py", *parameters, "--json"), cwd=tmp_path, timeout=300)
     assert done.returncode == 0, done.stderr
     dataset = Dataset.open(str(tmp_path / "out"))
     keys = [item.key for shard in dataset.shards if (item := shard.object("documents")) is not None]

@@ -145,7 +145,7 @@ def test_a_worker_is_killed_while_the_graph_is_changed(
     threading.Event().wait(moment)
     killed, process = house.started[2]
     killed.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     asking.join()
     house.start("worker", "--controller", house.address, "--name", "two", "--cores", "1", "--metrics", "127.0.0.1:0")
     assert (house.pipeline()["version"] == first) == (answers == [1])

@@ -22,7 +22,7 @@ from tests.kits.host.users import as_user
 from tests.kits.run.kill import headrace
 
 CONTROLLER, WORKER, GROUP = 60_101, 60_102, 60_100
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 RECORDS = 50
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgpack
 import pytest
 
-DEADLINE_S = 60.0
+DEADLINE_S = 300.0
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
 from headrace.stages.library import read_jsonl, write_documents

@@ -13,7 +13,7 @@ from tests.kits.run.command_server import ended
 from tests.kits.run.kill import headrace
 from tests.kits.run.small_tokenizer import small_tokenizer
 
-DEADLINE_S = 120
+DEADLINE_S = 300
 PAGES = 60
 PIPELINE = """
 from headrace import Pipeline, dedup, dedup_keys, read_jsonl, tokenize, write_tokens

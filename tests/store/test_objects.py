@@ -16,7 +16,7 @@ from headrace.store.open import open_store
 from tests.kits.store.s3_server import shared_server
 
 RACERS = 8
-RACE_DEADLINE_S = 60
+RACE_DEADLINE_S = 120
 BIG_BYTES = 24 << 20
 
 #: One more store joins the suite by a line here: a name, and how to make the URI of an empty one.

@@ -6,7 +6,7 @@ from headrace.controller.faults import FaultDesk as Controllers
 from headrace.protos import control_pb2 as pb
 from headrace.worker.faults import FaultDesk
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 ASKED = pb.FaultAsked(fault="f", worker="one", kind="kill", target="worker")
 
 

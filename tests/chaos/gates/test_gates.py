@@ -26,7 +26,7 @@ from headrace.worker.membership.addresses import split_address
 from tests.kits.host.rights import need_other_users, open_way
 
 MARK = "HEADRACE_TEST_OWNER"
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 NOBODY = frozenset({""})
 
 

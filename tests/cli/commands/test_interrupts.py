@@ -77,7 +77,7 @@ def test_a_background_run_of_a_script_ignores_ctrl_c_and_obeys_sigterm(ignored: 
             process.send_signal(signal.SIGINT)
         process.send_signal(first)
         try:
-            assert process.communicate(timeout=60)[0] == "1\n"
+            assert process.communicate(timeout=300)[0] == "1\n"
         finally:
             process.kill()
 

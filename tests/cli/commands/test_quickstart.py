@@ -76,7 +76,7 @@ def test_its_tokenizer_is_trained_once(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.slow
 def test_it_ends_with_a_balanced_dataset_and_a_lower_loss(tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-m", "headrace.cli", "quickstart", "--data", str(tmp_path), "--json"]
-    done = subprocess.run([*command, "--steps", "40"], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*command, "--steps", "40"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["balanced"]

@@ -35,6 +35,6 @@ def test_every_object_of_the_manifest_fits_its_schema(
     common = {"name": "press", "folder": "/l", "cwd": "/c", "nodes": 2, "namespace": "n", "image": "r/h:1"}
     asked = Kubernetes(**common, root="s3://b/c", pipeline=pipeline, **rest)  # type: ignore[arg-type]
     manifest = LAUNCHERS["kubernetes"].plan(asked, Given()).files[0].text
-    done = subprocess.run([PYTHON, "-c", VALIDATE], input=manifest, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([PYTHON, "-c", VALIDATE], input=manifest, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [item["kind"] for item in json.loads(manifest)["items"]]

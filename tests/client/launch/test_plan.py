@@ -158,7 +158,7 @@ def test_a_job_calls_what_was_asked_for_and_ends_with_the_pipeline(tmp_path: Pat
         env=programs.environment(SLURM_JOB_ID="12", SLURM_JOB_NUM_NODES="2"),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         cwd=tmp_path,
     )
     assert done.returncode == (7 if pipeline else 0), done.stderr
@@ -195,7 +195,7 @@ def test_hosts_start_and_end_what_was_asked_for(tmp_path: Path) -> None:
                 assert call.argv[-3:-1] == ("--", "one")
                 shell = ["sh", "-c", call.argv[-1]]
                 done = subprocess.run(
-                    shell, input=call.stdin, capture_output=True, env=environment, timeout=60, cwd=tmp_path
+                    shell, input=call.stdin, capture_output=True, env=environment, timeout=300, cwd=tmp_path
                 )
                 said += [done.stderr.decode()] if done.returncode else []
         return said
@@ -315,7 +315,7 @@ def test_the_scripts_of_pods_take_what_the_user_says_as_words(tmp_path: Path) ->
                 for at, word in enumerate(container["command"])
             ]
             environment = programs.environment(HOME=str(tmp_path / "home"))
-            subprocess.run(words, env=environment, check=True, timeout=60, cwd=tmp_path)
+            subprocess.run(words, env=environment, check=True, timeout=300, cwd=tmp_path)
     apply, controller, worker = programs.calls("headrace")
     home = str(tmp_path / "home")
     options = ["--cluster", f"{home}/cluster", "--workers", "2", "--wait"]

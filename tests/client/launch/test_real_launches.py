@@ -318,7 +318,7 @@ def test_a_host_whose_key_is_not_known_is_told_nothing(work: Work, hosts: Callab
         env=work.environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         cwd=work.folder,
     )
     assert done.returncode == 1

@@ -1,8 +1,9 @@
 """Commands of `headrace`, forked from a process that has imported what they import.
 
-A command that a test waits for takes half its processor time for imports. It is a process of its own all the same, with
-the arguments, folder, environment and descriptors that it was given; what a command imports and how it starts is shown
-by the tests that start an interpreter (`tests.kits.run.kill.headrace`).
+A command that a test waits for takes more than half its processor time for imports. It is a process of its own all the
+same, with the arguments, folder, environment and descriptors that it was given; what a command imports and how it
+starts is shown by the tests that start an interpreter (`tests.kits.run.kill.headrace`). A run forks its controller, its
+worker and, by that, its tasks as it always does, so these have the imports too.
 """
 
 from __future__ import annotations
@@ -25,13 +26,30 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from headrace.worker.processes.forkserver_start import environment as environment_of_tasks
+
 #: What is imported once. A fork keeps no threads, and none of these begins one.
 PRELOADED = (
     "headrace.cli.main",
     "headrace.cli.commands.dataset",
     "headrace.cli.commands.trace",
     "headrace.client.client",
+    "headrace.client.embedded",
+    "headrace.cli.commands.run",
+    "headrace.cli.run_options",
+    "headrace.cli.ui.progress_lines",
+    "headrace.controller.__main__",
+    "headrace.controller.server",
+    "headrace.pipeline.unchanged",
+    "headrace.stages.functions.functions",
+    "headrace.stages.library.stages",
+    "headrace.stages.sources.objects.preflight_check",
+    "headrace.worker.__main__",
+    "headrace.worker.daemon",
+    "headrace.worker.task.forkserver_main",
     "headrace.worker.task.task",
+    "grpc._channel",
+    "grpc.experimental",
     "headrace.stages.library",
     "pyarrow.compute",
     "pyarrow.parquet",
@@ -51,16 +69,10 @@ PRELOADED = (
     "zoneinfo",
     "csv",
 )
-#: As a forkserver has it (`headrace.worker.processes.forkserver_start`): libraries that begin no threads.
-ENVIRONMENT = {
-    "OPENBLAS_NUM_THREADS": "1",
-    "OMP_NUM_THREADS": "1",
-    "JE_ARROW_MALLOC_CONF": "background_thread:false",
-}
-#: What begins processes is a program of its own, as a user starts it.
-PROGRAMS = ("run", "quickstart", "controller", "worker", "cluster", "chaos")
+#: What begins processes otherwise than by a fork, or begins them anew, is a program of its own, as a user starts it.
+PROGRAMS = ("quickstart", "controller", "worker", "cluster", "chaos")
 #: Seconds after which a command hangs.
-DEADLINE_S = 120.0
+DEADLINE_S = 300.0
 _BYTES_MAX = 1 << 20
 _RUN = "headrace.cli"
 
@@ -114,7 +126,7 @@ def _server() -> socket.socket:
     """The server of this process; it ends with it."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
-        environment = {**os.environ, **ENVIRONMENT}
+        environment = environment_of_tasks(os.environ)
         command = [sys.executable, "-P", __file__, str(theirs.fileno())]
         process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
     atexit.register(_end, ours, process)

@@ -18,7 +18,7 @@ from headrace.daemon.log_lines import as_text
 from headrace.protos import control_pb2 as pb
 from tests.kits.run.kill import Marked, headrace
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 LOOK_S = 0.02
 ENDED = ("completed", "stopped", "cancelled", "failed")
 T = TypeVar("T")

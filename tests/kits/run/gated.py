@@ -91,7 +91,7 @@ class Gated:
 
 def task_processes(host: Host) -> list[int]:
     """The processes of tasks that run on a host."""
-    listed = subprocess.run(["ip", "netns", "pids", host.namespace], capture_output=True, text=True, timeout=60)
+    listed = subprocess.run(["ip", "netns", "pids", host.namespace], capture_output=True, text=True, timeout=300)
     found = []
     for pid in listed.stdout.split():
         try:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 #: The variable by which every process of a run is found: environments are inherited.
 MARK = "HEADRACE_TEST_MARK"
-RUN_S_MAX = 120.0
+RUN_S_MAX = 300.0
 _LOOK_S = 0.002
 #: Seconds that the kernel may take for the death of what it kills.
 _DEATH_S_MAX = 60.0

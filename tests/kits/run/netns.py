@@ -19,7 +19,7 @@ from headrace.chaos.gates.namespaces import Host, NetworkNamespaces
 from headrace.cluster.credential_files import write_secret
 from tests.kits.run.kill import MARK, headrace
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 PORT = 7420
 #: Answers each line with the status, as `headrace status --json` does: a command for each look would keep a core busy.
 LOOKOUT = """
@@ -119,7 +119,7 @@ class Cluster:
             text=True,
             cwd=self.folder,
             env=environment,
-            timeout=180,
+            timeout=300,
         )
 
     def init(self, host: Host) -> str:

@@ -17,7 +17,7 @@ from tests.kits.run.command_server import ended
 from tests.kits.run.kill import Marked, count_entries, headrace
 from tests.kits.run.small_tokenizer import small_tokenizer
 
-LOOK_S_MAX = 60.0
+LOOK_S_MAX = 120.0
 LOOK_S = 0.02
 #: Seconds that each record takes until `House.hurry`, but in a canary: no machine is so fast that the run is over
 #: before it is steered.

@@ -32,7 +32,7 @@ from headrace.store.contract.errors import StoreError
 from headrace.store.s3.backoff import RetryPolicy
 from headrace.store.s3.store import S3Store
 
-START_S_MAX = 60.0
+START_S_MAX = 120.0
 POLL_S = 0.05
 #: Where its ports are looked for, in each process of the tests elsewhere: below those of which the kernel gives one to
 #: whoever asks for any, so that nobody takes one before the server does.

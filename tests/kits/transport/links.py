@@ -15,7 +15,7 @@ from headrace.transport.ring.ring import RingHandles
 from headrace.transport.wait import wait_any
 
 #: No wait of a test is longer than this, in seconds.
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 class MakePair(Protocol):

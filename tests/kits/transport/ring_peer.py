@@ -10,7 +10,7 @@ from headrace.transport.core.frame import Frame, FrameKind
 from headrace.transport.ring.ring import RingHandles, RingReceiver, RingSender
 from headrace.transport.wait import wait_any
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 def body_of(number: int) -> bytes:

@@ -7,7 +7,7 @@ import pytest
 
 from headrace.loader.batch.compiled import KERNELS
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 def test_a_process_forks_when_the_loops_are_loaded_and_not_meanwhile(monkeypatch: pytest.MonkeyPatch):

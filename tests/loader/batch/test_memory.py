@@ -11,7 +11,7 @@ from headrace.loader.batch.producer import CHUNK_BYTES, PREFETCH_DEFAULT, PREFET
 from headrace.loader.loader import Batch, Loader
 from headrace.loader.prefetch.batch_prefetcher import BatchPrefetcher, Job
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 #: in which what must not come would
 SHORTLY_S = 0.2
 EVERY_FIELD = chosen_fields(None).token_bytes

@@ -24,7 +24,7 @@ from headrace.store.contract.errors import ChecksumMismatch, StoreStalled, Store
 from headrace.store.contract.objects import Capabilities, Stream
 from tests.kits.loader.store import RemoteStore
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 #: well below the seconds for which a store's answer is waited for, above what a busy machine takes
 SOON_S = 60.0
 

@@ -330,7 +330,7 @@ dataset_in(RemoteStore(sys.argv[1], die), cache=ShardCache(sys.argv[2])).shard(0
 def test_a_killed_fetch_leaves_no_lock_and_nothing_that_is_believed(make_dataset: Callable[..., str], tmp_path: Path):
     tiny_dataset, tmp_path = make_dataset(blocks=False), tmp_path / "cache"
     arguments = [tiny_dataset, str(tmp_path)]
-    done = subprocess.run([sys.executable, "-c", KILLED, *arguments], timeout=60)
+    done = subprocess.run([sys.executable, "-c", KILLED, *arguments], timeout=300)
     assert done.returncode == -signal.SIGKILL
     cache = ShardCache(tmp_path)
     (left,) = files(_opened(cache))

@@ -342,7 +342,7 @@ dataset.rows(1, np.array([489]))
 
 def test_a_killed_reader_leaves_its_blocks_and_no_claim(large_dataset: str, tmp_path: Path):
     arguments = [large_dataset, str(tmp_path)]
-    done = subprocess.run([sys.executable, "-c", KILLED, *arguments], timeout=60)
+    done = subprocess.run([sys.executable, "-c", KILLED, *arguments], timeout=300)
     assert done.returncode == -signal.SIGKILL
     (name,) = names(tmp_path)
     assert name.endswith(PARTIAL)

@@ -17,7 +17,7 @@ from headrace.loader.torch import TorchLoader
 from headrace.store.contract.errors import ChecksumMismatch, FormatError
 from headrace.store.shards.core.blocks import BlockTable
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 ROWS, SEQ_LEN = 500, 1000
 
 

@@ -24,7 +24,7 @@ from tests.kits.loader.store import RemoteStore
 
 #: well below the two minutes of waiting for space
 SOON_S = 30.0
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 #: a shard of `large_dataset` has a MiB, another has two
 SMALLER, LARGER = 1 << 20, 2 << 20
 

@@ -17,7 +17,7 @@ from headrace.loader.dataset.dataset import TokenDataset, dataset_in, open_datas
 from headrace.store.contract.errors import StoreUnavailable
 from tests.kits.loader.store import RemoteStore
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 def remote(uri: str, folder: Path, on_get: Callable[[str, int, int], None] = lambda *_: None) -> TokenDataset:

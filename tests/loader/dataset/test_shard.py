@@ -40,7 +40,7 @@ def test_threads_that_share_a_shard_get_addresses_of_one_index() -> None:
     start = threading.Barrier(THREADS)
 
     def look(_: int) -> tuple[int, int, int]:
-        start.wait(timeout=60)
+        start.wait(timeout=300)
         return shard.addresses()
 
     with ThreadPoolExecutor(THREADS) as threads:

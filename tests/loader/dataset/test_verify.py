@@ -12,7 +12,7 @@ from headrace.loader.dataset.verify import Verifier
 from headrace.store.contract.errors import ChecksumMismatch, StoreRefused
 from headrace.store.open import open_store
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 class Shards:

@@ -9,7 +9,7 @@ import pytest
 from headrace.loader.order.errors import LoaderClosed, LoaderError
 from headrace.loader.prefetch.batch_prefetcher import BatchPrefetcher, Job
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 DEPTH = 4
 
 

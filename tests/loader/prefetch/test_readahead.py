@@ -22,7 +22,7 @@ from headrace.loader.prefetch.readahead import Readahead, disk_reads
 from tests.kits.loader.shards import write_dataset
 from tests.kits.loader.store import RemoteStore
 
-WAIT_S = 60.0
+WAIT_S = 120.0
 WINDOW, LEAD, LOOK = 64, 32, 16
 ROWS_ALONE = Coalescing(0, 1.0)
 

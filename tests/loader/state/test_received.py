@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),
 ]
 
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 #: of 1,003 rows
 ROWS, STEPS = 100, 10
 

@@ -150,7 +150,7 @@ def test_a_store_that_answers_503_for_a_minute_is_waited_for(home: pathlib.Path,
         wait_for_entries(process, proxy, 4)
         proxy.plan(Fault.BUSY, times=1_000_000)
         with pytest.raises(subprocess.TimeoutExpired):
-            process.communicate(timeout=60)
+            process.communicate(timeout=300)
         proxy.mend()
         kit.check_complete(ended(process), output)
 

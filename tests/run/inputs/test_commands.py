@@ -17,7 +17,7 @@ from headrace.store.shards.sidecars import read_table
 from tests.kits.inputs import files
 from tests.kits.run.command_server import ended
 
-RUN_S_MAX = 120.0
+RUN_S_MAX = 300.0
 RECORDS = 3000
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline

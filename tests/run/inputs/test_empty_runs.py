@@ -12,7 +12,7 @@ import pytest
 from headrace.store.datasets.dataset import Dataset
 from tests.kits.run.command_server import ended
 
-RUN_S_MAX = 120.0
+RUN_S_MAX = 300.0
 #: So many that a run has not read them all by the time its first thousand are closed.
 RECORDS = 400_000
 PIPELINE = """

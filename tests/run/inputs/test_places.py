@@ -31,7 +31,7 @@ import time
 from headrace.pipeline.graph import Pipeline
 from headrace.stages.library import map_records, read, write_jsonl
 
-MET_S_MAX = 60.0
+MET_S_MAX = 120.0
 
 
 def meet(record):

@@ -19,7 +19,7 @@ from tests.kits.run.command_server import ended
 from tests.kits.run.small_tokenizer import small_tokenizer
 
 PLAIN = pathlib.Path(__file__).parents[3] / "examples" / "plain.py"
-RUN_S_MAX = 120.0
+RUN_S_MAX = 300.0
 
 
 def headrace(folder: pathlib.Path, *arguments: str, prefix: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:

@@ -15,7 +15,7 @@ from headrace.store.datasets.dataset import Dataset
 from tests.kits.inputs import files
 from tests.kits.run.command_server import ended
 
-RUN_S_MAX = 120.0
+RUN_S_MAX = 300.0
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
 from headrace.stages.library import read, url_filter, write_jsonl

@@ -17,7 +17,7 @@ from headrace.store.shards.sidecars import read_table
 from tests.kits.inputs import files
 from tests.kits.run.small_tokenizer import small_tokenizer
 
-RUN_S_MAX = 120.0
+RUN_S_MAX = 300.0
 PIPELINE = """
 import mine
 from headrace.pipeline.graph import Pipeline

@@ -16,7 +16,7 @@ import pytest
 
 from headrace.stages.commands.process import CommandFailedError, CommandProcess, KeeperProcess
 
-DEADLINE_S = 60.0
+DEADLINE_S = 300.0
 #: Answers each line, and has left a process in a session of its own whose parent is gone; it tells its number.
 LEAVES = (
     "import os, sys, time\n"

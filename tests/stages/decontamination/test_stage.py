@@ -88,7 +88,7 @@ def test_it_needs_text_and_takes_a_batch_without_rows(suites: list[str], batch_o
 
 def test_importing_the_declaration_loads_no_loop() -> None:
     code = "import sys, headrace.stages.library.filters; print('numba' in sys.modules, 'pyarrow' in sys.modules)"
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     assert answer.stdout.split() == ["False", "False"]
 
 
@@ -108,7 +108,7 @@ def test_a_run_reports_by_suite_and_a_bad_suite_stops_it(
         given = ["input=in.jsonl", "output=out", f"suites={suites}"]
         options = [word for one in given for word in ("-p", one)]
         command = [sys.executable, "-P", "-m", "headrace.cli", "run", "clean.py", *options, "--json"]
-        return ended(command, cwd=tmp_path, timeout=120)
+        return ended(command, cwd=tmp_path, timeout=300)
 
     (tmp_path / "clean.py").write_text(PIPELINE)
     write_jsonl(*({"id": str(n), "text": text} for n, text in enumerate(TEXTS)), name="in.jsonl")

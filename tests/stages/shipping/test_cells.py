@@ -155,6 +155,6 @@ def test_a_script_that_runs_itself_runs_its_functions_in_tasks(tmp_path: Path) -
     (tmp_path / "in.jsonl").write_text("\n".join([*lines, ""]))
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, "-P", "script.py", "in.jsonl", str(tmp_path / "out")]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [2, 1, {"long_enough/function returned False": 1}, 2]

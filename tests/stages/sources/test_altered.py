@@ -23,7 +23,7 @@ from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 from tests.kits.inputs import files, reading
 from tests.kits.run.command_server import ended
 
-RUN_S_MAX = 120.0
+RUN_S_MAX = 300.0
 RECORDS = 60
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline

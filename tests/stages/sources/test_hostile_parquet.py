@@ -276,7 +276,7 @@ def test_a_child_ends_with_its_source(tmp_path: Path):
     assert len(list(source.list())) == 1
     child = source._gates[0]._living()
     del source
-    assert child.wait(timeout=60) is not None
+    assert child.wait(timeout=300) is not None
 
 
 def test_files_are_read_beside_one_another(tmp_path: Path):

@@ -184,7 +184,7 @@ def made(home: Path, sink: str) -> Path:
     corpus.write_bytes(b"".join(orjson.dumps(record) + b"\n" for record in records))
     out = home / "a set"
     command = [sys.executable, "-c", RUN.format(sink=sink), str(corpus), str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=home)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=home)
     assert done.returncode == 0, done.stderr
     return out
 

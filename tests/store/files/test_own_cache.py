@@ -69,6 +69,6 @@ try:
 except OSError:
     print("found")
 """
-    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout.strip() == "found"
     assert not [path for path in base.rglob("*") if path.is_file()]

@@ -73,7 +73,7 @@ def test_a_run_on_such_a_machine_completes_over_pipes(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": f"{patched}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     words = ("run", "small.py", "-p", f"input={tmp_path}/corpus/*.jsonl", "-p", "output=out", "--no-fuse", "--json")
     done = subprocess.run(
-        headrace(*words), env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        headrace(*words), env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)

@@ -20,7 +20,7 @@ from headrace.worker.links import handoff
 from headrace.worker.links.handoff import DESCRIPTORS_MAX, PACKET_BYTES_MAX, STRANGERS_MAX, Door, Tie, close_all
 from tests.kits.host.rights import need_other_users, open_way
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 #: How a script of another user begins.
 NOBODY = "import os,socket,sys; os.setuid(65534); s=socket.socket(socket.AF_UNIX,socket.SOCK_SEQPACKET); "
 KEY = b"k" * 32

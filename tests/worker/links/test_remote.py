@@ -27,7 +27,7 @@ from headrace.worker.membership.addresses import (
     split_address,
 )
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 NOW = datetime.now(UTC)
 AUTHORITY = create_authority("press", NOW)
 KEY = b"k" * 32

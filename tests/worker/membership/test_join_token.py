@@ -33,7 +33,7 @@ def test_a_command_that_carries_a_token_ends_before_it_does_anything(command: st
     state = tmp_path / "state"
     arguments = [*(["worker"] if command == "headrace.cli" else []), "--join", TOKEN, "--state", str(state)]
     done = subprocess.run(
-        [sys.executable, "-P", "-m", command, *arguments], capture_output=True, text=True, timeout=120, cwd=tmp_path
+        [sys.executable, "-P", "-m", command, *arguments], capture_output=True, text=True, timeout=300, cwd=tmp_path
     )
     assert done.returncode in (1, 2)
     assert "is read by every user of this host" in done.stderr

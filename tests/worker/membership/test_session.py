@@ -10,7 +10,7 @@ import grpc
 from headrace.protos import control_pb2 as pb, control_pb2_grpc as rpc
 from headrace.worker.membership.session import ControllerSession
 
-DEADLINE_S = 60.0
+DEADLINE_S = 300.0
 
 
 class Scripted(rpc.ControlServicer):

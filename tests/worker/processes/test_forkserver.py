@@ -27,7 +27,7 @@ from headrace.worker.task.channel import Channel
 from headrace.worker.task.forkserver_main import _preload
 from headrace.worker.task.in_flight import InFlightPage
 
-DEADLINE_S = 60.0
+DEADLINE_S = 300.0
 PR_SET_CHILD_SUBREAPER = 36
 
 

@@ -38,7 +38,7 @@ print(pa.default_memory_pool().backend_name, held, own() - before)
 def test_what_a_task_frees_is_given_back(*, forked: bool) -> None:
     given = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
     born, code = (given, _FORKED + _KEPT) if forked else (environment(given), _KEPT)
-    said = subprocess.run([sys.executable, "-c", code], env=born, capture_output=True, text=True, timeout=60)
+    said = subprocess.run([sys.executable, "-c", code], env=born, capture_output=True, text=True, timeout=300)
     assert said.returncode == 0, said.stderr
     backend, held_mib, kept_mib = said.stdout.split()
     assert backend == "system"

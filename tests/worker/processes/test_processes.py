@@ -15,7 +15,7 @@ from headrace.protos import control_pb2 as pb
 from headrace.stages.library import read
 from headrace.worker.processes.processes import Processes, TaskProcess
 
-DEADLINE_S = 60.0
+DEADLINE_S = 300.0
 TASK = "plain/read.0"
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from headrace.worker.task.channel import Channel, ChannelClosed
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from headrace.worker.task.in_flight import InFlightPage
 from headrace.worker.task.isolation import Isolation, try_writing
 from headrace.worker.task.sink import TaskSink
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 def batch(rows: int = 3) -> Batch:

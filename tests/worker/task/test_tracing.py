@@ -20,7 +20,7 @@ from headrace.worker.task.tracing import COLLECTOR, SHARE, Collector, Tracer, is
 from tests.kits.run.collector import CollectorServer
 
 FRAGMENT = bytes(range(16))
-WAIT_S = 60.0
+WAIT_S = 120.0
 
 
 @pytest.fixture

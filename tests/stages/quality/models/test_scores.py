@@ -30,7 +30,7 @@ from tests.kits.stages.quality import make_batch
 SENTENCES = ["the mill grinds the barley", "the wheel turns the mill", "the stream turns the wheel"]
 STRANGE = "barley barley wheel grinds qqqq"
 GOOD = {"mill": [4.0, -4.0], "wheel": [4.0, -4.0], "casino": [-4.0, 4.0]}
-DEADLINE_S = 120.0
+DEADLINE_S = 300.0
 
 
 @pytest.fixture
