@@ -23,6 +23,18 @@ if TYPE_CHECKING:
         remove_junk as remove_junk,
         url_filter as url_filter,
     )
+    from headrace.stages.library.inputs import (
+        read as read,
+        read_arrow as read_arrow,
+        read_csv as read_csv,
+        read_files as read_files,
+        read_jsonl as read_jsonl,
+        read_orc as read_orc,
+        read_parquet as read_parquet,
+        read_spool as read_spool,
+        read_tar as read_tar,
+        read_warc as read_warc,
+    )
     from headrace.stages.library.scores import (
         fasttext_classifier as fasttext_classifier,
         onnx_classifier as onnx_classifier,
@@ -33,14 +45,6 @@ if TYPE_CHECKING:
         filter_records as filter_records,
         map_batches as map_batches,
         map_records as map_records,
-        read as read,
-        read_csv as read_csv,
-        read_files as read_files,
-        read_jsonl as read_jsonl,
-        read_parquet as read_parquet,
-        read_spool as read_spool,
-        read_tar as read_tar,
-        read_warc as read_warc,
         tokenize as tokenize,
         write_documents as write_documents,
         write_jsonl as write_jsonl,

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from headrace.pipeline import PipelineError, Stage, StageKind
-from headrace.stages.library.stages import BATCH_OPTIONS
+from headrace.stages.library.inputs import BATCH_OPTIONS
 from headrace.stages.runtime import InputError, check_integer
 
 _TABLES = "headrace.stages.sources.tables:"

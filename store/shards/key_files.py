@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.store import FormatError, ObjectStore
-from headrace.store.parquet import try_footer
+from headrace.store.columnar import try_footer
 from headrace.store.shards.object_keys import KEYS_ROLE
 from headrace.store.shards.sidecars import codes_of
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.store import Buffer, FormatError, ObjectStore
+from headrace.store.columnar import UnsoundColumns, try_footer
 from headrace.store.files import DraftFile
-from headrace.store.parquet import UnsoundParquet, try_footer
 
 #: Bounds what a reader of one document's row must decode.
 ROW_GROUP_ROWS = 1 << 16
@@ -170,7 +170,7 @@ def decode_table(data: Buffer, columns: Sequence[str], what: str) -> pa.Table:
         try_footer(source)
         with pq.ParquetFile(source) as file:
             return file.read(columns=[name for name in columns if name in file.schema_arrow.names])
-    except (pa.ArrowException, OSError, UnsoundParquet) as error:
+    except (pa.ArrowException, OSError, UnsoundColumns) as error:
         raise FormatError(f"{what} is not a readable Parquet file: {error}; restore it") from error
 
 
@@ -228,5 +228,5 @@ def _open_table(store: ObjectStore, key: str) -> Iterator[pq.ParquetFile]:
             try_footer(source)
             with pq.ParquetFile(source) as file:
                 yield file
-    except (pa.ArrowException, OSError, UnsoundParquet) as error:
+    except (pa.ArrowException, OSError, UnsoundColumns) as error:
         raise FormatError(f"{store.uri}: {key!r} is not a readable Parquet file: {error}; restore it") from error

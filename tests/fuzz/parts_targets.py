@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
 import io
 import tarfile
@@ -11,12 +12,15 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
+import pyarrow as pa
 import zstandard
+from pyarrow import orc
 
 from headrace.stages.runtime.errors import InputError
 from headrace.stages.sources.csv_rows import CsvSource
 from headrace.stages.sources.objects import units
 from headrace.stages.sources.tar import TarSource
+from headrace.store.columnar import layout
 from tests.fuzz.fuzz_files import fates, file_of, fragment_of
 from tests.fuzz.harness import Target
 
@@ -133,8 +137,42 @@ def unit_seeds() -> list[bytes]:
     return [bytes([place, 60]) + b"".join(map(pack, parts)) for place, pack in enumerate(packs)]
 
 
+def run_layout(data: bytes) -> object | None:
+    """Stripes and messages lie within the file, whatever it says of them."""
+
+    def read_at(at: int, size: int) -> bytes:
+        return data[at : at + size]
+
+    with contextlib.suppress(ValueError, OSError):
+        stripes = layout.stripes_of(read_at, len(data))
+        assert all(0 <= one.at <= one.at + one.size <= len(data) and one.rows >= 0 for one in stripes)
+        return "stripes", len(stripes)
+    with contextlib.suppress(ValueError):
+        told = layout.messages_of(read_at, len(data))
+        groups = (*told.dictionaries, *told.batches)
+        assert all(0 <= one.at < one.at + one.size <= len(data) and one.rows >= 0 for one in groups)
+        return "messages", told.schema is None, len(told.dictionaries), len(told.batches)
+    return None
+
+
+def layout_seeds() -> list[bytes]:
+    table = pa.table({"t": pa.array(["x", "y"]).dictionary_encode()})
+    found: list[bytes] = []
+    for new in (pa.ipc.new_file, pa.ipc.new_stream):
+        out = io.BytesIO()
+        with new(out, table.schema) as writer:
+            writer.write_table(table, 1)
+        found.append(out.getvalue())
+    for codec in ("uncompressed", "zlib", "snappy", "lz4", "zstd"):
+        out = io.BytesIO()
+        orc.write_table(pa.table({"t": ["x", "y"]}), out, compression=codec)
+        found.append(out.getvalue())
+    return found
+
+
 TARGETS = [
     Target("csv", ("headrace.stages.sources.csv_rows",), run_csv, lambda: CSV_SEEDS, words=CSV_WORDS),
     Target("tar", ("headrace.stages.sources.tar",), run_tar, tar_seeds, mutate=mutate_tar, bytes_max=8192),
+    Target("layout", ("headrace.store.columnar.layout",), run_layout, layout_seeds, bytes_max=8192),
     Target("units", ("headrace.stages.sources.objects.units",), run_units, unit_seeds),
 ]

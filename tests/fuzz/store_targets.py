@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
+from headrace.store.columnar import gate
 from headrace.store.contract.errors import FormatError
 from headrace.store.contract.objects import ObjectInfo
 from headrace.store.datasets import manifest
@@ -23,7 +24,6 @@ from headrace.store.ledger.core.cluster_fold import ClusterState
 from headrace.store.ledger.core.entries import Entry
 from headrace.store.ledger.core.fold import FoldError, LedgerState
 from headrace.store.ledger.core.log_state import LogState
-from headrace.store.parquet import gate
 from headrace.store.shards import builder, header, key_files, object_keys, profile, shard, sketch_files
 from headrace.store.shards.core import blocks
 from tests.fuzz.harness import Target
@@ -373,7 +373,7 @@ def run_parquet_head(data: bytes) -> object | None:
     """What the process that reads a footer says of it, whatever has become of that process."""
     found = None
     for candidate in (data, with_shape(data)):
-        with contextlib.suppress(gate.UnsoundParquet):
+        with contextlib.suppress(gate.UnsoundColumns):
             head = gate._head_of(bytearray(candidate))
             assert head.numbers.ndim == 2
             found = len(head), head.schema.names
@@ -394,7 +394,7 @@ def parquet_heads() -> list[bytes]:
 
 
 def run_parquet_rows(data: bytes) -> object | None:
-    with contextlib.suppress(gate.UnsoundParquet):
+    with contextlib.suppress(gate.UnsoundColumns):
         rows = gate._rows_of(bytearray(data), 16)
         rows.validate()
         return rows.num_rows, rows.schema.names
@@ -410,8 +410,8 @@ def parquet_rows() -> list[bytes]:
 
 
 TARGETS = [
-    Target("parquet_head", ("headrace.store.parquet.gate",), run_parquet_head, parquet_heads),
-    Target("parquet_rows", ("headrace.store.parquet.gate",), run_parquet_rows, parquet_rows),
+    Target("parquet_head", ("headrace.store.columnar.gate",), run_parquet_head, parquet_heads),
+    Target("parquet_rows", ("headrace.store.columnar.gate",), run_parquet_rows, parquet_rows),
     Target(
         "ledger_entry",
         ("headrace.store.ledger.core.entries", "headrace.store.ledger.core.fold"),

@@ -26,7 +26,8 @@ OWN: dict[str, str] = {
     "headrace.daemon.private_folder": "the kernel says who the peer is",
     "headrace.transport.quic.endpoint": "opens streams of its own, which is no decoding",
     "headrace.transport.quic.udp": "the kernel says how long the datagrams are that it has joined",
-    "headrace.store.parquet.child": "a process of its own, with limits, for what is decoded there; its orders are ours",
+    "headrace.store.columnar.child": "a process of its own, with limits, for what it decodes; its orders are ours",
+    "headrace.store.columnar.readers": "runs in that process",
     "headrace.store.shards.sidecars": "Parquet behind `try_footer`, which is fuzzed; test_hostile_sidecars.py too",
     "headrace.store.datasets.verify": "a manifest whose values are compared with what the ledger says, and not used",
 }

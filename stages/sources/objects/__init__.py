@@ -13,10 +13,12 @@ if TYPE_CHECKING:
         misnamed as misnamed,
     )
     from headrace.stages.sources.objects.formats import (
+        ARROW as ARROW,
         CSV as CSV,
         FORMATS as FORMATS,
         JSONL as JSONL,
         MIXED_SOURCE as MIXED_SOURCE,
+        ORC as ORC,
         PARQUET as PARQUET,
         SOURCES as SOURCES,
         TAR as TAR,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from headrace.stages.sources.objects.formats import FORMATS
+from headrace.stages.sources.objects.formats import ARROW, FORMATS
 
 #: Bytes of a file's beginning that are looked at.
 HEAD_BYTES = 512
@@ -21,8 +21,8 @@ _MAGIC = (
     (b"\x04\x22\x4d\x18", "an lz4 stream; decompress it"),
     (b"PK\x03\x04", "a zip archive; unpack it"),
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive; unpack it"),
-    (b"ARROW1", "an Arrow file; write it as Parquet"),
-    (b"ORC", "ORC; write it as Parquet"),
+    (b"\xff\xff\xff\xff", "an Arrow stream; let its name end in .arrow"),
+    (b"FEA1", "Feather of version 1; write it again as version 2"),
     (b"Obj\x01", "Avro; write it as Parquet"),
     (b"SQLite format 3\0", "an SQLite database; write its table as Parquet"),
     (b"version https://git-lfs", "a pointer of Git LFS; fetch what it stands for with git lfs pull"),
@@ -39,6 +39,7 @@ _OWN = {
     "zstd": (b"\x28\xb5\x2f\xfd", *(bytes([low]) + b"\x2a\x4d\x18" for low in range(0x50, 0x60))),
     "bzip2": (b"BZh",),
     **{each.name: (each.magic,) for each in FORMATS if each.magic},
+    ARROW.name: (ARROW.magic, b"\xff\xff\xff\xff", b"FEA1"),
 }
 _SUFFIXES = {"gzip": ".gz", "zstd": ".zst", "bzip2": ".bz2", **{each.name: each.suffixes[0] for each in FORMATS}}
 #: A tar archive says so behind its first name, which zeros fill up: text may say so as well.

@@ -38,11 +38,18 @@ JSONL = Format(
     "JSON Lines", "headrace.stages.sources.jsonl:JsonlSource", (".jsonl", ".ndjson", ".json"), (".json",), packs=True
 )
 PARQUET = Format("Parquet", "headrace.stages.sources.parquet:ParquetSource", (".parquet", ".pq"), magic=b"PAR1")
+ORC = Format("ORC", "headrace.stages.sources.arrow_files:OrcSource", (".orc",), magic=b"ORC")
+ARROW = Format(
+    "Arrow IPC",
+    "headrace.stages.sources.arrow_files:ArrowSource",
+    (".arrow", ".feather", ".ipc", ".arrows"),
+    magic=b"ARROW1",
+)
 WARC = Format("WARC", "headrace.stages.sources.warc:WarcSource", (".warc", ".wet"), packs=True, magic=b"WARC/")
 TEXT = Format("text", "headrace.stages.sources.documents:FilesSource", (".txt", ".md", ".rst"), any_name=True)
 CSV = Format("CSV", "headrace.stages.sources.csv_rows:CsvSource", (".csv", ".tsv"), by_name=True, packs=True)
 TAR = Format("tar", "headrace.stages.sources.tar:TarSource", (".tar",), by_name=True, packs=True)
-FORMATS = (JSONL, PARQUET, WARC, TEXT, CSV, TAR)
+FORMATS = (JSONL, PARQUET, WARC, TEXT, CSV, TAR, ORC, ARROW)
 
 #: The import path of the source of all formats, told apart by suffix.
 MIXED_SOURCE = "headrace.stages.sources.mixed:MixedSource"

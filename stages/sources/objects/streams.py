@@ -28,8 +28,8 @@ from headrace.stages.sources.objects.unpack import (
     Zstd,
 )
 from headrace.store import InputStore, ObjectInfo, ObjectMissing, get_with_info
+from headrace.store.columnar import PositionedFile
 from headrace.store.ledger import Fragment
-from headrace.store.parquet import PositionedFile
 
 #: Bytes of one request to a store. While a block is read the next one is fetched.
 BLOCK_BYTES = 8 << 20

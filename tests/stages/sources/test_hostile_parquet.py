@@ -18,8 +18,8 @@ import pytest
 from headrace.stages.runtime.batch import Batch
 from headrace.stages.runtime.errors import DamagedInput, InputError
 from headrace.stages.sources.parquet import ParquetSource
-from headrace.store.parquet.child import FOOTER_MEMORY_BYTES
-from headrace.store.parquet.gate import ParquetGate, UnsoundParquet, footer_of
+from headrace.store.columnar.child import FOOTER_MEMORY_BYTES
+from headrace.store.columnar.gate import ColumnarGate, UnsoundColumns, footer_of
 from tests.kits.inputs import lying_parquet as lies
 from tests.kits.inputs.reading import WHOLE, read_all
 
@@ -39,8 +39,8 @@ def small(path: Path, rows: int = 40, **options: Any) -> str:
 
 
 @pytest.fixture
-def gate() -> Iterator[ParquetGate]:
-    gate = ParquetGate()
+def gate() -> Iterator[ColumnarGate]:
+    gate = ColumnarGate()
     yield gate
     gate.close()
 
@@ -219,7 +219,7 @@ def test_a_page_whose_checksum_is_another_is_damage(tmp_path: Path):
         read_all(ParquetSource("p", [str(path)]))
 
 
-def test_a_footer_that_kills_is_an_error_and_others_follow(tmp_path: Path, gate: ParquetGate):
+def test_a_footer_that_kills_is_an_error_and_others_follow(tmp_path: Path, gate: ColumnarGate):
     with open(small(tmp_path / "small.parquet"), "rb") as file:
         footer = footer_of(file)
         gate.open(file, footer)
@@ -228,7 +228,7 @@ def test_a_footer_that_kills_is_an_error_and_others_follow(tmp_path: Path, gate:
         assert sum(rows.num_rows for rows in gate.rows(0, 7)) == 20
 
 
-def test_what_kills_each_process_that_tries_it_is_an_error(tmp_path: Path, gate: ParquetGate):
+def test_what_kills_each_process_that_tries_it_is_an_error(tmp_path: Path, gate: ColumnarGate):
     path = Path(small(tmp_path / "small.parquet"))
 
     class Killing:
@@ -241,11 +241,11 @@ def test_what_kills_each_process_that_tries_it_is_an_error(tmp_path: Path, gate:
 
     with path.open("rb") as file:
         gate.open(Killing(), footer_of(file))
-    with pytest.raises(UnsoundParquet, match=r"ended the process .* with SIGSEGV"):
+    with pytest.raises(UnsoundColumns, match=r"ended the process .* with SIGSEGV"):
         list(gate.rows(0, 7))
 
 
-def test_what_a_disk_says_is_no_fault_of_the_file(tmp_path: Path, gate: ParquetGate):
+def test_what_a_disk_says_is_no_fault_of_the_file(tmp_path: Path, gate: ColumnarGate):
     path = Path(small(tmp_path / "small.parquet"))
 
     class Failing:
@@ -287,7 +287,7 @@ def test_files_are_read_beside_one_another(tmp_path: Path):
 
 
 @pytest.mark.parametrize("columns", [1, 1000])
-def test_memory_that_a_sound_footer_takes_is_within_its_bound(tmp_path: Path, columns: int, gate: ParquetGate):
+def test_memory_that_a_sound_footer_takes_is_within_its_bound(tmp_path: Path, columns: int, gate: ColumnarGate):
     table = pa.table({f"column {at}": pa.array([at] * 8) for at in range(columns)} | {"text": ["a"] * 8})
     pq.write_table(table, tmp_path / "wide.parquet", row_group_size=2)
     with (tmp_path / "wide.parquet").open("rb") as file:
@@ -295,7 +295,7 @@ def test_memory_that_a_sound_footer_takes_is_within_its_bound(tmp_path: Path, co
         assert resident_bytes(gate.pid) < FOOTER_MEMORY_BYTES * 2
 
 
-def test_a_child_starts_without_numpy(tmp_path: Path, gate: ParquetGate):
+def test_a_child_starts_without_numpy(tmp_path: Path, gate: ColumnarGate):
     with open(small(tmp_path / "small.parquet"), "rb") as file:
         gate.open(file, footer_of(file))
         assert [rows.num_rows for rows in gate.rows(0, 7)] == [7, 7, 6]

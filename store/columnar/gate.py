@@ -1,7 +1,7 @@
-"""The gate before Parquet that others wrote: it is decoded in a child, which may die of it, and rows come back.
+"""The gate before Parquet, ORC and Arrow IPC of others: they are decoded in a child, which may die of it.
 
 A footer says how long its lists are before they come, and a page what it unpacks to; a library that believes them takes
-gigabytes for a file of 300 bytes, or ends the process. So the child (`headrace.store.parquet.child`) decodes, with
+gigabytes for a file of 300 bytes, or ends the process. So the child (`headrace.store.columnar.child`) decodes, with
 memory and processor time that are bounded, and has no file: whoever holds the gate reads for it, and hears of
 what a disk or a store says. What comes back is checked before it is believed.
 """
@@ -27,7 +27,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.store.parquet import child
+from headrace.store.columnar import child
+from headrace.store.columnar.readers import MAGIC, PARQUET_READER, check
 
 #: Bytes of a footer: one of a file of a thousand columns and a thousand row groups has a tenth.
 FOOTER_BYTES_MAX: Final = 1 << 30
@@ -53,11 +54,11 @@ _ALLOCATION: Final = {
 #: What the child runs. It has no use for numpy, which would be half of the time in which it starts; nor is garbage
 #: looked for among what it imports.
 _START: Final = (
-    "import gc, sys; gc.disable(); sys.modules['numpy'] = None; from headrace.store.parquet.child import main; main()"
+    "import gc, sys; gc.disable(); sys.modules['numpy'] = None; from headrace.store.columnar.child import main; main()"
 )
 
 
-class UnsoundParquet(ValueError):  # noqa: N818 (named after what is so)
+class UnsoundColumns(ValueError):  # noqa: N818 (named after what is so)
     """A footer or pages that cannot be decoded; what was asked for is not there."""
 
 
@@ -78,7 +79,7 @@ class SeekableReader(Protocol):
 
 
 def footer_of(raw: SeekableReader) -> bytes:
-    """The footer of a Parquet file that is open; empty where there is none. Raises UnsoundParquet.
+    """The footer of a Parquet file that is open; empty where there is none. Raises UnsoundColumns.
 
     One is refused that says it is larger than the file, or than FOOTER_BYTES_MAX.
     """
@@ -86,11 +87,11 @@ def footer_of(raw: SeekableReader) -> bytes:
     raw.seek(max(0, size - _TAIL_BYTES))
     tail = _read(raw, min(size, _TAIL_BYTES))
     raw.seek(0)
-    if len(tail) < _END_BYTES + len(child.MAGIC) or tail[-4:] != child.MAGIC:
+    if len(tail) < _END_BYTES + len(MAGIC) or tail[-4:] != MAGIC:
         return b""
     (length,) = struct.unpack("<I", tail[-_END_BYTES:-4])
-    if length + _END_BYTES + len(child.MAGIC) > size or length > FOOTER_BYTES_MAX:
-        raise UnsoundParquet(f"it says it has {length} bytes, of {size}")
+    if length + _END_BYTES + len(MAGIC) > size or length > FOOTER_BYTES_MAX:
+        raise UnsoundColumns(f"it says it has {length} bytes, of {size}")
     if length + _END_BYTES <= len(tail):
         return bytes(tail[-_END_BYTES - length : -_END_BYTES])
     raw.seek(size - _END_BYTES - length)
@@ -100,7 +101,7 @@ def footer_of(raw: SeekableReader) -> bytes:
 
 
 @dataclass(frozen=True, eq=False)
-class ParquetHead:
+class ColumnarHead:
     """What a footer says. `numbers`: `[group, 2 + 2 * column]`, rows and bytes, then first byte and bytes of each."""
 
     schema: pa.Schema
@@ -133,38 +134,39 @@ class ParquetHead:
         return [(first, size) for first, size in places if size > 0]
 
 
-class ParquetGate:
+class ColumnarGate:
     """One child and the file that it decodes. A gate that is let go of ends its child."""
 
     def __init__(self) -> None:
         self._child: subprocess.Popen[bytes] | None = None
         self._end: Any = None
         self._raw: SeekableReader | None = None
-        self._footer, self._size = b"", 0
+        self._footer, self._size, self._kind = b"", 0, PARQUET_READER
         #: Whether the child has this file open.
         self._ready = False
         #: What it answered of the footer above.
-        self._head: ParquetHead | None = None
+        self._head: ColumnarHead | None = None
 
-    def open(self, raw: SeekableReader, footer: bytes) -> ParquetHead:
-        """What the footer of a file says. Raises UnsoundParquet, and what `raw` raises.
+    def open(self, raw: SeekableReader, footer: bytes = b"", kind: int = PARQUET_READER) -> ColumnarHead:
+        """What the footer of a file says, which only Parquet's hands over. Raises UnsoundColumns, and as `raw` does.
 
         `raw` is read from until another file is opened, or the gate is closed.
         """
         self._raw, self._size = raw, raw.seek(0, os.SEEK_END)
-        known, self._ready = self._footer == footer, False
+        known, self._ready = bool(footer) and self._footer == footer, False
         if not known:
             self._footer, self._head = footer, None
+        self._kind = kind
         while True:
             used = self._child is not None
             try:
                 return self._opened()
             except _Overwhelmed as error:
                 if not used:
-                    raise UnsoundParquet(f"{error}; it has {len(footer)} bytes") from error
+                    raise UnsoundColumns(f"{error}{self._footer_size()}") from error
 
     def rows(self, index: int, step: int) -> Iterator[pa.RecordBatch]:
-        """The rows of a row group, up to `step` at a time. Raises UnsoundParquet, and what `raw` raises."""
+        """The rows of a row group, up to `step` at a time. Raises UnsoundColumns, and what `raw` raises."""
         given = 0
         while True:
             try:
@@ -174,7 +176,7 @@ class ParquetGate:
                 return
             except _Overwhelmed as error:
                 if step == 1:
-                    raise UnsoundParquet(str(error)) from error
+                    raise UnsoundColumns(str(error)) from error
                 step = max(1, step // FEWER)
 
     def let_go(self) -> None:
@@ -195,15 +197,18 @@ class ParquetGate:
 
     # -- orders --
 
-    def _opened(self) -> ParquetHead:
+    def _opened(self) -> ColumnarHead:
         if not self._ready or self._child is None:
-            what, data = self._ask(child.OPEN, self._size, len(self._footer), 0, data=self._footer)
+            what, data = self._ask(child.OPEN, self._size, len(self._footer), self._kind, data=self._footer)
             if what != child.HEAD:
-                raise UnsoundParquet(f"{_words(data)}; it has {len(self._footer)} bytes")
+                raise UnsoundColumns(f"{_words(data)}{self._footer_size()}")
             self._head = self._head or _head_of(data)
             self._ready = True
         assert self._head is not None
         return self._head
+
+    def _footer_size(self) -> str:
+        return f"; it has {len(self._footer)} bytes" if self._footer else ""
 
     def _rows(self, index: int, step: int, behind: int) -> Iterator[pa.RecordBatch]:
         self._opened()
@@ -211,7 +216,7 @@ class ParquetGate:
         while True:
             what, data = self._ask(order, index, step, behind)
             if what == child.FAULT:
-                raise UnsoundParquet(_words(data))
+                raise UnsoundColumns(_words(data))
             if what == child.END:
                 return
             yield _rows_of(data, step)
@@ -225,7 +230,7 @@ class ParquetGate:
             while True:
                 what, size = child.ANSWER.unpack(_take(running, child.ANSWER.size))
                 if not 0 <= size <= ANSWER_BYTES_MAX:
-                    raise UnsoundParquet(f"the process that decodes it gave an answer of {size} bytes")
+                    raise UnsoundColumns(f"the process that decodes it gave an answer of {size} bytes")
                 answer = _take(running, size)
                 if what == child.FULL:
                     raise _Overwhelmed("decoding it takes more memory than its size allows")
@@ -243,7 +248,7 @@ class ParquetGate:
     def _bytes_at(self, at: int, size: int) -> bytes:
         assert self._raw is not None
         if not (0 <= at <= self._size and 0 <= size <= child.QUESTION_BYTES):
-            raise UnsoundParquet(f"the process that decodes it asked for {size} bytes at byte {at}")
+            raise UnsoundColumns(f"the process that decodes it asked for {size} bytes at byte {at}")
         self._raw.seek(at)
         return _read(self._raw, size)
 
@@ -254,9 +259,9 @@ class ParquetGate:
         code = running.returncode
         self.close()
         if code is None:
-            return UnsoundParquet(f"the process that decodes it was silent for {SILENT_S_MAX:.0f} s")
+            return UnsoundColumns(f"the process that decodes it was silent for {SILENT_S_MAX:.0f} s")
         if code == -signal.SIGXCPU:
-            return UnsoundParquet(f"decoding it takes more than {child.ORDER_CPU_S} s of processor time")
+            return UnsoundColumns(f"decoding it takes more than {child.ORDER_CPU_S} s of processor time")
         return _Overwhelmed(f"decoding it ended the process that was to try it, with {_exit(code)}")
 
     def _living(self) -> subprocess.Popen[bytes]:
@@ -279,19 +284,19 @@ class ParquetGate:
         return self._child
 
 
-_own: list[tuple[int, ParquetGate]] = []
+_own: list[tuple[int, ColumnarGate]] = []
 _lock = threading.Lock()
 
 
-def try_footer(raw: Any) -> ParquetHead:
-    """What the footer of an open file says, once this process's child has read it. Raises UnsoundParquet."""
+def try_footer(raw: Any) -> ColumnarHead:
+    """What the footer of an open file says, once this process's child has read it. Raises UnsoundColumns."""
     footer = footer_of(raw)
     if not footer:
-        raise UnsoundParquet("no Parquet has its last bytes")
+        raise UnsoundColumns("no Parquet has its last bytes")
     with _lock:
         if not _own or _own[0][0] != os.getpid():
             # what a process had that this one was forked from is not ours to talk to
-            _own[:] = [(os.getpid(), ParquetGate())]
+            _own[:] = [(os.getpid(), ColumnarGate())]
         gate = _own[0][1]
         try:
             return gate.open(raw, footer)
@@ -300,64 +305,29 @@ def try_footer(raw: Any) -> ParquetHead:
             raw.seek(0)
 
 
-def _head_of(data: bytearray | memoryview) -> ParquetHead:
-    """Raises UnsoundParquet where the child gave what it does not give."""
+def _head_of(data: bytearray | memoryview) -> ColumnarHead:
+    """Raises UnsoundColumns where the child gave what it does not give."""
     try:
         size, groups, columns = _SHAPE.unpack_from(data)
         told = memoryview(data)[_SHAPE.size : _SHAPE.size + size]
         numbers = np.frombuffer(data, "<i8", offset=_SHAPE.size + size).reshape(groups, 2 + 2 * columns)
         schema = pa.ipc.read_schema(pa.py_buffer(told))
         schema.names  # noqa: B018 (those that are no UTF-8 raise where they are looked at)
-        return ParquetHead(schema, numbers)
+        return ColumnarHead(schema, numbers)
     except (pa.ArrowException, OSError, ValueError, OverflowError, struct.error) as error:
-        raise UnsoundParquet(f"the process that decodes it gave no head: {error}") from error
+        raise UnsoundColumns(f"the process that decodes it gave no head: {error}") from error
 
 
 def _rows_of(data: bytearray | memoryview, step: int) -> pa.RecordBatch:
-    """The rows of an answer, all of which lie in it; text may be no UTF-8. Raises UnsoundParquet."""
+    """The rows of an answer, all of which lie in it; text may be no UTF-8. Raises UnsoundColumns."""
     try:
         rows: pa.RecordBatch = pa.ipc.open_stream(pa.py_buffer(data)).read_next_batch()
         if rows.num_rows > step:
-            raise UnsoundParquet(f"the process that decodes it gave {rows.num_rows} rows, of {step}")
-        for column in rows.columns:
-            bare = _bare(column.type)
-            held = column if bare is column.type else column.view(bare)
-            held.validate(full=True)
+            raise UnsoundColumns(f"the process that decodes it gave {rows.num_rows} rows, of {step}")
+        check(rows)
     except (pa.ArrowException, OSError, LookupError, StopIteration, UnicodeDecodeError) as error:
-        raise UnsoundParquet(f"its rows are not sound: {error}") from error
+        raise UnsoundColumns(f"its rows are not sound: {error}") from error
     return rows
-
-
-def _bare(kind: Any) -> Any:
-    """The type with bytes in the place of text, itself where there is none: whether text is UTF-8 is for others."""
-    types: Any = pa.types
-    if types.is_string(kind):
-        return pa.binary()
-    if types.is_large_string(kind):
-        return pa.large_binary()
-    if types.is_string_view(kind):
-        return pa.binary_view()
-    if types.is_dictionary(kind) and (value := _bare(kind.value_type)) is not kind.value_type:
-        return pa.dictionary(kind.index_type, value, kind.ordered)
-    if types.is_map(kind):
-        key, item = _bare(kind.key_type), _bare(kind.item_field.type)
-        same = key is kind.key_type and item is kind.item_field.type
-        return kind if same else pa.map_(kind.key_field.with_type(key), kind.item_field.with_type(item))
-    if types.is_struct(kind):
-        fields = [field.with_type(_bare(field.type)) for field in kind]
-        same = all(new.type is old.type for new, old in zip(fields, kind, strict=True))
-        return kind if same else pa.struct(fields)
-    for check, make in (
-        (types.is_list, pa.list_),
-        (types.is_large_list, pa.large_list),
-    ):
-        if check(kind):
-            value = _bare(kind.value_type)
-            return kind if value is kind.value_type else make(kind.value_field.with_type(value))
-    if types.is_fixed_size_list(kind):
-        value = _bare(kind.value_type)
-        return kind if value is kind.value_type else pa.list_(kind.value_field.with_type(value), kind.list_size)
-    return kind
 
 
 def _send(running: subprocess.Popen[bytes], *parts: bytes) -> None:

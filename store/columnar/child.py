@@ -18,7 +18,8 @@ import sys
 from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+
+from headrace.store.columnar.readers import ARROW_READER, ORC_READER, ArrowReader, OrcReader, ParquetReader, Reader
 
 #: Orders: a footer that follows, and its file's size; the rows of a row group, so many at a time, behind some; more.
 OPEN, ROWS, MORE = b"O", b"G", b"N"
@@ -29,18 +30,17 @@ ANSWER: Final = struct.Struct("<cq")
 COUNT: Final = struct.Struct("<q")
 PLACE: Final = struct.Struct("<qq")
 
-MAGIC: Final = b"PAR1"
 #: Bytes of memory for any footer, and for each byte of it: what its structures take when they are read.
 FOOTER_MEMORY_BYTES: Final = 128 << 20
 FOOTER_MEMORY_A_BYTE: Final = 64
+#: Bytes of a footer, where only the file's size is known.
+HEAD_BYTES_MAX: Final = 8 << 20
 #: Bytes of memory for the rows of any row group, for each byte that is stored of it, and for the largest one.
 ROWS_MEMORY_BYTES: Final = 512 << 20
 ROWS_MEMORY_A_BYTE: Final = 64
 ROWS_MEMORY_BYTES_MAX: Final = 2 << 30
 #: Seconds of processor time for one order.
 ORDER_CPU_S: Final = 60
-#: Bytes of a column that are asked for at a time.
-COLUMN_BUFFER_BYTES: Final = 1 << 20
 #: Bytes of one question.
 QUESTION_BYTES: Final = 8 << 20
 #: What a library says where there is too much for it, and no MemoryError.
@@ -109,9 +109,8 @@ class Desk:
         self._orders, self._answers = orders, answers
         self._mapped = _mapped_bytes()
         self._size, self._footer = 0, b""
-        self._metadata: Any = None
-        self._head = b""
-        self._file: Any = None
+        self._reader: Reader | None = None
+        self._head_bytes = self._rows_bytes = 0
         self._batches: Any = iter(())
         self._behind = 0
         written: Any = answers
@@ -126,7 +125,7 @@ class Desk:
         rows: Any = None
         try:
             if what == OPEN:
-                answer = HEAD, self._open(first, self._orders.read(second))
+                answer = HEAD, self._open(first, self._orders.read(second), third)
             else:
                 if what == ROWS:
                     self._begin(first, second, third)
@@ -156,35 +155,30 @@ class Desk:
 
     # -- orders --
 
-    def _open(self, size: int, footer: bytes) -> bytes:
-        if footer != self._footer or self._metadata is None:
-            self._metadata, self._footer, self._file, self._batches = None, footer, None, iter(())
-            self._bound(0)
-            data = pa.py_buffer(MAGIC + footer + struct.pack("<I", len(footer)) + MAGIC)
-            metadata: Any = pq.read_metadata(pa.BufferReader(data))
-            with pq.ParquetFile(pa.BufferReader(data), metadata=metadata) as file:
-                schema: Any = file.schema_arrow
-            self._head = _head(metadata, schema)
-            self._metadata = metadata
-        self._size = size
+    def _open(self, size: int, footer: bytes, kind: int) -> bytes:
         source: Any = RequestedFile(self, size)
-        self._file = pq.ParquetFile(
-            source,
-            metadata=self._metadata,
-            pre_buffer=False,
-            buffer_size=COLUMN_BUFFER_BYTES,
-            memory_map=False,
-            page_checksum_verification=True,
-        )
-        return self._head
+        self._batches, self._size = iter(()), size
+        known = self._reader if footer and footer == self._footer and isinstance(self._reader, ParquetReader) else None
+        self._reader, self._footer = None, footer
+        # a footer that was not handed over is of the file, and no larger than it
+        self._head_bytes = len(footer) or min(size, HEAD_BYTES_MAX)
+        self._bound(0)
+        if kind == ORC_READER:
+            self._reader = OrcReader(source)
+        elif kind == ARROW_READER:
+            self._reader = ArrowReader(source)
+        else:
+            self._reader = ParquetReader(source, footer, known)
+        return self._reader.head
 
     def _begin(self, index: int, step: int, behind: int) -> None:
-        group = self._metadata.row_group(index)
-        stored = sum(group.column(number).total_compressed_size for number in range(group.num_columns))
+        if self._reader is None:
+            raise ValueError("no file is open")
+        stored = self._reader.stored_bytes(index)
         wanted = ROWS_MEMORY_BYTES + ROWS_MEMORY_A_BYTE * min(stored, self._size)
         self._rows_bytes = min(wanted, ROWS_MEMORY_BYTES_MAX)
         self._bound(self._rows_bytes)
-        self._batches = self._file.iter_batches(batch_size=step, row_groups=[index], use_threads=False)
+        self._batches = self._reader.rows(index, step)
         self._behind = behind
 
     def _more(self) -> tuple[pa.RecordBatch | None, int]:
@@ -204,7 +198,7 @@ class Desk:
 
     def _bound(self, rows_bytes: int) -> None:
         """Bind the memory of what comes now, beside what a footer takes, and its processor time."""
-        held = self._mapped + FOOTER_MEMORY_BYTES + FOOTER_MEMORY_A_BYTE * len(self._footer) + rows_bytes
+        held = self._mapped + FOOTER_MEMORY_BYTES + FOOTER_MEMORY_A_BYTE * self._head_bytes + rows_bytes
         _limit(resource.RLIMIT_AS, held)
         used = resource.getrusage(resource.RUSAGE_SELF)
         _limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + ORDER_CPU_S)
@@ -213,32 +207,6 @@ class Desk:
         self._answers.write(ANSWER.pack(what, len(data)))
         self._answers.write(data)
         self._answers.flush()
-
-
-def _head(metadata: Any, schema: pa.Schema) -> bytes:
-    """What is asked of a footer: the schema; of each row group its rows and bytes; of each column in it where it lies.
-
-    Raises ValueError for a size that is none, and for a name that is not UTF-8.
-    """
-    for field in schema:
-        _read_names(field)
-    groups, columns = metadata.num_row_groups, metadata.num_columns
-    numbers: list[int] = []
-    for index in range(groups):
-        group = metadata.row_group(index)
-        if group.num_rows < 0 or group.total_byte_size < 0:
-            raise ValueError(f"row group {index} has {group.num_rows} rows in {group.total_byte_size} bytes")
-        numbers += (group.num_rows, group.total_byte_size)
-        for number in range(columns):
-            column = group.column(number)
-            first, size = column.data_page_offset, column.total_compressed_size
-            if min(first, size, column.total_uncompressed_size) < 0:
-                raise ValueError(f"row group {index} has a column at no place, or of no size")
-            places = [place for place in (column.dictionary_page_offset, first) if place and place > 0]
-            numbers += (min(places, default=0), size)
-    told = schema.remove_metadata().serialize().to_pybytes()
-    shape = struct.pack("<qqq", len(told), groups, columns)
-    return bytes(shape + told + struct.pack(f"<{len(numbers)}q", *numbers))
 
 
 def _write(rows: pa.RecordBatch, sink: Any) -> None:
@@ -276,12 +244,6 @@ def _plain(kind: Any) -> Any:
     if types.is_fixed_size_list(kind):
         return pa.list_(within[0], kind.list_size)
     return pa.large_list(within[0]) if types.is_large_list(kind) else pa.list_(within[0])
-
-
-def _read_names(field: pa.Field[Any]) -> None:
-    _ = field.name
-    for number in range(field.type.num_fields):
-        _read_names(field.type.field(number))
 
 
 def _limit(what: int, value: int) -> None:
