@@ -69,7 +69,7 @@ protos: $(VENV)/.dev  ## the stubs of protos/control.proto
 
 diagrams: $(VENV)/.dev  ## the state diagrams of docs, from the transition tables
 	$(BIN)/python -m headrace.cli.diagrams docs/architecture.md docs/guide/dedup.md docs/design/dedup-index.md \
-		docs/design/surgery.md docs/design/scaling.md
+		docs/design/surgery.md docs/design/scaling.md docs/design/queues.md
 
 reference: $(VENV)/.dev  ## docs/reference/commands.md, from what --help says
 	$(BIN)/python -m headrace.cli.help docs/reference/commands.md

@@ -49,12 +49,12 @@ def diagram(table: Table) -> str:
     labels: dict[tuple[Enum, Enum], list[str]] = {}
     for (state, turn), target in table.items():
         labels.setdefault((state, target), []).append(str(turn.value))
-    lines = ["stateDiagram-v2", f"    [*] --> {_name(next(iter(table))[0])}"]
+    lines = ["stateDiagram-v2", f"    [*]-->{_name(next(iter(table))[0])}"]
     for (state, target), turns in labels.items():
-        lines.append(f"    {_name(state)} --> {_name(target)}: {' / '.join(turns)}")
+        lines.append(f"    {_name(state)}-->{_name(target)}: {'/'.join(turns)}")
     left = {state for state, _ in table}
     ends = dict.fromkeys(target for target in table.values() if target not in left)
-    lines.extend(f"    {_name(state)} --> [*]" for state in ends)
+    lines.extend(f"    {_name(state)}-->[*]" for state in ends)
     return "\n".join(lines) + "\n"
 
 

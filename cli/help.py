@@ -36,6 +36,7 @@ SECTIONS: Mapping[str, Sequence[str]] = {
     "Daemons": ("controller", "worker", "cluster", "launch", "metrics"),
     "Control pipelines": (
         "apply",
+        "queue",
         "status",
         "top",
         "logs",
@@ -143,6 +144,12 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "remove": ("headrace remove plain gopher-quality",),
     "drain": ("headrace drain one --wait", "headrace drain one --back"),
     "stop": ("headrace stop plain --wait",),
+    "queue set": (
+        "headrace queue set research --weight 3 --cores 64",
+        "headrace queue set urgent --priority 10",
+    ),
+    "queue list": ("headrace queue list",),
+    "queue remove": ("headrace queue remove research",),
     "cancel": ("headrace cancel plain",),
     "clear": ("headrace clear plain", "headrace clear"),
     "dataset ls": ("headrace dataset ls data", "headrace dataset ls s3://bucket/data --json"),

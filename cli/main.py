@@ -26,10 +26,11 @@ from headrace.cli.commands import (
     dataset_commands,
     launch,
     operate,
+    queue,
 )
 from headrace.cli.ending import leave, outcome
 from headrace.cli.help import Application
-from headrace.cli.run_options import PARAMETER, PLACES, RUN, SHARED, Option, run_command, run_options
+from headrace.cli.run_options import PARAMETER, PLACES, QUEUE, RUN, SHARED, Option, run_command, run_options
 from headrace.client import EXIT_FAULT, CliError, UsageError
 from headrace.pipeline import SecretShownError, check_arguments
 
@@ -48,6 +49,7 @@ app.add_typer(chaos_app, name="chaos")
 daemons.add_to(app, Application("Make clusters and admit nodes."))
 launch.add_to(app, Application("Start a cluster on Slurm, hosts, Ray or Kubernetes; end it."))
 operate.add_to(app)
+queue.add_to(app, Application("Share a cluster: queues with weights, quotas and priorities."))
 dataset_commands.add_to(app, Application("Inspect, verify and change datasets."))
 
 Parameters = Annotated[list[str], typer.Option(*PARAMETER.flags, metavar=PARAMETER.metavar, help=PARAMETER.help)]
@@ -90,7 +92,7 @@ def run(pipeline: PipelineFile, **given: Any) -> int:
 
 
 @app.command()
-@takes(PARAMETER, *SHARED, *PLACES)
+@takes(PARAMETER, *SHARED, *PLACES, *QUEUE)
 def apply(
     pipeline: PipelineFile,
     controller: ControllerAddress = "",

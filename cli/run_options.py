@@ -125,6 +125,11 @@ PLACES = (
         repeated=True,
     ),
 )
+QUEUE = (
+    Option("queue", ("--queue",), "Wait in this queue for cores; default: the one named default.", metavar="QUEUE"),
+    Option("cores", ("--cores",), "With a queue: the cores to wait for, and tasks; default: all.", 0, int, "N", 0),
+    Option("priority", ("--priority",), "With a queue: before those of lower priority in it.", 0, int, "N"),
+)
 PAGE = Option("page", ("--page",), "Show the run in a browser: serve a page on this host.", False, bool)
 RUN = (PARAMETER, LIMIT, *SHARED, PAGE, JSON)
 
@@ -218,6 +223,9 @@ def run_options(given: Mapping[str, Any]) -> RunOptions:
         gate=read_gate(given["gate"]) if given["gate"] else {},
         gate_pauses=given["gate_pauses"],
         autoscale=given["autoscale"],
+        queue=given.get("queue", ""),
+        cores=given.get("cores", 0),
+        priority=given.get("priority", 0),
     )
 
 

@@ -42,7 +42,7 @@ MESSAGE_BYTES_MAX = 64 << 20
 #: States in which a run stays.
 ENDED = ("completed", "stopped", "cancelled", "failed")
 #: States of a run that an apply of the same pipeline joins.
-JOINABLE = ("opening", "running", "pausing", "paused", "publishing")
+JOINABLE = ("queued", "opening", "running", "pausing", "paused", "publishing")
 #: No pipeline: a status of it is short.
 _NOBODY = "/"
 
@@ -80,6 +80,10 @@ class RunOptions:
     #: Stage to place, and stage to the transport of the links that lead to it.
     places: Mapping[str, str] = field(default_factory=dict[str, str])
     transports: Mapping[str, str] = field(default_factory=dict[str, str])
+    #: The queue that it waits in, for how many cores (0: all that the queue may have), and its priority there.
+    queue: str = ""
+    cores: int = 0
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,8 @@ class Applied:
     dataset: str
     version: str
     warnings: tuple[str, ...] = ()
+    #: Its place in its queue, in words, if it has to wait.
+    waits: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +145,10 @@ class Client:
 
         Raises ApplyRefused.
         """
-        version = pipeline.version()
+        version, waits = pipeline.version(), ""
         try:
-            warnings = self.apply(pipeline, options)
+            reply = self._apply(pipeline, options, dry_run=False)
+            warnings, waits = tuple(reply.warnings), reply.waits
         except ApplyRefused:
             found = pipeline_of(self.status(pipeline.name), pipeline.name)
             if found is None or options.amend or found.state not in JOINABLE:
@@ -149,7 +156,8 @@ class Client:
             if (found.version, found.dataset) != (version, pipeline.dataset):
                 raise
             warnings = (f"pipeline {pipeline.name} is {found.state} already, and is run as it was applied before",)
-        return Applied(pipeline.name, pipeline.dataset, version, warnings)
+            waits = next(iter(found.waits), "") if found.state == "queued" else ""
+        return Applied(pipeline.name, pipeline.dataset, version, warnings, waits)
 
     def plan(self, pipeline: Pipeline, options: RunOptions) -> pb.PlanReply:
         """The plan that `apply` would make; nothing is started. Raises ApplyRefused."""
@@ -179,6 +187,10 @@ class Client:
             seal=pb.SealPolicy(age_s=options.seal_age_s) if options.seal_age_s else None,
             token=uuid.uuid4().hex,
             keep=keep,
+            queue=options.queue,
+            cores=options.cores,
+            priority=options.priority,
+            user=user_name(),
         )
         within_s = AMEND_S if options.amend or keep else APPLY_S
         reply: pb.ApplyReply = self._ask("Apply", request, within_s, lambda reply: reply.standby)
@@ -226,6 +238,13 @@ class Client:
         if not reply.accepted:
             raise CliError(reply.reason)
         return tuple(reply.changes)
+
+    def queue(self, request: pb.QueueRequest) -> None:
+        """Set or remove a queue. Raises CliError."""
+        self.status(_NOBODY)
+        reply: pb.QueueReply = self._ask("Queue", request, ANSWER_S, lambda reply: reply.again)
+        if not reply.accepted:
+            raise CliError(reply.reason)
 
     def fault(self, asked: pb.FaultAsked) -> pb.FaultTold:
         """Ask a fault of a worker. It is done once by its name, so that it may be asked for again."""
@@ -357,6 +376,16 @@ def _silence(address: str, error: Any) -> ControllerSilent:
     if code == "DEADLINE_EXCEEDED":
         return ControllerSilent(f"the controller at {address} did not answer in time; look at its log, then try again")
     return ControllerSilent(f"the controller at {address} answered {code}: {details}")
+
+
+def user_name() -> str:
+    """This process's user on this host; his number where he has no name."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
 
 
 def cluster_folder(given: str) -> str:

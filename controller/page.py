@@ -24,7 +24,7 @@ from headrace.controller.core.cluster import Controller
 from headrace.controller.core.run import Run
 from headrace.controller.core.run.tasks import RunTasks
 from headrace.controller.progress import RunProgress
-from headrace.controller.status import cluster_status, earlier_runs, pipeline_status
+from headrace.controller.status import cluster_status, earlier_runs, pipeline_status, queue_waits, queued_runs
 from headrace.daemon import Effects, parse
 from headrace.page import PageServer, QuestionRefused, serve_page
 from headrace.page.core import Board, Loaders, ReportRefused, Timeline
@@ -135,7 +135,7 @@ class RunPage:
         for name, run in self._shell.core.runs.items():
             names.append(name)
             self._board.put("pipelines", name, self._head(run))
-        for earlier in earlier_runs(self._shell):
+        for earlier in [*queued_runs(self._shell), *earlier_runs(self._shell)]:
             names.append(earlier.pipeline)
             self._board.put("pipelines", earlier.pipeline, codec.plain(earlier))
         self._board.keep("pipelines", names)
@@ -143,7 +143,9 @@ class RunPage:
     def _head(self, run: Run) -> dict[str, Any]:
         progress = self._shell.progress.get(run.pipeline.name) or RunProgress()
         living = {(task.plan.name, task.attempt) for one in run.task_sets for task in one}
-        found = codec.plain(pipeline_status(run, progress, living))
+        status = pipeline_status(run, progress, living)
+        status.waits.extend(queue_waits(self._shell, run.pipeline.name))
+        found = codec.plain(status)
         found["graph"] = [
             {"name": stage.name, "kind": stage.kind.value, "after": list(run.pipeline.flows_from(stage.name))}
             for stage in run.pipeline.stages

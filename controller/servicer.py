@@ -48,6 +48,8 @@ STEER_S = 10.0
 COME_S_MAX = 10.0
 #: Characters of a fault in words.
 NAMED_MAX = 200
+#: Characters of a user's name by his own word.
+USER_MAX = 64
 #: Seconds between two replies to a watcher, but for the one that says that a run has ended.
 BETWEEN_S = 0.05
 
@@ -142,6 +144,10 @@ class Servicer(rpc.ControlServicer):
             autoscale=request.autoscale,
             token=request.token,
             place=await _place_of(str(pipeline.get("dataset", ""))),
+            by=_who(context, request.user),
+            queue=request.queue,
+            cores=request.cores,
+            priority=request.priority,
         )
         name = str(pipeline.get("name", ""))
         run = self._shell.core.runs.get(name)
@@ -167,6 +173,7 @@ class Servicer(rpc.ControlServicer):
             differences=answer.differences,
             warnings=answer.warnings,
             standby=not answer.accepted and self._shell.core.gathers(name, ""),
+            waits=answer.waits,
         )
 
     async def Status(self, request: pb.StatusRequest, context: Any) -> pb.StatusReply:  # noqa: N802
@@ -198,7 +205,7 @@ class Servicer(rpc.ControlServicer):
         if not self._shell.core.leads:
             return pb.StopReply(accepted=False, reason=self._elsewhere().reason, standby=True)
         run = self._shell.core.runs.get(request.pipeline)
-        if run is None:
+        if run is None and request.pipeline not in self._shell.core.queues.waiting:
             known = ", ".join(sorted(self._shell.core.runs)) or "none"
             return pb.StopReply(accepted=False, reason=f"no pipeline {request.pipeline!r}; there are: {known}")
         self._shell.post(core.StopRequested(request.pipeline, request.cancel))
@@ -242,6 +249,28 @@ class Servicer(rpc.ControlServicer):
             self._shell.forget(answer.warnings)
         again = not answer.accepted and self._shell.core.gathers(request.pipeline, request.worker)
         return pb.SteerReply(accepted=answer.accepted, reason=answer.reason, changes=answer.warnings, again=again)
+
+    async def Queue(self, request: pb.QueueRequest, context: Any) -> pb.QueueReply:  # noqa: N802
+        """Set or remove a queue; answered once that is durable."""
+        number, answered = self._shell.expect_answer()
+        asked = core.QueueRequested(
+            number,
+            request.queue,
+            request.weight,
+            request.cores_max,
+            request.priority,
+            remove=request.remove,
+            by=_who(context, ""),
+        )
+        self._shell.post(asked)
+        try:
+            answer = await asyncio.wait_for(answered, STEER_S)
+        except TimeoutError:
+            self._shell.requests.pop(number, None)
+            words = f"the cluster's log did not take it within {STEER_S:.0f} s: see `headrace queue list`"
+            return pb.QueueReply(reason=words, again=not self._shell.core.leads)
+        again = not answer.accepted and not self._shell.core.leads
+        return pb.QueueReply(accepted=answer.accepted, reason=answer.reason, again=again)
 
     async def Logs(self, request: pb.LogSearch, context: Any) -> AsyncIterator[pb.LogPage]:  # noqa: N802
         """Lines of this controller, of its workers and of their tasks."""
@@ -307,6 +336,13 @@ def _kept(before: PipelineRequested, asked: PipelineRequested) -> PipelineReques
         places=places,
         transports=transports,
     )
+
+
+def _who(context: Any, said: str) -> str:
+    """Who asks, as role/name by his certificate; where nobody has one, by his own word."""
+    from headrace.controller.membership import caller
+
+    return caller(context) or "".join(letter for letter in said if letter.isprintable())[:USER_MAX]
 
 
 async def _within(happened: asyncio.Event, seconds: float) -> None:

@@ -7,11 +7,13 @@ import time
 from collections.abc import Container
 from typing import TYPE_CHECKING
 
+from headrace.controller.core.messages import PipelineRequested
 from headrace.controller.core.plan import NOTHING
+from headrace.controller.core.queue import QueueUse
 from headrace.controller.core.run import Run
 from headrace.controller.core.run.tasks import Deaths, Task, TaskState
 from headrace.controller.progress import RunProgress
-from headrace.pipeline import StageKind
+from headrace.pipeline import Pipeline, StageKind
 from headrace.protos import codec, control_pb2 as pb
 from headrace.store.ledger import balance_of
 
@@ -25,7 +27,8 @@ def reply(shell: Shell, version: str, pipeline: str = "") -> pb.StatusReply:
     for name, run in shell.core.runs.items():
         if pipeline in ("", name):
             answer.pipelines.append(_pipeline(run, shell.progress.get(name) or RunProgress()))
-    for status in earlier_runs(shell):
+            answer.pipelines[-1].waits.extend(queue_waits(shell, name))
+    for status in [*queued_runs(shell), *earlier_runs(shell)]:
         if pipeline in ("", status.pipeline):
             answer.pipelines.append(status)
     return answer
@@ -57,9 +60,50 @@ def cluster_status(shell: Shell, version: str) -> pb.StatusReply:
         )
     answer.lost.extend(_deaths(shell.core.lost))
     answer.expelled.extend(sorted(member for member, let_in in shell.core.expelled.items() if not let_in))
+    answer.queues.extend(map(_queue, shell.core.queues.uses()))
     if shell.core.log is not None:
         _, answer.trouble = shell.core.log.trouble(time.monotonic())
     return answer
+
+
+def _queue(use: QueueUse) -> pb.QueueStatus:
+    rule = use.rule
+    return pb.QueueStatus(
+        queue=rule.name,
+        weight=rule.weight,
+        cores_max=rule.cores,
+        priority=rule.priority,
+        cores=use.cores,
+        fair_share=use.share,
+        granted=use.granted,
+        waiting=use.waiting,
+    )
+
+
+def queue_waits(shell: Shell, pipeline: str) -> list[str]:
+    """The place of a run in its queue, in words, if its cores are another's."""
+    return list(filter(None, [shell.core.queues.waits(pipeline)]))
+
+
+def queued_runs(shell: Shell) -> list[pb.PipelineStatus]:
+    """The pipelines that have not begun, and those that were stopped before they did."""
+    queues = shell.core.queues
+    found = [_unbegun(event, "queued", queues.waits(name)) for name, event in queues.waiting.items()]
+    stopped = {name: event for name, event in queues.dropped.items() if name not in shell.core.runs}
+    return [*found, *(_unbegun(event, "cancelled", "") for event in stopped.values())]
+
+
+def _unbegun(event: PipelineRequested, state: str, waits: str) -> pb.PipelineStatus:
+    return pb.PipelineStatus(
+        pipeline=str(event.pipeline["name"]),
+        dataset=str(event.pipeline["dataset"]),
+        state=state,
+        version=Pipeline.from_dict(event.pipeline).version(),
+        waits=filter(None, [waits]),
+        applied_by=event.by,
+        queue=event.queue,
+        queue_cores=event.cores,
+    )
 
 
 def earlier_runs(shell: Shell) -> list[pb.PipelineStatus]:
@@ -71,9 +115,10 @@ def earlier_runs(shell: Shell) -> list[pb.PipelineStatus]:
             dataset=str(record.pipeline.get("dataset", "")),
             state=record.outcome or "elsewhere",
             failure=record.reason,
+            applied_by=str(record.options.get("by", "")),
         )
         for name, record in known.items()
-        if name not in shell.core.runs
+        if name not in shell.core.runs and name not in shell.core.queues.waiting
     ]
 
 
@@ -113,6 +158,9 @@ def pipeline_status(run: Run, progress: RunProgress, living: Container[tuple[str
         sources=[stage.name for stage in run.pipeline.of_kind(StageKind.SOURCE)],
         fixed=[stage.name for stage in run.pipeline.of_kind(StageKind.STATEFUL)],
         deaths=_deaths(run.deaths),
+        applied_by=run.request.by,
+        queue=run.request.queue,
+        queue_cores=run.request.cores,
     )
     for sink, counts in run.ledger.counts.items():
         status.counts[sink].CopyFrom(codec.counts_to(counts))

@@ -1091,7 +1091,7 @@ class FromAgent(_message.Message):
     def __init__(self, gates: _Optional[str] = ..., told: _Optional[_Union[FaultTold, _Mapping]] = ...) -> None: ...
 
 class ApplyRequest(_message.Message):
-    __slots__ = ("pipeline_json", "amend", "fuse", "replicas", "seal", "quarantined_max", "quarantined_share_max", "limits", "changed_input", "gate_json", "gate_pauses", "places", "transports", "dry_run", "autoscale", "keep", "token")
+    __slots__ = ("pipeline_json", "amend", "fuse", "replicas", "seal", "quarantined_max", "quarantined_share_max", "limits", "changed_input", "gate_json", "gate_pauses", "places", "transports", "dry_run", "autoscale", "keep", "token", "queue", "cores", "priority", "user")
     class PlacesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1123,6 +1123,10 @@ class ApplyRequest(_message.Message):
     AUTOSCALE_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    CORES_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
     pipeline_json: str
     amend: bool
     fuse: bool
@@ -1140,7 +1144,11 @@ class ApplyRequest(_message.Message):
     autoscale: str
     keep: bool
     token: str
-    def __init__(self, pipeline_json: _Optional[str] = ..., amend: _Optional[bool] = ..., fuse: _Optional[bool] = ..., replicas: _Optional[int] = ..., seal: _Optional[_Union[SealPolicy, _Mapping]] = ..., quarantined_max: _Optional[int] = ..., quarantined_share_max: _Optional[float] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., changed_input: _Optional[str] = ..., gate_json: _Optional[str] = ..., gate_pauses: _Optional[bool] = ..., places: _Optional[_Mapping[str, str]] = ..., transports: _Optional[_Mapping[str, str]] = ..., dry_run: _Optional[bool] = ..., autoscale: _Optional[str] = ..., keep: _Optional[bool] = ..., token: _Optional[str] = ...) -> None: ...
+    queue: str
+    cores: int
+    priority: int
+    user: str
+    def __init__(self, pipeline_json: _Optional[str] = ..., amend: _Optional[bool] = ..., fuse: _Optional[bool] = ..., replicas: _Optional[int] = ..., seal: _Optional[_Union[SealPolicy, _Mapping]] = ..., quarantined_max: _Optional[int] = ..., quarantined_share_max: _Optional[float] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., changed_input: _Optional[str] = ..., gate_json: _Optional[str] = ..., gate_pauses: _Optional[bool] = ..., places: _Optional[_Mapping[str, str]] = ..., transports: _Optional[_Mapping[str, str]] = ..., dry_run: _Optional[bool] = ..., autoscale: _Optional[str] = ..., keep: _Optional[bool] = ..., token: _Optional[str] = ..., queue: _Optional[str] = ..., cores: _Optional[int] = ..., priority: _Optional[int] = ..., user: _Optional[str] = ...) -> None: ...
 
 class PlannedTask(_message.Message):
     __slots__ = ("task", "stages", "worker", "cores", "memory_bytes")
@@ -1181,20 +1189,22 @@ class PlanReply(_message.Message):
     def __init__(self, tasks: _Optional[_Iterable[_Union[PlannedTask, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping]]] = ..., chains: _Optional[_Iterable[_Union[PlannedChain, _Mapping]]] = ..., workers: _Optional[int] = ..., stops: _Optional[_Iterable[_Union[PlannedTask, _Mapping]]] = ..., shared_s: _Optional[float] = ...) -> None: ...
 
 class ApplyReply(_message.Message):
-    __slots__ = ("accepted", "reason", "differences", "warnings", "plan", "standby")
+    __slots__ = ("accepted", "reason", "differences", "warnings", "plan", "standby", "waits")
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     DIFFERENCES_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     STANDBY_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FIELD_NUMBER: _ClassVar[int]
     accepted: bool
     reason: str
     differences: _containers.RepeatedScalarFieldContainer[str]
     warnings: _containers.RepeatedScalarFieldContainer[str]
     plan: PlanReply
     standby: bool
-    def __init__(self, accepted: _Optional[bool] = ..., reason: _Optional[str] = ..., differences: _Optional[_Iterable[str]] = ..., warnings: _Optional[_Iterable[str]] = ..., plan: _Optional[_Union[PlanReply, _Mapping]] = ..., standby: _Optional[bool] = ...) -> None: ...
+    waits: str
+    def __init__(self, accepted: _Optional[bool] = ..., reason: _Optional[str] = ..., differences: _Optional[_Iterable[str]] = ..., warnings: _Optional[_Iterable[str]] = ..., plan: _Optional[_Union[PlanReply, _Mapping]] = ..., standby: _Optional[bool] = ..., waits: _Optional[str] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ("pipeline", "workers", "within_s")
@@ -1293,7 +1303,7 @@ class Death(_message.Message):
     def __init__(self, what: _Optional[str] = ..., name: _Optional[str] = ..., cause: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
 
 class PipelineStatus(_message.Message):
-    __slots__ = ("pipeline", "dataset", "state", "version", "term", "epoch", "ledger_entries", "fragments", "fragments_done", "input_bytes", "shards", "counts", "tasks", "links", "stages", "failure", "facts", "first_batch_s", "records_resumed", "changes", "refused_change", "waits", "held_by_dead", "balance", "deaths", "sources", "ledger_lag_s", "fixed", "notes")
+    __slots__ = ("pipeline", "dataset", "state", "version", "term", "epoch", "ledger_entries", "fragments", "fragments_done", "input_bytes", "shards", "counts", "tasks", "links", "stages", "failure", "facts", "first_batch_s", "records_resumed", "changes", "refused_change", "waits", "held_by_dead", "balance", "deaths", "sources", "ledger_lag_s", "fixed", "notes", "applied_by", "queue", "queue_cores")
     class CountsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1337,6 +1347,9 @@ class PipelineStatus(_message.Message):
     LEDGER_LAG_S_FIELD_NUMBER: _ClassVar[int]
     FIXED_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_BY_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_CORES_FIELD_NUMBER: _ClassVar[int]
     pipeline: str
     dataset: str
     state: str
@@ -1366,10 +1379,57 @@ class PipelineStatus(_message.Message):
     ledger_lag_s: float
     fixed: _containers.RepeatedScalarFieldContainer[str]
     notes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, pipeline: _Optional[str] = ..., dataset: _Optional[str] = ..., state: _Optional[str] = ..., version: _Optional[str] = ..., term: _Optional[int] = ..., epoch: _Optional[int] = ..., ledger_entries: _Optional[int] = ..., fragments: _Optional[int] = ..., fragments_done: _Optional[int] = ..., input_bytes: _Optional[int] = ..., shards: _Optional[int] = ..., counts: _Optional[_Mapping[str, Counts]] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageProgress, _Mapping]]] = ..., failure: _Optional[str] = ..., facts: _Optional[_Mapping[str, str]] = ..., first_batch_s: _Optional[float] = ..., records_resumed: _Optional[int] = ..., changes: _Optional[_Iterable[str]] = ..., refused_change: _Optional[str] = ..., waits: _Optional[_Iterable[str]] = ..., held_by_dead: _Optional[int] = ..., balance: _Optional[_Union[Balance, _Mapping]] = ..., deaths: _Optional[_Iterable[_Union[Death, _Mapping]]] = ..., sources: _Optional[_Iterable[str]] = ..., ledger_lag_s: _Optional[float] = ..., fixed: _Optional[_Iterable[str]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
+    applied_by: str
+    queue: str
+    queue_cores: int
+    def __init__(self, pipeline: _Optional[str] = ..., dataset: _Optional[str] = ..., state: _Optional[str] = ..., version: _Optional[str] = ..., term: _Optional[int] = ..., epoch: _Optional[int] = ..., ledger_entries: _Optional[int] = ..., fragments: _Optional[int] = ..., fragments_done: _Optional[int] = ..., input_bytes: _Optional[int] = ..., shards: _Optional[int] = ..., counts: _Optional[_Mapping[str, Counts]] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageProgress, _Mapping]]] = ..., failure: _Optional[str] = ..., facts: _Optional[_Mapping[str, str]] = ..., first_batch_s: _Optional[float] = ..., records_resumed: _Optional[int] = ..., changes: _Optional[_Iterable[str]] = ..., refused_change: _Optional[str] = ..., waits: _Optional[_Iterable[str]] = ..., held_by_dead: _Optional[int] = ..., balance: _Optional[_Union[Balance, _Mapping]] = ..., deaths: _Optional[_Iterable[_Union[Death, _Mapping]]] = ..., sources: _Optional[_Iterable[str]] = ..., ledger_lag_s: _Optional[float] = ..., fixed: _Optional[_Iterable[str]] = ..., notes: _Optional[_Iterable[str]] = ..., applied_by: _Optional[str] = ..., queue: _Optional[str] = ..., queue_cores: _Optional[int] = ...) -> None: ...
+
+class QueueStatus(_message.Message):
+    __slots__ = ("queue", "weight", "cores_max", "priority", "cores", "fair_share", "granted", "waiting")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    CORES_MAX_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    CORES_FIELD_NUMBER: _ClassVar[int]
+    FAIR_SHARE_FIELD_NUMBER: _ClassVar[int]
+    GRANTED_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    weight: int
+    cores_max: int
+    priority: int
+    cores: int
+    fair_share: float
+    granted: _containers.RepeatedScalarFieldContainer[str]
+    waiting: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, queue: _Optional[str] = ..., weight: _Optional[int] = ..., cores_max: _Optional[int] = ..., priority: _Optional[int] = ..., cores: _Optional[int] = ..., fair_share: _Optional[float] = ..., granted: _Optional[_Iterable[str]] = ..., waiting: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class QueueRequest(_message.Message):
+    __slots__ = ("queue", "remove", "weight", "cores_max", "priority")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    CORES_MAX_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    remove: bool
+    weight: int
+    cores_max: int
+    priority: int
+    def __init__(self, queue: _Optional[str] = ..., remove: _Optional[bool] = ..., weight: _Optional[int] = ..., cores_max: _Optional[int] = ..., priority: _Optional[int] = ...) -> None: ...
+
+class QueueReply(_message.Message):
+    __slots__ = ("accepted", "reason", "again")
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
+    accepted: bool
+    reason: str
+    again: bool
+    def __init__(self, accepted: _Optional[bool] = ..., reason: _Optional[str] = ..., again: _Optional[bool] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("workers", "pipelines", "controller", "version", "standby", "leader", "term", "trouble", "allows_chaos", "expelled", "lost")
+    __slots__ = ("workers", "pipelines", "controller", "version", "standby", "leader", "term", "trouble", "allows_chaos", "expelled", "queues", "lost")
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     PIPELINES_FIELD_NUMBER: _ClassVar[int]
     CONTROLLER_FIELD_NUMBER: _ClassVar[int]
@@ -1380,6 +1440,7 @@ class StatusReply(_message.Message):
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
     ALLOWS_CHAOS_FIELD_NUMBER: _ClassVar[int]
     EXPELLED_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
     workers: _containers.RepeatedCompositeFieldContainer[WorkerStatus]
     pipelines: _containers.RepeatedCompositeFieldContainer[PipelineStatus]
@@ -1391,8 +1452,9 @@ class StatusReply(_message.Message):
     trouble: str
     allows_chaos: bool
     expelled: _containers.RepeatedScalarFieldContainer[str]
+    queues: _containers.RepeatedCompositeFieldContainer[QueueStatus]
     lost: _containers.RepeatedCompositeFieldContainer[Death]
-    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., pipelines: _Optional[_Iterable[_Union[PipelineStatus, _Mapping]]] = ..., controller: _Optional[str] = ..., version: _Optional[str] = ..., standby: _Optional[bool] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., trouble: _Optional[str] = ..., allows_chaos: _Optional[bool] = ..., expelled: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[_Union[Death, _Mapping]]] = ...) -> None: ...
+    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., pipelines: _Optional[_Iterable[_Union[PipelineStatus, _Mapping]]] = ..., controller: _Optional[str] = ..., version: _Optional[str] = ..., standby: _Optional[bool] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., trouble: _Optional[str] = ..., allows_chaos: _Optional[bool] = ..., expelled: _Optional[_Iterable[str]] = ..., queues: _Optional[_Iterable[_Union[QueueStatus, _Mapping]]] = ..., lost: _Optional[_Iterable[_Union[Death, _Mapping]]] = ...) -> None: ...
 
 class StopRequest(_message.Message):
     __slots__ = ("pipeline", "cancel")

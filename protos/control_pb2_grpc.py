@@ -64,6 +64,11 @@ class ControlStub:
                 request_serializer=headrace_dot_protos_dot_control__pb2.SteerRequest.SerializeToString,
                 response_deserializer=headrace_dot_protos_dot_control__pb2.SteerReply.FromString,
                 _registered_method=True)
+        self.Queue = channel.unary_unary(
+                '/headrace.control.v1.Control/Queue',
+                request_serializer=headrace_dot_protos_dot_control__pb2.QueueRequest.SerializeToString,
+                response_deserializer=headrace_dot_protos_dot_control__pb2.QueueReply.FromString,
+                _registered_method=True)
         self.Logs = channel.unary_stream(
                 '/headrace.control.v1.Control/Logs',
                 request_serializer=headrace_dot_protos_dot_control__pb2.LogSearch.SerializeToString,
@@ -116,6 +121,13 @@ class ControlServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Queue(self, request, context):
+        """Sets or removes a queue.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Logs(self, request, context):
         """Lines of the logs of this controller, of its workers, and of their tasks.
         """
@@ -162,6 +174,11 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.Steer,
                     request_deserializer=headrace_dot_protos_dot_control__pb2.SteerRequest.FromString,
                     response_serializer=headrace_dot_protos_dot_control__pb2.SteerReply.SerializeToString,
+            ),
+            'Queue': grpc.unary_unary_rpc_method_handler(
+                    servicer.Queue,
+                    request_deserializer=headrace_dot_protos_dot_control__pb2.QueueRequest.FromString,
+                    response_serializer=headrace_dot_protos_dot_control__pb2.QueueReply.SerializeToString,
             ),
             'Logs': grpc.unary_stream_rpc_method_handler(
                     servicer.Logs,
@@ -336,6 +353,33 @@ class Control:
             '/headrace.control.v1.Control/Steer',
             headrace_dot_protos_dot_control__pb2.SteerRequest.SerializeToString,
             headrace_dot_protos_dot_control__pb2.SteerReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Queue(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.control.v1.Control/Queue',
+            headrace_dot_protos_dot_control__pb2.QueueRequest.SerializeToString,
+            headrace_dot_protos_dot_control__pb2.QueueReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
         dataset_commands as dataset_commands,
         launch as launch,
         operate as operate,
+        queue as queue,
     )
     from headrace.cli.commands.apply import apply_file as apply_file
     from headrace.cli.commands.canary import CanaryOptions as CanaryOptions

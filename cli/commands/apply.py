@@ -27,6 +27,7 @@ from headrace.cli.ui import (
     number,
     plain_table,
     progress_on,
+    queues_table,
     read_ledger,
     rows_of,
     safe,
@@ -148,9 +149,12 @@ def apply_file(
         for line in applied.warnings:
             print(f"headrace: {line}", file=sys.stderr)
         if not wait:
-            line = f"pipeline {pipeline.name} runs; see `headrace status {pipeline.name}`"
+            does = f"waits in {safe(applied.waits)}" if applied.waits else "runs"
+            line = f"pipeline {pipeline.name} {does}; see `headrace status {pipeline.name}`"
             print(json.dumps(asdict(applied) | ({"canary": facts} if facts else {})) if as_json else line)
             return 0
+        if applied.waits:
+            print(f"headrace: pipeline {pipeline.name} waits in {safe(applied.waits)}", file=sys.stderr)
         with catch_signals() as interrupts:
             status = _wait(client, pipeline.name, interrupts)
     if status.state == "failed":
@@ -229,6 +233,9 @@ def show_status(at: ControllerAt, pipeline: str, *, as_json: bool) -> int:
         out.print(workers_table(reply))
     else:
         out.print("  no worker is registered: start one with `headrace worker`", style="yellow")
+    if reply.queues:
+        out.print()
+        out.print(queues_table(reply))
     if reply.expelled:
         names = ", ".join(safe(item.replace("/", " ")) for item in reply.expelled)
         out.print(Text(f"  expelled: {names}", style="yellow"))
@@ -242,12 +249,21 @@ def show_status(at: ControllerAt, pipeline: str, *, as_json: bool) -> int:
     return 0
 
 
+def _applied(status: pb.PipelineStatus) -> list[tuple[str, str]]:
+    queue = f" to queue {status.queue}" if status.queue else ""
+    return [("applied", f"by {status.applied_by or 'nobody known'}{queue}")] if status.applied_by or queue else []
+
+
 def _show_pipeline(status: pb.PipelineStatus) -> None:
     out = console(sys.stdout)
     out.print()
     out.print(title(status.pipeline, status.state, good=status.state in ("running", "completed")))
+    if status.state == "queued":
+        out.print(facts_page([("dataset", status.dataset), *_applied(status), *(("waits", w) for w in status.waits)]))
+        return
     facts = [
         ("dataset", status.dataset),
+        *_applied(status),
         ("input", f"{megabytes(input_bytes_read(status))} read in this run, of {megabytes(status.input_bytes)}"),
         ("fragments", f"{number(status.fragments_done)} of {number(status.fragments)} closed"),
         ("ledger", closed_line(status)),

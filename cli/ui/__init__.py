@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     )
     from headrace.cli.ui.status_tables import (
         links_table as links_table,
+        queues_table as queues_table,
         tasks_table as tasks_table,
         workers_table as workers_table,
     )

@@ -45,6 +45,33 @@ def _reserved(worker: pb.WorkerStatus) -> str:
     return ", ".join(parts)
 
 
+def queues_table(reply: pb.StatusReply) -> RenderableType:
+    """A row a queue."""
+    rows = [
+        (
+            item.queue,
+            number(item.priority),
+            number(item.weight),
+            f"{item.cores}{f' of {item.cores_max}' if item.cores_max else ''}",
+            f"{item.fair_share:.3g}",
+            _few(item.granted),
+            _few(item.waiting),
+        )
+        for item in reply.queues
+    ]
+    names = ("queue", "priority", "weight", "cores", "fair share", "has cores", "waits, the next first")
+    return plain_table(names, rows, right=(1, 2, 3, 4))
+
+
+#: Pipelines of a queue that a row names; the others are counted.
+NAMED_MAX = 3
+
+
+def _few(names: Sequence[str]) -> str:
+    more = len(names) - NAMED_MAX
+    return ", ".join([*names[:NAMED_MAX], *([f"{number(more)} more"] if more > 0 else [])])
+
+
 def tasks_table(status: pb.PipelineStatus) -> RenderableType | None:
     """A row a task; of many tasks, a row for those of the same stages in the same state."""
     if len(status.tasks) > ROWS_MAX:

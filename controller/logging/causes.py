@@ -21,6 +21,7 @@ _BEGINNINGS: dict[type[object], str] = {
     core.SteerRequested: "steer",
     core.DrainRequested: "drain",
     core.ClearRequested: "clear",
+    core.QueueRequested: "queue",
     core.WorkerRegistered: "joined",
     core.WorkerLost: "lost",
     core.TimePassed: "timer",

@@ -60,7 +60,8 @@ def _of_people(event: object) -> _Told | None:
     match event:
         case core.PipelineRequested():
             name = str(event.pipeline.get("name", ""))
-            return logging.INFO, "somebody applies the pipeline", {"pipeline": name, "amend": event.amend or None}
+            words = f"{event.by or 'somebody'} applies the pipeline"
+            return logging.INFO, words, {"pipeline": name, "amend": event.amend or None}
         case core.StopRequested():
             words = "somebody cancels it" if event.cancel else "somebody stops it"
             return logging.INFO, words, {"pipeline": event.pipeline}
@@ -72,6 +73,9 @@ def _of_people(event: object) -> _Told | None:
         case core.ClearRequested():
             which = {"pipeline": event.pipeline} if event.pipeline else {}
             return logging.INFO, f"somebody clears {'it' if which else 'all that have ended'}", which
+        case core.QueueRequested():
+            words = "removes" if event.remove else "sets"
+            return logging.INFO, f"{event.by or 'somebody'} {words} queue {event.name}", {}
         case ExpelRequested():
             return logging.WARNING, f"somebody expels {event.member.replace('/', ' ')}", {"member": event.member}
         case core.ShutdownAsked():

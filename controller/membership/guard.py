@@ -37,6 +37,7 @@ MAY_CALL: dict[str, frozenset[Role]] = {
     "Watch": _PEOPLE,
     "Stop": _PEOPLE,
     "Steer": _PEOPLE,
+    "Queue": _PEOPLE,
     "Logs": _PEOPLE,
     "Fault": _PEOPLE,
 }

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import xxhash
 
 from headrace.store import FormatError, misfit
-from headrace.store.ledger.core.cluster_changes import TokenSpent, WorkerJoined
+from headrace.store.ledger.core.cluster_changes import QueueSet, TokenSpent, WorkerJoined
 from headrace.store.ledger.core.cluster_fold import ClusterState, RunRecord
 from headrace.store.ledger.core.entries import (
     Closed,
@@ -61,7 +61,7 @@ _LEDGER_FIELDS = (
 )
 #: Every field of a fold stands in a snapshot, but for `totals`, counted anew; a test holds this to the classes.
 LEDGER_COVERED = {*_LOG_FIELDS, *_LEDGER_FIELDS, "fragments", "seen", "shards", "accepted", "counts", "totals"}
-CLUSTER_COVERED = {*_LOG_FIELDS, "workers", "runs", "tokens", "drained", "expelled"}
+CLUSTER_COVERED = {*_LOG_FIELDS, "workers", "runs", "tokens", "drained", "expelled", "queues", "queued"}
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -349,6 +349,8 @@ def _cluster_tables(state: ClusterState) -> dict[str, Any]:
         "tokens": [pick(item, _TOKEN) for item in state.tokens.values()],
         "drained": sorted(state.drained),
         "expelled": state.expelled,
+        "queues": [pick(item, _QUEUE) for item in state.queues.values()],
+        "queued": {name: pick(item, _RUN) for name, item in state.queued.items()},
     }
 
 
@@ -359,9 +361,12 @@ def _cluster(tables: Any) -> ClusterState:
     state.tokens = {row[0]: _sound(TokenSpent(*row)) for row in tables["tokens"]}
     state.drained = set(tables.get("drained", ()))
     state.expelled = {member: list(keys) for member, keys in tables.get("expelled", {}).items()}
+    state.queues = {row[0]: _sound(QueueSet(*row)) for row in tables.get("queues", ())}
+    state.queued = {name: _sound(RunRecord(*row)) for name, row in tables.get("queued", {}).items()}
     return state
 
 
 _JOINED = tuple(WorkerJoined.__dataclass_fields__)
 _RUN = tuple(RunRecord.__dataclass_fields__)
 _TOKEN = tuple(TokenSpent.__dataclass_fields__)
+_QUEUE = tuple(QueueSet.__dataclass_fields__)

@@ -57,6 +57,11 @@ CLUSTER = (
     Entry(1, (cluster_changes.WorkerDrainAsked("w1", False), cluster_changes.TokenSpent("t", "w1", "k"))),
     Entry(1, (cluster_changes.RunStopAsked("main", False), cluster_changes.RunEnded("main", "stopped", "asked"))),
     Entry(1, (cluster_changes.RunScaled("main", {"kind": "scale", "after": {"a": 2}, "records_s": 1.5}),)),
+    Entry(1, (cluster_changes.QueueSet("a", 2, 8, 1, "operator/ann"), cluster_changes.QueueRemoved("a", "anna"))),
+    Entry(
+        1, (cluster_changes.RunQueued("one", {"stages": []}, {"queue": "a"}), cluster_changes.RunHeld("a", True, "b"))
+    ),
+    Entry(1, (cluster_changes.RunUnqueued("one", "cancelled", "asked"),)),
     Entry(1, (cluster_changes.RunsCleared(("main",)), cluster_changes.WorkerLeft("w1", "left"))),
 )
 

@@ -13,7 +13,11 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "architecture.md"
 DESIGN = ROOT / "docs" / "design"
 GUIDE = ROOT / "docs" / "guide"
-PAGES = (PAGE, GUIDE / "dedup.md", *(DESIGN / name for name in ("dedup-index.md", "surgery.md", "scaling.md")))
+PAGES = (
+    PAGE,
+    GUIDE / "dedup.md",
+    *(DESIGN / name for name in ("dedup-index.md", "surgery.md", "scaling.md", "queues.md")),
+)
 
 
 class Lamp(Enum):
@@ -60,11 +64,11 @@ def test_every_table_is_drawn() -> None:
 def test_turns_between_the_same_states_share_an_arrow() -> None:
     assert diagram(LAMP).splitlines() == [
         "stateDiagram-v2",
-        "    [*] --> dark",
-        "    dark --> lit: pressed",
-        "    lit --> dark: pressed",
-        "    lit --> broken: fell / overheated",
-        "    broken --> [*]",
+        "    [*]-->dark",
+        "    dark-->lit: pressed",
+        "    lit-->dark: pressed",
+        "    lit-->broken: fell/overheated",
+        "    broken-->[*]",
     ]
 
 

@@ -7,14 +7,16 @@ and the next leader goes on with the runs that have not ended. Without one it le
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, assert_never
 
+from headrace.controller.core.cluster.applications import Applications
 from headrace.controller.core.cluster.event_checks import Witness
 from headrace.controller.core.cluster.members import Members
+from headrace.controller.core.cluster.queues import Queues
 from headrace.controller.core.cluster.records import (
     amended_of,
-    options_of,
     plan_from_plain,
     plan_to_plain,
     request_of,
@@ -35,6 +37,7 @@ from headrace.controller.core.messages import (
     LogEvent,
     ManifestWritten,
     PipelineRequested,
+    QueueRequested,
     ScalingDecided,
     ShutdownAsked,
     SteerRequested,
@@ -46,27 +49,30 @@ from headrace.controller.core.messages import (
     WorkerLost,
     WorkerRegistered,
 )
-from headrace.controller.core.plan import Need, Plan, plan, reserved
-from headrace.controller.core.run import ENDED, Inheritance, Run, RunState, Surroundings
+from headrace.controller.core.plan import Need, Plan, reserved, total
+from headrace.controller.core.run import Inheritance, Run, RunState, Surroundings
 from headrace.controller.core.run.tasks import Deaths, ReportedTasks, Workers
-from headrace.pipeline import Pipeline, PipelineError, validate
-from headrace.store import counted
 from headrace.store.ledger import (
     ENDED_RUNS_MAX,
     Beat,
     ClusterState,
     Led,
     MemberExpelled,
+    QueueRemoved,
+    QueueSet,
     RunAmended,
     RunBegun,
     RunChanged,
     RunEnded,
+    RunHeld,
     RunPlanned,
+    RunQueued,
     RunRecord,
     RunScaled,
     RunsCleared,
     RunSteered,
     RunStopAsked,
+    RunUnqueued,
     TokenSpent,
     WorkerDrainAsked,
     WorkerJoined,
@@ -102,8 +108,6 @@ class Controller:
         #: Workers that get no task.
         self.drained: set[str] = set()
         self._standby = standby
-        #: Requests whose `RunBegun` is on its way.
-        self._asked: dict[str, PipelineRequested] = {}
         #: The plans that the cluster's log has or gets.
         self._planned: dict[str, Plan] = {}
         #: Runs whose end is recorded, or on its way to the log.
@@ -111,6 +115,8 @@ class Controller:
         #: Runs whose dataset another controller of this cluster has taken.
         self._usurpations: set[str] = set()
         self._members = Members(expelled)
+        self.queues = Queues(self)
+        self._applications = Applications(self)
         self._requests = Requests(self)
         #: What workers brought of runs that are not begun here.
         self._reported = ReportedTasks()
@@ -143,29 +149,34 @@ class Controller:
     def gathers(self, pipeline: str, worker: str) -> bool:
         """Whether a wish of this pipeline or this worker is to be asked again: not all is here yet that was before."""
         run = self.runs.get(pipeline)
-        away = self._known.keys() - self.workers.keys()
+        away = self.known.keys() - self.workers.keys()
         return not self.leads or worker in away or self._nobody_is_back or (run is not None and run.gathers)
 
     @property
-    def _known(self) -> Mapping[str, object]:
+    def known(self) -> Mapping[str, object]:
         """The workers that attend by the word of the log; those that have not come back to this leader among them."""
         return self.log.ledger.workers if self.log is not None else {}
 
     @property
+    def missing(self) -> bool:
+        """Whether some of these are not back."""
+        return bool(self.known.keys() - self.workers.keys())
+
+    @property
     def _nobody_is_back(self) -> bool:
-        return bool(self._known) and not self.workers
+        return bool(self.known) and not self.workers
 
     def handle(self, event: Event, now: float, worker: str = "") -> list[Command]:
         """Take one event; give the commands that follow. `worker` is the one by whose session it came, if by one."""
         commands = self._dispatch(event, now, worker)
         if self.log is None:
-            return [*commands, *self._end_unclaimed(now)]
+            return [*commands, *self.queues.look(now), *self._end_unclaimed(now)]
         for _, entry in self.log.committed():
             if self.log.state is LeaderState.LEADING:
                 for change in entry.changes:
                     commands += self._committed(change, now)
         if self.leads:
-            commands += [*self._record(now), *self._end_unclaimed(now)]
+            commands += [*self.queues.look(now), *self._record(now), *self._end_unclaimed(now)]
         elif self.log.state in LOST:
             commands += self._step_down(now)
         return [*commands, *self.log.flush(now)]
@@ -173,7 +184,7 @@ class Controller:
     def wake_at(self) -> float | None:
         """When `handle(TimePassed())` is wanted next."""
         times = [run.wake_at() for run in self.runs.values()]
-        times += self._orphans.values()
+        times += [*self._orphans.values(), self.queues.wake_at]
         if self.log is not None:
             times.append(self.log.wake_at())
         return min((time for time in times if time is not None), default=None)
@@ -192,8 +203,8 @@ class Controller:
                 return self._worker_lost(event, now)
             case PipelineRequested():
                 return self._requested(event, now)
-            case StopRequested() | SteerRequested() | DrainRequested() | ClearRequested():
-                return self._requests.handle(event, now) if self.leads else turned_away(event, self._elsewhere())
+            case StopRequested() | SteerRequested() | DrainRequested() | ClearRequested() | QueueRequested():
+                return self._requests.handle(event, now) if self.leads else turned_away(event, self.elsewhere)
             case ManifestWritten() | DatasetAudited():
                 writer = self._by_log(event.log)
                 return writer.handle(event, now) if writer else []
@@ -238,8 +249,9 @@ class Controller:
         assert self.log is not None
         match change:
             case RunBegun():
-                event = self._asked.pop(change.name, None)
-                return self._open_run(event) if event is not None else []
+                return self._applications.durable(change)
+            case QueueSet() | QueueRemoved() | RunQueued() | RunUnqueued() | RunHeld():
+                return self.queues.durable(change, now)
             case RunStopAsked():
                 run = self.runs.get(change.name)
                 return run.handle(StopRequested(change.name, change.cancel), now) if run else []
@@ -262,6 +274,7 @@ class Controller:
         assert self.log is not None
         self.drained |= self.log.ledger.drained
         self._members.take_over(self.log)
+        self.queues.take_over(self.log.ledger)
         commands: list[Command] = []
         for name, record in self.log.ledger.going_on().items():
             plan = plan_from_plain(record.plan) if record.plan is not None else None
@@ -322,15 +335,12 @@ class Controller:
         """Another leads, or nobody can: forget what was decided here, and watch."""
         assert self.log is not None
         reason = self.log.why_not_leading()
-        commands: list[Command] = [
-            AnswerRequest(event.request, accepted=False, reason=reason) for event in self._asked.values()
-        ]
+        commands = [*self._applications.drop(reason), *self.queues.drop(reason)]
         commands += self._members.drop(reason) + self._requests.drop(reason)
         self.drained.clear()
         self.runs.clear()
         self.workers.clear()
         self.lost = Deaths()
-        self._asked.clear()
         self._planned.clear()
         self._recorded.clear()
         self._usurpations.clear()
@@ -388,91 +398,41 @@ class Controller:
     def _requested(self, event: PipelineRequested, now: float) -> list[Command]:
         if (known := self._requests.asked_before(event)) is not None:
             return known
-        if (run := self._flowing(event)) is not None:
-            return run.handle(event, now)
-        if reason := self._refusal(event):
-            return [AnswerRequest(event.request, accepted=False, reason=reason)]
-        if self.log is None:
-            return self._open_run(event)
-        name = str(event.pipeline["name"])
-        self._asked[name] = event
-        self.log.submit(RunBegun(name, event.pipeline, options_of(event)))
-        return []
+        return self._applications.handle(event, now)
 
-    def _elsewhere(self) -> str:
+    def begin(self, event: PipelineRequested) -> list[Command]:
+        """Begin the run of a request that waited."""
+        return self._applications.begin(event)
+
+    def planned(self, event: PipelineRequested, released: frozenset[str] = frozenset()) -> Plan:
+        """The plan that a request would lead to, where these runs give up their cores; nothing is changed.
+
+        PipelineError, with the reason, if to none.
+        """
+        return self._applications.planned(event, released)
+
+    @property
+    def elsewhere(self) -> str:
+        """Who leads, for people, where this controller does not."""
         leader = self.leader.get("address")
         return f"this controller is on standby: {f'the one at {leader} leads' if leader else 'nobody leads yet'}"
 
     def _of_members(self, event: TokenOffered | ExpelRequested) -> list[Command]:
         if not self.leads:
-            return [AnswerRequest(event.request, accepted=False, reason=self._elsewhere())]
+            return [AnswerRequest(event.request, accepted=False, reason=self.elsewhere)]
         return self._members.handle(event, self.log)
-
-    def _flowing(self, event: PipelineRequested) -> Run | None:
-        """The run whose graph a request changes; None where it begins a run."""
-        run = self.runs.get(str(event.pipeline.get("name", "")))
-        return run if event.amend and self.leads and run is not None and not run.ended else None
-
-    def _refusal(self, event: PipelineRequested) -> str:
-        """Why a pipeline cannot be taken up; empty if it can."""
-        if not self.leads:
-            return self._elsewhere()
-        try:
-            pipeline = Pipeline.from_dict(event.pipeline)
-            validate(pipeline)
-        except PipelineError as error:
-            return str(error)
-        if self._nobody_is_back:
-            return (
-                f"of {counted(len(self._known), 'worker')} none is back at this controller yet: see `headrace status`"
-            )
-        if pipeline.name in self._asked:
-            return f"pipeline {pipeline.name!r} is being applied by somebody else"
-        going_on = [run for run in self.runs.values() if not (run.state in ENDED and run.over)]
-        for run in going_on:
-            if run.pipeline.name == pipeline.name:
-                return f"pipeline {pipeline.name!r} is {run.state.value}: stop it first"
-        return self._writer_of(event.place, pipeline.dataset, going_on)
-
-    def _writer_of(self, place: str, dataset: str, going_on: Iterable[Run]) -> str:
-        """Why a dataset cannot be written, since a pipeline writes to that place; empty where none does."""
-        writers = [(run.pipeline.name, run.pipeline.dataset, run.place) for run in going_on]
-        for asked in self._asked.values():
-            uri = str(asked.pipeline["dataset"])
-            writers.insert(0, (str(asked.pipeline["name"]), uri, asked.place or uri))
-        for name, uri, taken in writers:
-            if taken == (place or dataset):
-                same = "" if dataset == uri else f" (it says {uri}, which is the same place)"
-                return f"pipeline {name!r} writes to {dataset}{same}: stop it first, or choose another dataset"
-        return ""
-
-    def planned(self, event: PipelineRequested) -> Plan:
-        """The plan that a request would lead to; nothing is changed. PipelineError, with the reason, if to none."""
-        if (run := self._flowing(event)) is not None:
-            return run.amendment.considered(event, run.works, run.state)[1]
-        if refusal := self._refusal(event):
-            raise PipelineError(refusal)
-        pipeline = Pipeline.from_dict(event.pipeline)
-        workers = [worker.facts() for worker in self.workers.values() if worker.worker not in self.drained]
-        return plan(
-            pipeline,
-            workers,
-            fuse=event.fuse,
-            replicas=event.replicas,
-            places=event.places,
-            transports=event.transports,
-            taken=self.reserved_by_others(pipeline.name),
-        )
 
     def _resume(self, record: RunRecord, plan: Plan | None) -> list[Command]:
         """Go on with a run of an earlier leader, as people requested it since it was applied."""
-        inheritance = Inheritance(plan, requested_of(record), lambda: bool(self._known.keys() - self.workers.keys()))
-        return self._open_run(request_of(record.pipeline, record.options), inheritance)
+        inheritance = Inheritance(plan, requested_of(record), lambda: self.missing)
+        return self.open_run(request_of(record.pipeline, record.options), inheritance)
 
-    def _open_run(self, request: PipelineRequested, inheritance: Inheritance | None = None) -> list[Command]:
+    def open_run(self, request: PipelineRequested, inheritance: Inheritance | None = None) -> list[Command]:
+        """Begin a run, or go on with one of an earlier leader."""
         name = str(request.pipeline["name"])
         self.runs.pop(name, None)
         self._recorded.discard(name)
+        self.queues.begun(name)
         self._forget_old()
         cluster = self.log.ledger.origin if self.log is not None else ""
         workers = [worker.facts() for worker in self.workers.values()]
@@ -487,10 +447,18 @@ class Controller:
         run = self.runs[name] = Run(request, surroundings, inheritance)
         return run.open()
 
-    def reserved_by_others(self, pipeline: str) -> dict[str, Need]:
-        """What the tasks of all other runs reserve, by worker."""
-        others = (run for name, run in self.runs.items() if name != pipeline and not run.ended)
-        return reserved(one.plan for run in others for one in run.task_sets)
+    def reserved_by_others(self, pipeline: str, released: frozenset[str] = frozenset()) -> dict[str, Need]:
+        """What the tasks of all other runs reserve, by worker; of those whose cores are another's, memory alone."""
+        taken: list[dict[str, Need]] = []
+        for name, run in self.runs.items():
+            if name == pipeline or run.ended:
+                continue
+            own = reserved(one.plan for one in run.task_sets)
+            if name in released or self.queues.released(name):
+                own = {worker: replace(need, cores=0.0) for worker, need in own.items()}
+            taken.append(own)
+        workers = {worker for own in taken for worker in own}
+        return {worker: total([own[worker] for own in taken if worker in own]) for worker in workers}
 
     def _forget_old(self) -> None:
         ended = [name for name, run in self.runs.items() if run.over]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from headrace.controller.core.messages import Allowance, ChangedInput, PipelineRequested
+from headrace.controller.core.messages import Allowance, ChangedInput, PipelineRequested, amending
 from headrace.controller.core.plan import Change, LinkPlan, Need, Plan, RequestedChanges, TaskPlan
 from headrace.controller.core.run import Run
 from headrace.store.ledger import RunAmended, RunRecord
@@ -46,7 +46,8 @@ def change_to_plain(pause: bool | None, change: Change) -> dict[str, Any]:
 
 def requested_of(record: RunRecord) -> RequestedChanges:
     """What people requested of a run, as the log has it."""
-    return RequestedChanges(record.paused, _change(record.wished), tuple(_change(item) for item in record.waiting))
+    waiting = tuple(_change(item) for item in record.waiting)
+    return RequestedChanges(record.paused, record.held, _change(record.wished), waiting)
 
 
 def _change(plain: Mapping[str, Any]) -> Change:
@@ -67,8 +68,7 @@ def amended_of(name: str, run: Run) -> list[RunAmended]:
     if (amended := run.amendment.to_record(run.works)) is None:
         return []
     request, plan = amended
-    options = {**options_of(request), "changed_input": run.request.changed_input.value}
-    return [RunAmended(name, request.pipeline, options, plan_to_plain(plan))]
+    return [RunAmended(name, request.pipeline, options_of(amending(request, run.request)), plan_to_plain(plan))]
 
 
 def request_of(pipeline: Mapping[str, Any], options: Mapping[str, Any], request: int = 0) -> PipelineRequested:

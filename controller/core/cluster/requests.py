@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Protocol, TypeAlias, assert_never
 
+from headrace.controller.core.cluster.queues import Queues
 from headrace.controller.core.cluster.records import change_to_plain
 from headrace.controller.core.log import Leadership
 from headrace.controller.core.messages import (
@@ -18,6 +19,7 @@ from headrace.controller.core.messages import (
     Command,
     DrainRequested,
     PipelineRequested,
+    QueueRequested,
     SteerAdmitted,
     SteerRequested,
     StopRequested,
@@ -28,7 +30,7 @@ from headrace.controller.core.run import Run
 from headrace.pipeline import PipelineError
 from headrace.store.ledger import ClusterState, RunsCleared, RunSteered, RunStopAsked, WorkerDrainAsked
 
-LiveRequest: TypeAlias = StopRequested | SteerRequested | DrainRequested | ClearRequested
+LiveRequest: TypeAlias = StopRequested | SteerRequested | DrainRequested | ClearRequested | QueueRequested
 
 
 class Live(Protocol):
@@ -38,6 +40,7 @@ class Live(Protocol):
     runs: dict[str, Run]
     log: Leadership[ClusterState] | None
     drained: set[str]
+    queues: Queues
 
     @property
     def leads(self) -> bool:
@@ -57,6 +60,9 @@ class Requests:
         name, log = str(event.pipeline.get("name", "")), self._cluster.log
         record = log.ledger.runs.get(name) if log is not None and self._cluster.leads else None
         run = self._cluster.runs.get(name)
+        waiting = self._cluster.queues.waiting.get(name)
+        if event.token and waiting is not None and waiting.token == event.token:
+            return [AnswerRequest(event.request, accepted=True, waits=self._cluster.queues.waits(name))]
         begun = (run is not None and run.request.token, record is not None and record.options.get("token"))
         if not event.token or event.token not in begun:
             return None
@@ -77,12 +83,16 @@ class Requests:
                 return self._drain(event, now)
             case ClearRequested():
                 return self._clear(event)
+            case QueueRequested():
+                return self._cluster.queues.handle(event, now)
             case _:
                 assert_never(event)
 
     def _stop(self, event: StopRequested, now: float) -> list[Command]:
         """End a run, or have the log say that it is to end."""
         run, log = self._cluster.runs.get(event.pipeline), self._cluster.log
+        if event.pipeline in self._cluster.queues.waiting:
+            return self._cluster.queues.stop(event.pipeline, now)
         if run is None:
             return []
         if log is None:
@@ -99,6 +109,9 @@ class Requests:
             there = ", ".join(sorted(name for name, run in runs.items() if not run.ended)) or "none"
             state = f"is {run.state.value}" if run else "is not here"
             return [_answer(event.request, f"pipeline {event.pipeline!r} {state}; there are: {there}")]
+        if event.pause is False and run.reconfiguration.held:
+            words = self._cluster.queues.waits(event.pipeline) or "its cores are on their way to another"
+            return [_answer(event.request, f"pipeline {event.pipeline!r} goes on by itself: {words}")]
         if log is None:
             return run.handle(event, now)
         try:

@@ -76,7 +76,9 @@ if TYPE_CHECKING:
         ClearRequested as ClearRequested,
         DrainRequested as DrainRequested,
         ExpelRequested as ExpelRequested,
+        HoldDecided as HoldDecided,
         PipelineRequested as PipelineRequested,
+        QueueRequested as QueueRequested,
         ScalingDecided as ScalingDecided,
         ShutdownAsked as ShutdownAsked,
         SteerAdmitted as SteerAdmitted,
@@ -84,6 +86,7 @@ if TYPE_CHECKING:
         StopRequested as StopRequested,
         TokenOffered as TokenOffered,
         WorkerDrained as WorkerDrained,
+        amending as amending,
     )
     from headrace.controller.core.messages.workers import (
         RunningLink as RunningLink,

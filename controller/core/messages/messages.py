@@ -44,7 +44,9 @@ from headrace.controller.core.messages.requests import (
     DatasetAudited as DatasetAudited,
     DrainRequested as DrainRequested,
     ExpelRequested as ExpelRequested,
+    HoldDecided as HoldDecided,
     PipelineRequested as PipelineRequested,
+    QueueRequested as QueueRequested,
     ScalingDecided as ScalingDecided,
     ShutdownAsked as ShutdownAsked,
     SteerAdmitted as SteerAdmitted,
@@ -52,6 +54,7 @@ from headrace.controller.core.messages.requests import (
     StopRequested as StopRequested,
     TokenOffered as TokenOffered,
     WorkerDrained as WorkerDrained,
+    amending as amending,
 )
 from headrace.controller.core.messages.workers import (
     RunningLink as RunningLink,
@@ -265,7 +268,13 @@ TaskEvent: TypeAlias = (
 )
 #: Requests that `AnswerRequest` answers, by their number.
 AnsweredRequest: TypeAlias = (
-    PipelineRequested | SteerRequested | DrainRequested | ClearRequested | TokenOffered | ExpelRequested
+    PipelineRequested
+    | SteerRequested
+    | DrainRequested
+    | ClearRequested
+    | QueueRequested
+    | TokenOffered
+    | ExpelRequested
 )
 Event: TypeAlias = (
     TaskEvent
@@ -444,6 +453,8 @@ class AnswerRequest:
     reason: str = ""
     differences: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    #: The place in its queue, in words, of what was taken and has to wait.
+    waits: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -64,6 +64,24 @@ class PipelineRequested:
     token: str = ""
     #: The one name of the place that the dataset's URI leads to; empty: the URI itself.
     place: str = ""
+    #: Who applied it: a member as role/name, or a user of the controller's host; empty: nobody knows.
+    by: str = ""
+    #: The queue that it waits in (empty: none), the cores that it waits for (0: all), and its priority there.
+    queue: str = ""
+    cores: int = 0
+    priority: int = 0
+
+
+def amending(event: PipelineRequested, earlier: PipelineRequested) -> PipelineRequested:
+    """A request for another graph of a run: what it is to other runs stays as it was applied."""
+    return replace(
+        event,
+        changed_input=earlier.changed_input,
+        by=earlier.by,
+        queue=earlier.queue,
+        cores=earlier.cores,
+        priority=earlier.priority,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +145,27 @@ class ClearAdmitted:
 
     request: int
     names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRequested:
+    """Somebody wants a queue to be like this, or to be no more. `request` is returned with the answer."""
+
+    request: int
+    name: str
+    weight: int = 1
+    cores: int = 0
+    priority: int = 0
+    remove: bool = False
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldDecided:
+    """A run is to give its cores to another, or, without `held`, to go on."""
+
+    pipeline: str
+    held: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,9 +68,13 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class RequestedChanges:
-    """What people requested of a run under earlier leaders: a pause, the changes made, and those that wait."""
+    """What people requested of a run under earlier leaders: a pause, the changes made, and those that wait.
+
+    `held`: its cores are another's.
+    """
 
     pause: bool = False
+    held: bool = False
     made: Change = field(default_factory=Change)
     waiting: tuple[Change, ...] = ()
 

@@ -6,7 +6,11 @@ from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
     from headrace.controller.core.run import proposals as proposals
-    from headrace.controller.core.run.opening import Inheritance as Inheritance, Surroundings as Surroundings
+    from headrace.controller.core.run.opening import (
+        REJOIN_S as REJOIN_S,
+        Inheritance as Inheritance,
+        Surroundings as Surroundings,
+    )
     from headrace.controller.core.run.proposals import Committer as Committer, Judgement as Judgement
     from headrace.controller.core.run.reconfiguration import Amendment as Amendment
     from headrace.controller.core.run.run import Run as Run

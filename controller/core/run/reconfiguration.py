@@ -61,11 +61,18 @@ class Reconfiguration:
         self._transports = {**request.transports, **_of(requested.made.transports, known)}
         self._counts = _of(requested.made.replicas, known)
         self.pause_wanted = requested.pause
+        #: Whether its cores are another's: it stands still until its queue lets it go on.
+        self.held = requested.held
         #: Changes that wait, in this order; why the last one was not made.
         self.waiting: list[Change] = list(requested.waiting)
         self.refused = ""
         #: Whether each change that people requested was made, the oldest first; the cluster's log takes them.
         self.outcomes: list[bool] = []
+
+    @property
+    def stands(self) -> bool:
+        """Whether the run is to stand still."""
+        return self.pause_wanted or self.held
 
     def considered(self, event: SteerRequested, tasks: RunTasks | None, state: str) -> Change:
         """The change that a request asks of the plan. PipelineError, with the reason, where no plan can hold it."""
@@ -295,7 +302,7 @@ class Amendment:
             raise PipelineError(f"pipeline {pipeline.name!r} waits for its workers to come back: try again")
         if busy := self.why_busy():
             raise PipelineError(busy)
-        if self._reconfiguration.waiting or self._reconfiguration.pause_wanted:
+        if self._reconfiguration.waiting or self._reconfiguration.stands:
             raise PipelineError(f"pipeline {pipeline.name!r} is being changed: try again")
         before = works.in_force.pipeline
         if wrong := why_not_flowing(before, pipeline):

@@ -8,7 +8,6 @@ why the run fails.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from headrace.controller.core.log import LOST, OVER, Leadership, LeaderState
 from headrace.controller.core.messages import Command, LogEvent, messages as m
@@ -185,8 +184,7 @@ class Run:
             commands += self._fail(self.leadership.why_not_leading())
         if not self.ended:
             commands += self._advance(now)
-        commands += self.leadership.flush(now)
-        return commands
+        return [*commands, *self.leadership.flush(now)]
 
     def worker_joined(self, worker: WorkerFacts, now: float) -> list[Command]:
         """A worker can take tasks from now on, and brings those that it still has."""
@@ -237,6 +235,9 @@ class Run:
                 return self.amendment.asked(event, self.works, self.state)
             case m.AmendRecorded():
                 return self.amendment.take_up(self.works)
+            case m.HoldDecided():
+                self.reconfiguration.held = event.held
+                return []
             case m.WorkerDrained():
                 if self.tasks is not None and any(task.worker == event.worker for task in self.tasks.plan.tasks):
                     self.reconfiguration.leave(event.worker)
@@ -345,8 +346,7 @@ class Run:
         self._machine.turn(RunTurn.PIPELINE_ACCEPTED)
         self.records_resumed = balance_of(self.ledger).records_closed
         # What one sink has not closed is read again, whatever the others have.
-        states = self.ledger.fragments.values()
-        self.bytes_resumed = sum(min(map(state.stored_bytes, self.sinks)) for state in states)
+        self.bytes_resumed = sum(min(map(state.stored_bytes, self.sinks)) for state in self.ledger.fragments.values())
         tasks = RunTasks(plan, self.pipeline, self.version, self.leadership.term)
         tasks.index_served = self._inherited is not None
         work = Work(self.pipeline, tasks, self._parts)
@@ -429,7 +429,7 @@ class Run:
 
     def _change_if_due(self, work: Work, now: float) -> list[Command]:
         requested = self.reconfiguration
-        if self.state is RunState.RUNNING and (requested.pause_wanted or requested.waiting or work.tasks.index_lost):
+        if self.state is RunState.RUNNING and (requested.stands or requested.waiting or work.tasks.index_lost):
             self._machine.turn(RunTurn.PAUSE_ASKED)
             self._halt()
         elif self.state is RunState.PAUSING and self._sweeps.empty:
@@ -440,7 +440,7 @@ class Run:
         if work.tasks.index_lost and not self._epoch.begun_anew():
             return []
         commands = requested.change_all(work.tasks, now)
-        if not requested.pause_wanted:
+        if not requested.stands:
             self._machine.turn(RunTurn.RESUME_ASKED)
             self.intake.begin_again()
             self._sweeps.resume()
@@ -449,7 +449,7 @@ class Run:
     def _taken_up(self, pipeline: Pipeline, request: m.PipelineRequested) -> None:
         """Another version of the pipeline is in force."""
         self.pipeline, self.version = pipeline, pipeline.version()
-        self.request = replace(request, changed_input=self.request.changed_input)
+        self.request = m.amending(request, self.request)
 
     def _halt(self) -> None:
         """Hand out nothing more; the next sweep has sources let go of what they have not sent."""

@@ -29,6 +29,7 @@ RunEvent: TypeAlias = (
     | m.SteerRequested
     | m.SteerAdmitted
     | m.WorkerDrained
+    | m.HoldDecided
     | m.ManifestWritten
     | m.PipelineRequested
     | m.AmendRecorded

@@ -124,6 +124,52 @@ class RunScaled:
     decision: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class QueueSet:
+    """A queue as it is from now on: its weight, its quota in cores (0: none), its priority, and who said so."""
+
+    name: str
+    weight: int
+    cores: int
+    priority: int
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRemoved:
+    """A queue is no more. Nothing waited in it or ran by it."""
+
+    name: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunQueued:
+    """Somebody applied a pipeline to a queue: it waits until `RunBegun`. As there."""
+
+    name: str
+    pipeline: Mapping[str, Any]
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RunUnqueued:
+    """A pipeline that waited is not begun any more, and why."""
+
+    name: str
+    outcome: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunHeld:
+    """A run gives its cores to another, with everything committed; or, without `held`, goes on. And why."""
+
+    name: str
+    held: bool
+    reason: str
+
+
 ClusterChange = (
     WorkerJoined
     | WorkerLeft
@@ -139,6 +185,11 @@ ClusterChange = (
     | MemberExpelled
     | RunAmended
     | RunScaled
+    | QueueSet
+    | QueueRemoved
+    | RunQueued
+    | RunUnqueued
+    | RunHeld
 )
 
 CLUSTER_CHANGES: tuple[type[Any], ...] = (
@@ -156,4 +207,9 @@ CLUSTER_CHANGES: tuple[type[Any], ...] = (
     MemberExpelled,
     RunAmended,
     RunScaled,
+    QueueSet,
+    QueueRemoved,
+    RunQueued,
+    RunUnqueued,
+    RunHeld,
 )

@@ -8,15 +8,20 @@ from typing import Any, assert_never
 
 from headrace.store.ledger.core.cluster_changes import (
     MemberExpelled,
+    QueueRemoved,
+    QueueSet,
     RunAmended,
     RunBegun,
     RunChanged,
     RunEnded,
+    RunHeld,
     RunPlanned,
+    RunQueued,
     RunScaled,
     RunsCleared,
     RunSteered,
     RunStopAsked,
+    RunUnqueued,
     TokenSpent,
     WorkerDrainAsked,
     WorkerJoined,
@@ -46,6 +51,9 @@ class RunRecord:
     paused: bool = False
     wished: Mapping[str, Any] = field(default_factory=dict[str, Any])
     waiting: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
+    #: Whether its cores are another's, and since which entry it counts as that old in its queue.
+    held: bool = False
+    since: int = -1
 
 
 @dataclass(slots=True)
@@ -60,6 +68,9 @@ class ClusterState(LogState):
     drained: set[str] = field(default_factory=set[str])
     #: Members that were expelled, as role/name, and the keys that were let in under that name since.
     expelled: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    #: The queues, and the pipelines that wait in them, the oldest first.
+    queues: dict[str, QueueSet] = field(default_factory=dict[str, QueueSet])
+    queued: dict[str, RunRecord] = field(default_factory=dict[str, RunRecord])
 
     def going_on(self) -> dict[str, RunRecord]:
         """The runs that have not ended."""
@@ -75,7 +86,9 @@ class ClusterState(LogState):
                 self._begun(number, change)
             case WorkerDrainAsked():
                 (self.drained.discard if change.back else self.drained.add)(change.worker)
-            case RunPlanned() | RunStopAsked() | RunSteered() | RunChanged() | RunAmended() | RunEnded():
+            case QueueSet() | QueueRemoved() | RunQueued() | RunUnqueued():
+                self._of_queues(number, change)
+            case RunPlanned() | RunStopAsked() | RunSteered() | RunChanged() | RunAmended() | RunHeld() | RunEnded():
                 run = self.runs.get(change.name)
                 # A wish and an end can be on their way together: what comes behind the end moves nothing.
                 if run is not None and not run.outcome:
@@ -101,11 +114,32 @@ class ClusterState(LogState):
     def _begun(self, number: int, change: RunBegun) -> None:
         if change.name in self.going_on():
             raise FoldError(f"entry {number} begins {change.name!r}, which has not ended")
-        self.runs.pop(change.name, None)
+        waited = self.queued.pop(change.name, None)
+        since = number if waited is None else waited.since
+        self._note(change.name, RunRecord(change.pipeline, change.options, number, since=since))
+
+    def _of_queues(self, number: int, change: QueueSet | QueueRemoved | RunQueued | RunUnqueued) -> None:
+        match change:
+            case QueueSet():
+                self.queues[change.name] = change
+            case QueueRemoved():
+                self.queues.pop(change.name, None)
+            case RunQueued():
+                self.queued[change.name] = RunRecord(change.pipeline, change.options, number, since=number)
+            case RunUnqueued():
+                record = self.queued.pop(change.name, None)
+                if record is not None and change.name not in self.going_on():
+                    record.outcome, record.reason = change.outcome, change.reason
+                    self._note(change.name, record)
+            case _:
+                assert_never(change)
+
+    def _note(self, name: str, record: RunRecord) -> None:
+        self.runs.pop(name, None)
         ended = [name for name, run in self.runs.items() if run.outcome]
-        for name in ended[: max(0, len(ended) - ENDED_RUNS_MAX + 1)]:
-            del self.runs[name]
-        self.runs[change.name] = RunRecord(change.pipeline, change.options, number)
+        for old in ended[: max(0, len(ended) - ENDED_RUNS_MAX + 1)]:
+            del self.runs[old]
+        self.runs[name] = record
 
 
 def is_of_expelled(expelled: Mapping[str, Collection[str]], spent: Iterable[TokenSpent], worker: str, key: str) -> bool:
@@ -116,8 +150,13 @@ def is_of_expelled(expelled: Mapping[str, Collection[str]], spent: Iterable[Toke
     return any((item.worker, item.key) == (worker, key) for item in spent)
 
 
-def _move(run: RunRecord, change: RunPlanned | RunStopAsked | RunSteered | RunChanged | RunAmended | RunEnded) -> None:
+def _move(
+    run: RunRecord,
+    change: RunPlanned | RunStopAsked | RunSteered | RunChanged | RunAmended | RunHeld | RunEnded,
+) -> None:
     match change:
+        case RunHeld():
+            run.held = change.held
         case RunAmended():
             run.pipeline, run.options, run.plan = change.pipeline, change.options, change.plan
         case RunPlanned():

@@ -11,10 +11,13 @@ from headrace.store.contract.errors import FormatError, ObjectMissing
 from headrace.store.files.store import FileStore
 from headrace.store.ledger.core.cluster_changes import (
     MemberExpelled,
+    QueueSet,
     RunBegun,
     RunChanged,
     RunEnded,
+    RunHeld,
     RunPlanned,
+    RunQueued,
     RunSteered,
     RunStopAsked,
     TokenSpent,
@@ -147,6 +150,12 @@ def test_a_clusters_log_comes_back_from_its_snapshot() -> None:
     wishes = RunSteered("p", wish), RunSteered("p", {**wish, "pause": None}), RunChanged("p", {"tasks": []}, made=True)
     state.apply(2, Entry(1, (*wishes, WorkerDrainAsked("w", back=False))))
     state.apply(3, Entry(1, (MemberExpelled("worker/w"), TokenSpent("u", "w", "new"))))
+    queued = (
+        QueueSet("a", 2, 8, 1, "operator/ann"),
+        RunQueued("r", {"name": "r"}, {"queue": "a"}),
+        RunHeld("p", True, "x"),
+    )
+    state.apply(4, Entry(1, queued))
     assert decode_snapshot(encode_snapshot(state)) == state
 
 

@@ -1,0 +1,159 @@
+"""Pipelines that wait in queues: their places, who gives way, and what the next leader knows of them."""
+
+import pytest
+
+from headrace.controller.core.messages import messages as m
+from headrace.controller.core.run.states import RunState
+from headrace.pipeline.graph import Pipeline
+from headrace.store.ledger.core.cluster_changes import QueueSet, RunHeld, RunQueued, RunUnqueued
+from headrace.store.ledger.core.cluster_fold import ClusterState
+from headrace.store.ledger.core.entries import Entry
+from tests.kits.controller.cluster_log import Bench, Store, living, succeeded
+from tests.kits.controller.core import Stand, make_pipeline, of
+
+
+def named(name: str) -> dict[str, object]:
+    made = make_pipeline(name=name)
+    return Pipeline(name, f"file:///{name}", made.stages, environment=made.environment).to_dict()
+
+
+def apply(name: str, queue: str = "", *, number: int = 1, **more: object) -> m.PipelineRequested:
+    return m.PipelineRequested(number, named(name), queue=queue, token=name, **more)  # type: ignore[arg-type]
+
+
+def queue(name: str, **more: object) -> m.QueueRequested:
+    return m.QueueRequested(9, name, **more)  # type: ignore[arg-type]
+
+
+def answer(commands: list[m.Command]) -> m.AnswerRequest:
+    return of(m.AnswerRequest, commands)[-1]
+
+
+def a_bench(store: Store, *queues: m.QueueRequested) -> Bench:
+    bench = Bench(store, "a")
+    bench.join("w1")
+    for item in queues:
+        assert answer(bench.tell(item)).accepted
+    return bench
+
+
+def a_store(*pipelines: str) -> Store:
+    store = Store()
+    store.logs |= {f"file:///{name}": [] for name in pipelines}
+    return store
+
+
+def test_an_apply_is_told_its_place_and_begins_when_there_are_cores() -> None:
+    bench = a_bench(a_store("one", "two"), queue("a"))
+    (first,) = of(m.StartTask, bench.tell(apply("one", "a")))
+    told = answer(bench.tell(apply("two", "a", number=2)))
+    assert (told.accepted, told.waits) == (True, "queue a: place 1 of 1: asks for 1 core, and 0 are free")
+    assert list(bench.core.queues.waiting) == ["two"]
+    begun = of(m.StartTask, bench.tell(m.StopRequested("one", cancel=True)))
+    assert [start.task.split("/")[0] for start in begun] == ["two"]
+    assert first.task.startswith("one/")
+
+
+def test_a_run_of_higher_priority_begins_when_the_other_has_sealed() -> None:
+    bench = a_bench(a_store("one", "two"), queue("low"), queue("high", priority=1))
+    (first,) = of(m.StartTask, bench.tell(apply("one", "low")))
+    bench.tell(m.TaskReady(first.task, first.attempt))
+    (sweep,) = of(m.SweepTask, bench.tell(apply("two", "high", number=2)))
+    assert sweep.halt, "its sinks commit, its sources let go"
+    assert list(bench.core.queues.waiting) == ["two"]
+    (second,) = of(m.StartTask, bench.tell(m.TaskSwept(sweep.task, sweep.attempt, sweep.sweep)))
+    assert second.task.startswith("two/")
+    assert bench.core.runs["one"].state is RunState.PAUSED
+    refused = answer(bench.tell(m.SteerRequested(7, "one", pause=False)))
+    assert "goes on by itself: queue low: place 1 of 1" in refused.reason
+    bench.tell(m.StopRequested("two", cancel=True))
+    assert bench.core.runs["one"].state is RunState.RUNNING
+
+
+def test_the_next_leader_knows_queues_places_and_who_was_held() -> None:
+    store = a_store("one", "two", "three")
+    bench = a_bench(store, queue("low", weight=2), queue("high", priority=1))
+    (first,) = of(m.StartTask, bench.tell(apply("one", "low", by="operator/ann")))
+    bench.tell(m.TaskReady(first.task, first.attempt))
+    bench.tell(apply("two", "high", number=2), apply("three", "low", number=3))
+    second = succeeded(store)
+    assert second.core.queues.rules["low"].weight == 2
+    assert sorted(second.core.queues.waiting) == ["three", "two"]
+    commands = second.join("w1", living(first))
+    (sweep,) = of(m.SweepTask, commands)
+    (start,) = of(m.StartTask, second.tell(m.TaskSwept(sweep.task, sweep.attempt, sweep.sweep)))
+    assert start.task.startswith("two/"), "the hold of the earlier leader is seen to"
+    assert second.core.queues.waits("one").startswith("queue low: place 1 of 2")
+    assert second.core.runs["one"].request.by == "operator/ann"
+    told = answer(second.tell(apply("three", "low", number=4)))
+    assert told.waits.startswith("queue low: place 2 of 2"), "the same request, sent again"
+
+
+def test_what_waits_and_is_stopped_never_begins() -> None:
+    store = a_store("one", "two")
+    bench = a_bench(store, queue("a"))
+    bench.tell(apply("one", "a"), apply("two", "a", number=2), m.StopRequested("two", cancel=False))
+    assert not bench.core.queues.waiting
+    assert not of(m.StartTask, bench.tell(m.StopRequested("one", cancel=True)))
+    record = store.fold().runs["two"]
+    assert (record.outcome, record.reason) == ("cancelled", "it was stopped while it waited in its queue")
+
+
+def test_a_cluster_without_queues_begins_at_once() -> None:
+    bench = a_bench(a_store("one"))
+    assert of(m.StartTask, bench.tell(apply("one")))
+    assert "no queue 'a'; there are: none" in answer(bench.tell(apply("two", "a"))).reason
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (apply("two"), "this cluster has queues: name one with --queue: a"),
+        (apply("two", "b"), "no queue 'b'; there are: a"),
+        (apply("two", "a", cores=9), "asks for 9 cores, and queue a has a quota of 4"),
+        (apply("two", "a", autoscale="on"), "leave --autoscale at off or advise"),
+        (apply("one", "a"), "pipeline 'one' waits in a queue: stop it first"),
+        (queue("b", weight=0), "a weight of 0"),
+        (queue("b", remove=True), "no queue 'b'; there are: a"),
+        (queue("a", remove=True), "queue a has 1 pipeline, such as 'one': stop them first"),
+    ],
+)
+def test_what_a_queue_cannot_take_is_refused(request_: m.PipelineRequested | m.QueueRequested, words: str) -> None:
+    bench = a_bench(a_store("one", "two"), queue("a", cores=4))
+    bench.tell(m.PipelineRequested(1, named("one"), queue="a", cores=2, token="other"))
+    assert words in answer(bench.tell(request_)).reason
+
+
+def test_who_names_no_queue_is_in_the_one_named_default() -> None:
+    bench = a_bench(a_store("one"), queue("default"))
+    bench.tell(apply("one"))
+    assert bench.core.runs["one"].request.queue == "default"
+
+
+def test_queues_work_without_a_log_of_the_cluster() -> None:
+    stand = Stand()
+    stand.join("w1")
+    stand.tell(queue("a"), apply("one", "a"), apply("two", "a", number=2))
+    assert list(stand.core.queues.waiting) == ["two"]
+    stand.tell(m.StopRequested("two", cancel=True))
+    assert list(stand.core.queues.dropped) == ["two"]
+
+
+def test_a_queued_pipeline_that_cannot_be_placed_waits_for_its_worker() -> None:
+    store = a_store("one")
+    bench = a_bench(store, queue("a"))
+    told = answer(bench.tell(apply("one", "a", places={"read": "gpu"})))
+    assert told.accepted
+    assert "gpu" in told.waits
+    labelled = m.WorkerRegistered("w2", "w2", 1, 1 << 30, labels=("gpu",))
+    assert of(m.StartTask, bench.tell(labelled))
+
+
+def test_the_fold_of_queues_is_what_the_entries_say() -> None:
+    state, plain = ClusterState(), named("one")
+    rule = QueueSet("a", 2, 8, 1, "operator/ann")
+    state.apply(0, Entry(0, (rule, RunQueued("one", plain, {"queue": "a"}))))
+    assert (state.queues, list(state.queued)) == ({"a": rule}, ["one"])
+    state.apply(1, Entry(0, (RunUnqueued("one", "cancelled", "why"), RunHeld("one", True, "nobody runs so"))))
+    assert not state.queued
+    assert (state.runs["one"].outcome, state.runs["one"].held) == ("cancelled", False)
