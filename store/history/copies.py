@@ -1,6 +1,7 @@
-"""Copies of a dataset that its purge has to reach: its exports into folders.
+"""Copies of a dataset that its purge has to reach: exports into folders, mirrors in tables, pushes to the hub.
 
-A copy is noted before it is written, so that one whose writer was killed is known too.
+A copy is noted before it is written, so that one whose writer was killed is known too. Tables and the hub keep what
+they showed before, so of these the oldest note counts.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from headrace.store.history.small_file import SmallFile
 COPIES_BYTES_MAX: Final = 1 << 20
 COPIES_MAX: Final = 1000
 PLACE_CHARACTERS_MAX: Final = 4096
-KINDS: Final = ("megatron", "mds", "parquet")
+EXPORTED: Final = ("megatron", "mds", "parquet")
+MIRRORED: Final = ("delta", "iceberg")
+HUB: Final = "hub"
+KINDS: Final = (*EXPORTED, *MIRRORED, HUB)
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A folder of a host that holds a version."""
+    """A folder of a host that holds a version, a table with its catalog, or a repository of the hub."""
 
     place: str
     host: str
@@ -31,6 +35,8 @@ class Copy:
     version: int
     #: The entry of the last retraction that it is without; -1: none.
     without: int
+    #: Of a catalog as the place, the table.
+    table: str = ""
 
 
 def _parse(fields: Any) -> list[Copy]:
@@ -41,7 +47,7 @@ def _parse(fields: Any) -> list[Copy]:
 
 
 COPIES: Final = SmallFile(
-    "copies.json", COPIES_BYTES_MAX, "a purge then knows of no export", _parse, lambda found: {"copies": found}
+    "copies.json", COPIES_BYTES_MAX, "a purge then knows of no copy", _parse, lambda found: {"copies": found}
 )
 
 
@@ -50,16 +56,20 @@ def read_copies(store: ObjectStore) -> list[Copy]:
     return COPIES.read(store)
 
 
-def note_copy(dataset: Dataset, place: str, kind: str) -> None:
-    """Note that a version is about to be copied into a folder of this host.
+def note_copy(dataset: Dataset, place: str, kind: str, table: str = "") -> None:
+    """Note that a version is about to be copied by this host.
 
     Raises StoreRefused for too many, FormatError, StoreError.
     """
     host = socket.gethostname()
-    made = Copy(place, host, kind, dataset.version, dataset.state.retracted_at)
+    made = Copy(place, host, kind, dataset.version, dataset.state.retracted_at, table)
 
     def change(copies: list[Copy]) -> list[Copy]:
-        kept = [one for one in copies if (one.place, one.host) != (place, host)]
+        same = [one for one in copies if (one.place, one.host, one.table) == (place, host, table)]
+        kept = [one for one in copies if one not in same]
+        if kind not in EXPORTED and any(one.kind == kind for one in same):
+            since = min(one.without for one in same if one.kind == kind)
+            return [*kept, replace(made, without=min(made.without, since))]
         if len(kept) >= COPIES_MAX:
             raise StoreRefused(f"{dataset.uri} knows {COPIES_MAX} copies: take those that are gone out of {COPIES.key}")
         return [*kept, made]
@@ -79,8 +89,14 @@ def folder_of(place: str) -> str:
 
 
 def _is_sound(copy: Copy) -> bool:
-    texts = (copy.place, copy.host, copy.kind)
+    texts = (copy.place, copy.host, copy.kind, copy.table)
     if not all(type(text) is str and len(text) <= PLACE_CHARACTERS_MAX and "\0" not in text for text in texts):
         return False
     numbers = all(type(number) is int and -1 <= number < 1 << 63 for number in (copy.version, copy.without))
-    return numbers and copy.kind in KINDS and os.path.abspath(copy.place) == copy.place != os.sep
+    if not numbers or copy.kind not in KINDS or bool(copy.table) != (copy.kind == "iceberg"):
+        return False
+    if copy.kind == HUB:
+        return copy.place.startswith("hf://")
+    # The catalog of a table is a folder, or a name.
+    named = copy.kind == "iceberg" and copy.place != "" and os.sep not in copy.place
+    return named or os.path.abspath(copy.place) == copy.place != os.sep
