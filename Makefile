@@ -8,9 +8,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check -qq install --constraint constraints.txt
 FACTS := constraints.txt pyproject.toml setup.py
+MERMAID_VERSION := 11.17.2
+MERMAID := $(VENV)/mermaid/node_modules/mermaid/dist/mermaid.min.js
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart wheels test check types walls mutants kill fuzz search trainers chaos recovery format protos diagrams reference clean
+.PHONY: help quickstart wheels docs man screens matrix test check types walls mutants kill fuzz search trainers chaos recovery format protos diagrams reference clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | awk -F@ '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -18,10 +20,20 @@ help:  ## this list
 quickstart: $(VENV)/.quickstart  ## the main job on text that is on this machine, without torch, in about two minutes
 	@$(BIN)/headrace quickstart
 
-wheels: $(VENV)/.made  ## dist/: the sdist and the wheel of headrace, and the wheel of headrace-loader
+wheels: man  ## dist/: the sdist and the wheel of headrace with its man pages, and the wheel of headrace-loader
 	@$(INSTALL) build
 	@$(BIN)/python -m build --outdir dist .
 	@$(BIN)/python -m pip wheel --no-deps --wheel-dir dist wheels/loader
+
+docs: $(VENV)/.docs man  ## build/site: the docs as a site, built without a network; a link that leads nowhere fails
+	@NO_MKDOCS_2_WARNING=1 MERMAID=$(MERMAID) $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "build/site/index.html"
+
+man: $(VENV)/.installed  ## man/: a page of each command, from what --help says; `man -M man headrace-run` shows one
+	@$(BIN)/python -m headrace.cli.manual man/man1
+
+screens: $(VENV)/.docs  ## docs/screens: what the terminal and the page show; needs Chromium
+	$(BIN)/python -m tests.kits.page.screens docs/screens
 
 test: $(VENV)/.dev  ## every test but the long suites, in three processes
 	$(BIN)/python -m pytest -m "not slow and not trainers" -n 3 --durations 25 $(PYTEST_ARGS)
@@ -75,7 +87,7 @@ reference: $(VENV)/.dev  ## docs/reference/commands.md, from what --help says
 	$(BIN)/python -m headrace.cli.help docs/reference/commands.md
 
 clean:  ## remove .venv and what the tools keep; ./data stays
-	rm -rf $(VENV) build dist headrace.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .fuzz
+	rm -rf $(VENV) build dist man headrace.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .fuzz
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 # The stamps below make the set-up happen once, and again when a pin or the packaging changes.
@@ -90,9 +102,19 @@ $(VENV)/.made:
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/.quickstart: $(VENV)/.made $(FACTS)
+$(VENV)/.installed: $(VENV)/.made $(FACTS)
 	@echo "installing headrace and what it needs into $(VENV) (once; about a minute)"
 	@$(INSTALL) -e .
+	@touch $@
+
+# The site fetches nothing from others when it is built or read: the library that draws diagrams comes with it.
+$(VENV)/.docs: $(VENV)/.installed mkdocs.yml
+	@echo "installing what builds the site into $(VENV) (once)"
+	@$(INSTALL) -e '.[docs]'
+	@npm install --silent --ignore-scripts --no-audit --no-fund --prefix $(VENV)/mermaid mermaid@$(MERMAID_VERSION)
+	@touch $@
+
+$(VENV)/.quickstart: $(VENV)/.installed
 	@echo "compiling the filters (once; about half a minute)"
 	@$(BIN)/python -m headrace.stages.library.warm >/dev/null
 	@touch $@

@@ -2,9 +2,11 @@
 
 `api/` is the package `headrace` itself, and `store/` is `headrace.store`. The examples and the units of systemd are
 data: `headrace examples` shows them. `wheels/loader` builds what a training host needs, as a distribution of its own.
+A wheel has man pages where `make man` has written them before, as `make wheels` does.
 """
 
 import sys
+from glob import glob
 
 from setuptools import find_packages, setup
 
@@ -19,6 +21,7 @@ KINDS = ["*.py", "*.toml", "*.ipynb", "*/*.toml", "*.service", "*.env", "*/*.con
 
 setup(
     packages=[*PACKAGES, *DATA],
+    data_files=[("share/man/man1", sorted(glob("man/man1/*.1")))],
     package_dir={"": ".typing", **DATA},
     package_data={name: ["py.typed", "*.proto", "*.pyi", "bundle/*"] for name in PACKAGES if name.count(".") < 2}
     | dict.fromkeys(DATA, KINDS),

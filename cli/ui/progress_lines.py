@@ -146,7 +146,7 @@ class _OffScreen:
 
 
 class Lines(_OffScreen):
-    """A line at each change of state and every few seconds; for logs and pipes."""
+    """A line at each change of state and every few seconds, if it says something new; for logs and pipes."""
 
     def __init__(self, stream: IO[str], name: str) -> None:
         self._stream = stream
@@ -155,6 +155,7 @@ class Lines(_OffScreen):
         self._began_at = time.monotonic()
         self._next_at = 0.0
         self._state = ""
+        self._line = ""
         self._start_told = False
         self._waits = Waits()
 
@@ -175,7 +176,10 @@ class Lines(_OffScreen):
         parts = [f"{share(done, whole)}{speed}"] if done else []
         parts += [f"in the ledger: {closed_line(status)}"] if status.shards else []
         parts += [f"{stage.stage} is {words}" for stage in status.stages if (words := at_batch(stage))]
-        self._print(f"{self._name}: {status.state}" + (": " if parts else "") + "; ".join(parts))
+        line = f"{self._name}: {status.state}" + (": " if parts else "") + "; ".join(parts)
+        if line != self._line:
+            self._line = line
+            self._print(line)
 
     def note(self, line: str) -> None:
         """Print a line."""

@@ -36,6 +36,8 @@ LOOPS: Mapping[str, re.Pattern[str]] = {
 }
 #: Processes that compile: with more of them most would wait for the words, which all filters count.
 PROCESSES_MAX = 2
+#: Seconds after which it is said again what is compiled.
+AGAIN_S = 10.0
 
 
 class Compiling:
@@ -45,6 +47,7 @@ class Compiling:
         self._began_at = 0.0
         self._names: list[str] = []
         self._shown: list[str] | None = None
+        self._shown_at = 0.0
         self._processes: list[subprocess.Popen[bytes]] = []
         self._warned = False
 
@@ -81,15 +84,20 @@ class Compiling:
             return [f"machine code cannot be kept, each task compiles for itself, up to half a minute: {CACHE_ADVICE}"]
         if not self._names:
             return []
-        left = [name for name in self._names if not is_prepared(name)]
-        if left == self._shown:
+        if self._shown == []:
             return []
-        first, self._shown = self._shown is None, left
+        now = time.monotonic()
+        left = [name for name in self._names if not is_prepared(name)]
+        if left == self._shown and now < self._shown_at + AGAIN_S:
+            return []
+        first, again = self._shown is None, left == self._shown
+        self._shown, self._shown_at = left, now
         if not left:
-            return [f"compiled {', '.join(self._names)} in {time.monotonic() - self._began_at:.1f} s"]
+            return [f"compiled {', '.join(self._names)} in {now - self._began_at:.1f} s"]
         done = f"{len(self._names) - len(left)} of {len(self._names)} done"
         why = ", once on this machine" if first else ""
-        return [f"compiling {', '.join(left)}{why}; {done}"]
+        after = f" after {now - self._began_at:.0f} s" if again else ""
+        return [f"compiling {', '.join(left)}{why}; {done}{after}"]
 
 
 def _start(names: Sequence[str]) -> subprocess.Popen[bytes]:

@@ -36,6 +36,7 @@ BANNED = re.compile(
 ASKED_BY_NAME = {
     "cli/help.py": "click's groups and typer's own copies of them",
     "cli/main.py": "click's errors and typer's own copies of them",
+    "cli/manual.py": "click's groups and typer's own copies of them",
     "client/pipeline_file.py": "the user's module",
     "daemon/log_lines.py": "what a log line's caller gave as `extra`",
     "loader/batch/buffers.py": "of Python 3.13",

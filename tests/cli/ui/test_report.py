@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from headrace.cli.ui import progress_lines
 from headrace.cli.ui.deaths import DEATHS_SHOWN, DeathRow
 from headrace.cli.ui.page import run_page
 from headrace.cli.ui.progress import LivePage, stage_rows
@@ -340,6 +341,20 @@ def test_without_a_terminal_progress_is_plain_lines() -> None:
     assert text.count("p: running") == 1
     assert "\x1b" not in text
     assert text.endswith("a note\n")
+
+
+def test_a_line_that_says_nothing_new_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(progress_lines.time, "monotonic", lambda: clock[0])
+    out, made = io.StringIO(), status()
+    with Lines(out, "p") as lines:
+        for _ in range(9):
+            clock[0] += progress_lines.LINE_S
+            lines.update(made)
+        made.stages[0].stored_bytes += 1_000_000
+        clock[0] += progress_lines.LINE_S
+        lines.update(made)
+    assert len(out.getvalue().splitlines()) == len(set(out.getvalue().splitlines())) <= 3
 
 
 def test_only_a_terminal_gets_a_page(monkeypatch: pytest.MonkeyPatch) -> None:

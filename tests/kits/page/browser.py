@@ -57,7 +57,7 @@ class Browser:
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log"):
             self._do(f"{domain}.enable")
-        self._do("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self.resize(width, height)
         if dark:
             self._do("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
 
@@ -77,6 +77,10 @@ class Browser:
         """Go there."""
         self._do("Page.navigate", url="about:blank")
         self._do("Page.navigate", url=url)
+
+    def resize(self, width: int, height: int) -> None:
+        """Make the tab that large."""
+        self._do("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
     def run(self, script: str) -> Any:
         """The value of an expression in the page."""

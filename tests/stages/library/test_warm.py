@@ -86,6 +86,20 @@ def test_it_says_what_is_compiled_and_how_far_it_is(ready: set[str], started: li
         assert compiling.news() == []
 
 
+def test_what_takes_long_is_said_again(
+    ready: set[str], started: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(warm.time, "monotonic", lambda: clock[0])
+    with Compiling() as compiling:
+        compiling.begin("gopher_quality")
+        said = []
+        for _ in range(24):
+            said += compiling.news()
+            clock[0] += 1
+    assert said[1:] == ["compiling gopher; 0 of 1 done after 10 s", "compiling gopher; 0 of 1 done after 20 s"]
+
+
 def test_where_no_code_can_be_kept_that_is_said_once(
     ready: set[str], started: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
