@@ -237,6 +237,8 @@ def _facts(
     named: list[Any] = table.column("fragment").to_pylist()
     fragments = [bytes.fromhex(name) for name in named]
     states = dataset.state.fragments
+    if strange := next((name for name in fragments if name not in states), None):
+        raise InputError(f"{dataset.uri}: a table names fragment {strange.hex()}, which its ledger has not: restore it")
     count = table.num_rows
     columns: list[Any] = [
         pa.array(ranked, pa.float64()),

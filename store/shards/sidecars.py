@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
@@ -40,6 +41,13 @@ _FIELD_IDS = {
     )
 }  # fmt: skip
 _SCORE_IDS = 1 << 30
+#: Columns that each table of records has had from the first on, and those in which each row has a value.
+_ALWAYS = ("id", "source", "fragment", "row", "verdict", "stage", "reason")
+_NEVER_NULL = ("fragment", "row")
+#: The largest ordinal of a record in its fragment, as the ledger counts them.
+ORDINAL_MAX = 1 << 62
+#: How a fragment is named.
+_FRAGMENT = re.compile(r"(?:[0-9a-f]{2}){1,16}")
 
 
 def documents_schema() -> pa.Schema:
@@ -94,6 +102,15 @@ def _schema_of_records(**columns: pa.DataType) -> pa.Schema:
         "part": pa.int32(),
     }
     return pa.schema([pa.field(name, kind) for name, kind in (record | columns).items()])
+
+
+#: The type of each column that is no score; text may be large.
+_KINDS = {
+    field.name: field.type
+    for schema in (documents_schema(), verdicts_schema(), quarantine_schema(), samples_schema())
+    for field in schema
+}
+_LARGE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 
 
 def with_field_ids(schema: pa.Schema) -> pa.Schema:
@@ -160,7 +177,7 @@ def _repeats(field: pa.Field[Any]) -> bool:
 def read_table(store: ObjectStore, key: str, columns: Sequence[str] | None = None) -> pa.Table:
     """Read a sidecar, or some columns of it. Raises `ObjectMissing`, `FormatError`."""
     with _open_table(store, key) as file:
-        return file.read(columns=None if columns is None else list(columns))
+        return _checked(file.read(columns=None if columns is None else list(columns)), columns or ())
 
 
 def decode_table(data: Buffer, columns: Sequence[str], what: str) -> pa.Table:
@@ -169,7 +186,7 @@ def decode_table(data: Buffer, columns: Sequence[str], what: str) -> pa.Table:
         source = pa.BufferReader(data)
         try_footer(source)
         with pq.ParquetFile(source) as file:
-            return file.read(columns=[name for name in columns if name in file.schema_arrow.names])
+            return _checked(file.read(columns=[name for name in columns if name in file.schema_arrow.names]), ())
     except (pa.ArrowException, OSError, UnsoundColumns) as error:
         raise FormatError(f"{what} is not a readable Parquet file: {error}; restore it") from error
 
@@ -201,9 +218,31 @@ def read_row_groups(store: ObjectStore, key: str, columns: Sequence[str]) -> Ite
     """Yield these columns of a sidecar, a row group at a time; at least one table. Raises as `read_table` does."""
     with _open_table(store, key) as file:
         for index in range(file.metadata.num_row_groups):
-            yield file.read_row_group(index, columns=list(columns))
+            yield _checked(file.read_row_group(index, columns=list(columns)), columns)
         if not file.metadata.num_row_groups:
-            yield file.read(columns=list(columns))
+            yield _checked(file.read(columns=list(columns)), columns)
+
+
+def _checked(table: pa.Table, asked: Sequence[str]) -> pa.Table:
+    """The table, whose values are those that a sink writes: others take them for names. Raises UnsoundColumns."""
+    if missing := [name for name in asked if name in _ALWAYS and name not in table.column_names]:
+        raise UnsoundColumns(f"it has no column {missing[0]!r}")
+    table.validate(full=True)
+    for name in {*table.column_names} & _KINDS.keys():
+        column, kind = table.column(name), _KINDS[name]
+        if column.type not in (kind, _LARGE.get(kind, kind)):
+            raise UnsoundColumns(f"its column {name!r} is of {column.type}, and should be of {kind}")
+        if name in _NEVER_NULL and column.null_count:
+            raise UnsoundColumns(f"its column {name!r} has no value in {column.null_count:,} of its rows")
+    if "row" in table.column_names and table.num_rows:
+        rows = np.concatenate([np.asarray(chunk) for chunk in table.column("row").chunks])
+        if rows.min() < 0 or rows.max() > ORDINAL_MAX:
+            raise UnsoundColumns(f"its column 'row' holds {int(rows.min())} to {int(rows.max())}")
+    if "fragment" in table.column_names and table.num_rows:
+        names: set[Any] = set(table.column("fragment").to_pylist())
+        if wrong := next((name for name in names if not _FRAGMENT.fullmatch(name)), None):
+            raise UnsoundColumns(f"its column 'fragment' holds {wrong[:80]!r}, which names none")
+    return table
 
 
 def column_names(store: ObjectStore, key: str) -> list[str]:

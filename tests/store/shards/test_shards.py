@@ -224,6 +224,7 @@ def _rows(schema: pa.Schema, count: int) -> pa.Table:
     }  # fmt: skip
     for name in {"row", "part", "tokens"} & set(schema.names):
         values[name] = list(range(count))  # type: ignore[assignment]
+    values["fragment"] = [f"{row % 3:032x}" for row in range(count)]
     return pa.table(values, schema=schema)
 
 
