@@ -31,8 +31,12 @@ if TYPE_CHECKING:
         Loader as Loader,
         LoaderClosed as LoaderClosed,
         LoaderError as LoaderError,
+        MoreOfTheHarder as MoreOfTheHarder,
         StateMismatch as StateMismatch,
         TorchLoader as TorchLoader,
+        WeightPolicy as WeightPolicy,
+        WeightSchedule as WeightSchedule,
+        feed_back as feed_back,
     )
     from headrace.loader.dataset import Source as Source, open_dataset as open_dataset
     from headrace.pipeline import Pipeline as Pipeline, PipelineError as PipelineError, Stage as Stage

@@ -27,6 +27,7 @@ from headrace.cli.commands import (
     launch,
     operate,
     queue,
+    sizing,
 )
 from headrace.cli.ending import leave, outcome
 from headrace.cli.help import Application
@@ -50,6 +51,7 @@ daemons.add_to(app, Application("Make clusters and admit nodes."))
 launch.add_to(app, Application("Start a cluster on Slurm, hosts, Ray or Kubernetes; end it."))
 operate.add_to(app)
 queue.add_to(app, Application("Share a cluster: queues with weights, quotas and priorities."))
+sizing.add_to(app)
 dataset_commands.add_to(app, Application("Inspect, verify and change datasets."))
 
 Parameters = Annotated[list[str], typer.Option(*PARAMETER.flags, metavar=PARAMETER.metavar, help=PARAMETER.help)]

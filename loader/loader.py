@@ -36,13 +36,14 @@ from headrace.loader.order import (
     OrderMode,
     Recut,
     Revised,
-    Reweighted,
     Shuffle,
     Skipped,
     Timeline,
+    WeightSchedule,
+    changes_of,
     pass_max,
-    period_counts,
     recut,
+    replaced,
 )
 from headrace.loader.state import STATE_FORMAT, Grown, Resumption, binding_of, journal_to_json, mixture_of, resume
 from headrace.loader.statistics import LoaderStatistics, ReceivedCounts, shares_of, statistics_of
@@ -372,15 +373,14 @@ class Loader:
         self._events += (Skipped(self._pass * self._samples + first, count),)
         self._is_moved = True
 
-    def reweight(self, weights: Sequence[float]) -> None:
-        """Give the mixture other weights from the state's position on, and journal it. Call it on each rank."""
-        if len(weights) != len(self.sources.datasets):
-            raise ValueError(
-                f"reweight takes a weight a dataset, of which there are {len(self.sources.datasets)}: {weights}"
-            )
-        period_counts(weights)
+    def reweight(self, weights: Sequence[float] | WeightSchedule) -> None:
+        """Give the mixture other weights, or those of a schedule, from the state's position on, and journal it.
+
+        Call it on each rank. What a schedule had for later holds no more.
+        """
+        made = changes_of(weights, self._absolute, len(self.sources.datasets))
         self._end_iteration()
-        self._events += (Reweighted(self._absolute, tuple(float(weight) for weight in weights)),)
+        self._events = replaced(self._events, self._absolute, made)
         self._mixture = self._mix()
 
     def next_pass(self) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from headrace.loader.dataset import Sources
-from headrace.loader.order import Event, Mixture, Reweighted
+from headrace.loader.order import Event, Mixture, weights_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,7 @@ class LoaderStatistics:
 def shares_of(sources: Sources, mixture: Mixture, events: Sequence[Event], absolute: int) -> tuple[SourceShare, ...]:
     """What each source was to give and gave up to the absolute position."""
     given = mixture.given(absolute)
-    changes = [event.weights for event in events if isinstance(event, Reweighted)]
-    asked = (changes or [sources.weights])[-1]
+    asked = weights_at(events, absolute, sources.weights)
     return tuple(
         SourceShare(
             name=name,

@@ -18,15 +18,21 @@ from headrace.loader.order import (
     CONSTRUCTION,
     SCHEDULE,
     Difference,
+    Event,
     LoaderError,
     OrderMode,
+    Recut,
     Shuffle,
+    Skipped,
     StateMismatch,
     Timeline,
     versions_at,
 )
 from headrace.loader.state import mixture_of, place_of, require_format, unpacked
-from headrace.store.shards import read_table, rows_named
+from headrace.store.shards import column_names, read_table, rows_named
+
+#: What is known of a document.
+_FACTS = ("id", "source", "row")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,25 @@ class DocumentUse:
     taken: bool
 
 
+@dataclass(frozen=True, slots=True)
+class ReadPiece:
+    """A piece of a document as a step read it: the shard by its number over all sources, rows and tokens in it."""
+
+    source: str
+    shard: int
+    #: keys of the shard's tokens and documents
+    tokens_key: str
+    documents_key: str
+    #: the row of the documents table
+    document: int
+    row: int
+    start: int
+    length: int
+    #: the position in its pass
+    position: int
+    pipeline: str
+
+
 class Trace:
     """Answers for one state. `sources` are the datasets, where they no longer lie where the state says.
 
@@ -129,6 +154,12 @@ class Trace:
         """How many steps lie behind the state."""
         return self._place.step
 
+    @property
+    def places(self) -> dict[str, str]:
+        """Where each dataset lies, by its name."""
+        stores = (dataset.store.uri for dataset in self._sources.datasets)
+        return dict(zip(self._sources.names, stores, strict=True))
+
     def step(self, number: int) -> TracedStep:
         """The rows and documents of step `number`; raises IndexError where there is no such step."""
         if self._before is not None and number < self._before.steps:
@@ -158,6 +189,66 @@ class Trace:
             taken=number < self._place.step,
             rows=tuple(traced),
         )
+
+    def journal(self) -> list[tuple[int, Event]]:
+        """The journal's events, each with the first step that it holds for; of an older journal too."""
+        earlier = [] if self._before is None else self._before.journal()
+        found: list[tuple[int, Event]] = []
+        for event in self._place.events:
+            position = event.first if isinstance(event, Skipped) else event.position
+            reading = self._timeline.reading(position)
+            step = event.step if isinstance(event, Recut) else reading.step if reading is not None else 0
+            found.append((step, event))
+        return earlier + found
+
+    def pieces_of(self, number: int, rows_max: int) -> list[ReadPiece]:
+        """The pieces of documents that step `number` read, of at most `rows_max` of its rows, spread over them.
+
+        What was retracted before is left out. Raises IndexError as `step`.
+        """
+        if self._before is not None and number < self._before.steps:
+            return self._before.pieces_of(number, rows_max)
+        positions = self._timeline.step(number).positions
+        if positions.size > rows_max:
+            positions = positions[np.linspace(0, positions.size - 1, rows_max).astype(np.int64)]
+        shards, rows = self._mixture.locate(positions)
+        found: list[ReadPiece] = []
+        for position, shard, row in zip(positions.tolist(), shards.tolist(), rows.tolist(), strict=True):
+            entry = self._sources.entry(shard)[1]
+            source = self._sources.names[int(self._mixture.source_of(np.array([shard]))[0])]
+            for start, length, document, _ in self._sources.shard(shard).row_pieces(row).tolist():
+                if not self._retracted(shard, document, position):
+                    place = position % self._samples
+                    found.append(
+                        ReadPiece(
+                            source, shard, entry.tokens, entry.documents, document, row, start, length, place,
+                            entry.pipeline,
+                        )
+                    )  # fmt: skip
+        return found
+
+    def tokens_of(self, pieces: Sequence[ReadPiece]) -> list[Any]:
+        """The tokens [k] of each piece."""
+        found: list[Any] = []
+        for piece in pieces:
+            shard = self._sources.shard(piece.shard)
+            shard.wait(np.array([piece.row], dtype=np.int64))
+            found.append(shard.tokens[piece.row, piece.start : piece.start + piece.length].copy())
+        return found
+
+    def facts_of(self, pieces: Sequence[ReadPiece]) -> list[dict[str, Any]]:
+        """Id, source and ordinal of each piece's document, as far as the documents table has them."""
+        wanted: dict[int, set[int]] = {}
+        for piece in pieces:
+            wanted.setdefault(piece.shard, set()).add(piece.document)
+        facts: dict[tuple[int, int], dict[str, Any]] = {}
+        for shard, documents in wanted.items():
+            chosen = sorted(documents)
+            dataset, entry = self._sources.entry(shard)
+            names = [name for name in _FACTS if name in column_names(dataset.store, entry.documents)]
+            rows = self._documents(shard, *names).take(pa.array(chosen, pa.int64())).to_pylist()
+            facts.update({(shard, document): row for document, row in zip(chosen, rows, strict=True)})
+        return [facts[piece.shard, piece.document] for piece in pieces]
 
     def document(self, name: str) -> list[DocumentUse]:
         """Every time that a piece of the document is read up to the end of the state's pass, in order: of a record that

@@ -11,8 +11,10 @@ if TYPE_CHECKING:
         launch as launch,
         operate as operate,
         queue as queue,
+        sizing as sizing,
     )
     from headrace.cli.commands.apply import apply_file as apply_file
+    from headrace.cli.commands.blame import Question as Question, diagnose as diagnose
     from headrace.cli.commands.canary import CanaryOptions as CanaryOptions
     from headrace.cli.commands.dataset import read_gate as read_gate
     from headrace.cli.commands.examples import show_examples as show_examples

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from headrace.cli.commands.blame_options import dataset_blame
 from headrace.cli.commands.operate import Json
 from headrace.client import UsageError
 
@@ -24,9 +25,9 @@ def add_to(app: typer.Typer, dataset: typer.Typer) -> None:
     """Give an application the group `dataset`."""
     commands = (
         dataset_ls, dataset_show, dataset_page, dataset_log, dataset_tag, dataset_rollback, dataset_publish,
-        dataset_diff, dataset_bisect, dataset_head, dataset_cat, dataset_sample, dataset_verify, dataset_trace,
-        dataset_export, dataset_mirror, dataset_push, dataset_rebuild, dataset_dedup, dataset_split, dataset_repeats,
-        dataset_contamination, dataset_retract, dataset_purge, dataset_gc, dataset_compact, dataset_rm,
+        dataset_diff, dataset_bisect, dataset_blame, dataset_head, dataset_cat, dataset_sample, dataset_verify,
+        dataset_trace, dataset_export, dataset_mirror, dataset_push, dataset_rebuild, dataset_dedup, dataset_split,
+        dataset_repeats, dataset_contamination, dataset_retract, dataset_purge, dataset_gc, dataset_compact, dataset_rm,
     )  # fmt: skip
     for command in commands:
         dataset.command(command.__name__.removeprefix("dataset_"))(command)

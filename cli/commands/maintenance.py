@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import sys
 from collections.abc import Collection, Iterator
 from dataclasses import replace
@@ -377,10 +376,10 @@ def _bytes(dataset: Dataset) -> int:
 FORMATS = ("megatron", "mds", "parquet")
 
 
-def _note(dataset: Dataset, place: str, kind: str, table: str = "") -> None:
+def _note(dataset: Dataset, place: str, kind: str) -> None:
     """Note a copy in its dataset, if that can be written; a warning where not."""
     try:
-        note_copy(dataset, place, kind, table)
+        note_copy(dataset, place, kind)
     except StoreError as error:
         print(f"headrace: a purge of {dataset.uri} will not know of {place}: {error}", file=sys.stderr)
 
@@ -425,8 +424,6 @@ def push_dataset(uri: str, place: str, *, replaces: bool, as_json: bool) -> int:
     from headrace.stages.export import push
 
     dataset = open_at(uri)
-    if place.startswith("hf://"):
-        _note(dataset, place, "hub")
     done = push(dataset, place, replaces=replaces)
     if as_json:
         print(json.dumps({"dataset": dataset.uri, "version": dataset.version, **dataclasses.asdict(done)}))
@@ -445,12 +442,6 @@ def mirror_dataset(uri: str, delta: str, iceberg: str, name: str, *, as_json: bo
     dataset = Dataset.open(uri)
     origin = f"headrace-{dataset.state.origin}"
     table = DeltaMirror(delta, origin) if delta else IcebergMirror(iceberg, name, origin)
-    table.position()  # what is another's table is refused before it is noted
-    if delta:
-        _note(dataset, folder_of(delta), "delta")
-    else:
-        is_name = "/" not in iceberg and not os.path.isdir(iceberg)
-        _note(dataset, iceberg if is_name else folder_of(iceberg), "iceberg", name)
     made = mirror(dataset, table)
     if as_json:
         print(json.dumps({"dataset": dataset.uri, "table": delta or iceberg, "versions": made}))

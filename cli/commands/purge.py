@@ -16,7 +16,7 @@ from headrace.client import CliError
 from headrace.controller import OfflineWriter, with_offline_writer
 from headrace.store import ObjectStore, counted
 from headrace.store.datasets import Dataset, Erasable, collect, erase, main_object, to_erase
-from headrace.store.history import COPIES, HUB, MIRRORED, Copy, read_copies, renew_copy
+from headrace.store.history import Copy, read_copies, renew_copy
 from headrace.store.ledger import EpochRaised, LedgerState, StoredObject
 from headrace.store.shards import read_table
 
@@ -84,25 +84,14 @@ def _forget(before: LedgerState, after: LedgerState) -> list[str]:
 
 
 def _renewed(dataset: Dataset, copy: Copy, *, dry_run: bool) -> dict[str, Any]:
-    """Write an export or a mirror again without what was taken down since; of another copy what is to be done."""
-    facts = {"place": copy.place, "kind": copy.kind, "version": copy.version} | (
-        {"table": copy.table} if copy.table else {}
-    )
+    """Write an export again without what was taken down since; of another copy what is to be done."""
+    facts = {"place": copy.place, "kind": copy.kind, "version": copy.version}
     if copy.without >= dataset.state.retracted_at:
         return {**facts, "state": "without it"}
-    if copy.kind == HUB:
-        return {
-            **facts,
-            "state": f"to do: `headrace dataset push {dataset.uri} {copy.place}`, then squash the history of the "
-            f"repository, and take its line out of {COPIES.key} of the dataset",
-        }
     if copy.host != socket.gethostname():
-        again = "run this purge again" if copy.kind in MIRRORED else "delete it and export again"
-        return {**facts, "state": f"to do: on host {copy.host}, {again}"}
+        return {**facts, "state": f"to do: on host {copy.host}, delete it and export again"}
     if dry_run:
         return {**facts, "state": "to do"}
-    if copy.kind in MIRRORED:
-        return {**facts, "state": _renewed_mirror(dataset, copy)}
     from headrace.stages.export import renew_export
 
     version = copy.version if copy.version in dataset.state.published else None
@@ -110,20 +99,6 @@ def _renewed(dataset: Dataset, copy: Copy, *, dry_run: bool) -> dict[str, Any]:
     if not why:
         renew_copy(dataset.store, copy, dataset.state.retracted_at)
     return {**facts, "state": f"left alone: {why}" if why else "written anew"}
-
-
-def _renewed_mirror(dataset: Dataset, copy: Copy) -> str:
-    from headrace.stages.export import renew_mirror
-
-    try:
-        left = renew_mirror(dataset, copy.place, copy.table)
-    except Exception as error:  # noqa: BLE001 - whatever a table's library raises, the receipt is given
-        said = str(error).partition("\n")[0] or type(error).__name__
-        return f"to do: mirror again when this is mended: {said}"
-    if left:
-        return left
-    renew_copy(dataset.store, copy, dataset.state.retracted_at)
-    return "brought up to date: no file of an older version is left"
 
 
 def _documents(dataset: Dataset, states: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:

@@ -225,9 +225,7 @@ def trace_checkpoint(
     Where a dataset lies now, if it moved, `uri` says for a state of one, and `moved` ("name=URI") by their names.
     """
     state = loader_state_in(path)
-    sources = _moved_to(uri, moved, state)
-    if not trusted:
-        _refuse_servers(path, [str(source.dataset) for source in sources] if sources else _listed(state), uri, moved)
+    sources = sources_of(path, state, uri, moved, trusted=trusted)
     if step is not None:
         return _say_step(state, step, sources, as_json=as_json)
     return _say_document(state, document, sources, as_json=as_json)
@@ -242,6 +240,16 @@ def refuse_servers(path: str, state: dict[str, Any], uri: str) -> None:
 def sources_here(state: dict[str, Any], uri: str) -> list[Source] | None:
     """The one dataset of a state, which lies at `uri`; None for a mixture, whose state says where each lies."""
     return _moved_to(uri, (), state) if len(_listed(state)) == 1 else None
+
+
+def sources_of(
+    path: str, state: dict[str, Any], uri: str, moved: Sequence[str], *, trusted: bool
+) -> list[Source] | None:
+    """The datasets of a state where they lie now; None where the state itself says. Raises UsageError, CliError."""
+    sources = _moved_to(uri, moved, state)
+    if not trusted:
+        _refuse_servers(path, [str(source.dataset) for source in sources] if sources else _listed(state), uri, moved)
+    return sources
 
 
 def _listed(state: dict[str, Any]) -> list[str]:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
         Growth as Growth,
         Mixture as Mixture,
         Shuffle as Shuffle,
-        period_counts as period_counts,
     )
     from headrace.loader.order.order import (
         BLOCK_ROWS_DEFAULT as BLOCK_ROWS_DEFAULT,
@@ -50,6 +49,13 @@ if TYPE_CHECKING:
         pass_max as pass_max,
         recut as recut,
         versions_at as versions_at,
+    )
+    from headrace.loader.order.schedule import (
+        WeightSchedule as WeightSchedule,
+        changes_of as changes_of,
+        replaced as replaced,
+        shares_of_weights as shares_of_weights,
+        weights_at as weights_at,
     )
 else:
     __getattr__ = door(__name__)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         find_state as find_state,
         journal_to_json as journal_to_json,
         packed as packed,
+        parse_journal as parse_journal,
         place_of as place_of,
         require_format as require_format,
         unpacked as unpacked,

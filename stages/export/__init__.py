@@ -20,11 +20,7 @@ if TYPE_CHECKING:
         named_records as named_records,
         sampled_records as sampled_records,
     )
-    from headrace.stages.export.renew import (
-        EXPORTS as EXPORTS,
-        renew_export as renew_export,
-        renew_mirror as renew_mirror,
-    )
+    from headrace.stages.export.renew import EXPORTS as EXPORTS, renew_export as renew_export
     from headrace.stages.export.source import read_documents as read_documents, token_shards as token_shards
     from headrace.stages.export.tables import DeltaMirror as DeltaMirror, IcebergMirror as IcebergMirror
 else:

@@ -1,8 +1,4 @@
-"""An export written again in its place, without what was taken down since; nothing but an export is replaced.
-
-A mirror gets the versions that it has not, so that its newest shows nothing that was taken down. What its older
-versions name is not ours to delete: somebody may read them.
-"""
+"""An export written again in its place, without what was taken down since; nothing but an export is replaced."""
 
 from __future__ import annotations
 
@@ -12,9 +8,7 @@ import shutil
 
 from headrace.stages.export.mds import export_mds
 from headrace.stages.export.megatron import export_megatron
-from headrace.stages.export.mirroring import mirror
 from headrace.stages.export.parquet import export_parquet
-from headrace.stages.export.tables import DeltaMirror, IcebergMirror
 from headrace.store.datasets import Dataset
 from headrace.store.files import disk
 
@@ -53,20 +47,6 @@ def renew_export(dataset: Dataset, place: str, kind: str) -> str:
     disk.rename(fresh, target)
     shutil.rmtree(old)
     return ""
-
-
-def renew_mirror(dataset: Dataset, place: str, table: str) -> str:
-    """Commit to a mirror what it has not of a dataset; "" if no file of what it showed before is left, or what to do.
-
-    `table` is that of an Iceberg catalog, "" for a Delta table. Raises InputError, StoreError, and what the table's
-    library raises.
-    """
-    origin = f"headrace-{dataset.state.origin}"
-    known = IcebergMirror(place, table, origin) if table else DeltaMirror(place, origin)
-    if known.position() < 0:
-        return "left alone: it is not there"
-    mirror(dataset, known)
-    return known.left_behind()
 
 
 def _strange(folder: pathlib.Path, kind: str) -> str:

@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 from headrace.stages.export.mirroring import MirroredVersion, MirrorTable, TableFile, properties_of
 from headrace.stages.runtime import InputError
 from headrace.stages.sources import library, open_catalog
-from headrace.store import counted
 from headrace.store.files import disk
 
 _DATA = "data"
@@ -80,20 +79,6 @@ class DeltaMirror(MirrorTable):
 
     def finish(self, versions: Sequence[MirroredVersion]) -> None:
         """Nothing stands behind a commit."""
-
-    def left_behind(self) -> str:
-        """What to do where older versions still have files; "" if none has."""
-        vacuum = {"retention_hours": 0, "enforce_retention_duration": False}
-        named = self._table().vacuum(dry_run=True, **vacuum)
-        # The log names files that are deleted, too.
-        old = [name for name in named if (self._folder / name).exists()]
-        if not old:
-            return ""
-        call = f"DeltaTable({str(self._folder)!r}).vacuum(0, dry_run=False, enforce_retention_duration=False)"
-        return (
-            f"its newest version is without it; to do: {counted(len(old), 'file')} of older versions may hold it, and "
-            f"`{call}` of deltalake deletes these"
-        )
 
     def _write(self, item: TableFile, schema: pa.Schema) -> int:
         path = self._folder / _DATA / item.name
@@ -178,21 +163,6 @@ class IcebergMirror(MirrorTable):
             for tag in (f"v{version.version}", *version.tags) if snapshot is not None else ():
                 if tag not in refs or refs[tag].snapshot_id != snapshot:
                     table.manage_snapshots().create_tag(snapshot, tag).commit()
-
-    def left_behind(self) -> str:
-        """What to do where older snapshots still have files; "" if there is none."""
-        table = self._table()
-        newest = self._data_files(table).keys()
-        old: set[str] = set()
-        for snapshot in table.snapshots():
-            files = table.scan(snapshot_id=snapshot.snapshot_id).plan_files()
-            old |= {task.file.file_path for task in files if task.file.file_path.rpartition("/")[2] not in newest}
-        if not old:
-            return ""
-        return (
-            f"its newest snapshot is without it; to do: {counted(len(old), 'file')} of older snapshots may hold it: "
-            f"expire these, and delete what lies in {table.location()}/{_DATA} and no snapshot names"
-        )
 
     def _snapshots(self, table: Any) -> dict[int, int]:
         """The snapshots of this dataset's versions, by entry."""

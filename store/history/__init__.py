@@ -17,9 +17,6 @@ if TYPE_CHECKING:
         parse_gate as parse_gate,
     )
     from headrace.store.history.copies import (
-        COPIES as COPIES,
-        HUB as HUB,
-        MIRRORED as MIRRORED,
         Copy as Copy,
         folder_of as folder_of,
         note_copy as note_copy,

@@ -1,7 +1,6 @@
-"""Copies of a dataset that its purge has to reach: exports into folders, mirrors in tables, pushes to the hub.
+"""Copies of a dataset that its purge has to reach: its exports into folders.
 
-A copy is noted before it is written, so that one whose writer was killed is known too. Tables and the hub keep what
-they showed before, so of these the oldest note counts.
+A copy is noted before it is written, so that one whose writer was killed is known too.
 """
 
 from __future__ import annotations
@@ -19,15 +18,12 @@ from headrace.store.history.small_file import SmallFile
 COPIES_BYTES_MAX: Final = 1 << 20
 COPIES_MAX: Final = 1000
 PLACE_CHARACTERS_MAX: Final = 4096
-EXPORTED: Final = ("megatron", "mds", "parquet")
-MIRRORED: Final = ("delta", "iceberg")
-HUB: Final = "hub"
-KINDS: Final = (*EXPORTED, *MIRRORED, HUB)
+KINDS: Final = ("megatron", "mds", "parquet")
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A folder of a host that holds a version, a table with its catalog, or a repository of the hub."""
+    """A folder of a host that holds a version."""
 
     place: str
     host: str
@@ -35,8 +31,6 @@ class Copy:
     version: int
     #: The entry of the last retraction that it is without; -1: none.
     without: int
-    #: Of a catalog as the place, the table.
-    table: str = ""
 
 
 def _parse(fields: Any) -> list[Copy]:
@@ -47,7 +41,7 @@ def _parse(fields: Any) -> list[Copy]:
 
 
 COPIES: Final = SmallFile(
-    "copies.json", COPIES_BYTES_MAX, "a purge then knows of no copy", _parse, lambda found: {"copies": found}
+    "copies.json", COPIES_BYTES_MAX, "a purge then knows of no export", _parse, lambda found: {"copies": found}
 )
 
 
@@ -56,20 +50,16 @@ def read_copies(store: ObjectStore) -> list[Copy]:
     return COPIES.read(store)
 
 
-def note_copy(dataset: Dataset, place: str, kind: str, table: str = "") -> None:
-    """Note that a version is about to be copied by this host.
+def note_copy(dataset: Dataset, place: str, kind: str) -> None:
+    """Note that a version is about to be copied into a folder of this host.
 
     Raises StoreRefused for too many, FormatError, StoreError.
     """
     host = socket.gethostname()
-    made = Copy(place, host, kind, dataset.version, dataset.state.retracted_at, table)
+    made = Copy(place, host, kind, dataset.version, dataset.state.retracted_at)
 
     def change(copies: list[Copy]) -> list[Copy]:
-        same = [one for one in copies if (one.place, one.host, one.table) == (place, host, table)]
-        kept = [one for one in copies if one not in same]
-        if kind not in EXPORTED and any(one.kind == kind for one in same):
-            since = min(one.without for one in same if one.kind == kind)
-            return [*kept, replace(made, without=min(made.without, since))]
+        kept = [one for one in copies if (one.place, one.host) != (place, host)]
         if len(kept) >= COPIES_MAX:
             raise StoreRefused(f"{dataset.uri} knows {COPIES_MAX} copies: take those that are gone out of {COPIES.key}")
         return [*kept, made]
@@ -89,14 +79,8 @@ def folder_of(place: str) -> str:
 
 
 def _is_sound(copy: Copy) -> bool:
-    texts = (copy.place, copy.host, copy.kind, copy.table)
+    texts = (copy.place, copy.host, copy.kind)
     if not all(type(text) is str and len(text) <= PLACE_CHARACTERS_MAX and "\0" not in text for text in texts):
         return False
     numbers = all(type(number) is int and -1 <= number < 1 << 63 for number in (copy.version, copy.without))
-    if not numbers or copy.kind not in KINDS or bool(copy.table) != (copy.kind == "iceberg"):
-        return False
-    if copy.kind == HUB:
-        return copy.place.startswith("hf://")
-    # The catalog of a table is a folder, or a name.
-    named = copy.kind == "iceberg" and copy.place != "" and os.sep not in copy.place
-    return named or os.path.abspath(copy.place) == copy.place != os.sep
+    return numbers and copy.kind in KINDS and os.path.abspath(copy.place) == copy.place != os.sep

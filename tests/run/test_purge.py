@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import zstandard
-from deltalake import DeltaTable
 
 from headrace.loader.loader import Loader
 from headrace.store.datasets.dataset import Dataset
-from headrace.store.history import note_copy
 from tests.kits.run.command import DEADLINE_S, dataset_answer as answer, dataset_command as call
 from tests.kits.run.command_server import ended
 from tests.kits.run.kill import dies_behind, headrace
@@ -274,29 +272,6 @@ def test_an_export_is_written_anew_without_what_was_purged(home: Path, kind: str
     assert {copy["state"] for copy in answer(home, "purge", "tokens")["copies"] if copy["place"].endswith("/out")} == {
         "without it"
     }
-
-
-def test_a_mirror_is_brought_up_to_date_and_what_it_keeps_named(home: Path) -> None:
-    for place in (("--delta", "delta"), ("--delta", "gone"), ("--iceberg", "./lake", "--table", "c.plain")):
-        answer(home, "mirror", "documents", *place)
-    shutil.rmtree(home / "gone")
-    note_copy(Dataset.open(str(home / "documents")), "hf://datasets/a/b", "hub")
-    answer(home, "retract", "documents", *GONE)
-    copies = {one["place"]: one["state"] for one in answer(home, "purge", "documents")["copies"]}
-    states = {place.rpartition("/")[2]: state for place, state in copies.items()}
-    assert states["gone"] == "left alone: it is not there"
-    assert not (home / "gone").exists()
-    assert states["b"].startswith("to do: `headrace dataset push ")
-    assert states["delta"].startswith("its newest version is without it; to do: 1 file of older versions")
-    assert states["lake"].startswith("its newest snapshot is without it; to do: 1 file of older snapshots")
-    shown = DeltaTable(str(home / "delta"))
-    assert set(shown.to_pyarrow_table().column("id").to_pylist()).isdisjoint(GONE)
-    assert holding(home / "delta", b"u1-3@"), "what older versions name stays until somebody has it deleted"
-    shown.vacuum(0, dry_run=False, enforce_retention_duration=False)
-    assert holding(home / "delta", b"u1-3@") == []
-    again = {one["place"].rpartition("/")[2]: one["state"] for one in answer(home, "purge", "documents")["copies"]}
-    assert again["delta"] == "brought up to date: no file of an older version is left"
-    assert answer(home, "purge", "documents")["copies"][0]["state"] == "without it"
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])

@@ -101,6 +101,8 @@ WAITS = {
     "top": ASKS,
     "logs": ASKS,
     "what-if": NAMED,
+    "advise": Waits("", "output"),
+    "bench": Waits("--only store --store {store}"),
     "pause": NAMED,
     "resume": NAMED,
     "scale": Waits("small read 2 --controller {controller}", "controller"),
@@ -138,6 +140,7 @@ WAITS = {
     "dataset publish": Waits("{store} --anyway"),
     "dataset diff": Waits("{store} {store}"),
     "dataset bisect": Waits("{store} --run true"),
+    "dataset blame": Waits("--checkpoint loader.json --losses loss.csv", "output"),
     "dataset head": Waits("{store}"),
     "dataset cat": Waits("{store}"),
     "dataset sample": Waits("{store}"),
@@ -191,6 +194,7 @@ class Commands:
         folder.mkdir()
         (folder / "small.py").write_text(PIPELINE)
         (folder / "scenario.toml").write_text(SCENARIO)
+        (folder / "loss.csv").write_text("step,loss\n0,1\n")
         (folder / "in.jsonl").write_text('{"id": "a", "text": "b"}\n')
         if waits.after:
             subprocess.run(

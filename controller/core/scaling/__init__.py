@@ -31,5 +31,11 @@ if TYPE_CHECKING:
         bytes_left as bytes_left,
         window_of as window_of,
     )
+    from headrace.controller.core.scaling.sizing import (
+        Sized as Sized,
+        SizingError as SizingError,
+        size_cluster as size_cluster,
+        too_small as too_small,
+    )
 else:
     __getattr__ = door(__name__)

@@ -345,6 +345,9 @@ class Autoscaler:
     def _models(self) -> tuple[Model, Model] | None:
         """The model by the whole window, and by its later half; None where a window says nothing."""
         settled = [item for item in self._window if item.at >= self._window[0].at + SETTLE_S]
+        if len(settled) < 2:
+            # readings came late: they are too far apart to say anything of a half
+            return None
         last = settled[-1]
         middle = min(settled[:-1], key=lambda item: abs(item.at - (settled[0].at + last.at) / 2))
         try:

@@ -33,18 +33,6 @@ def test_an_export_is_noted_once_a_place(dataset: Dataset) -> None:
     assert [one.without for one in read_copies(dataset.store)] == [9, -1]
 
 
-def test_what_keeps_its_history_is_noted_by_its_oldest_version(dataset: Dataset) -> None:
-    lasting = (("/t", "delta", ""), ("/t", "iceberg", "c.plain"), ("hf://datasets/a/b", "hub", ""))
-    places = (*lasting, ("/x", "mds", ""))
-    for place, kind, table in places:
-        note_copy(dataset, place, kind, table)
-    dataset.state.retracted_at = 0
-    for place, kind, table in places:
-        note_copy(dataset, place, kind, table)
-    found = {(one.place, one.kind): one.without for one in read_copies(dataset.store)}
-    assert found == {("/t", "delta"): -1, ("/t", "iceberg"): -1, ("hf://datasets/a/b", "hub"): -1, ("/x", "mds"): 0}
-
-
 def test_too_many_exports_are_refused(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copies, "COPIES_MAX", 1)
     note_copy(dataset, "/a", "mds")
@@ -69,12 +57,6 @@ ONE = {"place": "/a", "host": "h", "kind": "mds", "version": 1, "without": 2}
         {"version": True},
         {"without": -2},
         {"more": 1},
-        {"table": "c.plain"},
-        {"kind": "iceberg"},
-        {"kind": "iceberg", "place": "", "table": "c.plain"},
-        {"kind": "iceberg", "place": "a/b", "table": "c.plain"},
-        {"kind": "iceberg", "table": 1},
-        {"kind": "hub"},
     ],
 )
 def test_a_copy_that_nobody_notes_is_refused(dataset: Dataset, change: dict[str, object]) -> None:

@@ -1,0 +1,170 @@
+"""`headrace bench`: measures this host in bounded time, and keeps what it found as facts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import secrets
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.cli.host import (
+    FACTS,
+    Fact,
+    MeasureError,
+    facts_path,
+    keep_facts,
+    measure_disk,
+    measure_filters,
+    measure_loader,
+    measure_network,
+    measure_store,
+    measure_tokenizer,
+    read_facts,
+    serve_peer,
+)
+from headrace.cli.ui import FAINT, console, megabytes, plain_table, safe, title
+from headrace.client import EXIT_FAULT, CliError, UsageError
+from headrace.daemon import AddressError, host_and_port, threads
+
+#: What a part may take beyond the seconds that it measures: compiling, training a tokenizer, a store's first contact.
+PART_S_MAX = 180.0
+#: How long `--serve` waits for its peer.
+SERVE_S = 600.0
+#: The parts, in the order in which they are measured.
+PARTS = ("disk", "network", "store", "tokenizer", "filters", "loader")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is measured: `peer` is HOST:PORT/WORD."""
+
+    only: Sequence[str] = ()
+    folder: Path | None = None
+    store: str = ""
+    peer: str = ""
+    tokenizer: str = ""
+    seconds: float = 2.0
+
+
+def run_bench(asked: Asked, *, as_json: bool) -> int:
+    """Measure, keep and show; exit code 1 where a part could not be measured. Raises UsageError."""
+    parts = _parts(asked)
+    found: dict[str, Fact] = {name: Fact(value, "", time.time()) for name, value in _sizes().items()}
+    failed: dict[str, str] = {}
+    for part, (where, measure) in parts.items():
+        if not as_json:
+            print(f"measuring {part} …", file=sys.stderr)
+        answer = within(part, measure, asked.seconds + PART_S_MAX)
+        if isinstance(answer, str):
+            failed[part] = answer
+        else:
+            found |= {name: Fact(value, safe(where)[:500], time.time()) for name, value in answer.items()}
+    path = facts_path()
+    facts = read_facts(path).joined(found)
+    unkept = keep_facts(path, facts)
+    if as_json:
+        print(json.dumps({**facts.plain(), "failed": failed, "file": None if unkept else str(path), "unkept": unkept}))
+    else:
+        out = console(sys.stdout)
+        out.print(title(facts.host, f"kept in {path}" if not unkept else "not kept"))
+        out.print()
+        rows = [(name, _shown(name, fact.value), FACTS[name][1], fact.where) for name, fact in facts.facts.items()]
+        out.print(plain_table(("fact", "value", "of", "where"), rows, right=(1,)))
+        for part in (part for part in PARTS if part not in parts):
+            why = "give --store URI" if part == "store" else "not asked for"
+            out.print(f"  {part}: {why}", style=FAINT)
+    for part, why in failed.items():
+        print(f"headrace: {part} was not measured: {safe(why)}", file=sys.stderr)
+    if unkept:
+        print(f"headrace: the facts are not kept: {safe(unkept)}", file=sys.stderr)
+    return EXIT_FAULT if failed else 0
+
+
+def _parts(asked: Asked) -> dict[str, tuple[str, Callable[[], Mapping[str, float]]]]:
+    if unknown := [part for part in asked.only if part not in PARTS]:
+        raise UsageError(f"--only {unknown[0]!r} is no part; the parts are {', '.join(PARTS)}")
+    if "store" in asked.only and not asked.store:
+        raise UsageError("--only store needs --store URI")
+    peer = peer_of(asked.peer) if asked.peer else None
+    folder, seconds = asked.folder or Path(tempfile.gettempdir()), asked.seconds
+    every: dict[str, tuple[str, Callable[[], Mapping[str, float]]]] = {
+        "disk": (str(folder), lambda: measure_disk(folder, seconds)),
+        "network": (f"{peer[0]}:{peer[1]}" if peer else "loopback", lambda: measure_network(peer, seconds)),
+        "store": (asked.store, lambda: measure_store(asked.store, seconds)),
+        "tokenizer": (asked.tokenizer or "8,192 tokens", lambda: measure_tokenizer(asked.tokenizer, seconds)),
+        "filters": ("standard library", lambda: measure_filters(seconds)),
+        "loader": (str(folder), lambda: measure_loader(folder, seconds)),
+    }
+    wanted = asked.only or [part for part in PARTS if part != "store" or asked.store]
+    return {part: every[part] for part in PARTS if part in wanted}
+
+
+def peer_of(text: str) -> tuple[str, int, str]:
+    """HOST:PORT/WORD as host, port and word. Raises UsageError."""
+    address, slash, word = text.rpartition("/")
+    try:
+        if not slash or not word.isascii() or not word.isalnum():
+            raise AddressError("no word")
+        host, port = host_and_port(address)
+    except AddressError as error:
+        raise UsageError(f"--peer {text!r}: give what `headrace bench --serve` printed, HOST:PORT/WORD") from error
+    return host, port, word
+
+
+def within(part: str, work: Callable[[], Mapping[str, float]], seconds: float) -> Mapping[str, float] | str:
+    """What the work found, or why it found nothing; given up where it takes longer."""
+    answers: queue.SimpleQueue[Mapping[str, float] | str] = queue.SimpleQueue()
+
+    def measured() -> None:
+        try:
+            answers.put(work())
+        except MeasureError as error:
+            answers.put(str(error))
+
+    threads.start(f"bench {part}", measured, lambda: answers.put("it died; its error stands above"))
+    try:
+        return answers.get(timeout=seconds)
+    except queue.Empty:
+        return f"no answer within {seconds:.0f} s"
+
+
+def serve(address: str) -> int:
+    """Print what `--peer` is to be, and answer one peer. Raises UsageError, CliError."""
+    try:
+        host, port = host_and_port(address)
+    except AddressError as error:
+        raise UsageError(f"--serve {address!r}: {error}") from error
+    word = secrets.token_hex(16)
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with contextlib.closing(socket.create_server((host, port), family=family)) as server:
+            shown = f"[{host}]" if ":" in host else host
+            print(f"headrace bench --only network --peer {shown}:{server.getsockname()[1]}/{word}", flush=True)
+            serve_peer(server, word, SERVE_S)
+    except OSError as error:
+        raise CliError(f"cannot listen on {address}: {error.strerror}") from error
+    except MeasureError as error:
+        raise CliError(str(error)) from error
+    return 0
+
+
+def _sizes() -> dict[str, float]:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {"cores": float(len(os.sched_getaffinity(0))), "memory_bytes": float(memory)}
+
+
+def _shown(name: str, value: float) -> str:
+    unit = FACTS[name][0]
+    if unit in ("B", "B/s") and value >= 1e5:
+        return megabytes(int(value)) + unit[1:]
+    if unit == "s":
+        return f"{value * 1e3:,.3f} ms"
+    return f"{value:,.4g} {unit}" if value < 1e4 else f"{value:,.0f} {unit}"
