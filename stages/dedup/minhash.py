@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from headrace.stages.dedup.core.scheme import EXACT_WORDS, PERMUTATIONS_MAX, Scheme
 from headrace.stages.dedup.judge import SKETCH_BYTES_MAX, WORDS_MAX, write
+from headrace.stages.dedup.text_key import PRIMES, SEEDS, finished, mixed, own_key
 from headrace.stages.text import (
     PUNCTUATION,
     SPACE,
@@ -35,9 +36,6 @@ Keys = npt.NDArray[np.uint64]
 
 _BETWEEN = SPACE | PUNCTUATION | SYMBOL
 _LOWER_MAX = characters.LOWER_MAX
-_SEEDS = (np.uint64(0x243F6A8885A308D3), np.uint64(0x13198A2E03707344))
-_PRIMES = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
-_FOLDS = (np.uint64(29), np.uint64(32))
 _ONE, _THIRTY_TWO = np.uint64(1), np.uint64(32)
 _TEXT = pa.array(["One text to compile the loops with."], pa.string())
 
@@ -83,25 +81,11 @@ def _permutations(count: int) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.ui
     if count > PERMUTATIONS_MAX:
         raise ValueError(f"{count} MinHash values; the limit is {PERMUTATIONS_MAX}")
     with np.errstate(over="ignore"):
-        state = _SEEDS[0] + np.arange(1, 2 * count + 1, dtype=np.uint64) * _PRIMES[0]
+        state = SEEDS[0] + np.arange(1, 2 * count + 1, dtype=np.uint64) * PRIMES[0]
         state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed = ((state ^ (state >> np.uint64(31))) >> _THIRTY_TWO).astype(np.uint32)
-    return mixed[:count] | np.uint32(1), mixed[count:].copy()
-
-
-@compiled
-def _mixed(value: Any, item: Any, lane: int) -> Any:
-    value = (value ^ np.uint64(item)) * _PRIMES[lane]
-    return value ^ (value >> _FOLDS[lane])
-
-
-@compiled
-def _finished(value: Any) -> Any:
-    """All bits of a hash as good as its best."""
-    value = (value ^ (value >> np.uint64(33))) * _PRIMES[1]
-    value = (value ^ (value >> np.uint64(29))) * _PRIMES[0]
-    return value ^ (value >> np.uint64(32))
+    numbers = ((state ^ (state >> np.uint64(31))) >> _THIRTY_TWO).astype(np.uint32)
+    return numbers[:count] | np.uint32(1), numbers[count:].copy()
 
 
 @compiled
@@ -120,38 +104,30 @@ def _stands_alone(code: Any) -> Any:
 
 
 @compiled
-def read_words(data: Any, start: int, end: int, words: Any) -> tuple[Any, Any, int]:
-    """Put the hashes of the text's words into `words`; returns the two words of its own key, and how many words."""
-    high, low, word = _SEEDS[0], _SEEDS[1], _SEEDS[0]
-    count, begun, gap = 0, False, False
+def read_words(data: Any, start: int, end: int, words: Any) -> int:
+    """Put the hashes of the text's words into `words`; returns how many."""
+    word, count, begun = SEEDS[0], 0, False
     at = start
     while at < end:
         code, width = decode(data, at)
         at += width
-        flags = flags_of(code)
-        if flags & _BETWEEN and begun:
-            words[count] = word
-            count, word, begun = count + 1, _SEEDS[0], False
-        if flags & SPACE:
-            gap = high != _SEEDS[0]
-            continue
-        if gap:
-            high, low, gap = _mixed(high, 0x20, 0), _mixed(low, 0x20, 1), False
-        high, low = _mixed(high, code, 0), _mixed(low, code, 1)
-        if flags & _BETWEEN:
+        if flags_of(code) & _BETWEEN:
+            if begun:
+                words[count] = word
+                count, word, begun = count + 1, SEEDS[0], False
             continue
         if _stands_alone(code):
             if begun:
                 words[count] = word
                 count += 1
-            words[count] = _mixed(_SEEDS[0], code, 0)
-            count, word, begun = count + 1, _SEEDS[0], False
+            words[count] = mixed(SEEDS[0], code, 0)
+            count, word, begun = count + 1, SEEDS[0], False
             continue
-        word, begun = _mixed(word, _lower(code), 0), True
+        word, begun = mixed(word, _lower(code), 0), True
     if begun:
         words[count] = word
         count += 1
-    return _finished(high), _finished(low) | _ONE, count
+    return count
 
 
 @compiled
@@ -161,10 +137,10 @@ def _sign(words: Any, count: int, ngram: int, factors: Any, shifts: Any, least: 
     for place in range(len(factors)):
         least[place] = np.uint32(0xFFFFFFFF)
     for first in range(count - size + 1):
-        shingle = _SEEDS[1]
+        shingle = SEEDS[1]
         for place in range(first, first + size):
-            shingle = _mixed(shingle, words[place], 1)
-        hashed = np.uint32(_finished(shingle) >> _THIRTY_TWO)
+            shingle = mixed(shingle, words[place], 1)
+        hashed = np.uint32(finished(shingle) >> _THIRTY_TWO)
         for place in range(len(factors)):
             value = np.uint32(factors[place] * hashed + shifts[place])
             least[place] = min(least[place], value)
@@ -186,14 +162,17 @@ def _fill(
     lists: Any,
 ) -> None:
     for text in range(len(offsets) - 1):
-        high, low, count = read_words(data, offsets[text], offsets[text + 1], words)
-        keys[text, 0], keys[text, 1] = high, low
+        keys[text, 0], keys[text, 1] = own_key(data, offsets[text], offsets[text + 1])
+        ends[text + 1] = ends[text]
+        if len(factors) == 0:
+            continue
+        count = read_words(data, offsets[text], offsets[text + 1], words)
         ends[text + 1] = write(sketches, ends[text], words, count, lists) if len(sketches) else 0
-        if count == 0 or len(factors) == 0:
+        if count == 0:
             continue
         _sign(words, count, ngram, factors, shifts, least)
         for band in range(keys.shape[1] - EXACT_WORDS):
-            value = _SEEDS[0] ^ np.uint64(band)
+            value = SEEDS[0] ^ np.uint64(band)
             for place in range(band * rows, (band + 1) * rows):
-                value = _mixed(value, least[place], 0)
-            keys[text, EXACT_WORDS + band] = _finished(value) | _ONE
+                value = mixed(value, least[place], 0)
+            keys[text, EXACT_WORDS + band] = finished(value) | _ONE

@@ -16,7 +16,7 @@ import xxhash
 from headrace.store import FormatError
 
 #: How spans are found and hashed: behind any change in it.
-SPAN_RULE = 1
+SPAN_RULE = 2
 SPANS_FORMAT = 1
 #: Of a passage `words_min` is how many words it has.
 UNITS = ("line", "paragraph", "passage")

@@ -30,6 +30,7 @@ from headrace.stages.dedup.span_file import (
     facts_of,
     write_header,
 )
+from headrace.stages.dedup.text_key import own_key
 from headrace.stages.text import SPACE, compiled, decode, flags_of, longest, prepared, text_bytes
 from headrace.store import FormatError
 from headrace.store.files import Scratch, whole_file
@@ -125,9 +126,8 @@ def fill_spans(data: Any, offsets: Any, paragraphs: bool, words_min: int, words:
                 if blank and not next_blank:
                     break
                 at, blank = behind, next_blank
-            high, _, many = read_words(data, begin, at, words)
-            if many >= words_min:
-                hashes[count] = high
+            if read_words(data, begin, at, words) >= words_min:
+                hashes[count] = own_key(data, begin, at)[0]
                 places[count, 0], places[count, 1], places[count, 2] = text, begin, at
                 count += 1
     return count

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
         is_prepared as is_prepared,
         prepared as prepared,
     )
-    from headrace.stages.text.pointers import pointer as pointer
+    from headrace.stages.text.lanes import LANES as LANES, look as look, trailing_zeros as trailing_zeros
+    from headrace.stages.text.pointers import load_eight as load_eight, pointer as pointer
     from headrace.stages.text.texts import (
         ONE_WORD as ONE_WORD,
         PADDING as PADDING,

@@ -148,8 +148,8 @@ def lower_steps() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int16]]:
         else:
             folded = [character.lower() for character in block]
             codes = np.array([ord(low) if len(low) == 1 else ord(own) for low, own in zip(folded, block, strict=True)])
-        steps = codes - np.arange(first, first + 256)
-        table[first : first + 256] = np.where(abs(steps) < 1 << 15, steps, 0)
+        ahead = codes - np.arange(first, first + 256)
+        table[first : first + 256] = np.where(abs(ahead) < 1 << 15, ahead, 0)
     blocks, steps = two_levels(table.view(np.uint16))
     return blocks, steps.view(np.int16)
 

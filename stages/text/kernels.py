@@ -75,7 +75,7 @@ def compiled(function: Loop) -> Loop:
 
         def load_overload(self, sig: Any, target_context: Any) -> Any:
             # Numba's own first makes ready all that it can compile, half a second; a compilation does so itself.
-            with self._guard_against_spurious_io_errors():  # type: ignore[no-untyped-call]
+            with self._guard_against_spurious_io_errors():
                 return self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
 
         def save_overload(self, sig: Any, data: Any) -> None:

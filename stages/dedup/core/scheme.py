@@ -23,7 +23,7 @@ import xxhash
 from headrace.stages.dedup.core.urls import URL_RULE
 
 #: Behind any change in how keys follow from text, so that no index is loaded with keys of another making.
-KEYS_VERSION = 1
+KEYS_VERSION = 2
 #: The judge's rule: behind any change in how it decides.
 RULE = 1
 #: The default n-gram, bands and rows with a judge, and without.

@@ -216,7 +216,7 @@ def test_a_damaged_index_is_refused(tmp_path: Path, at: int) -> None:
     "change",
     [
         {"spans": 1}, {"spans": 1 << 60}, {"spans": -1}, {"spans": True}, {"words_min": 4}, {"unit": "word"},
-        {"format": 2}, {"rule": 2}, {"keeps_one": True}, {"records_min": 3}, {"checksum": 5}, {"more": 1},
+        {"format": 2}, {"rule": 3}, {"keeps_one": True}, {"records_min": 3}, {"checksum": 5}, {"more": 1},
         {"name": "x"}, {"words_min": 1 << 60}, {"words_min": 0},
     ],
 )  # fmt: skip
