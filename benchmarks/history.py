@@ -15,6 +15,8 @@ this process, files in memory. Limit: 1,000,000 records a second.
 `table`: 20 versions mirrored through 114 deaths, read by four readers (`benchmarks/history_tables.py`). Limit: equal
 counts, no version twice.
 
+`trace`: sidecars of 10^7 real records (`benchmarks/history_trace.py`). Limit: a second, also for an id that is nowhere.
+
     python benchmarks/history.py --json
 """
 
@@ -32,6 +34,7 @@ from typing import Any
 import history_drift
 import history_profiles
 import history_tables
+import history_trace
 import numpy as np
 import pyarrow as pa
 
@@ -196,12 +199,14 @@ def measure() -> dict[str, object]:
         profiles = history_profiles.measure(Path(place) / "profiles")
         (tables_at := Path(place) / "tables").mkdir()
         tables = history_tables.measure(tables_at)
+        trace = history_trace.measure(Path(place) / "trace")
     drift = history_drift.measure()
     limits = [
         max(seconds.values()) <= LOG_S_MAX,
         float(str(diff["diff_ratio"])) >= 1,
         float(str(profiles["profiles_share"])) <= history_profiles.SHARE_MAX,
         not tables["table_wrong"],
+        max(trace["trace_s"].values()) <= history_trace.TRACE_S_MAX,
         drift["drift_found"] == drift["drift_planted"],
         not drift["drift_false_alarms"],
     ]
@@ -212,6 +217,7 @@ def measure() -> dict[str, object]:
         **diff,
         **profiles,
         **tables,
+        **trace,
         **drift,
         "passed": all(limits),
     }

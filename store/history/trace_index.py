@@ -23,7 +23,7 @@ import xxhash
 from headrace.store import ObjectStore, StoreError, put
 from headrace.store.datasets import Dataset
 from headrace.store.ledger import ClosedShard, LedgerState
-from headrace.store.shards import read_table
+from headrace.store.shards import column_names, read_table
 
 logger = logging.getLogger("headrace.store")
 
@@ -200,7 +200,8 @@ def _hashes(dataset: Dataset, shard: ClosedShard) -> Iterator[int]:
     for item in shard.closed.objects:
         if item.role not in ("documents", "verdicts"):
             continue
-        table = read_table(dataset.store, item.key)
+        known = column_names(dataset.store, item.key)
+        table = read_table(dataset.store, item.key, [name for name in ("id", "part") if name in known])
         names = [str(name) for name in table.column("id").to_pylist()]
         parts = table.column("part").to_pylist() if "part" in table.column_names else [None] * len(names)
         for name, part in zip(names, parts, strict=True):
