@@ -12,7 +12,7 @@ MERMAID_VERSION := 11.17.2
 MERMAID := $(VENV)/mermaid/node_modules/mermaid/dist/mermaid.min.js
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart wheels docs man screens matrix test check types walls mutants kill fuzz search trainers chaos recovery format protos diagrams reference clean
+.PHONY: help quickstart wheels docs man screens codes test check types walls mutants kill fuzz search trainers chaos recovery format protos diagrams reference clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | awk -F@ '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -55,6 +55,9 @@ mutants: $(VENV)/.dev  ## 200 changes of the cores, one at a time, and whether a
 
 kill: $(VENV)/.dev  ## the long suites: all seeds of the kills, and what is marked slow
 	$(BIN)/python -m pytest -m "slow or kill" $(PYTEST_ARGS)
+
+codes: $(VENV)/.dev  ## tokens against those of tokenizers, on every code point of Unicode in four contexts
+	$(BIN)/python -m pytest -m slow -k every_code_point tests/stages/tokenizer/test_engine_choice.py $(PYTEST_ARGS)
 
 fuzz: $(VENV)/.dev  ## every decoder under a fuzzer, FUZZ_SECONDS each (600), FUZZ_JOBS at a time (2), with a report
 	$(BIN)/python -m tests.fuzz.run all --seconds $(FUZZ_SECONDS) --jobs $(FUZZ_JOBS)

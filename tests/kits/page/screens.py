@@ -88,6 +88,8 @@ def on_terminal(command: list[str], folder: Path) -> str:
 
 def picture_of_terminal(browser: Browser, folder: Path, command: str, said: str, file: Path) -> None:
     """The command and its last screen, as PNG."""
+    # Where the cursor goes up, the next state of the screen replaces the last.
+    said = re.split(r"\x1b\[\d*A", said)[-1]
     plain = re.sub(r"\x1b\[[0-9;?]*[A-LN-Zhl]", "", said)
     console = Console(record=True, width=COLUMNS, file=open(os.devnull, "w"), force_terminal=True)  # noqa: SIM115
     console.print(Text(f"$ {command}", style="bold"))
@@ -135,11 +137,9 @@ def main() -> None:
         write_texts(folder / "rivers.jsonl")
         (folder / "rivers.py").write_text(PIPELINE)
         run = [headrace, "run", "rivers.py", "-p", "input=rivers.jsonl", "-p"]
-        with begun([*run, "output=data/seen", "--page"], folder) as process:
+        with begun([*run, "output=data/seen", "--page", "--no-fuse"], folder) as process:
             browser.open(address_of(process))
-            browser.until(
-                "document.body.dataset.drawn > 12 && /kept/.test(document.getElementById('screen').textContent)"
-            )
+            browser.until("/[1-9][0-9.]*[kM]?\\/s/.test(document.getElementById('screen').textContent)")
             browser.picture(target / "page-overview.png")
         words = "headrace run rivers.py -p input=rivers.jsonl -p output=data/rivers"
         said = on_terminal([*run, "output=data/rivers"], folder)

@@ -251,14 +251,20 @@ def test_text_that_ends_within_a_character_is_no_fault() -> None:
     assert Disputed(((0x10940, 0x10959),)).records(np.array([0, len(content)]), content).tolist() == []
 
 
+# `make codes`
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["plain", "words alone", "composed"])
+@pytest.mark.parametrize("name", ["plain", "words alone", "composed", "deepseek"])
 def test_every_code_point_in_four_contexts_is_encoded_as_tokenizers_does(
-    name: str, trained: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, batch_of: Callable[..., Batch]
+    name: str,
+    trained: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+    batch_of: Callable[..., Batch],
+    deepseek: pathlib.Path,
 ) -> None:
     monkeypatch.undo()
-    stage = Tokenize("tokenize", **tokenize(trained(name), eos=None).parameters)
-    engine = tokenizers.Tokenizer.from_file(trained(name))
+    path = str(deepseek) if name == "deepseek" else trained(name)
+    stage = Tokenize("tokenize", **tokenize(path, eos=None).parameters)
+    engine = tokenizers.Tokenizer.from_file(path)
     every = [0x41, *sweep_codes(every=True)]
     for start in range(0, len(every), 8192):
         texts = [f"a{c}b 1{c}23 {c}{c}\n{c}" for c in map(chr, every[start : start + 8192])]
