@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from headrace.cli.ui import Recipes, console, facts_page, place, safe, title
 from headrace.client import EXIT_FAULT, CliError, UsageError
-from headrace.stages.export import find_kept
 from headrace.store import counted, open_store
 from headrace.store.datasets import Dataset, ShardRecord
 from headrace.store.history import open_at, shards_with, write_trace_index
@@ -190,6 +189,9 @@ def _in_shard(dataset: Dataset, shard: ClosedShard, name: str) -> Iterator[dict[
 
 def _kept_record(dataset: Dataset, target: str, sink: str) -> str | None:
     """The id of the record that a duplicate names; None where no shard keeps it."""
+    # Here, since most traces need none of what it imports.
+    from headrace.stages.export import find_kept
+
     try:
         found = find_kept(dataset, RecordName.parse(target), sink)
     except ValueError:
