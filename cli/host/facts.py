@@ -18,6 +18,7 @@ from headrace.store.files import own_cache, whole_file
 FACTS_FORMAT = 1
 #: The file has some twenty lines.
 FILE_BYTES_MAX = 1 << 16
+_NOT_OF_A_NAME = re.compile(r"[^\w.-]")
 #: Characters of where a fact was measured.
 _WHERE_MAX = 500
 #: What may be measured: the name of a fact, its unit, and what it says.
@@ -69,7 +70,7 @@ class HostFacts:
 def facts_path() -> Path | None:
     """The file of this host's facts; None where this user has no cache of their own. A home may be that of several."""
     folder = own_cache("facts")
-    name = re.sub(r"[^\w.-]", "_", socket.gethostname())[:200]
+    name = _NOT_OF_A_NAME.sub("_", socket.gethostname())[:200]
     return folder / f"{name or 'host'}.json" if folder else None
 
 

@@ -28,6 +28,7 @@ _MAY = re.compile(rf"\.\s*({'|'.join(DEEDS - {'replace'})})\b|\bos\s*\.\s*replac
 #: The one place; a folder that may import nothing of ours; and what promises nothing behind a power failure.
 ELSEWHERE = {
     "store/files/disk.py": "the place itself",
+    "cli/host/machine.py": "what a disk takes for it is measured",
     "cluster/credential_files.py": "transport imports nothing of ours",
     "controller/lineage.py": "events that are made of the ledger again",
     "daemon/log_files.py": "lines of a log",
