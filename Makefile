@@ -12,7 +12,7 @@ MERMAID_VERSION := 11.17.2
 MERMAID := $(VENV)/mermaid/node_modules/mermaid/dist/mermaid.min.js
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart wheels docs man screens codes test check types walls mutants kill fuzz search trainers chaos recovery format protos diagrams reference clean
+.PHONY: help quickstart wheels docs man screens codes test check types walls mutants kill fuzz search trainers peers chaos recovery format protos diagrams reference clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | awk -F@ '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -68,6 +68,9 @@ search: $(VENV)/.dev  ## the property tests on fresh examples, ten times as many
 trainers: $(VENV)/.trainers  ## Lightning, transformers, TRL, Accelerate, torchtitan, Megatron and torch's checkpoints, killed and resumed
 	$(BIN)/python -m pytest -m trainers $(PYTEST_ARGS)
 
+peers: $(VENV)/.dev .peers/.made  ## datatrove and Ray Data in an environment of their own (.peers), with Headrace's stages
+	HEADRACE_TEST_PEERS_PYTHON=$(CURDIR)/.peers/bin/python $(BIN)/python -m pytest tests/stages/interop $(PYTEST_ARGS)
+
 chaos: $(VENV)/.dev  ## the example scenarios of headrace chaos run, each against a run without faults
 	$(BIN)/python -m pytest -m slow tests/live $(PYTEST_ARGS)
 
@@ -90,7 +93,7 @@ reference: $(VENV)/.dev  ## docs/reference/commands.md, from what --help says
 	$(BIN)/python -m headrace.cli.help docs/reference/commands.md
 
 clean:  ## remove .venv and what the tools keep; ./data stays
-	rm -rf $(VENV) build dist man headrace.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .fuzz
+	rm -rf $(VENV) .peers build dist man headrace.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .fuzz
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 # The stamps below make the set-up happen once, and again when a pin or the packaging changes.
@@ -131,6 +134,14 @@ $(VENV)/.dev: $(VENV)/.made $(FACTS) tests/kits/inputs/readers.py
 	@$(BIN)/python tests/kits/inputs/readers.py
 	@echo "compiling the filters (once; about half a minute)"
 	@$(BIN)/python -m headrace.stages.library.warm >/dev/null
+	@touch $@
+
+# datatrove wants xxhash below 4.
+.peers/.made: $(FACTS)
+	@echo "installing datatrove and Ray into .peers (once; a minute or two)"
+	@$(PYTHON) -m venv .peers
+	@grep -v '^xxhash==' constraints.txt >.peers/constraints.txt
+	@.peers/bin/python -m pip --disable-pip-version-check -qq install --constraint .peers/constraints.txt -e . 'datatrove>=0.10,<0.11' 'xxhash<4' 'ray[data]>=2.50,<3' spacy nltk regex
 	@touch $@
 
 $(VENV)/.trainers: $(VENV)/.dev

@@ -41,6 +41,11 @@ if TYPE_CHECKING:
     from headrace.loader.dataset import Source as Source, open_dataset as open_dataset
     from headrace.pipeline import Pipeline as Pipeline, PipelineError as PipelineError, Stage as Stage
     from headrace.runs import apply as apply, preview as preview, run as run
+    from headrace.stages.interop import (
+        datatrove_block as datatrove_block,
+        to_datatrove as to_datatrove,
+        to_ray as to_ray,
+    )
     from headrace.stages.library import (
         c4_quality as c4_quality,
         command as command,
