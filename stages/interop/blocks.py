@@ -14,7 +14,6 @@ import orjson
 
 from headrace.pipeline import PipelineError, Stage, StageKind
 from headrace.stages.runtime import check_integer, check_text
-from headrace.stages.runtime.records import SOURCE_ROWS
 
 #: Documents that a block takes at once.
 BATCH_DOCUMENTS = 1000
@@ -97,7 +96,7 @@ class Applied:
         """Of each record its text (None: not kept), its changed metadata or None, the verdict and the reason."""
         import pyarrow as pa
 
-        from headrace.stages.runtime import ROW, Batch, no_verdicts, process_safely
+        from headrace.stages.runtime import ROW, SOURCE_ROWS, Batch, no_verdicts, process_safely
 
         packed = [orjson.dumps(fields, default=str).decode() if fields else None for fields in metadata]
         rows = pa.record_batch([range(len(ids)), ids, texts, packed], schema=SOURCE_ROWS)
