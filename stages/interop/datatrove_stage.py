@@ -27,7 +27,9 @@ class DatatroveBlock(Transform):
         except (TypeError, ValueError) as error:
             raise PipelineError(f'stage "{name}": {block} does not take its arguments: {error}') from error
         self._default = kind.__name__
-        if not (hasattr(self._block, "filter_batch") or hasattr(self._block, "format")):
+        self._judges = isinstance(self._block, load_target("datatrove.pipeline.filters.base_filter:BaseFilter", name))
+        formatter = load_target("datatrove.pipeline.formatters.base:BaseFormatter", name)
+        if not (self._judges or isinstance(self._block, formatter)):
             raise PipelineError(f'stage "{name}": {block} is no filter and no formatter of datatrove')
         self._document = load_target("datatrove.data:Document", name)
 
@@ -50,7 +52,7 @@ class DatatroveBlock(Transform):
 
     def _reasons(self, documents: list[Any]) -> dict[int, str]:
         """Why each document is dropped that is, by its place."""
-        if not hasattr(self._block, "filter_batch"):
+        if not self._judges:
             for document in documents:
                 document.text = self._block.format(document.text)
             return {}

@@ -24,9 +24,9 @@ class StageFilter(BaseFilter):
 
     def filter_batch(self, batch: list[Any]) -> list[bool | tuple[bool, str]]:
         """See BaseFilter."""
-        ids, texts, metadata = ([getattr(doc, field) for doc in batch] for field in ("id", "text", "metadata"))
         answers: list[bool | tuple[bool, str]] = []
-        fates = applied(self.stage).fates(list(map(str, ids)), texts, metadata)
+        ids, texts = [str(doc.id) for doc in batch], [doc.text for doc in batch]
+        fates = applied(self.stage).fates(ids, texts, [doc.metadata for doc in batch])
         for doc, (text, changed, _, reason) in zip(batch, fates, strict=True):
             if text is not None:
                 doc.text = text
