@@ -72,19 +72,25 @@ def token(folder: Path, name: str, days: int, nodes: int) -> int:
     return 0
 
 
-def operator(folder: Path, out: Path, name: str) -> int:
-    """Make the folder with which one more operator asks."""
+#: The roles of people; the first is the default.
+PEOPLE = (Role.OPERATOR, Role.USER, Role.VIEWER)
+
+
+def operator(folder: Path, out: Path, name: str, role: str = Role.OPERATOR.value) -> int:
+    """Make the folder with which one more person asks, as this role."""
     _check_name("--name", name)
+    if role not in (known := [item.value for item in PEOPLE]):
+        raise UsageError(f"--role {role!r}: give one of {', '.join(known)}")
     files = _read(folder)
     if out.exists() and any(out.iterdir()):
         raise CliError(f"{out} is not empty: name a folder to make")
     disk.make_folder(out, 0o700)
     out.chmod(0o700)
-    write_credentials(out, OPERATOR, create_node(files.authority, Role.OPERATOR, name, datetime.now(UTC)))
+    write_credentials(out, OPERATOR, create_node(files.authority, Role(role), name, datetime.now(UTC)))
     write_public(out / f"{AUTHORITY}.pem", files.authority.authority_pem)
     # Last, since it says that the rest is there.
     write_public(out / "cluster.json", (files.folder / "cluster.json").read_bytes())
-    print(f"operator {name} of cluster {files.name}: {out}, to be named with --cluster or HEADRACE_CLUSTER")
+    print(f"{role} {name} of cluster {files.name}: {out}, to be named with --cluster or HEADRACE_CLUSTER")
     return 0
 
 

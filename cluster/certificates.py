@@ -86,8 +86,10 @@ class Role(Enum):
 
     CONTROLLER = "controller"
     WORKER = "worker"
-    #: A person who applies pipelines.
+    #: A person who may ask for anything; who applies pipelines, and changes those; who looks.
     OPERATOR = "operator"
+    USER = "user"
+    VIEWER = "viewer"
 
 
 @dataclass(frozen=True, slots=True)

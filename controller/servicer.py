@@ -19,6 +19,7 @@ from headrace.controller.core.cluster import Controller, registration_fault
 from headrace.controller.core.messages import Allowance, ChangedInput, PipelineRequested, messages as core
 from headrace.controller.core.plan import Plan, TaskPlan
 from headrace.controller.core.scaling import ScalingMode
+from headrace.controller.membership import Act, act_of, why_not
 from headrace.controller.progress import RunProgress
 from headrace.controller.shell import Session, Shell
 from headrace.controller.status import reply
@@ -126,6 +127,9 @@ class Servicer(rpc.ControlServicer):
             gate = _gate(request.gate_json)
         except ValueError as error:
             return pb.ApplyReply(accepted=False, reason=str(error))
+        named = str(pipeline.get("name", ""))
+        if wrong := self._why_not(context, Act.APPLY, named):
+            return pb.ApplyReply(accepted=False, reason=wrong)
         number, answered = self._shell.expect_answer()
         requested = core.PipelineRequested(
             number,
@@ -204,6 +208,8 @@ class Servicer(rpc.ControlServicer):
         """Stop a pipeline, with what is held committed, or cancel it."""
         if not self._shell.core.leads:
             return pb.StopReply(accepted=False, reason=self._elsewhere().reason, standby=True)
+        if wrong := self._why_not(context, Act.STOP, request.pipeline):
+            return pb.StopReply(accepted=False, reason=wrong)
         run = self._shell.core.runs.get(request.pipeline)
         if run is None and request.pipeline not in self._shell.core.queues.waiting:
             known = ", ".join(sorted(self._shell.core.runs)) or "none"
@@ -228,11 +234,11 @@ class Servicer(rpc.ControlServicer):
         """Pause, resume or change a run, clear those that have ended, drain a worker, or expel a member; answered once
         it is known whether a plan can hold it, or it is durable.
         """
+        if wrong := self._why_not(context, act_of(request), request.pipeline):
+            return pb.SteerReply(accepted=False, reason=wrong)
         number, answered = self._shell.expect_answer()
         if request.expel:
-            from headrace.controller.membership import caller
-
-            if request.expel == caller(context):
+            if request.expel == _who(context, ""):
                 return pb.SteerReply(reason="nobody expels himself: another operator has to")
             await self._shell.expel(number, request.expel)
         else:
@@ -252,6 +258,8 @@ class Servicer(rpc.ControlServicer):
 
     async def Queue(self, request: pb.QueueRequest, context: Any) -> pb.QueueReply:  # noqa: N802
         """Set or remove a queue; answered once that is durable."""
+        if wrong := self._why_not(context, Act.QUEUE, ""):
+            return pb.QueueReply(accepted=False, reason=wrong)
         number, answered = self._shell.expect_answer()
         asked = core.QueueRequested(
             number,
@@ -287,6 +295,10 @@ class Servicer(rpc.ControlServicer):
         if not self._shell.core.leads:
             return pb.FaultTold(fault=request.fault, reason=self._elsewhere().reason, again=True)
         return await self._shell.faults.request(request, self._shell.sessions)
+
+    def _why_not(self, context: Any, act: Act, pipeline: str) -> str:
+        """Why who calls may not do that; empty if he may."""
+        return why_not(_who(context, ""), act, pipeline, self._shell.core.owner(pipeline))
 
     def _refusal(self, register: pb.Register) -> str:
         if wrong := registration_fault(_registered(register)):
@@ -342,7 +354,8 @@ def _who(context: Any, said: str) -> str:
     """Who asks, as role/name by his certificate; where nobody has one, by his own word."""
     from headrace.controller.membership import caller
 
-    return caller(context) or "".join(letter for letter in said if letter.isprintable())[:USER_MAX]
+    member = caller(context) if context is not None else ""  # the page asks without one
+    return member or "".join(letter for letter in said if letter.isprintable())[:USER_MAX]
 
 
 async def _within(happened: asyncio.Event, seconds: float) -> None:

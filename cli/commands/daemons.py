@@ -172,17 +172,25 @@ def cluster_token(
 def cluster_operator(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of `headrace cluster init`.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to create, for the operator's machine.")],
-    name: Annotated[str, typer.Option(metavar="NAME", help="The operator's name.")],
+    name: Annotated[str, typer.Option(metavar="NAME", help="The person's name.")],
+    role: Annotated[
+        str,
+        typer.Option(
+            metavar="operator|user|viewer",
+            help="What he may do: anything; apply pipelines and change those; or look.",
+        ),
+    ] = "operator",
 ) -> int:
-    """Create the folder and certificate of one more operator."""
+    """Create the folder and certificate of one more operator, user or viewer."""
     from headrace.client import operator
 
-    return operator(folder, out, name)
+    return operator(folder, out, name, role)
 
 
 def cluster_expel(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The worker's name, as in its certificate.")],
     operator: Annotated[bool, typer.Option("--operator", help="NAME is an operator.")] = False,
+    role: Annotated[str, typer.Option(metavar="operator|user|viewer", help="NAME is a person of this role.")] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Expel the member; without it only say what would end.")] = False,
     controller: ControllerAddress = "",
     cluster: ClusterFolder = "",
@@ -192,4 +200,5 @@ def cluster_expel(
     from headrace.cli.commands.reconfigure import expel
     from headrace.client import controller_at
 
-    return expel(controller_at(controller, cluster), name, operator=operator, agreed=yes, as_json=json)
+    role = role or ("operator" if operator else "worker")
+    return expel(controller_at(controller, cluster), name, role=role, agreed=yes, as_json=json)

@@ -254,26 +254,31 @@ def _worker(reply: pb.StatusReply, name: str) -> str:
     return next((item.state for item in reply.workers if item.worker == name), "")
 
 
-def expel(at: ControllerAt, name: str, *, operator: bool, agreed: bool, as_json: bool) -> int:
+def expel(at: ControllerAt, name: str, *, role: str, agreed: bool, as_json: bool) -> int:
     """Expel a member; the exit code. Unless it is agreed to, say what would end."""
-    role = "operator" if operator else "worker"
+    if role not in ("worker", *PEOPLE):
+        raise UsageError(f"--role {role!r}: give one of {', '.join(PEOPLE)}")
     with Client(at) as client:
         status = client.status()
         if not agreed:
-            ends = _ends(status, name, operator=operator)
+            ends = _ends(status, name, role)
             raise UsageError(f"{ends}: add --yes to expel {role} {name}; only a new certificate brings it back")
         client.steer(pb.SteerRequest(expel=f"{role}/{name}"))
     if as_json:
         print(json.dumps({"expelled": f"{role}/{name}"}))
     else:
-        print(f"{role} {safe(name)} is expelled: its certificates are refused; {_back(name, operator=operator)}")
+        print(f"{role} {safe(name)} is expelled: its certificates are refused; {_back(name, role)}")
     return 0
 
 
-def _ends(status: pb.StatusReply, name: str, *, operator: bool) -> str:
+#: The roles of people.
+PEOPLE = ("operator", "user", "viewer")
+
+
+def _ends(status: pb.StatusReply, name: str, role: str) -> str:
     """What an expulsion ends, for people."""
-    if operator:
-        return f"operator {safe(name)} loses access to every controller"
+    if role in PEOPLE:
+        return f"{role} {safe(name)} loses access to every controller"
     if not any(worker.worker == name for worker in status.workers):
         there = ", ".join(sorted(safe(worker.worker) for worker in status.workers)) or "none"
         return f"no worker {safe(name)} is connected (connected: {there}), and none could under its certificates"
@@ -286,7 +291,7 @@ def _ends(status: pb.StatusReply, name: str, *, operator: bool) -> str:
     return f"worker {safe(name)} is cut off, with {what}"
 
 
-def _back(name: str, *, operator: bool) -> str:
-    if operator:
+def _back(name: str, role: str) -> str:
+    if role in PEOPLE:
         return "`headrace cluster operator` makes one under another name"
     return f"`headrace cluster token --name {safe(name)}` and an empty --state folder let it in again"

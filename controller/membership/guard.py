@@ -28,18 +28,20 @@ from headrace.cluster import (
 )
 from headrace.protos import control_pb2 as pb
 
-_PEOPLE = frozenset({Role.OPERATOR})
-#: The roles that may call each method of the Control service.
+_VIEWERS = frozenset({Role.OPERATOR, Role.USER, Role.VIEWER})
+_USERS = frozenset({Role.OPERATOR, Role.USER})
+_OPERATORS = frozenset({Role.OPERATOR})
+#: The roles that may call each method of the Control service; `rights` holds what they may ask for.
 MAY_CALL: dict[str, frozenset[Role]] = {
     "Attend": frozenset({Role.WORKER}),
-    "Apply": _PEOPLE,
-    "Status": _PEOPLE | {Role.WORKER, Role.CONTROLLER},
-    "Watch": _PEOPLE,
-    "Stop": _PEOPLE,
-    "Steer": _PEOPLE,
-    "Queue": _PEOPLE,
-    "Logs": _PEOPLE,
-    "Fault": _PEOPLE,
+    "Apply": _USERS,
+    "Status": _VIEWERS | {Role.WORKER, Role.CONTROLLER},
+    "Watch": _VIEWERS,
+    "Stop": _USERS,
+    "Steer": _USERS,
+    "Queue": _OPERATORS,
+    "Logs": _VIEWERS,
+    "Fault": _OPERATORS,
 }
 
 

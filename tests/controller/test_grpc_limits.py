@@ -69,8 +69,8 @@ class Served:
     files: ClusterFiles
     folder: Path
 
-    def operator(self, name: str = "operator") -> Credentials:
-        return create_node(self.files.authority, Role.OPERATOR, name, datetime.now(UTC))
+    def operator(self, name: str = "operator", role: Role = Role.OPERATOR) -> Credentials:
+        return create_node(self.files.authority, role, name, datetime.now(UTC))
 
     @contextlib.contextmanager
     def stub(self, own: Credentials, **metadata: str) -> Iterator[Any]:
@@ -225,6 +225,24 @@ def test_a_member_has_so_many_calls_open_and_another_is_not_hindered(served: Ser
         for call in calls:
             call.cancel()
         wait_for(lambda: answered(stubs[0]), "calls that have ended count no more")
+
+
+def test_a_viewer_looks_and_a_user_changes_what_is_his(served: Served) -> None:
+    with served.stub(served.operator("eve", Role.VIEWER)) as stub:
+        assert answered(stub)
+        with pytest.raises(grpc.RpcError) as refused:
+            stub.Stop(pb.StopRequest(pipeline="plain"), timeout=PATIENCE_S)
+        assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        assert "Stop: " in str(refused.value.details())
+    with served.stub(served.operator("bob", Role.USER)) as stub:
+        drained = stub.Steer(pb.SteerRequest(worker="one"), timeout=PATIENCE_S)
+        assert drained.reason == "user bob may not drain workers: an operator may"
+        stopped = stub.Stop(pb.StopRequest(pipeline="plain"), timeout=PATIENCE_S)
+        assert stopped.reason == "no pipeline 'plain'; there are: none"
+        with pytest.raises(grpc.RpcError):
+            stub.Queue(pb.QueueRequest(queue="a", weight=1), timeout=PATIENCE_S)
+    with served.stub(served.operator()) as stub:
+        assert stub.Queue(pb.QueueRequest(queue="a", weight=1), timeout=PATIENCE_S).accepted
 
 
 def answered(stub: Any) -> bool:

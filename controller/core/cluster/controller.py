@@ -404,6 +404,14 @@ class Controller:
         """Begin the run of a request that waited."""
         return self._applications.begin(event)
 
+    def owner(self, pipeline: str) -> str | None:
+        """Who applied a pipeline, as far as is known; None where there is none of that name."""
+        run, waiting = self.runs.get(pipeline), self.queues.waiting.get(pipeline)
+        record = self.log.ledger.runs.get(pipeline) if self.log is not None else None
+        if waiting is not None or run is not None:
+            return waiting.by if waiting is not None else run.request.by if run is not None else ""
+        return None if record is None else str(record.options.get("by", ""))
+
     def planned(self, event: PipelineRequested, released: frozenset[str] = frozenset()) -> Plan:
         """The plan that a request would lead to, where these runs give up their cores; nothing is changed.
 

@@ -27,7 +27,7 @@ ALL_SPENT = "{} nodes have joined with this token, all that it lets in; make ano
 OLD_KEY = "this node was expelled, and shows the key that it had: join with another --state folder, which is empty"
 #: Names that can be expelled in one cluster.
 EXPELLED_MAX = 4096
-_MEMBER = re.compile(r"(worker|operator)/.{1,64}", re.DOTALL)
+_MEMBER = re.compile(r"(worker|operator|user|viewer)/.{1,64}", re.DOTALL)
 
 
 MemberEvent: TypeAlias = TokenOffered | ExpelRequested
