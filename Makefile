@@ -10,6 +10,8 @@ INSTALL := $(BIN)/python -m pip --disable-pip-version-check -qq install --constr
 FACTS := constraints.txt pyproject.toml setup.py
 MERMAID_VERSION := 11.17.2
 MERMAID := $(VENV)/mermaid/node_modules/mermaid/dist/mermaid.min.js
+# What has changed since: else each process of the tests would compile it for itself.
+COMPILE := $(BIN)/python -m headrace.stages.library.warm >/dev/null & $(BIN)/python -c 'import headrace.loader.batch.kernels'; wait
 
 .DEFAULT_GOAL := help
 .PHONY: help quickstart wheels docs man screens codes test check types walls mutants kill fuzz search trainers peers chaos recovery format protos diagrams reference clean
@@ -36,6 +38,7 @@ screens: $(VENV)/.docs  ## docs/screens: what the terminal and the page show; ne
 	$(BIN)/python -m tests.kits.page.screens docs/screens
 
 test: $(VENV)/.dev  ## every test but the long suites, in three processes
+	@$(COMPILE)
 	$(BIN)/python -m pytest -m "not slow and not trainers" -n 3 --durations 25 $(PYTEST_ARGS)
 
 check: $(VENV)/.dev  ## ruff, mypy, pyright and the walls between the folders

@@ -44,17 +44,25 @@ after_s = 0.2
 
 
 @pytest.fixture
-def living(home: Path, tmp_path: Path) -> Iterator[Cluster]:
+def dying(home: Path, tmp_path: Path) -> Iterator[Cluster]:
     with cluster(home, tmp_path, str(tmp_path / "root")) as made:
         yield made
 
 
+@pytest.fixture(scope="module")
+def living(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One that no test does anything to."""
+    folder = tmp_path_factory.mktemp("living")
+    with cluster(home, folder, str(folder / "root")) as made:
+        yield made
+
+
 def test_a_living_cluster_is_hit_and_its_dataset_unchanged(
-    home: Path, reference: Path, tmp_path: Path, living: Cluster
+    home: Path, reference: Path, tmp_path: Path, dying: Cluster
 ) -> None:
     (tmp_path / "x.toml").write_text(SCENARIO)
     done = call(
-        home, "chaos", "run", str(tmp_path / "x.toml"), "small.py", *inputs(home), "--controller", living.known(),
+        home, "chaos", "run", str(tmp_path / "x.toml"), "small.py", *inputs(home), "--controller", dying.known(),
         "--reference", str(reference), "--folder", str(tmp_path), "--report", str(tmp_path / "report"),
         "--rebuilds", "0", "--seed", "3", "--json",
     )  # fmt: skip
@@ -62,9 +70,9 @@ def test_a_living_cluster_is_hit_and_its_dataset_unchanged(
     report = json.loads(done.stdout)
     roles = [fired["victims"][0].split()[1] for fired in report["fired"]]
     assert roles == ["task", "worker", "worker", "controller"]
-    assert f"--controller {living.known()}" in report["replay"]
+    assert f"--controller {dying.known()}" in report["replay"]
     ended = [
-        daemon.process.poll() for daemon in (*living.workers.values(), *living.controllers.values()) if daemon.process
+        daemon.process.poll() for daemon in (*dying.workers.values(), *dying.controllers.values()) if daemon.process
     ]
     assert sorted(code for code in ended if code is not None) == [-9, -9], "one worker and one controller, and no other"
 
