@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from datatrove.pipeline.filters.base_filter import BaseFilter
+from datatrove.pipeline.filters.base_filter import BaseFilter  # pyright: ignore[reportMissingImports]
 
 from headrace.pipeline import Stage
 from headrace.stages.interop.blocks import applied
