@@ -249,9 +249,10 @@ def read(
     follow_links: bool = False,
     name: str = "read",
 ) -> Stage:
-    """Read files of any known format, told apart by suffix: JSON Lines, Parquet, ORC, Arrow, WARC, CSV, tar, text.
+    """Read files of any known format, told apart by suffix.
 
-    The parameters are those of the formats' own functions.
+    These are JSON Lines, Parquet, ORC, Arrow IPC, WARC, CSV, tar and text. The parameters are those of the formats'
+    own functions.
     """
     return _source(
         MIXED_SOURCE, name, input, follow_links=follow_links, text_key=text_key,
