@@ -1,11 +1,13 @@
 """Files of the Hugging Face hub, `hf://datasets/organisation/name@revision/path`, over its HTTP interface.
 
 A version is the hash by which the hub knows a file's content, and comes with every answer. The token is that of
-`HF_TOKEN` or `hf auth login`, and goes to the hub alone: the servers that it redirects to sign their addresses.
+`HF_TOKEN` or `hf auth login`, and goes to the hub of `HF_ENDPOINT` alone, encrypted or on this host: an address may
+name any other hub, and the servers that the hub redirects to sign their addresses.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import pathlib
 import re
@@ -38,13 +40,15 @@ class HubStore(HttpStore):
     def __init__(self, uri: str, retry_policy: RetryPolicy | None = None) -> None:
         plain, _, query = uri.partition("?")
         said = dict(urllib.parse.parse_qsl(query))
-        endpoint = said.pop("endpoint", "") or os.environ.get("HF_ENDPOINT", "") or ENDPOINT
+        own = os.environ.get("HF_ENDPOINT", "") or ENDPOINT
+        endpoint = said.pop("endpoint", "") or own
         if said:
             raise InvalidUri(f"{uri}: unknown parameter {next(iter(said))!r}; known is endpoint")
         if not endpoint.startswith(("https://", "http://")):
             raise InvalidUri(f"{uri}: endpoint {endpoint!r} is no web address")
         super().__init__(endpoint, retry_policy)
         self.uri = uri
+        self._tells_token = endpoint.rstrip("/") == own.rstrip("/") and _nobody_listens(endpoint)
         self._place = plain.removeprefix("hf://").strip("/")
 
     def entries(self, folder: str) -> Iterator[Entry]:
@@ -104,7 +108,7 @@ class HubStore(HttpStore):
         return kind, f"{urllib.parse.quote(owner)}/{match[1]}", match[2] or "main", match[3]
 
     def _headers(self) -> Mapping[str, str]:
-        token = token_of(os.environ)
+        token = token_of(os.environ) if self._tells_token else ""
         return {"Authorization": f"Bearer {token}"} if token else {}
 
     def _version(self, answer: HttpAnswer) -> str:
@@ -124,11 +128,12 @@ class HubStore(HttpStore):
 
     def _remedy(self, answer: HttpAnswer) -> str:
         code = answer.said[0].get("X-Error-Code", "")[:40]
-        who = (
-            "set HF_TOKEN, or see that its owner lets it in"
-            if token_of(os.environ)
-            else "set HF_TOKEN where it needs one"
-        )
+        if not token_of(os.environ):
+            who = "set HF_TOKEN where it needs one"
+        elif self._tells_token:
+            who = "set HF_TOKEN, or see that its owner lets it in"
+        else:
+            who = "it got no token: that goes to the hub of HF_ENDPOINT alone, over https"
         return f"{code + ': ' if code.isalnum() else ''}check owner, name and revision; {who}"
 
 
@@ -140,6 +145,17 @@ def _info_of(item: dict[str, Any], key: str) -> ObjectInfo | None:
     if type(size) is not int or not 0 <= size < 1 << 62 or not isinstance(version, str) or not version:
         return None
     return ObjectInfo(key, size, bounded_version(version))
+
+
+def _nobody_listens(endpoint: str) -> bool:
+    """Whether what is sent there is encrypted, or stays on this host."""
+    address = urllib.parse.urlsplit(endpoint)
+    if address.scheme == "https":
+        return True
+    try:
+        return ipaddress.ip_address(address.hostname or "").is_loopback
+    except ValueError:
+        return address.hostname == "localhost"
 
 
 def _quoted(revision: str) -> str:

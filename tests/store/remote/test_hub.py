@@ -63,13 +63,40 @@ def test_the_token_goes_to_the_hub_alone(server: HubServer, monkeypatch: pytest.
     with pytest.raises(StoreRefused, match="GatedRepo: check owner, name and revision; set HF_TOKEN"):
         list(store_of(server).list("o/n/"))
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    monkeypatch.setenv("HF_ENDPOINT", server.url)
     assert store_of(server).get_with_info("o/n/data/a.jsonl", 0, 3)[0] == b"012"
     sent = {asked.path: asked.headers.get("Authorization") for asked in server.asked}
     assert sent["/cdn/data/a.jsonl"] is None
     assert sent["/datasets/o/n/resolve/main/data/a.jsonl"] == "Bearer hf_secret"
 
 
-def test_the_token_of_a_login_is_found(server: HubServer, tmp_path: pathlib.Path) -> None:
+def test_a_hub_that_an_address_names_gets_no_token(server: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.token = "hf_secret"
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    with pytest.raises(StoreRefused, match="it got no token: that goes to the hub of HF_ENDPOINT alone, over https"):
+        list(store_of(server).list("o/n/"))
+    assert [asked.headers.get("Authorization") for asked in server.asked] == [None]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "goes"),
+    [
+        ("https://hub.example", True), ("http://127.0.0.1:8", True), ("http://[::1]:8", True),
+        ("http://localhost", True), ("http://hub.example", False), ("http://127.0.0.1.example", False),
+    ],
+)  # fmt: skip
+def test_a_token_goes_encrypted_or_not_beyond_this_host(
+    monkeypatch: pytest.MonkeyPatch, endpoint: str, *, goes: bool
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    assert ("Authorization" in HubStore("hf://datasets")._headers()) is goes
+
+
+def test_the_token_of_a_login_is_found(
+    server: HubServer, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", server.url)
     (tmp_path / "token").write_text("hf_login\n")
     server.token = "hf_login"
     assert store_of(server).head("o/n/data/a.jsonl") is not None
