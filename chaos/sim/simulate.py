@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from multiprocessing import resource_tracker
 
 from headrace.chaos.sim.mutants import MUTANTS, planted
 from headrace.chaos.sim.simulator import Outcome, simulate
@@ -52,6 +53,8 @@ def _outcomes(seeds: range, mutant: str | None, jobs: int) -> Iterator[Iterator[
             yield map(simulate, seeds)
         else:
             context = multiprocessing.get_context("spawn")
+            # It would let signals through again when the first of them starts it.
+            resource_tracker.ensure_running()
             # Ctrl-C goes to all of them: whoever started this ends them, from the first moment of each on
             before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
