@@ -62,8 +62,8 @@ kill: $(VENV)/.dev  ## the long suites: all seeds of the kills, and what is mark
 codes: $(VENV)/.dev  ## tokens against those of tokenizers, on every code point of Unicode in four contexts
 	$(BIN)/python -m pytest -m slow -k every_code_point tests/stages/tokenizer/test_engine_choice.py $(PYTEST_ARGS)
 
-fuzz: $(VENV)/.dev  ## every decoder under a fuzzer, FUZZ_SECONDS each (600), FUZZ_JOBS at a time (2), with a report
-	$(BIN)/python -m tests.fuzz.run all --seconds $(FUZZ_SECONDS) --jobs $(FUZZ_JOBS)
+fuzz: $(VENV)/.dev  ## every decoder under a fuzzer for FUZZ_SECONDS (600) in all sessions, FUZZ_JOBS at a time (2); a session may be ended
+	$(BIN)/python -m tests.fuzz.run all --campaign benchmarks/results/fuzz.json --seconds $(FUZZ_SECONDS) --jobs $(FUZZ_JOBS)
 
 search: $(VENV)/.dev  ## the property tests on fresh examples, ten times as many as the suite's
 	$(BIN)/python -m pytest -m "not slow and not trainers" --hypothesis-profile=search $$(grep -rlE '^(from|import) hypothesis' tests --include='test_*.py') $(PYTEST_ARGS)

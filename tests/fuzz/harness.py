@@ -154,6 +154,8 @@ class Report:
 
     target: str
     executions: int
+    #: Of the processor.
+    seconds: float
     per_second: int
     #: Executions that reached the interesting state, and those of them whose input was no seed.
     reached: int
@@ -191,6 +193,7 @@ def report_of(target: Target, tally: Tally, folder: Path, status: int, log: str)
     return Report(
         target.name,
         tally.executions,
+        tally.cpu_ms / 1000,
         round(tally.executions * 1000 / max(tally.cpu_ms, 1)),
         tally.reached,
         tally.fresh,

@@ -6,7 +6,7 @@ by which execution the canary was found. A target that broke, that never reached
 found fails the run. Inputs that break one are saved beside its corpus.
 
 `--seconds` is processor time of each target. With `--canary` each target ends when its canary is found: "the canary
-sings". `--from MODULE` takes the targets of that module.
+sings". `--from MODULE` takes the targets of that module. `--campaign FILE` goes on where the last session ended.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ import select
 import signal
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
 import atheris
 
 from tests.fuzz import harness
+from tests.fuzz.campaign import Campaign, commit_now
 
 #: Wall time for each second of processor time that a target was given, and besides: then it hangs.
 WALL_FACTOR, WALL_S_MORE = 20, 600
@@ -61,15 +62,19 @@ class Child:
 
 def main(arguments: list[str]) -> int:
     parsed = parse(arguments)
-    targets = instrumented(parsed.module)
+    targets = instrumented(parsed.module, parsed.targets)
     if parsed.targets != ["all"]:
         unknown = sorted(set(parsed.targets) - {target.name for target in targets})
         if unknown:
-            print(f"no target {', '.join(unknown)}; there are {', '.join(t.name for t in targets)}", file=sys.stderr)
+            print(f"no target {', '.join(unknown)}", file=sys.stderr)
             return 2
         targets = [target for target in targets if target.name in parsed.targets]
     plan = Plan(parsed.seconds, Path(parsed.folder), parsed.canary, parsed.seed, parsed.executions, parsed.input_s)
-    reports = fuzz_all(targets, plan, parsed.jobs, quiet=parsed.json)
+    turns: Once | Campaign = Once(targets, parsed.seconds)
+    if parsed.campaign:
+        turns = Campaign(Path(parsed.campaign), targets, parsed.seconds, parsed.turn, commit_now())
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    reports = fuzz_all(turns, plan, parsed.jobs, quiet=parsed.json)
     if parsed.json:
         print(json.dumps([report.as_dict() for report in reports]))
     if parsed.canary:
@@ -81,6 +86,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Fuzz decoders, each in a process of its own.")
     parser.add_argument("targets", nargs="+", help="names of targets, or all")
     parser.add_argument("--seconds", type=float, default=60.0, help="processor time of each target")
+    parser.add_argument("--campaign", default="", help="a record that goes on; --seconds is then of all its sessions")
+    parser.add_argument("--turn", type=float, default=60.0, help="seconds of a target's turn in a campaign")
     parser.add_argument("--jobs", type=int, default=1, help="targets at a time")
     parser.add_argument("--json", action="store_true", help="the reports as JSON")
     parser.add_argument("--canary", action="store_true", help="each target ends when its canary is found")
@@ -94,8 +101,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def instrumented(module: str) -> list[harness.Target]:
-    """The targets of a module, or all; what they import of headrace tells of its branches."""
+def instrumented(module: str, names: list[str]) -> list[harness.Target]:
+    """The targets of a module, or those of the modules that hold these names, or all.
+
+    What they import of headrace tells of its branches. atheris works on each module for about 30 ms, so that all of
+    them take 16 s.
+    """
     own = [f"tests.fuzz.{module}"] if module else []
     with (
         open(os.devnull, "w") as nowhere,
@@ -104,32 +115,55 @@ def instrumented(module: str) -> list[harness.Target]:
     ):
         from tests.fuzz import registry
 
-        return registry.targets_of(module) if module else registry.all_targets()
+        if module:
+            return registry.targets_of(module)
+        return registry.all_targets([] if names == ["all"] else registry.areas_of(names))
 
 
 #: Made by others, large, and no decoders of ours.
 EXCLUDED = ["headrace.protos.control_pb2", "headrace.protos.control_pb2_grpc"]
 
 
-def fuzz_all(targets: list[harness.Target], plan: Plan, jobs: int, *, quiet: bool) -> list[harness.Report]:
-    """Fuzz them, `jobs` at a time; the reports in the order of the targets."""
-    waiting, running = list(targets), list[Child]()
-    found: dict[str, harness.Report] = {}
+class Once:
+    """A turn for each target, in their order."""
+
+    def __init__(self, targets: list[harness.Target], seconds: float) -> None:
+        self._waiting = list(targets)
+        self._seconds = seconds
+
+    def next(self) -> tuple[harness.Target, float] | None:
+        return (self._waiting.pop(0), self._seconds) if self._waiting else None
+
+    def ended(self, report: harness.Report) -> None:
+        pass
+
+
+def fuzz_all(turns: Once | Campaign, plan: Plan, jobs: int, *, quiet: bool) -> list[harness.Report]:
+    """Fuzz who has a turn, `jobs` at a time, until nobody has one or the user ends it; their reports."""
+    running, found = list[Child](), list[harness.Report]()
     if not quiet:
         print(HEAD)
-    while waiting or running:
-        while waiting and len(running) < max(1, jobs):
-            running.append(start(waiting.pop(0), plan))
-        soon = min(child.deadline for child in running) - time.monotonic()
-        ended, _, _ = select.select([child.descriptor for child in running], [], [], max(0.0, soon))
-        for child in list(running):
-            if child.descriptor not in ended and time.monotonic() < child.deadline:
-                continue
-            report = found[child.target.name] = end(child, plan)
-            running.remove(child)
-            if not quiet:
-                print(line_of(report), flush=True)
-    return [found[target.name] for target in targets]
+    try:
+        while True:
+            while len(running) < max(1, jobs) and (turn := turns.next()):
+                running.append(start(turn[0], replace(plan, seconds=turn[1])))
+            if not running:
+                return found
+            soon = min(child.deadline for child in running) - time.monotonic()
+            ended, _, _ = select.select([child.descriptor for child in running], [], [], max(0.0, soon))
+            for child in list(running):
+                if child.descriptor not in ended and time.monotonic() < child.deadline:
+                    continue
+                running.remove(child)
+                found.append(end(child, plan))
+                turns.ended(found[-1])
+                if not quiet:
+                    print(line_of(found[-1]), flush=True)
+    except KeyboardInterrupt:
+        for child in running:
+            os.kill(child.pid, signal.SIGKILL)
+            turns.ended(replace(end(child, plan), account="", crash=""))
+        return found
 
 
 HEAD = f"{'target':24} {'executions':>11} {'per s':>8} {'reached':>10} {'no seed':>10} {'canary at':>10} {'edges':>6}"
@@ -159,6 +193,9 @@ def start(target: harness.Target, plan: Plan) -> Child:
 def fuzz(target: harness.Target, tally: harness.Tally, plan: Plan, folder: Path) -> None:
     """What the child does; it does not return."""
     status = 70
+    # Ctrl-C goes to all processes of the terminal; the parent ends this one.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     try:
         said = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         os.dup2(said, 1)
@@ -194,6 +231,8 @@ def options(target: harness.Target, watched: harness.Watched, plan: Plan, folder
         f"-timeout={plan.input_s_max}",
         f"-artifact_prefix={folder}/",
         f"-seed={plan.seed}",
+        "-handle_int=0",
+        "-handle_term=0",
         *([f"-dict={words}"] if target.words else []),
         str(folder / "corpus"),
         str(seeds),
