@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -47,6 +48,9 @@ def start_launch(launcher: str, asked: Launch, *, dry_run: bool) -> int:
     _own(folder)
     if (folder / REMEMBERED).exists():
         raise CliError(f"{folder} has a launch: end it with `headrace launch down --folder {folder}`")
+    for program in sorted({call.argv[0] for step in plan.start for call in step}):
+        if shutil.which(program) is None:
+            raise CliError(f"{program} is not installed here")
     files = _cluster(asked, kind.address(asked))
     joins = min(NODES_PER_TOKEN_MAX, asked.nodes * (JOINS_PER_WORKER if launcher == "kubernetes" else 1))
     token = make_token(files, asked.name, asked.days, joins)
@@ -60,8 +64,8 @@ def start_launch(launcher: str, asked: Launch, *, dry_run: bool) -> int:
         for step in plan.start:
             answers |= _run(step)
             _remember(folder, launcher, asked, answers)
-    except CliError:
-        _end(folder)
+    except CliError as error:
+        _end_after(folder, error)
         raise
     if found := answers.get("address"):
         _address(files, found)
@@ -83,6 +87,14 @@ def end_launch(folder: Path) -> int:
     _own(folder)
     _end(folder)
     return 0
+
+
+def _end_after(folder: Path, error: CliError) -> None:
+    """End what a launch that failed may have begun. Raises CliError with both reasons where that fails, too."""
+    try:
+        _end(folder)
+    except CliError as left:
+        raise CliError(str(error), [*error.details, str(left), *left.details]) from error
 
 
 def _end(folder: Path) -> None:

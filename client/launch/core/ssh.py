@@ -7,6 +7,7 @@ input. Host keys are checked, and nothing is asked.
 from __future__ import annotations
 
 import io
+import re
 import shlex
 import tarfile
 from collections.abc import Mapping
@@ -47,11 +48,33 @@ if mine; then
     kill "$(cat pid)"
     n=0
     while mine && [ $n -lt @looks@ ]; do n=$((n + 1)); sleep 0.2; done
-    if mine; then kill -KILL "$(cat pid)"; fi
+    if mine; then kill -KILL -- "-$(cat pid)" 2>/dev/null || kill -KILL "$(cat pid)"; fi
 fi
 rm -rf pid member cluster
 """
 )
+#: A worker that died is started again, as the member that it is. One that never joined has no token left.
+_WORKER = """exec 3<&0
+child=
+trap 'trap - TERM; [ -z "$child" ] || kill "$child" 2>/dev/null; wait; exit 143' TERM INT
+try=0
+while [ $try -lt @tries@ ]; do
+    if [ -f member/member.json ]; then
+        @again@ < /dev/null 3<&- &
+    else
+        @join@ <&3 3<&- &
+    fi
+    child=$!
+    wait "$child"
+    code=$?
+    [ $code -ne 0 ] && [ $code -ne 2 ] && [ -f member/member.json ] || exit $code
+    try=$((try + 1))
+    sleep 2
+done
+exit 1
+"""
+#: Starts of a worker, two seconds apart.
+TRIES = 60
 _UNPACK = "mkdir cluster && tar -xf - -C cluster || exit 1\n"
 
 
@@ -63,7 +86,7 @@ def plan(launch: Ssh, given: Given) -> Plan:
         _START,
         launch,
         "worker",
-        command=shlex.join((launch.headrace, "worker", "--join", "-", "--state", "member", "--logs", "logs", *cores)),
+        command=shlex.join(("sh", "-c", _again(launch, *cores))),
         prepare="",
         ready="[ -f member/member.json ]",
         looks=str(START_LOOKS),
@@ -92,6 +115,20 @@ def plan(launch: Ssh, given: Given) -> Plan:
         run=local_run(launch),
         said=f"the controller is at {address(launch)}",
     )
+
+
+def _again(launch: Ssh, *cores: str) -> str:
+    """The program that keeps a worker."""
+    rest = ("--state", "member", "--logs", "logs", *cores)
+    words = {
+        "tries": str(TRIES),
+        "again": shlex.join((launch.headrace, "worker", *rest)),
+        "join": shlex.join((launch.headrace, "worker", "--join", "-", *rest)),
+    }
+    return _MARK.sub(lambda found: words[found[1]], _WORKER)
+
+
+_MARK = re.compile(r"@([a-z]+)@")
 
 
 def local_run(launch: Launch) -> tuple[str, ...]:

@@ -47,9 +47,24 @@ def test_a_job_is_submitted_once_and_cancelled_by_its_number(tmp_path: Path, pro
 
 def test_a_launch_that_fails_says_why_and_leaves_nothing_to_end(tmp_path: Path, programs: Programs) -> None:
     programs.add("sbatch", "echo 'sbatch: error: invalid partition' >&2; exit 1")
+    programs.add("scancel")
     with pytest.raises(CliError, match=r"sbatch .*: sbatch: error: invalid partition"):
         start_launch("slurm", slurm(tmp_path), dry_run=False)
     assert not (tmp_path / EVIL / "launch.json").exists()
+
+
+def test_a_job_that_was_not_noted_is_cancelled_by_its_name(tmp_path: Path, programs: Programs) -> None:
+    programs.add("sbatch", "echo 77")
+    programs.add("scancel")
+    asked, folder = slurm(tmp_path), tmp_path / EVIL
+    start_launch("slurm", asked, dry_run=False)
+    # As it stands when the launch is killed between the answer and its note.
+    remembered = json.loads((folder / "launch.json").read_text())
+    (folder / "launch.json").write_text(json.dumps({**remembered, "answers": {}}))
+    assert end_launch(folder) == 0
+    (named,) = [word.partition("=")[2] for word in programs.calls("sbatch")[0] if word.startswith("--job-name=")]
+    assert programs.calls("scancel") == [["--me", f"--jobname={named}"]]
+    assert named.startswith("press-")
 
 
 def test_a_program_that_is_not_here_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from headrace.client.launch.core import ssh
 from headrace.client.launch.core.asked import Kubernetes, Launch, LaunchError, Ray, Slurm, Ssh, check
 from headrace.client.launch.core.calls import CONTROLLER_FILES, OPERATOR_FILES, Given
 from headrace.client.launch.core.plan import LAUNCHERS, read, shown
@@ -217,6 +218,22 @@ def test_hosts_start_and_end_what_was_asked_for(tmp_path: Path) -> None:
     assert controller[0] == "controller"
     assert controller[-2:] == ["--root", EVIL]
     assert worker == ["worker", "--join", "-", "--state", "member", "--logs", "logs"]
+    assert not list(tmp_path.rglob("canary"))
+
+
+def test_a_worker_by_ssh_that_dies_is_started_as_the_member_it_is(tmp_path: Path) -> None:
+    programs = Programs(tmp_path)
+    played = 'mkdir -p member && touch member/member.json; [ "$2" = --join ] && exit 1; exit 0'
+    headrace = programs.add("headrace", played, into=tmp_path / f"a {EVIL}")
+    asked = changed("ssh", headrace=str(headrace), hosts=("one",))
+    assert isinstance(asked, Ssh)
+    script = ssh._again(asked, "--cores", "1")
+    done = subprocess.run(
+        ["sh", "-c", script], input=b"a token\n", env=programs.environment(), cwd=tmp_path, timeout=300
+    )
+    assert done.returncode == 0
+    rest = ["--state", "member", "--logs", "logs", "--cores", "1"]
+    assert programs.calls("headrace") == [["worker", "--join", "-", *rest], ["worker", *rest]]
     assert not list(tmp_path.rglob("canary"))
 
 
