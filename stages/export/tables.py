@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from headrace.stages.export.mirroring import MirroredVersion, MirrorTable, TableFile, properties_of
 from headrace.stages.runtime import InputError
-from headrace.stages.sources import library, open_catalog
+from headrace.stages.sources import library, open_catalog, refuse_code
 from headrace.store.files import disk
 
 _DATA = "data"
@@ -106,9 +106,11 @@ class IcebergMirror(MirrorTable):
 
     def _table(self) -> Any:
         try:
-            return self._catalog.load_table(self._name)
+            table = self._catalog.load_table(self._name)
         except self._errors.NoSuchTableError:
             return None
+        refuse_code(table.properties)
+        return table
 
     def position(self) -> int:
         """See `MirrorTable`."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         library as library,
         newest_delta as newest_delta,
         open_catalog as open_catalog,
+        refuse_code as refuse_code,
     )
 else:
     __getattr__ = door(__name__)

@@ -5,10 +5,12 @@ The version is part of the pipeline, and so of the ledger; a run of a later one 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import urllib.parse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from headrace.stages.runtime import InputError
@@ -18,6 +20,8 @@ from headrace.store.ledger import Fragment
 
 #: What a table may ask of a reader that the files alone do not tell.
 _UNREAD = ("deletionVectors", "columnMapping")
+#: Properties of an Iceberg table by which PyIceberg imports code and runs it: to open files, and to name new ones.
+_IO, PLACES = "py-io-impl", "write.py-location-provider.impl"
 
 
 def library(name: str) -> Any:
@@ -51,32 +55,70 @@ def _delta(folder: str, version: int | None) -> Any:
 
 
 def open_catalog(catalog: str) -> Any:
-    """The Iceberg catalog in a folder, in SQLite, or of a name that PyIceberg's settings have. Raises InputError."""
+    """The Iceberg catalog in a folder, in SQLite, or of a name that PyIceberg's settings have. Raises InputError.
+
+    No code is run that a table names.
+    """
     if "/" not in catalog and not os.path.isdir(catalog):
-        return library("pyiceberg.catalog").load_catalog(catalog)
+        return _without_code(library("pyiceberg.catalog").load_catalog(catalog))
     folder = folder_of_table(catalog)
     os.makedirs(folder, exist_ok=True)
-    kind = library("pyiceberg.catalog.sql").SqlCatalog
-    return kind("headrace", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}")
+    return _table_files().FolderCatalog(folder)
+
+
+def _table_files() -> Any:
+    library("pyiceberg.catalog.sql")
+    return importlib.import_module("headrace.stages.sources.table_files")
+
+
+def _without_code(catalog: Any) -> Any:
+    """The catalog, which opens no table by code that its settings do not name."""
+    made = catalog._load_file_io  # which PyIceberg calls with the properties of each table
+
+    def load(properties: Mapping[str, str] = MappingProxyType({}), location: str | None = None) -> Any:
+        refuse_code(properties, _IO, catalog.properties.get(_IO))
+        return made(properties, location)
+
+    catalog._load_file_io = load
+    return catalog
+
+
+def refuse_code(properties: Mapping[str, str], word: str = PLACES, own: str | None = None) -> None:
+    """Raise InputError for a table with a property that names code, unless one's own settings name it, too."""
+    said = properties.get(word)
+    if said is not None and said != own:
+        raise InputError(f"the table's property {word} names code, {said[:80]!r}, which is not run: remove it")
 
 
 def find_iceberg(catalog: str, name: str, snapshot: int | None) -> dict[str, Any]:
     """Where a snapshot of a table lies, the newest by default: as parameters of an IcebergSource. Raises InputError."""
     errors = library("pyiceberg.exceptions")
+    opened = open_catalog(catalog)
+    with _total(catalog):
+        try:
+            table = opened.load_table(tuple(name.split(".")))
+        except (errors.NoSuchTableError, errors.NoSuchNamespaceError) as error:
+            raise InputError(f"{catalog} has no table {name!r}") from error
+        newest = table.current_snapshot()
+        if snapshot is None:
+            if newest is None:
+                raise InputError(f"table {name!r} has no snapshot yet")
+            snapshot = newest.snapshot_id
+        folder = folder_of_table(table.location())
+        if isinstance(opened, _table_files().FolderCatalog):
+            _table_files().FolderIO.below(folder_of_table(catalog)).new_input(folder)
+    return {"input": [folder], "metadata": table.metadata_location, "snapshot": snapshot}
+
+
+@contextlib.contextmanager
+def _total(place: str) -> Iterator[None]:
+    """Whatever a library raises for a table of others is an InputError; its own are named as they are."""
     try:
-        table = open_catalog(catalog).load_table(tuple(name.split(".")))
-    except (errors.NoSuchTableError, errors.NoSuchNamespaceError) as error:
-        raise InputError(f"{catalog} has no table {name!r}") from error
-    newest = table.current_snapshot()
-    if snapshot is None:
-        if newest is None:
-            raise InputError(f"table {name!r} has no snapshot yet")
-        snapshot = newest.snapshot_id
-    return {
-        "input": [folder_of_table(table.location())],
-        "metadata": table.metadata_location,
-        "snapshot": snapshot,
-    }
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{place}: the table cannot be read: {type(error).__name__}: {str(error)[:200]}") from error
 
 
 class TableSource(ParquetSource):
@@ -122,15 +164,21 @@ class IcebergSource(TableSource):
 
     def __init__(self, name: str, input: Sequence[str], *, metadata: str, snapshot: int, **options: Any) -> None:  # noqa: A002
         super().__init__(name, input, **options)
-        self._table_metadata, self._table_snapshot = metadata, snapshot
+        self._table_folder, self._table_metadata, self._table_snapshot = input[0], metadata, snapshot
 
     def _files(self) -> Sequence[str]:
-        table = library("pyiceberg.table").StaticTable.from_metadata(self._table_metadata)
-        if table.metadata.snapshot_by_id(self._table_snapshot) is None:
-            raise InputError(f"{self._table_metadata} has no snapshot {self._table_snapshot}")
-        tasks = list(table.scan(snapshot_id=self._table_snapshot).plan_files())
-        if any(task.delete_files for task in tasks):
-            raise InputError(
-                f"{self._table_metadata}: the snapshot has delete files; rewrite the table's data files first"
+        files, tables = _table_files().FolderIO.below(self._table_folder), library("pyiceberg.table")
+        with _total(self._table_metadata):
+            metadata = library("pyiceberg.serializers").FromInputFile.table_metadata(
+                files.new_input(self._table_metadata)
             )
-        return [folder_of_table(task.file.file_path) for task in tasks]
+            known = library("pyiceberg.catalog.noop").NoopCatalog("headrace")
+            table = tables.StaticTable(("headrace",), metadata, self._table_metadata, files, known)
+            if metadata.snapshot_by_id(self._table_snapshot) is None:
+                raise InputError(f"{self._table_metadata} has no snapshot {self._table_snapshot}")
+            tasks = list(table.scan(snapshot_id=self._table_snapshot).plan_files())
+            if any(task.delete_files for task in tasks):
+                raise InputError(
+                    f"{self._table_metadata}: the snapshot has delete files; rewrite the table's data files first"
+                )
+            return [folder_of_table(task.file.file_path) for task in tasks]

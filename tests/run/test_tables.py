@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
+import sqlite3
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog.sql import SqlCatalog
 
 from headrace.pipeline import PipelineError
+from headrace.stages.export.tables import IcebergMirror
 from headrace.stages.library import read_delta, read_iceberg
 from headrace.stages.runtime import InputError, build_stage
 from tests.kits.run.command import dataset_answer as answer
@@ -86,6 +90,50 @@ def test_a_snapshot_of_an_iceberg_table_is_what_it_names(tmp_path: Path) -> None
         texts(read_iceberg(str(place), "n.t", snapshot=7))
     with pytest.raises(PipelineError, match="has no table"):
         read_iceberg(str(place), "n.other")
+
+
+def foreign(place: Path, **changed: object) -> Path:
+    """A catalog with a table whose metadata somebody has changed by hand."""
+    place.mkdir(parents=True)
+    catalog = SqlCatalog("headrace", uri=f"sqlite:///{place}/catalog.db", warehouse=f"file://{place}")
+    catalog.create_namespace("n")
+    table = catalog.create_table(("n", "t"), rows(0, 1).schema)
+    table.append(rows(0, 3))
+    metadata = Path(table.metadata_location.removeprefix("file://"))
+    metadata.write_text(json.dumps(json.loads(metadata.read_text()) | changed))
+    return metadata
+
+
+def test_a_table_that_names_code_runs_none(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    program = {"touch": "", str(made): "", "py-io-impl": "subprocess.Popen"}
+    foreign(tmp_path / "c", properties=program)
+    assert texts(read_iceberg(str(tmp_path / "c"), "n.t")) == ["r0", "r1", "r2"]
+    assert not made.exists()
+    foreign(tmp_path / "m", properties={"write.py-location-provider.impl": "subprocess.Popen"})
+    with pytest.raises(InputError, match="names code, 'subprocess"):
+        IcebergMirror(str(tmp_path / "m"), "n.t", "an origin").position()
+
+
+def test_a_table_opens_no_file_out_of_its_folder(tmp_path: Path) -> None:
+    metadata = foreign(tmp_path / "a")
+    shown = json.loads(metadata.read_text())
+    manifests = Path(shown["snapshots"][0]["manifest-list"].removeprefix("file://"))
+    for path in (metadata, manifests):
+        shutil.copy(path, tmp_path / path.name)
+    (tmp_path / "c").mkdir()
+    for where in (f"file://{tmp_path}", f"{metadata.parent}/..%2f../../../..", f"file://{metadata.parent}/../../../.."):
+        snapshots = [shown["snapshots"][0] | {"manifest-list": f"{where}/{manifests.name}"}]
+        metadata.write_text(json.dumps(shown | {"snapshots": snapshots}))
+        with pytest.raises(InputError, match="not below its folder"):
+            texts(read_iceberg(str(tmp_path / "a"), "n.t"))
+    foreign(tmp_path / "b", location=str(tmp_path / "c"))
+    with pytest.raises(PipelineError, match="not below its folder"):
+        read_iceberg(str(tmp_path / "b"), "n.t")
+    with contextlib.closing(sqlite3.connect(tmp_path / "a" / "catalog.db")) as known, known:
+        known.execute("UPDATE iceberg_tables SET metadata_location = ?", [f"file://{tmp_path / metadata.name}"])
+    with pytest.raises(PipelineError, match="not below its folder"):
+        read_iceberg(str(tmp_path / "a"), "n.t")
 
 
 def test_what_files_alone_do_not_tell_is_refused(tmp_path: Path) -> None:
