@@ -256,8 +256,8 @@ def _worker(reply: pb.StatusReply, name: str) -> str:
 
 def expel(at: ControllerAt, name: str, *, role: str, agreed: bool, as_json: bool) -> int:
     """Expel a member; the exit code. Unless it is agreed to, say what would end."""
-    if role not in ("worker", *PEOPLE):
-        raise UsageError(f"--role {role!r}: give one of {', '.join(PEOPLE)}")
+    if role not in (known := ("worker", *PEOPLE)):
+        raise UsageError(f"--role {role!r}: give one of {', '.join(known)}")
     with Client(at) as client:
         status = client.status()
         if not agreed:

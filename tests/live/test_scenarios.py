@@ -12,7 +12,7 @@ from tests.kits.store.s3_server import shared_server
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "chaos"
 #: Run with every test; the others take longer.
-QUICK = ("tasks", "network")
+QUICK = ("tasks",)
 
 
 def scenarios() -> list[object]:

@@ -50,6 +50,7 @@ def losses(out: Path) -> dict[int, str]:
     return found
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_along_the_same_curve(make_dataset: Callable[..., str], tmp_path: Path):
     dataset = make_dataset(sequences=(20, 15), seq_len=32)
     whole, killed = tmp_path / "whole", tmp_path / "killed"

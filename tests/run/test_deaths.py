@@ -82,7 +82,9 @@ def test_a_dataset_killed_repeatedly_equals_an_undisturbed_one(
     assert not run.memory_left()
 
 
-@pytest.mark.parametrize("edges", [(), ("--no-fuse",)], ids=["fused", "rings"])
+@pytest.mark.parametrize(
+    "edges", [pytest.param((), id="fused", marks=pytest.mark.slow), pytest.param(("--no-fuse",), id="rings")]
+)
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
 def test_a_task_killed_while_the_rest_runs_costs_no_record(
     home: Path, undisturbed: Path, tmp_path: Path, edges: tuple[str, ...], seed: int

@@ -97,12 +97,11 @@ LOST = "the dedup index begins anew"
 @pytest.mark.parametrize(
     ("stages", "reasons", "options"),
     [
-        (("dedup",), [BEGUN, LOST], ()),
-        (("read",), [BEGUN], ()),
-        (("read", "dedup"), [BEGUN, LOST], ()),
-        (("read", "dedup-keys", "curse"), [BEGUN], ("--no-fuse",)),
+        pytest.param(("dedup",), [BEGUN, LOST], (), id="index", marks=pytest.mark.slow),
+        pytest.param(("read",), [BEGUN], (), id="asker", marks=pytest.mark.slow),
+        pytest.param(("read", "dedup"), [BEGUN, LOST], (), id="index and asker"),
+        pytest.param(("read", "dedup-keys", "curse"), [BEGUN], ("--no-fuse",), id="source, asker and sink"),
     ],
-    ids=["index", "asker", "index and asker", "source, asker and sink"],
 )
 def test_tasks_killed_in_a_run_with_dedup_leave_one_of_each_text(
     place: Place, stages: tuple[str, ...], reasons: list[str], options: tuple[str, ...]
@@ -126,7 +125,7 @@ PARTITIONS = ("-p", "partitions=2")
 @pytest.mark.parametrize(
     "killed",
     [
-        pytest.param(("dedup.1",), id="a partition"),
+        pytest.param(("dedup.1",), id="a partition", marks=pytest.mark.slow),
         pytest.param(("dedup.2", "dedup.1"), id="each partition", marks=pytest.mark.slow),
         pytest.param(("dedup.0",), id="decider", marks=pytest.mark.slow),
         pytest.param(("dedup.0", "dedup.1", "dedup.2", "read"), id="everything"),

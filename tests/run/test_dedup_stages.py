@@ -84,7 +84,7 @@ def check(place: Place, output: str) -> Counter[str]:
 @pytest.mark.parametrize(
     ("killed", "reasons"),
     [
-        pytest.param((), [BEGUN], id="none"),
+        pytest.param((), [BEGUN], id="none", marks=pytest.mark.slow),
         pytest.param(("exact",), [BEGUN, LOST], id="first index"),
         pytest.param(("dedup",), [BEGUN, LOST], id="second index", marks=pytest.mark.slow),
         pytest.param(("dedup-keys",), [BEGUN], id="second asker", marks=pytest.mark.slow),
