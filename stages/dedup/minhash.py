@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from headrace.stages.dedup.core.scheme import EXACT_WORDS, PERMUTATIONS_MAX, Scheme
 from headrace.stages.dedup.judge import SKETCH_BYTES_MAX, WORDS_MAX, write
-from headrace.stages.dedup.text_key import PRIMES, SEEDS, finished, mixed, own_key
+from headrace.stages.dedup.text_key import ABOVE_ASCII, PRIMES, SEEDS, finished, mixed, own_key
 from headrace.stages.text import (
     PUNCTUATION,
     SPACE,
@@ -27,7 +27,9 @@ from headrace.stages.text import (
     compiled,
     decode,
     flags_of,
+    load_eight,
     longest,
+    pointer,
     prepared,
     text_bytes,
 )
@@ -36,11 +38,27 @@ Keys = npt.NDArray[np.uint64]
 
 _BETWEEN = SPACE | PUNCTUATION | SYMBOL
 _LOWER_MAX = characters.LOWER_MAX
-_ONE, _THIRTY_TWO = np.uint64(1), np.uint64(32)
+_ZERO, _ONE, _EIGHT, _THIRTY_TWO = np.uint64(0), np.uint64(1), np.uint64(8), np.uint64(32)
+_CHARACTER = np.uint64(0xFF)
+#: Bytes of ASCII from which on they are read in four parts.
+_LANES_MIN = 64
+_USUAL_NGRAM = 3
 _TEXT = pa.array(["One text to compile the loops with."], pa.string())
 
 
 _STEP_OF, _LOWER_STEPS = characters.lower_steps()
+
+
+def _kinds() -> npt.NDArray[np.uint64]:
+    """`[256]`: of each byte that is a character of words and ASCII, its lower case, and 256 more; of others 0."""
+    kinds, flags = np.zeros(256, np.uint64), characters.flags_table()
+    for code in range(0x80):
+        if not flags[code] & _BETWEEN:
+            kinds[code] = 0x100 + ord(chr(code).lower())
+    return kinds
+
+
+_KINDS = _kinds()
 
 
 def make_keys(column: Any, scheme: Scheme) -> Keys:
@@ -58,8 +76,9 @@ def make_sketches(column: Any, scheme: Scheme) -> tuple[Keys, Any]:
     ends = np.zeros(len(column) + 1, np.int32)
     sketches = np.empty(_room_for(offsets) if scheme.judged else 0, np.uint8)
     if len(column):
-        lists = np.empty(WORDS_MAX, np.uint32)
-        _fill(data, offsets, keys, room, factors, shifts, least, scheme.ngram, scheme.rows, sketches, ends, lists)
+        lists, shingles = np.empty(WORDS_MAX, np.uint32), np.empty(len(room), np.uint32)
+        scratch = room, least, lists, shingles
+        _fill(data, offsets, keys, scratch, factors, shifts, scheme.ngram, scheme.rows, sketches, ends)
     content = pa.py_buffer(sketches[: ends[-1]].tobytes())
     return keys, pa.Array.from_buffers(pa.binary(), len(column), [None, pa.py_buffer(ends.data), content])
 
@@ -104,10 +123,37 @@ def _stands_alone(code: Any) -> Any:
 
 
 @compiled
-def read_words(data: Any, start: int, end: int, words: Any) -> int:
-    """Put the hashes of the text's words into `words`; returns how many."""
-    word, count, begun = SEEDS[0], 0, False
-    at = start
+def read_words(array: Any, start: int, end: int, room: Any) -> int:
+    """Put the hashes of the text's words into `room`, which has a place for each of its bytes; returns how many."""
+    data, words = pointer(array, 0), pointer(room, 0)
+    at, count = start, np.int64(0)
+    while at < end:
+        above = _end_of_ascii(data, at, end)
+        stop = above
+        while stop < end and stop > at and _KINDS[data[stop - 1]]:
+            stop -= 1
+        if stop - at >= _LANES_MIN:
+            count = _read_lanes(data, start, at, stop, words, count)
+            at = stop
+        if at < end:
+            at, count = _read_codes(data, at, end, above, words, count)
+    return count
+
+
+@compiled
+def _end_of_ascii(data: Any, at: int, end: int) -> int:
+    """The byte of the next code point above ASCII, or the end."""
+    while at + 8 <= end and not load_eight(data, at) & ABOVE_ASCII:
+        at += 8
+    while at < end and data[at] < 0x80:
+        at += 1
+    return at
+
+
+@compiled
+def _read_codes(data: Any, at: int, end: int, above: int, words: Any, count: int) -> Any:
+    """Read words, code point by code point, to the first end of a word behind the byte `above`; where that is."""
+    word, begun = SEEDS[0], False
     while at < end:
         code, width = decode(data, at)
         at += width
@@ -115,6 +161,8 @@ def read_words(data: Any, start: int, end: int, words: Any) -> int:
             if begun:
                 words[count] = word
                 count, word, begun = count + 1, SEEDS[0], False
+            if at > above:
+                return at, count
             continue
         if _stands_alone(code):
             if begun:
@@ -127,23 +175,104 @@ def read_words(data: Any, start: int, end: int, words: Any) -> int:
     if begun:
         words[count] = word
         count += 1
+    return at, count
+
+
+@compiled
+def _read_lanes(data: Any, start: int, begin: int, end: int, words: Any, count: int) -> int:
+    """Read the words of `data[begin:end]`, which is ASCII and behind and before whole words, in four parts at once.
+
+    The hash of a word waits for each of its characters, and four words wait together. The parts write where no word
+    before them can: at the places of their bytes.
+    """
+    size = (end - begin) >> 2
+    second = _end_of_word(data, begin + size, end)
+    third = _end_of_word(data, max(second, begin + 2 * size), end)
+    fourth = _end_of_word(data, max(third, begin + 3 * size), end)
+    one, two, three, four = np.int64(count), second - start, third - start, fourth - start
+    word_1 = word_2 = word_3 = word_4 = SEEDS[0]
+    was_1 = was_2 = was_3 = was_4 = _ZERO
+    steps = min(second - begin, third - second, fourth - third, end - fourth)
+    for step in range(steps):
+        kind_1, kind_2 = _KINDS[data[begin + step]], _KINDS[data[second + step]]
+        kind_3, kind_4 = _KINDS[data[third + step]], _KINDS[data[fourth + step]]
+        words[one], words[two], words[three], words[four] = word_1, word_2, word_3, word_4
+        one, two = one + _ended(was_1, kind_1), two + _ended(was_2, kind_2)
+        three, four = three + _ended(was_3, kind_3), four + _ended(was_4, kind_4)
+        word_1, word_2 = _longer(word_1, kind_1), _longer(word_2, kind_2)
+        word_3, word_4 = _longer(word_3, kind_3), _longer(word_4, kind_4)
+        was_1, was_2, was_3, was_4 = kind_1, kind_2, kind_3, kind_4
+    one = _read_on(data, begin + steps, second, words, one, word_1, was_1)
+    two = _read_on(data, second + steps, third, words, two, word_2, was_2)
+    three = _read_on(data, third + steps, fourth, words, three, word_3, was_3)
+    four = _read_on(data, fourth + steps, end, words, four, word_4, was_4)
+    one = _moved(words, one, second - start, two)
+    one = _moved(words, one, third - start, three)
+    return _moved(words, one, fourth - start, four)
+
+
+@compiled
+def _read_on(data: Any, at: int, end: int, words: Any, count: Any, word: Any, was: Any) -> Any:
+    """Read one part to its end."""
+    while at < end:
+        kind = _KINDS[data[at]]
+        words[count] = word
+        count, word, was = count + _ended(was, kind), _longer(word, kind), kind
+        at += 1
+    if was:
+        words[count] = word
+        count += 1
     return count
 
 
 @compiled
-def _sign(words: Any, count: int, ngram: int, factors: Any, shifts: Any, least: Any) -> None:
-    """The MinHash values of a text of `count` words, at least one."""
+def _ended(was: Any, kind: Any) -> Any:
+    """1 where a word ends between two kinds of characters."""
+    return np.int64((was & ~kind) >> _EIGHT)
+
+
+@compiled
+def _longer(word: Any, kind: Any) -> Any:
+    """The word with a character, or none where it is none of a word."""
+    value = mixed(word, kind & _CHARACTER, 0)
+    return value if kind else SEEDS[0]
+
+
+@compiled
+def _end_of_word(data: Any, at: int, end: int) -> int:
+    while at < end and _KINDS[data[at]]:
+        at += 1
+    return at
+
+
+@compiled
+def _moved(words: Any, count: Any, first: int, end: int) -> Any:
+    """Put the words from `first` on behind `count` others."""
+    for place in range(first, end):
+        words[count] = words[place]
+        count += 1
+    return count
+
+
+@compiled
+def _sign(words: Any, count: int, ngram: int, factors: Any, shifts: Any, least: Any, shingles: Any) -> None:
+    """The MinHash values of a text of `count` words, at least one. `shingles` has room for as many."""
     size = min(ngram, count)
+    made = count - size + 1
+    for first in range(made):
+        value = SEEDS[1]
+        if size == _USUAL_NGRAM:
+            value = mixed(mixed(mixed(value, words[first], 1), words[first + 1], 1), words[first + 2], 1)
+        else:
+            for place in range(first, first + size):
+                value = mixed(value, words[place], 1)
+        shingles[first] = np.uint32(finished(value) >> _THIRTY_TWO)
+    # A value at a time: its factor and the least so far stay in registers, and eight shingles are one instruction.
     for place in range(len(factors)):
-        least[place] = np.uint32(0xFFFFFFFF)
-    for first in range(count - size + 1):
-        shingle = SEEDS[1]
-        for place in range(first, first + size):
-            shingle = mixed(shingle, words[place], 1)
-        hashed = np.uint32(finished(shingle) >> _THIRTY_TWO)
-        for place in range(len(factors)):
-            value = np.uint32(factors[place] * hashed + shifts[place])
-            least[place] = min(least[place], value)
+        factor, shift, found = factors[place], shifts[place], np.uint32(0xFFFFFFFF)
+        for at in range(made):
+            found = min(found, np.uint32(factor * shingles[at] + shift))
+        least[place] = found
 
 
 @compiled
@@ -151,16 +280,15 @@ def _fill(
     data: Any,
     offsets: Any,
     keys: Any,
-    words: Any,
+    scratch: Any,
     factors: Any,
     shifts: Any,
-    least: Any,
     ngram: int,
     rows: int,
     sketches: Any,
     ends: Any,
-    lists: Any,
 ) -> None:
+    words, least, lists, shingles = scratch
     for text in range(len(offsets) - 1):
         keys[text, 0], keys[text, 1] = own_key(data, offsets[text], offsets[text + 1])
         ends[text + 1] = ends[text]
@@ -170,7 +298,7 @@ def _fill(
         ends[text + 1] = write(sketches, ends[text], words, count, lists) if len(sketches) else 0
         if count == 0:
             continue
-        _sign(words, count, ngram, factors, shifts, least)
+        _sign(words, count, ngram, factors, shifts, least, shingles)
         for band in range(keys.shape[1] - EXACT_WORDS):
             value = SEEDS[0] ^ np.uint64(band)
             for place in range(band * rows, (band + 1) * rows):

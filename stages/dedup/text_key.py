@@ -27,7 +27,7 @@ FOLDS = (np.uint64(29), np.uint64(32))
 _ONE, _EIGHT, _TOP = np.uint64(1), np.uint64(8), np.uint64(LANES - 1)
 _SPACE = np.uint64(0x20)
 #: The bit of each of eight bytes that no ASCII character has.
-_ABOVE_ASCII = np.uint64(0x8080_8080_8080_8080)
+ABOVE_ASCII = np.uint64(0x8080_8080_8080_8080)
 
 
 @compiled
@@ -64,7 +64,7 @@ def _mix_piece(data: Any, begin: int, end: int, high: Any, low: Any) -> tuple[An
 def _mix_run(data: Any, begin: int, end: int, high: Any, low: Any) -> tuple[Any, Any]:
     """The hashes with a run of bytes that has no ASCII white space; there may be other white space in it."""
     piece_high, piece_low, seen = _mix_piece(data, begin, end, high, low)
-    if not seen & _ABOVE_ASCII:
+    if not seen & ABOVE_ASCII:
         return piece_high, piece_low
     at = begin
     while at < end:

@@ -49,6 +49,8 @@ LINE_END: Final = 1 << 15
 CODE_POINTS: Final = 0x110000
 #: Behind it there are no letters, marks of punctuation or symbols.
 _NAMED_MAX: Final = 0x323B0
+#: Code points that are asked about at once.
+_BLOCK: Final = 256
 
 _UNCASED: Final = (
     (0x0591, 0x05F4), (0xFB1D, 0xFB4F),  # Hebrew
@@ -138,8 +140,8 @@ def lower_steps() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int16]]:
     It is 0 where the lower case is more than one code point, or far off.
     """
     table = np.zeros(LOWER_MAX, np.int16)
-    for first in range(0, LOWER_MAX, 256):
-        block = "".join(map(chr, range(first, first + 256)))
+    for first in range(0, LOWER_MAX, _BLOCK):
+        block = _characters(first)
         lower = block.lower()
         if lower == block:
             continue
@@ -148,8 +150,8 @@ def lower_steps() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int16]]:
         else:
             folded = [character.lower() for character in block]
             codes = np.array([ord(low) if len(low) == 1 else ord(own) for low, own in zip(folded, block, strict=True)])
-        ahead = codes - np.arange(first, first + 256)
-        table[first : first + 256] = np.where(abs(ahead) < 1 << 15, ahead, 0)
+        ahead = codes - np.arange(first, first + _BLOCK)
+        table[first : first + _BLOCK] = np.where(abs(ahead) < 1 << 15, ahead, 0)
     blocks, steps = two_levels(table.view(np.uint16))
     return blocks, steps.view(np.int16)
 
@@ -159,13 +161,21 @@ def _mark(table: npt.NDArray[np.uint16], characters: str, flag: int) -> None:
 
 
 def _mark_categories(table: npt.NDArray[np.uint16]) -> None:
-    kinds = list(map(unicodedata.category, map(chr, range(_NAMED_MAX))))
     meant = {"So": ICON | PREFIX | SUFFIX, "Ll": ALPHA, "Lu": ALPHA, "Lt": ALPHA, "Lm": ALPHA, "Lo": ALPHA}
     meant |= dict.fromkeys(("Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po"), PUNCTUATION)
-    meant |= dict.fromkeys(set(kinds) - meant.keys(), 0)
-    table[:_NAMED_MAX] |= np.fromiter(map(meant.__getitem__, kinds), np.uint16, _NAMED_MAX)
+    for first in range(0, _NAMED_MAX, _BLOCK):
+        block = _characters(first)
+        # Most blocks are of letters alone, and a question a block takes no time.
+        kinds = ["Lo"] if block.isalpha() else list(map(unicodedata.category, block))
+        table[first : first + _BLOCK] |= np.array([meant.get(kind, 0) for kind in kinds], np.uint16)
     cased = {"Ll": LOWER, "Lu": UPPER}
     for first, last in _CASED:
         for code in range(first, last + 1):
-            if kinds[code].startswith("L"):
-                table[code] |= LETTER | cased.get(kinds[code], 0)
+            kind = unicodedata.category(chr(code))
+            if kind.startswith("L"):
+                table[code] |= LETTER | cased.get(kind, 0)
+
+
+def _characters(first: int) -> str:
+    """The code points of a block, surrogates among them."""
+    return np.arange(first, first + _BLOCK, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")
