@@ -13,8 +13,11 @@ MERMAID := $(VENV)/mermaid/node_modules/mermaid/dist/mermaid.min.js
 # What has changed since: else each process of the tests would compile it for itself.
 COMPILE := $(BIN)/python -m headrace.stages.library.warm >/dev/null & $(BIN)/python -c 'import headrace.loader.batch.kernels'; wait
 
+TESTS := $(BIN)/python -m pytest -m "not slow and not trainers" -n 3 --durations 25
+RUNS := tests/run tests/live tests/hosts
+
 .DEFAULT_GOAL := help
-.PHONY: help quickstart wheels docs man screens codes test check types walls mutants kill fuzz search trainers peers chaos recovery format protos diagrams reference clean
+.PHONY: help quickstart wheels docs man screens codes test runs suite check types walls mutants kill fuzz search trainers peers chaos recovery format protos diagrams reference clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | awk -F@ '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -37,9 +40,17 @@ man: $(VENV)/.installed  ## man/: a page of each command, from what --help says;
 screens: $(VENV)/.docs  ## docs/screens: what the terminal and the page show; needs Chromium
 	$(BIN)/python -m tests.kits.page.screens docs/screens
 
-test: $(VENV)/.dev  ## every test but the long suites, in three processes
+test: $(VENV)/.dev  ## every test but whole runs and the long suites, in three processes
 	@$(COMPILE)
-	$(BIN)/python -m pytest -m "not slow and not trainers" -n 3 --durations 25 $(PYTEST_ARGS)
+	$(TESTS) $(RUNS:%=--ignore %) $(PYTEST_ARGS)
+
+runs: $(VENV)/.dev  ## whole runs and clusters of real processes, most of them with deaths
+	@$(COMPILE)
+	$(TESTS) $(RUNS) $(PYTEST_ARGS)
+
+suite: $(VENV)/.dev  ## both at once, as .ci/run has them
+	@$(COMPILE)
+	$(TESTS) $(PYTEST_ARGS)
 
 check: $(VENV)/.dev  ## ruff, mypy, pyright and the walls between the folders
 	$(BIN)/ruff check .

@@ -1,9 +1,9 @@
 """How hypothesis searches: the same examples in each run of the suite, new ones where a search is asked for.
 
-`make test` must say the same of the same tree each time. `--hypothesis-profile=search`, which `make search` gives,
+The suite must say the same of the same tree each time. `--hypothesis-profile=search`, which `make search` gives,
 draws fresh examples, ten times as many; what it finds becomes an `@example` of the test.
 
-And what runs beside what, where pytest-xdist runs the suite in three processes, as `make test` has it: one begins with
+And what runs beside what, where pytest-xdist runs the suite in three processes, as `make suite` has it: one begins with
 the tests that start whole runs and clusters, the others with those that are one process, until they meet. So for much
 of the time there is one whole run at a time, and no process is idle at the end.
 

@@ -21,7 +21,7 @@ def two_workers(cluster: Cluster) -> Host:
     return host
 
 
-@pytest.mark.parametrize("forced", ["", "pipe", pytest.param("quic", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("forced", ["", *(pytest.param(name, marks=pytest.mark.slow) for name in ("pipe", "quic"))])
 def test_workers_of_one_host_join_by_ring_or_as_asked(
     texts: Path, undisturbed: Path, tmp_path: Path, forced: str
 ) -> None:
@@ -38,7 +38,7 @@ def test_workers_of_one_host_join_by_ring_or_as_asked(
     "victim",
     [
         "sender",
-        "receiver's worker",
+        pytest.param("receiver's worker", marks=pytest.mark.slow),
         pytest.param("receiver", marks=pytest.mark.slow),
         pytest.param("sender's worker", marks=pytest.mark.slow),
     ],

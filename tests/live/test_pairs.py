@@ -78,6 +78,7 @@ def test_any_two_die_at_once_and_the_dataset_is_the_same(
     assert RAISING in pair or report["epochs"] == 1, "no epoch is raised by a death that needs none"
 
 
+@pytest.mark.slow
 def test_pairs_die_one_behind_the_other_and_the_dataset_is_the_same(
     home: Path, reference: Path, tmp_path: Path
 ) -> None:

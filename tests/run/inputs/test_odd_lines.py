@@ -64,6 +64,7 @@ def test_odd_lines_are_quarantined_one_by_one_and_all_others_kept(tmp_path: path
     assert len(json.loads(shown.stdout)["quarantine"]) == report["quarantined"]
 
 
+@pytest.mark.slow
 def test_a_gibibyte_line_and_many_tiny_ones_bound_memory(tmp_path: pathlib.Path) -> None:
     tiny = 100_000
     with open(tmp_path / "a.jsonl", "wb") as file:

@@ -248,11 +248,11 @@ def test_a_listing_of_a_million_objects_streams(monkeypatch: pytest.MonkeyPatch,
     assert [next(listed).uri for _ in range(3)][-1] == "s3://bucket/0000002.jsonl"
     assert Endless.told <= 5
     tracemalloc.start()
-    count = sum(1 for _ in itertools.islice(listed, 100_000))
+    count = sum(1 for _ in itertools.islice(listed, 20_000))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert count == 100_000
-    assert peak < 1 << 20
+    assert count == 20_000
+    assert peak < 1 << 19
 
 
 @given(st.text("ab*?[]!./-^\\", max_size=12), st.text("ab[]!./-^\\", max_size=12))
