@@ -62,7 +62,7 @@ types:
 
 walls:
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/house
+	$(BIN)/python -m pytest -q -m "not slow" tests/house
 
 mutants: $(VENV)/.dev  ## 200 changes of the cores, one at a time, and whether a test or the simulator notices; half an hour
 	$(BIN)/python -m tests.mutants.mutate
