@@ -38,6 +38,15 @@ def test_a_unit_waits_for_readiness_is_restarted_and_has_limits(unit: Path) -> N
         assert line in lines
 
 
+def test_restarts_go_on_and_lose_no_pipeline_and_no_other_task() -> None:
+    for unit in ("controller", "worker"):
+        assert values(unit)["StartLimitIntervalSec"] == "0", "a controller, a network or a store may come late"
+    controller = (UNITS / "headrace-controller.service").read_text(encoding="utf-8")
+    assert f"\nEnvironment=HEADRACE_ROOT=file://{Path(KEYS)}/root\n" in controller
+    assert "headrace-controller.service" in values("worker")["After"], "it joins there"
+    assert values("worker")["OOMPolicy"] == "continue"
+
+
 def values(unit: str) -> dict[str, str]:
     """The settings of a unit that stand in it once."""
     lines = (UNITS / f"headrace-{unit}.service").read_text(encoding="utf-8").splitlines()
