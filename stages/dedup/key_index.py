@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -125,8 +126,9 @@ class KeyIndex(Claims):
             self.sketches.expect(first, count, reader)
 
 
+@cache
 def compile_index() -> None:
-    """Compile what is not in the cache."""
+    """Compile what is not in the cache. A process does it once, and tasks that are forked have done it."""
     with prepared("index"):
         one, sketches = np.arange(1, dtype=np.int64), pa.array([bytes(1)], pa.binary())
         none = np.zeros(0, np.int64)

@@ -9,7 +9,7 @@ is one shingle, and one of none has no bands. A MinHash value is the least of a 
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -88,8 +88,9 @@ def _room_for(offsets: npt.NDArray[np.int64]) -> int:
     return int(np.minimum(2 * np.diff(offsets) + 1, SKETCH_BYTES_MAX).sum())
 
 
+@cache
 def compile_keys() -> None:
-    """Compile what is not in the cache."""
+    """Compile what is not in the cache. A process does it once, and tasks that are forked have done it."""
     with prepared("keys"):
         make_keys(_TEXT, Scheme())
 

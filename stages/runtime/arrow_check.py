@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -39,6 +40,9 @@ METADATA_BYTES_MAX: Final = 1 << 20
 SCHEMA_FIELDS_MAX: Final = 4096
 SCHEMA_BYTES_MAX: Final = 1 << 20
 NESTING_MAX: Final = 32
+#: Messages whose answers are remembered, and bytes of the metadata of one at most.
+_KNOWN_MAX: Final = 32
+KNOWN_BYTES_MAX: Final = 8 << 10
 #: Bytes that the values of a column come to where many rows refer to one.
 UNFOLDED_BYTES_MAX: Final = 256 << 20
 
@@ -223,6 +227,12 @@ def _needed(data: memoryview, table: int, number: int) -> int:
     return at
 
 
+@lru_cache(maxsize=_KNOWN_MAX)
+def _require_plain(metadata: bytes) -> int:
+    """`require_plain`, of which the last answers are known: a link sends its schema with each batch."""
+    return require_plain(memoryview(metadata))
+
+
 def check_messages(stream: Any) -> None:
     """`require_plain` of each message of a whole IPC stream, as bytes. Raises UnsoundArrow."""
     view, at = memoryview(stream).cast("B"), 0
@@ -233,7 +243,8 @@ def check_messages(stream: Any) -> None:
         length = int.from_bytes(view[at + 4 : at + 8], "little")
         if not length:
             return
-        body = require_plain(view[at + 8 : at + 8 + length])
+        metadata = view[at + 8 : at + 8 + length]
+        body = _require_plain(bytes(metadata)) if length <= KNOWN_BYTES_MAX else require_plain(metadata)
         if not 0 <= body <= len(view) - at - 8 - length:
             raise UnsoundArrow(f"a message says that it has {length} and {body} bytes, of {len(view) - at}")
         at += 8 + length + body

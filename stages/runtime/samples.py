@@ -55,8 +55,8 @@ def with_samples(answer: Batch, before: Batch) -> Batch:
     fresh = np.flatnonzero((given[at] == rows) & ~np.asarray(lost.column("raw").is_valid()))
     if not len(fresh):
         return answer
-    picked = lost.take(pa.array(fresh, pa.int64()))
-    columns = [picked.column(name).to_pylist() for name in ("id", "stage", "reason")]
+    picked = lost.select(["id", "stage", "reason"]).take(pa.array(fresh, pa.int64()))
+    columns = [column.to_pylist() for column in picked.columns]
     named = (
         (stage, reason_class(why), name, place)
         for name, stage, why, place in zip(*columns, fresh.tolist(), strict=True)

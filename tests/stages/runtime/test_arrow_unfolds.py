@@ -127,12 +127,20 @@ COUNTED = {
 @pytest.mark.parametrize("what", COUNTED)
 def test_each_text_of_a_schema_counts(what: str, monkeypatch: pytest.MonkeyPatch):
     given, counted = COUNTED[what]
-    message = given.serialize()
+    metadata = memoryview(given.serialize())[8:]
     monkeypatch.setattr(arrow_check, "SCHEMA_BYTES_MAX", counted)
-    check_messages(message)
+    require_plain(metadata)
     monkeypatch.setattr(arrow_check, "SCHEMA_BYTES_MAX", counted - 1)
     with pytest.raises(UnsoundArrow, match="names and metadata have more than"):
-        check_messages(message)
+        require_plain(metadata)
+
+
+def test_a_message_is_checked_again_where_it_differs():
+    good, bad = schema(levels=1, width=1), schema(levels=NESTING_MAX + 1, width=1)
+    for _ in range(2):
+        check_messages(b"\xff\xff\xff\xff" + struct.pack("<I", len(good)) + good + END_OF_STREAM)
+        with pytest.raises(UnsoundArrow, match="within each other"):
+            check_messages(b"\xff\xff\xff\xff" + struct.pack("<I", len(bad)) + bad + END_OF_STREAM)
 
 
 def test_a_message_whose_fields_lie_before_it_is_refused():
