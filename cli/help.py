@@ -41,6 +41,7 @@ SECTIONS: Mapping[str, Sequence[str]] = {
         "top",
         "logs",
         "what-if",
+        "cost",
         "pause",
         "resume",
         "scale",
@@ -124,6 +125,10 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "headrace logs --pipeline plain --since 10m",
         "headrace logs --cause apply.3f2a.17",
         "headrace logs --level warning --follow",
+    ),
+    "cost": (
+        "headrace cost --by user --prices prices.toml",
+        "headrace cost --json",
     ),
     "what-if": (
         "headrace what-if plain --cores +4 --without perplexity",

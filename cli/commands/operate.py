@@ -39,6 +39,7 @@ def add_to(app: typer.Typer) -> None:
         status,
         top,
         logs,
+        cost,
         pause,
         resume,
         scale,
@@ -141,6 +142,22 @@ def what_if(
     question = Question(cores, without, replicas, nic, store, model_hosts)
     at = controller_at(controller, cluster)
     return show_what_if(at, pipeline, question, over_s=over, price=price, as_json=json)
+
+
+def cost(
+    by: Annotated[str, typer.Option("--by", metavar="WHOM", help="A row a pipeline, user or queue.")] = "pipeline",
+    prices: Annotated[
+        str, typer.Option("--prices", metavar="FILE", help="A TOML file with core_hour, read_gb and currency.")
+    ] = "",
+    controller: ControllerAddress = "",
+    cluster: ClusterFolder = "",
+    json: Json = False,
+) -> int:
+    """Show what pipelines used in core-hours and bytes, and what it costs."""
+    from headrace.cli.commands.cost import show_cost
+    from headrace.client import controller_at
+
+    return show_cost(controller_at(controller, cluster), by=by, prices_file=prices, as_json=json)
 
 
 def pause(

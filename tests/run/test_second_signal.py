@@ -101,6 +101,7 @@ WAITS = {
     "top": ASKS,
     "logs": ASKS,
     "what-if": NAMED,
+    "cost": ASKS,
     "advise": Waits("", "output"),
     "bench": Waits("--only store --store {store}"),
     "pause": NAMED,
