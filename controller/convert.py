@@ -76,7 +76,7 @@ def _exited(task: str, attempt: int, m: pb.TaskExited) -> core.TaskExited:
 def _read(task: str, attempt: int, m: pb.FragmentRead) -> core.FragmentWasRead:
     checksum = m.checksum if len(m.checksum) == CHECKSUM_BYTES else b""
     compared = m.compared if m.HasField("compared") else None
-    said = m.error[:TEXT_MAX], m.changed, m.unreadable, checksum, m.continues, compared
+    said = m.error[:TEXT_MAX], m.changed, m.unreadable, checksum, m.continues, compared, m.prefix
     return core.FragmentWasRead(task, attempt, m.fragment, m.count, *said)
 
 

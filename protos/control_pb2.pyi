@@ -559,7 +559,7 @@ class FragmentsRead(_message.Message):
     def __init__(self, reads: _Optional[_Iterable[_Union[FragmentRead, _Mapping]]] = ...) -> None: ...
 
 class FragmentRead(_message.Message):
-    __slots__ = ("fragment", "count", "error", "changed", "unreadable", "checksum", "continues", "compared")
+    __slots__ = ("fragment", "count", "error", "changed", "unreadable", "checksum", "continues", "compared", "prefix")
     FRAGMENT_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -568,6 +568,7 @@ class FragmentRead(_message.Message):
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     CONTINUES_FIELD_NUMBER: _ClassVar[int]
     COMPARED_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
     fragment: bytes
     count: int
     error: str
@@ -576,7 +577,8 @@ class FragmentRead(_message.Message):
     checksum: bytes
     continues: bool
     compared: str
-    def __init__(self, fragment: _Optional[bytes] = ..., count: _Optional[int] = ..., error: _Optional[str] = ..., changed: _Optional[bool] = ..., unreadable: _Optional[bool] = ..., checksum: _Optional[bytes] = ..., continues: _Optional[bool] = ..., compared: _Optional[str] = ...) -> None: ...
+    prefix: int
+    def __init__(self, fragment: _Optional[bytes] = ..., count: _Optional[int] = ..., error: _Optional[str] = ..., changed: _Optional[bool] = ..., unreadable: _Optional[bool] = ..., checksum: _Optional[bytes] = ..., continues: _Optional[bool] = ..., compared: _Optional[str] = ..., prefix: _Optional[int] = ...) -> None: ...
 
 class Proposed(_message.Message):
     __slots__ = ("proposal", "sink", "version", "epoch", "ranges", "objects", "counts", "needs", "released")

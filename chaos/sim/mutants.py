@@ -40,6 +40,7 @@ from headrace.controller.core.messages import (
 from headrace.controller.core.run import (
     Amendment,
     Committer,
+    EpochRaise,
     Judgement,
     Run,
     RunEvent,
@@ -48,7 +49,7 @@ from headrace.controller.core.run import (
     Works,
     proposals,
 )
-from headrace.controller.core.run.input import Comparing, Earlier, Intake, ListedAs, Suspicion
+from headrace.controller.core.run.input import Comparing, Earlier, Intake, ListedAs, Listing, Suspicion
 from headrace.controller.core.run.tasks import RunLinks, RunTasks
 from headrace.stages.dedup import kept
 from headrace.stages.sources.objects import RemoteFile
@@ -85,6 +86,19 @@ from headrace.worker.task import (
     messages,
     task_core,
 )
+
+
+def _handed_to_nobody(self: Listing, _fragments: object) -> None:
+    if self.handed is not None:
+        self.handed = set()
+
+
+def _raised_for_others(self: EpochRaise, reason: str) -> None:
+    if reason != "another run begins":
+        _raised(self, reason)
+
+
+_raised = EpochRaise.begin
 
 
 def _nothing(*_arguments: Any) -> list[Any]:
@@ -433,6 +447,8 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "index-not-fenced": ((RunTasks, "_remembers", _never),),
     "changed-object-read-on": ((RemoteFile, "_learn", _any_version),),
     "held-read-again": ((Intake, "_gaps", _held_forgotten),),
+    "handed-out-forgotten": ((Listing, "_hand", _handed_to_nobody),),
+    "earlier-run-not-fenced": ((EpochRaise, "begin", _raised_for_others),),
     "content-not-compared": ((Comparing, "heard", _believed),),
     "other-version-listed": ((Earlier, "listed_as", _new),),
     "atom-cut": ((Leadership, "submit", _cut_anywhere),),

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         ContentAnswer as ContentAnswer,
         FragmentEnd as FragmentEnd,
         IndexPart as IndexPart,
+        Prefix as Prefix,
         Sink as Sink,
         Source as Source,
         StatefulTransform as StatefulTransform,

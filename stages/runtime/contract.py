@@ -46,6 +46,14 @@ class ContentAnswer:
     continues: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """The first bytes of a fragment, as they are stored, in which all lies that was read of it; and their checksum."""
+
+    size: int
+    checksum: bytes
+
+
 @dataclass(slots=True)
 class WrittenShard:
     """What a sink wrote: objects by role, and what became of the records."""
@@ -124,6 +132,11 @@ class Source(_Stage):
         """
         del fragment
         yield ContentAnswer(b"")
+
+    def prefix(self, fragment: Fragment) -> Prefix | None:
+        """In which bytes all lies that `read` has given of the fragment that it read last; None: nobody can tell."""
+        del fragment
+        return None
 
     def expect(self, fragment: Fragment, gaps: Sequence[Gap]) -> None:
         """Prepare for these: `read` may be called with them next. Raises InputError."""

@@ -15,9 +15,11 @@ from headrace.stages.runtime import (
     FragmentChanged,
     FragmentEnd,
     InputError,
+    Prefix,
     Source,
 )
 from headrace.stages.sources.objects import (
+    FETCHED_BYTES_MAX,
     WINDOW_BYTES,
     Content,
     Format,
@@ -97,6 +99,8 @@ class FileSource(Source):
         self.options = replace(self.DEFAULTS, **options)
         self.inputs = Inputs(input, globs_of((self.FORMAT,)), follow_links=self.options.follow_links)
         self.batch_bytes, self.batch_records = self.options.batch_bytes, self.options.batch_records
+        #: What was opened last.
+        self._at: InputStream | None = None
 
     def list(self) -> Iterator[Fragment | None]:
         """Every fragment of every file, in the order of the files' names. Raises InputError, StoreError."""
@@ -135,7 +139,7 @@ class FileSource(Source):
 
     def stream(self, fragment: Fragment, kind: type[_Stream]) -> _Stream:
         """The bytes of a fragment, with the first unit found where it is one of many."""
-        file = kind(self.inputs, fragment, self.options.window_bytes_max)
+        file = self._at = kind(self.inputs, fragment, self.options.window_bytes_max)
         if fragment.reader.endswith(UNITS):
             try:
                 file.cut(self.UNIT or b"")
@@ -157,6 +161,20 @@ class FileSource(Source):
     def drafts(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[BatchDraft | Batch | FragmentEnd]:
         """See `Source.drafts`. A source has this, or `read`."""
         yield from self.read(fragment, gaps)
+
+    @staticmethod
+    def pass_to(file: InputStream, position: int) -> None:
+        """Read up to a byte for the checksum alone, before it is read on there; as much as is fetched for that."""
+        if file.compressed or position - file.fragment.start > FETCHED_BYTES_MAX:
+            return
+        file.seek(file.content.at)
+        while file.tell() < position and file.read(position - file.tell()):
+            pass
+
+    def prefix(self, fragment: Fragment) -> Prefix | None:
+        """See `Source.prefix`."""
+        found = self._at.content.prefix() if self._at is not None and self._at.fragment == fragment else None
+        return Prefix(*found) if found is not None else None
 
     def compare(self, fragment: Fragment) -> Iterator[ContentAnswer | None]:
         """See `Source.compare`."""
@@ -209,6 +227,8 @@ class StreamedSource(FileSource):
         ordinal, checksum = 0, b""
         for gap in gaps:
             with self.stream(fragment, InputStream) as file:
+                if gap is gaps[-1] and gap.offset > 0:
+                    self.pass_to(file, fragment.start + gap.offset)
                 ordinal = yield from self._gap(file, fragment, gap)
                 checksum = file.checksum() if gap.end == UNBOUNDED else b""
                 file.check()

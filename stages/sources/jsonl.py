@@ -96,6 +96,7 @@ class JsonlSource(FileSource):
             for gap in gaps:
                 if gap.offset >= 0 and gap.first:
                     ordinal, at = gap.first, fragment.start + gap.offset
+                    self.pass_to(file, at)
                 elif ordinal > gap.first:
                     ordinal, at = 0, begin
                 ordinal, at = yield from self._read_gap(file, fragment, gap, ordinal, at)

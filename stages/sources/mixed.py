@@ -6,7 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from headrace.stages.runtime import Batch, BatchDraft, ContentAnswer, FragmentEnd, InputError, Source, load_target
+from headrace.stages.runtime import (
+    Batch,
+    BatchDraft,
+    ContentAnswer,
+    FragmentEnd,
+    InputError,
+    Prefix,
+    Source,
+    load_target,
+)
 from headrace.stages.sources.base import FileSource
 from headrace.stages.sources.objects import FORMATS, Format, Inputs, check_format, format_of, globs_of, to_path
 from headrace.stages.sources.options import ReadOptions
@@ -67,6 +76,10 @@ class MixedSource(Source):
     def drafts(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[BatchDraft | Batch | FragmentEnd]:
         """See `Source.drafts`."""
         return self._source(fragment.uri).drafts(fragment, gaps)
+
+    def prefix(self, fragment: Fragment) -> Prefix | None:
+        """See `Source.prefix`."""
+        return self._source(fragment.uri).prefix(fragment)
 
     def compare(self, fragment: Fragment) -> Iterator[ContentAnswer | None]:
         """See `Source.compare`."""

@@ -94,7 +94,7 @@ def state_at(state: LedgerState, version: int) -> LedgerState:
             known = state.fragments[item.fragment]
             held = found.fragments.get(item.fragment)
             if held is None:
-                held = FragmentState(known.fragment, known.count, known.checksum, known.dropped)
+                held = FragmentState(known.fragment, known.count, known.checksum, dropped=known.dropped)
                 held.released = known.released
                 found.fragments[item.fragment] = held
             held.of(sink).add(item.first, item.end, item.offset, item.stop)

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         FragmentsListed as FragmentsListed,
         Led as Led,
         PipelineApplied as PipelineApplied,
+        PrefixRead as PrefixRead,
         Range as Range,
         Removed as Removed,
         Resigned as Resigned,

@@ -25,6 +25,7 @@ from headrace.store.ledger.core.entries import (
     Counts,
     Fragment,
     FragmentDropped,
+    PrefixRead,
     Range,
     VersionSeen,
     counts_of,
@@ -215,6 +216,11 @@ def _ledger_columns(state: LedgerState) -> tuple[dict[str, Any], Arrays]:
             for name, item in state.fragments.items()
             if item.dropped is not None
         ],
+        "prefixes": [
+            [name, item.prefix.count, item.prefix.size, item.prefix.checksum]
+            for name, item in state.fragments.items()
+            if item.prefix is not None
+        ],
         "seen": [[item.stage, item.uri, item.version, item.same] for item in state.seen.values()],
         "released": [
             [name, sink, sorted(rows)] for name, item in state.fragments.items() for sink, rows in item.released.items()
@@ -281,6 +287,8 @@ def _ledger(tables: Any, arrays: Arrays) -> LedgerState:
     state.seen = {(row[0], row[1]): _sound(VersionSeen(*row)) for row in tables.get("seen", ())}
     for name, reason, reread in tables.get("dropped", ()):
         state.fragments[name].dropped = _sound(FragmentDropped(name, reason, reread))
+    for name, *row in tables.get("prefixes", ()):
+        state.fragments[name].prefix = _sound(PrefixRead(name, *row))
     for name, sink, rows in tables.get("released", ()):
         state.fragments[name].released[sink] = set(rows)
     _restore_intervals(state, ids, words, arrays)

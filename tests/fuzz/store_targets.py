@@ -43,7 +43,14 @@ CLOSED = entries.Closed("write", "v1", 1, (entries.Range(A.id, 0, 4, 0, 40),), (
 LEDGER = (
     Entry(1, (entries.Led(1, {"host": "here", "pid": 7}),)),
     Entry(1, (entries.EpochRaised("begin"), entries.PipelineApplied("v1", {"stages": [{"name": "read"}]}))),
-    Entry(1, (entries.FragmentsListed((A, B)), entries.VersionSeen("read", "file:///c", "v2", True))),
+    Entry(
+        1,
+        (
+            entries.FragmentsListed((A, B)),
+            entries.VersionSeen("read", "file:///c", "v2", True),
+            entries.PrefixRead(B.id, 3, 1, b"c" * 16),
+        ),
+    ),
     Entry(1, (CLOSED, entries.FragmentEnded(A.id, 4, b"c" * 16), entries.ClaimsReleased("write", ((A.id, (1, 2)),)))),
     Entry(1, (entries.FragmentDropped(B.id, "gone", False), entries.Beat(1), entries.VersionPublished(1, "done"))),
     Entry(1, (entries.Retracted(2, ((KEY, (0, 1)),), ((KEY, STORED),)), entries.Resigned(1))),

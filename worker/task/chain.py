@@ -17,6 +17,7 @@ from headrace.stages.runtime import (
     FragmentEnd,
     IndexPart,
     InputError,
+    Prefix,
     Sink,
     Source,
     StatefulTransform,
@@ -193,6 +194,11 @@ class Chain:
         """As `Source.compare`."""
         assert self.source is not None
         return self.source.compare(fragment)
+
+    def prefix(self, fragment: Fragment) -> Prefix | None:
+        """As `Source.prefix`."""
+        assert self.source is not None
+        return self.source.prefix(fragment)
 
     def _timed(self, fragment: Fragment, gaps: Sequence[Gap], items: Iterator[Read]) -> Iterator[Read]:
         statistics = self.statistics[self.source_name]

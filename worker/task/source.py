@@ -52,11 +52,14 @@ class TaskSource:
         self._compared: str | None = None
         #: What was read behind a batch and has no place in it.
         self._next: Batch | BatchDraft | None = None
+        #: How many records of what is open have been read, and how many when its prefix was told last.
+        self._count = self._told = 0
         self._reads: list[pb.FragmentRead] = []
         self._read_bytes = 0
 
     def halt(self) -> None:
         """Let go of what was read ahead."""
+        self._tell_prefix()
         self._open = self._next = None
 
     @property
@@ -95,6 +98,8 @@ class TaskSource:
         """What is to be told of fragments that were read: when that is enough, when there is nothing more to read, or
         when an error is among it; else only where `all_of_them` is asked for.
         """
+        if all_of_them:
+            self._tell_prefix()
         enough = len(self._reads) >= TOLD_FRAGMENTS or self._read_bytes >= TOLD_BYTES or self.idle
         if not self._reads or not (enough or all_of_them or self._reads[-1].error):
             return None
@@ -114,6 +119,7 @@ class TaskSource:
                 self._open, self._compared = (following[0], self._chain.compare(following[0])), following[0].version
             else:
                 self._open, self._compared = (following[0], self._chain.drafts(*following)), None
+            self._count = self._told = 0
         fragment, items = self._open
         try:
             item = next(items, _NOTHING)
@@ -123,13 +129,25 @@ class TaskSource:
         if item is None:
             return None
         if isinstance(item, (Batch, BatchDraft)):
+            self._count = item.first + item.count
             if (behind := self.core.behind()) is not None:
                 self._chain.expect(*behind)
             return item
         self._ended(fragment, item)
         return item if isinstance(item, FragmentEnd) else _NOTHING
 
+    def _tell_prefix(self) -> None:
+        """Of a fragment that is still read: in which bytes all lies that was read of it."""
+        if self._open is None or self._count <= self._told or (prefix := self._chain.prefix(self._open[0])) is None:
+            return
+        self._told = self._count
+        name = self._open[0].id
+        read = pb.FragmentRead(fragment=name, count=self._count, checksum=prefix.checksum, prefix=prefix.size)
+        self._reads.append(read)
+
     def _ended(self, fragment: Fragment, end: FragmentEnd | ContentAnswer, error: InputError | None = None) -> None:
+        if error is not None:
+            self._tell_prefix()
         self.core.ended(fragment.id, self._compared)
         self._open = None
         read = pb.FragmentRead(fragment=fragment.id, count=UNKNOWN, checksum=end.checksum, compared=self._compared)

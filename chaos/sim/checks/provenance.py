@@ -26,6 +26,8 @@ class Provenance:
     def __init__(self, cluster: Observed, ledger: LedgerState) -> None:
         self._cluster, self._ledger = cluster, ledger
         self._by_uri: dict[str, list[FragmentState]] = {}
+        #: The version that a fragment was read in, where nothing was closed of the one that it was listed in.
+        self._read_in: dict[bytes, Fragment] = {}
 
     def change(self, number: int, change: object) -> None:
         """An entry is durable, and not folded yet."""
@@ -47,7 +49,8 @@ class Provenance:
 
     def read(self, number: int, part: Part) -> None:
         """6: the bytes of a closed range are those of the version that was listed."""
-        writing = self._cluster.corpus.writings[part.item.fragment]
+        version = self._read_in.get(part.item.fragment)
+        writing = self._cluster.corpus.writings[part.item.fragment if version is None else version.id]
         if part.read_from != writing:
             uri = self._ledger.fragments[part.item.fragment].fragment.uri
             raise ViolationError(
@@ -66,9 +69,13 @@ class Provenance:
 
     def _seen(self, number: int, change: VersionSeen) -> None:
         """6: what is not read for being the same is the same, and what is passed over was to be."""
-        inputs, known = self._cluster.inputs, [state.fragment for state in self._by_uri.get(change.uri, ())]
+        inputs, known = self._cluster.inputs, self._by_uri.get(change.uri, ())
         there = inputs.of_version(change.uri, change.version)
-        same = any(inputs.holds_same(there, fragment) for fragment in known)
+        same = any(inputs.holds_same(there, self._read_in.get(item.fragment.id, item.fragment)) for item in known)
+        if change.same and not same:
+            unread = [item.fragment for item in known if not any(item.closed.values()) and item.dropped is None]
+            same = [item.size for item in unread] == [there.size]
+            self._read_in.update((item.id, there) for item in unread)
         if change.same and not same:
             raise ViolationError(6, f"entry {number} takes {change.uri} for the same in version {change.version}")
         if not change.same and ChangedInput.DROP not in self._cluster.operator.choices:

@@ -17,6 +17,8 @@ from headrace.worker.task import ReadQueue, messages
 
 #: Fragments in a page of a listing.
 PAGE_FRAGMENTS = 3
+#: Share of batches with which a source says of which bytes all is that it has read of their fragment.
+PREFIX_SHARE = 0.4
 
 
 class Reading(Member, Protocol):
@@ -95,8 +97,17 @@ class SimulatedSource:
         # A source that reads one record at a time says so; any other does not know how many it will read.
         hand = Range(fragment.id, first, 1 if task.alone else 0)
         if dead or task.outlives(SOURCE, [Part(item, everyone, 0)], hand):
+            if task.cluster.corpus.changes and not task.alone and task.cluster.world.chance(PREFIX_SHARE):
+                self._tell_prefix(fragment, item.end)
             frame = SimulatedFrame(task.epoch, size, fragment.id, first, records, everyone & ~dead, quarantined=dead)
             task.do(messages.BatchRead(frame._replace(read_from=writing), item))
+
+    def _tell_prefix(self, fragment: Fragment, count: int) -> None:
+        """Say of which bytes the first records are."""
+        task, size = self._task, count * RECORD_BYTES
+        checksum = self._reader.checksum(replace(fragment, size=size))
+        said = core.FragmentWasRead(task.name, task.attempt, fragment.id, count, checksum=checksum, prefix=size)
+        task.say(said)
 
     def _end(
         self, fragment: Fragment, count: int, error: str = "", checksum: bytes = b"", compared: str | None = None

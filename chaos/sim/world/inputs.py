@@ -95,6 +95,9 @@ class InputObjects:
         """Put back each object that changed while something of it was open, or that holds other bytes than it did."""
         for state in list(ledger.fragments.values()):
             fragment, there = state.fragment, self.standing.get(state.fragment.uri)
+            seen = ledger.seen.get((fragment.stage, fragment.uri))
+            if seen is not None and seen.same:
+                fragment = self.of_version(fragment.uri, seen.version)
             open_still = not state.done(self._corpus.sinks)
             other = there is not None and there.id not in ledger.fragments and not self.holds_same(there, fragment)
             if (open_still and there != fragment) or other:
@@ -161,10 +164,10 @@ class InputReader:
         return int(data[:4] or b"-1")
 
     def checksum(self, fragment: Fragment) -> bytes:
-        """The checksum of all its bytes. FragmentChanged, likewise."""
+        """The checksum of as many of its bytes as the fragment has. FragmentChanged, likewise."""
         file = self._opened(fragment)
         file.seek(0)
-        digest, left = xxhash.xxh3_128(), file.size
+        digest, left = xxhash.xxh3_128(), min(file.size, fragment.size)
         while left:
             data = file.read(min(left, GET_BYTES))
             digest.update(data)
@@ -177,7 +180,8 @@ class InputReader:
         self._fragment = self._file = None
 
     def _opened(self, fragment: Fragment) -> RemoteFile:
-        if self._file is None or self._fragment != fragment:
+        known = self._fragment
+        if self._file is None or known is None or (known.id, known.version) != (fragment.id, fragment.version):
             file = RemoteFile(cast("ObjectStore", self._objects), fragment.uri, fragment, ahead=False)
             file.check()
             self._fragment, self._file = fragment, file

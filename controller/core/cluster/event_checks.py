@@ -164,6 +164,8 @@ def _listed(event: SourceListed, born: AttemptFacts, known: Known) -> str:
 def _was_read(event: FragmentWasRead, born: AttemptFacts, known: Known) -> str:
     if not -1 <= event.count <= UNBOUNDED:
         return f"a fragment of {event.count} records"
+    if event.prefix and not (event.count > 0 and event.prefix > 0 and event.checksum):
+        return f"{event.count} records in {event.prefix} bytes, with a checksum of {len(event.checksum)} bytes"
     return _source_fault(event.fragment, born, known) or _text_fault(event.error, event.compared or "")
 
 

@@ -168,16 +168,16 @@ class FragmentWasRead:
     fragment: bytes
     count: int
     error: str = ""
-    #: The error is that the object is not the one that was listed: it concerns this fragment alone.
+    #: The error concerns this fragment alone: its object is not the one that was listed, or its device failed.
     changed: bool = False
-    #: The error is that the object's device failed: it concerns this fragment alone, too.
     unreadable: bool = False
     #: The xxh3-128 of its stored bytes, where it was read to its end, or compared; empty: nobody took it.
     checksum: bytes = b""
-    #: Of what was compared: a fragment may begin behind it.
+    #: Of what was compared: a fragment may begin behind it; under which version. None: it was read; both may be asked.
     continues: bool = False
-    #: The version under which it was compared; None: it was read. One fragment may be asked for both ways at once.
     compared: str | None = None
+    #: Not 0: it is read on, its first `count` records lie in so many bytes, and the checksum is theirs.
+    prefix: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headrace.controller.core.log import Leadership
-from headrace.controller.core.messages import ChangedInput
+from headrace.controller.core.messages import ChangedInput, FragmentWasRead
 from headrace.controller.core.run.input import Compared, Finding, Intake, Listing, said_of
 from headrace.controller.core.run.sweeps import Sweeps
 from headrace.store import counted
-from headrace.store.ledger import FragmentDropped, FragmentsListed, LedgerState, VersionSeen
+from headrace.store.ledger import Closed, FragmentDropped, FragmentsListed, LedgerState, PrefixRead, VersionSeen
 
 #: Changed fragments and objects that are named at the end of a run.
 CHANGED_SHOWN = ALTERED_SHOWN = 5
@@ -43,6 +43,38 @@ class ChangedFragments:
         self._given_up: set[bytes] = set()
         #: Those that a failed device keeps from being read.
         self._unreadable: set[bytes] = set()
+        #: The newest words on the first bytes of fragments that are read, and how many records they cover in the log.
+        self._prefixes: dict[bytes, PrefixRead] = {}
+        self._covered: dict[bytes, int] = {}
+
+    def prefix_read(self, event: FragmentWasRead) -> None:
+        """A task says which bytes it has read of a fragment that it goes on to read."""
+        known = self._prefixes.get(event.fragment)
+        size = self._ledger.fragments[event.fragment].fragment.size
+        if event.prefix <= size and (known is None or known.count < event.count):
+            self._prefixes[event.fragment] = PrefixRead(event.fragment, event.count, event.prefix, event.checksum)
+            self._cover(event.fragment)
+
+    def covering(self, closed: Closed) -> list[PrefixRead]:
+        """What is to stand in the log beside a shard: by it can be told later whether its input is the same."""
+        found: list[PrefixRead] = []
+        for item in closed.ranges:
+            prefix = self._prefixes.get(item.fragment)
+            if prefix is not None and self._covered.get(item.fragment, 0) < item.end <= prefix.count:
+                self._covered[item.fragment] = prefix.count
+                found.append(prefix)
+        return found
+
+    def _cover(self, fragment: bytes) -> None:
+        """Enter the newest prefix of a fragment in the log, if more is closed than the one that is there covers."""
+        prefix, state = self._prefixes.get(fragment), self._ledger.fragments[fragment]
+        if prefix is None or state.checksum:
+            self._prefixes.pop(fragment, None)
+            return
+        closed = max((end for intervals in state.closed.values() for _, end in intervals), default=0)
+        if self._covered.get(fragment, 0) < closed <= prefix.count:
+            self._covered[fragment] = prefix.count
+            self._leadership.submit(prefix)
 
     def take_compared(self) -> None:
         """Act on the objects that have been compared; until then nothing of them is read."""
@@ -52,6 +84,7 @@ class ChangedFragments:
             if item.finding is Finding.OTHER:
                 self._is_another(item)
                 continue
+            self._listing.note_same(item)
             fresh = self._listing.add(item.behind()) if item.finding is Finding.GROWN else ()
             listed = (FragmentsListed(tuple(fresh)),) if fresh else ()
             self._leadership.submit(VersionSeen(item.stage, item.uri, item.version, True), *listed)
@@ -87,6 +120,7 @@ class ChangedFragments:
         """More of these fragments is closed: an attempt that was thought dead may have closed the rest."""
         for fragment in fragments:
             state = self._ledger.fragments[fragment]
+            self._cover(fragment)
             if fragment in self.open and state.done(self._sinks):
                 del self.open[fragment]
                 if self._listing.has_another(state.fragment):

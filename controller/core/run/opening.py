@@ -201,9 +201,14 @@ class Opening:
         """A leader makes its pipeline the dataset's; why it may not, since the log has grown since it was read."""
         reading = self._machine.state is OpeningState.READING
         if self._ledger.pipeline_version == self._version and self._ledger.epoch > 0:
-            if reading and self._pipeline.stateful and self._inherited is None:
-                # An index knows what is kept up to its epoch: an epoch begins with it.
-                self._epoch.begin("the dedup index begins")
+            if reading and self._inherited is None:
+                # An index knows what is kept up to its epoch: an epoch begins with it. And what sinks of an earlier run
+                # hold of open fragments may be of other bytes than stand there now.
+                sinks = tuple(stage.name for stage in self._pipeline.of_kind(StageKind.SINK))
+                if self._pipeline.stateful:
+                    self._epoch.begin("the dedup index begins")
+                elif not all(state.done(sinks) for state in self._ledger.fragments.values()):
+                    self._epoch.begin("another run begins")
             self._machine.note(OpeningTurn.DURABLE)
             return ""
         admission = admit(self._pipeline, self._ledger, amend=self._amend)
@@ -271,6 +276,7 @@ class Adoption:
     def begin(self, term: int, now: float, *, inherited: bool) -> list[Command]:
         """Nothing is started yet: adopt what lives, and wait for the workers of an inherited plan."""
         self._listing.number = self._intake.sweep = term * NUMBERS_A_TERM
+        self._listing.handed = None if inherited else set()
         commands: list[Command] = []
         # Also of workers that the plan does not name: nobody else would end what they have of this run.
         for worker in sorted(self._workers.present):

@@ -273,7 +273,7 @@ class Proposals:
         judgement = self._committer.judge(event, self._version, self._ledger.epoch)
         if judgement.closed is not None:
             released = (ClaimsReleased(event.sink, event.released),) if event.released else ()
-            self._leadership.submit(judgement.closed, *released)
+            self._leadership.submit(judgement.closed, *released, *self._changed.covering(judgement.closed))
         if judgement.outcome is None:
             return []
         to = Waiter(event.task, event.attempt, event.proposal)

@@ -38,8 +38,6 @@ class Reading:
             self._intake.admit(fragment.id)
         if fresh:
             self._leadership.submit(FragmentsListed(tuple(fresh)))
-        while self._listing.back:
-            self._leadership.submit(self._listing.back.popitem()[1])
         self._changed.take_compared()
         if event.last:
             self._changed.halt_vanished(event.stage)
@@ -51,6 +49,10 @@ class Reading:
             return ""
         if self._listing.comparing.heard(event):
             self._changed.take_compared()
+            return ""
+        if event.prefix:
+            if self._intake.reads(event.task, event.fragment):
+                self._changed.prefix_read(event)
             return ""
         if event.error and (event.changed or event.unreadable):
             if not self._intake.reads(event.task, event.fragment):

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from headrace.stages.sources.objects.preflight_check import preflight as preflight
     from headrace.stages.sources.objects.streams import (
         BLOCK_BYTES as BLOCK_BYTES,
+        FETCHED_BYTES_MAX as FETCHED_BYTES_MAX,
         InputStream as InputStream,
         LocalFile as LocalFile,
         RemoteFile as RemoteFile,

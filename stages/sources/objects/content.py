@@ -42,12 +42,15 @@ class Content:
 
     def __init__(self, fragment: Fragment, *, scattered: bool = False) -> None:
         self._hash = xxhash.xxh3_128()
-        self._at, self._end = fragment.start, fragment.start + fragment.size
+        self._start, self._at, self._end = fragment.start, fragment.start, fragment.start + fragment.size
+        #: Behind the last byte that has passed.
+        self._behind = 0
         self._aside = _Aside() if scattered and fragment.size <= ASIDE_BYTES_MAX else None
 
     def passed(self, at: int, data: bytes | memoryview) -> None:
         """These bytes of the object were read, from byte `at` on."""
         view = memoryview(data).cast("B")
+        self._behind = max(self._behind, at + len(view))
         if at <= self._at < self._end and self._at < at + len(view):
             self._count(view[self._at - at : self._end - at])
             while self._aside is not None and (part := self._aside.held_at(self._at)):
@@ -61,9 +64,19 @@ class Content:
         return self._at >= self._end
 
     @property
+    def at(self) -> int:
+        """The first byte that has not passed."""
+        return self._at
+
+    @property
     def missing(self) -> int:
         """How many bytes have not passed."""
         return self._end - self._at - (self._aside.size if self._aside is not None else 0)
+
+    def prefix(self) -> tuple[int, bytes] | None:
+        """How many bytes have passed, and their checksum; None where some before them have not."""
+        size = self._at - self._start
+        return (size, self._hash.digest()) if size and self._at >= min(self._behind, self._end) else None
 
     def rest(self, raw: StoredBytes) -> Iterator[None]:
         """Read what has not passed, some at a time. What is there ends before it: it stays less than whole."""

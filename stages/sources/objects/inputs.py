@@ -320,7 +320,7 @@ def changed(fragment: Fragment, found: str) -> FragmentChanged:
     """The error of an object that is not the one that was listed."""
     return FragmentChanged(
         f"{to_path(fragment.uri)!r} has changed since it was listed (version {fragment.version}, now {found}): "
-        "only of what was read to its end a checksum tells whether its bytes are the same"
+        "the same command compares first what was read of it, and goes on where that is the same"
     )
 
 

@@ -308,9 +308,9 @@ class InputStream:
 
     def __init__(self, inputs: Inputs, fragment: Fragment, window_bytes_max: int = WINDOW_BYTES) -> None:
         self._raw = open_raw(inputs, fragment, ahead=True)
-        self._raw.content = Content(fragment, scattered=isinstance(self._raw, RemoteFile))
+        self.content = self._raw.content = Content(fragment, scattered=isinstance(self._raw, RemoteFile))
         self._window_bytes_max = window_bytes_max
-        self._fragment = fragment
+        self.fragment = fragment
         self._codec = codec_of(fragment.uri)
         self.compressed = bool(self._codec)
         #: The stored bytes, and of an object that is compressed where they and their positions begin.
@@ -401,7 +401,7 @@ class InputStream:
         """Bytes of the object, as it is stored, that were read since this was asked or sought last."""
         at = self._raw.tell()
         if self._cut is not None:
-            at = min(at, self._fragment.start + self._fragment.size)
+            at = min(at, self.fragment.start + self.fragment.size)
         since, self._told = max(0, at - self._told), at
         return since
 
@@ -439,14 +439,14 @@ class InputStream:
             return
         self._raw.check()
         raise DamagedInput(
-            to_path(self._fragment.uri),
+            to_path(self.fragment.uri),
             f"{stored:,} bytes of its {self._codec} stream unfold to more than {unfolded - more:,}: the limit is "
             f"{UNFOLDED_A_STORED:,} times as many beyond {UNFOLDED_BYTES_FREE >> 30} GiB; write it again by gzip",
         )
 
     def _unpacker(self) -> Unpacker:
         if self._cut is not None:
-            return self._units(self._fragment.end)
+            return self._units(self.fragment.end)
         behind = self._begin > 0
         if self._codec == "gzip":
             return Gzip(self._stored, behind=behind)
@@ -471,7 +471,7 @@ class InputStream:
         return found
 
     def _damaged(self, error: OSError) -> DamagedInput:
-        name, codec = to_path(self._fragment.uri), self._codec
+        name, codec = to_path(self.fragment.uri), self._codec
         known = self._at - self._begin
         if isinstance(error, NoCut):
             return DamagedInput(
@@ -487,7 +487,7 @@ class InputStream:
                 "2 << 30, which lets it take as much memory, write it again with zstd --long=27 or less"
             )
             return WrongFormat(name, what, "zstd stream that can be read")
-        if isinstance(error, Truncated) and not self._fragment.size:
+        if isinstance(error, Truncated) and not self.fragment.size:
             return DamagedInput(name, f"it is empty, where a {codec} stream should be")
         if isinstance(error, Truncated):
             return DamagedInput(name, f"the {codec} stream is cut off after about {known} uncompressed bytes")

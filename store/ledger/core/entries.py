@@ -218,6 +218,19 @@ class FragmentEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class PrefixRead:
+    """The first `count` records of a fragment that is being read lie in its first `size` bytes, as they are stored.
+
+    `checksum` is the xxh3-128 of these bytes.
+    """
+
+    fragment: bytes
+    count: int
+    size: int
+    checksum: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class FragmentDropped:
     """What is open of a fragment is given up, since its object changed or vanished; what is closed stays closed.
 
@@ -233,7 +246,7 @@ class FragmentDropped:
 class VersionSeen:
     """An object that was read before stands in another version now, and is not read for that.
 
-    `same`: it holds the bytes that were read, whatever is appended to them. Else somebody chose to pass it over.
+    `same`: it holds the bytes that were read, whatever else it holds. Else somebody chose to pass it over.
     """
 
     stage: str
@@ -328,6 +341,7 @@ Change: TypeAlias = (
     | EpochRaised
     | FragmentsListed
     | FragmentEnded
+    | PrefixRead
     | FragmentDropped
     | VersionSeen
     | Closed
@@ -349,6 +363,7 @@ _CHANGES: dict[str, type[Any]] = {
         EpochRaised,
         FragmentsListed,
         FragmentEnded,
+        PrefixRead,
         FragmentDropped,
         VersionSeen,
         Closed,

@@ -23,6 +23,7 @@ from headrace.store.ledger.core.entries import (
     FragmentEnded,
     FragmentsListed,
     PipelineApplied,
+    PrefixRead,
     Range,
     Removed,
     Retracted,
@@ -50,6 +51,8 @@ class FragmentState:
     #: The number of records, once the fragment was read to its end, and the checksum of its bytes, if one was taken.
     count: int | None = None
     checksum: bytes = b""
+    #: What is known of its first bytes, until it has a checksum.
+    prefix: PrefixRead | None = None
     #: Set where what is open was given up: nothing more of it is closed.
     dropped: FragmentDropped | None = None
     closed: dict[str, IntervalSet] = field(default_factory=dict[str, IntervalSet])
@@ -227,6 +230,8 @@ class LedgerState(LogState):
                 self._listed(number, change)
             case FragmentEnded():
                 self._ended(number, change)
+            case PrefixRead():
+                self._prefix_read(number, change)
             case FragmentDropped():
                 self._dropped(number, change)
             case VersionSeen():
@@ -265,6 +270,15 @@ class LedgerState(LogState):
             raise FoldError(f"entry {number}: {state.fragment.uri} has a checksum of {len(change.checksum)} bytes")
         state.count = change.count
         state.checksum = state.checksum or change.checksum
+        if state.checksum:
+            state.prefix = None
+
+    def _prefix_read(self, number: int, change: PrefixRead) -> None:
+        state = self._known(number, change.fragment)
+        if len(change.checksum) != CHECKSUM_BYTES or change.count < 1 or not 0 < change.size <= state.fragment.size:
+            raise FoldError(f"entry {number}: {state.fragment.uri} has a prefix of {change.size} bytes that is none")
+        if not state.checksum and (state.prefix is None or state.prefix.count < change.count):
+            state.prefix = change
 
     def _dropped(self, number: int, change: FragmentDropped) -> None:
         state = self._known(number, change.fragment)

@@ -95,6 +95,8 @@ CAUGHT_BY = {
     "changed-object-read-on": {4, 6},
     "other-version-listed": {6},
     "content-not-compared": {6},
+    "handed-out-forgotten": {6},
+    "earlier-run-not-fenced": {6},
     "held-read-again": {19},
     "collection-by-age": {13, 14},
     "cut-link-spins": {18},

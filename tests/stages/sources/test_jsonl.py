@@ -151,7 +151,7 @@ def test_a_file_that_changed_since_it_was_listed_is_refused(write_jsonl: Write) 
     reader = source(path)
     (fragment,) = reader.list()
     write_jsonl({"text": "changed"})
-    with pytest.raises(FragmentChanged, match="only of what was read to its end a checksum tells"):
+    with pytest.raises(FragmentChanged, match="the same command compares first what was read of it"):
         batches(reader, fragment)
 
 

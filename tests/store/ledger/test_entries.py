@@ -21,6 +21,7 @@ from headrace.store.ledger.core.entries import (
     FragmentsListed,
     Led,
     PipelineApplied,
+    PrefixRead,
     Range,
     Removed,
     Resigned,
@@ -54,6 +55,7 @@ changes = st.one_of(
     st.builds(EpochRaised, names),
     st.builds(FragmentsListed, st.lists(fragments, max_size=3).map(tuple)),
     st.builds(FragmentEnded, ids, numbers),
+    st.builds(PrefixRead, ids, numbers, numbers, ids),
     st.builds(FragmentDropped, ids, names, st.booleans()),
     st.builds(
         Closed, names, names, numbers, st.lists(ranges, max_size=3).map(tuple), st.lists(objects).map(tuple), counts

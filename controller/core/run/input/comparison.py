@@ -1,21 +1,21 @@
-"""Objects that were read to their end and stand in another version now: do they hold the same bytes?
+"""Objects of which something was read and that stand in another version now: do they hold the same bytes?
 
-The ledger has a checksum of each fragment that was read to its end. Source tasks read the same bytes of what stands
-there now for their checksum alone: an order to read a fragment without a gap, under the new version. Nothing is read
-into the dataset before that is known. A touched file, or a copy that took its place, is then the same object; a file
-that lines were appended to has grown; anything else is another object, and the run's choice says what follows
-(docs/inputs.md).
+The ledger has a checksum of each fragment that was read to its end, and of the first bytes of one that was read in
+part. Source tasks read the same bytes of what stands there now for their checksum alone: an order to read a fragment
+without a gap, under the new version. Nothing is read into the dataset before that is known. A touched file, or a copy
+that took its place, is then the same object; a file that lines were appended to has grown; anything else is another
+object, and the run's choice says what follows (docs/guide/inputs.md).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from headrace.controller.core.messages import Command, FragmentWasRead, ReadFragment
-from headrace.controller.core.run.input.earlier import part_of
+from headrace.controller.core.run.input.earlier import evidence_of, part_of
 from headrace.controller.core.run.tasks import Task, TaskState
 from headrace.store.ledger import Fragment, FragmentState, VersionSeen
 
@@ -40,6 +40,8 @@ class Compared:
     version: str
     tile: tuple[FragmentState, ...]
     listed: list[Fragment] = field(default_factory=list[Fragment])
+    #: How many of the first bytes of each fragment are to have which checksum.
+    expected: Mapping[bytes, tuple[int, bytes]] = field(default_factory=dict[bytes, tuple[int, bytes]])
     #: Fragments whose bytes are not compared yet.
     waiting: set[bytes] = field(default_factory=set[bytes])
     finding: Finding | None = None
@@ -110,6 +112,9 @@ class Comparing:
                     continue
                 asked.add(name)
                 fragment = next(state.fragment for state in known.tile if state.fragment.id == name)
+                size, _ = known.expected[name]
+                if size < fragment.size:
+                    fragment = replace(fragment, size=size, end=-1)
                 grown = known.bytes > known.read_bytes and name == known.tile[-1].fragment.id
                 end = fragment.start + fragment.size if grown else fragment.end
                 now = replace(fragment, version=known.version, end=end)
@@ -129,7 +134,7 @@ class Comparing:
         last = state is known.tile[-1]
         if event.error:
             self._settle(known, Finding.OTHER, event.error)
-        elif event.checksum != state.checksum:
+        elif event.checksum != known.expected[event.fragment][1]:
             self._settle(known, Finding.OTHER, "it holds other bytes than when it was read")
         elif last and known.bytes > known.read_bytes and not event.continues:
             sizes = f"it has {known.bytes:,} bytes where {known.read_bytes:,} were read"
@@ -167,17 +172,26 @@ class Comparing:
     def _begin(self, known: Compared) -> None:
         tile = known.tile
         ends = [state.fragment.start + state.fragment.size for state in tile]
+        expected = evidence_of(tile)
         if known.bytes < known.read_bytes:
             why = f"it has {known.bytes:,} bytes and had {known.read_bytes:,} when it was read"
             self._settle(known, Finding.OTHER, why)
-        elif not tile or max(ends) != known.read_bytes or not all(state.checksum for state in tile):
+        elif not tile or max(ends) != known.read_bytes or expected is None:
             self._settle(known, Finding.OTHER, "nobody took a checksum of all of it when it was read")
+        elif known.bytes > known.read_bytes and not all(state.checksum for state in tile):
+            why = f"it has {known.bytes:,} bytes and had {known.read_bytes:,}, not all of which were read"
+            self._settle(known, Finding.OTHER, why)
         else:
             known.tile = tuple(sorted(tile, key=lambda state: state.fragment.start))
+            known.expected = expected
             for state in known.tile:
+                if not expected[state.fragment.id][1]:
+                    continue
                 known.waiting.add(state.fragment.id)
                 self._by_fragment[state.fragment.id] = known
                 self._queue.setdefault(known.stage, deque()).append(state.fragment.id)
+            if not known.waiting:
+                self._settle(known, Finding.SAME)
 
     def _settle(self, known: Compared, finding: Finding, why: str = "") -> None:
         self._forget(known)

@@ -7,7 +7,7 @@ One that was read to its end is compared with what was read, before anything of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from enum import Enum
 
 from headrace.store.ledger import Fragment, FragmentState, IntervalSet, LedgerState
@@ -31,11 +31,18 @@ class ListedAs(Enum):
 class Earlier:
     """What is known of each object when a listing begins.
 
-    `submitted` are fragments that may be on their way into the ledger.
+    `submitted` are fragments that may be on their way into the ledger, `handed` those of which records may be on their
+    way; None: nobody knows which.
     """
 
-    def __init__(self, ledger: LedgerState, sinks: tuple[str, ...], submitted: Iterable[Fragment] = ()) -> None:
-        self._seen, self._sinks = ledger.seen, sinks
+    def __init__(
+        self,
+        ledger: LedgerState,
+        sinks: tuple[str, ...],
+        submitted: Iterable[Fragment] = (),
+        handed: Container[bytes] | None = None,
+    ) -> None:
+        self._seen, self._sinks, self._handed = ledger.seen, sinks, handed
         #: By stage and URI; most objects have one fragment, and there may be millions.
         self._known: dict[str, dict[str, FragmentState | list[FragmentState]]] = {}
         self._submitted: dict[tuple[str, str], list[Fragment]] = {}
@@ -64,7 +71,7 @@ class Earlier:
         seen = self._seen.get(key)
         if seen is not None and seen.version == fragment.version:
             return ListedAs.THERE if seen.same else ListedAs.SKIPPED
-        if any(state.fragment.version == fragment.version for state in self.tile(fragment)):
+        if seen is None and any(state.fragment.version == fragment.version for state in self.tile(fragment)):
             return ListedAs.THERE
         if any(item.version == fragment.version for item in submitted):
             return ListedAs.THERE
@@ -73,7 +80,21 @@ class Earlier:
         if not self.tile(fragment) and not submitted:
             return ListedAs.NEW
         unknown = [state for state in known if not state.checksum and not state.done(self._sinks)]
-        return ListedAs.CONTRADICTED if submitted or unknown else ListedAs.TO_COMPARE
+        told = not unknown or self._are_told(fragment, unknown)
+        return ListedAs.TO_COMPARE if told and not submitted else ListedAs.CONTRADICTED
+
+    def _are_told(self, fragment: Fragment, unknown: Sequence[FragmentState]) -> bool:
+        """Whether these were read in part, and checksums say of which bytes. What is on its way is of any others.
+
+        An object that was not read to its end is another one if it has another size.
+        """
+        tile = self.tile(fragment)
+        whole = fragment.start == 0 and fragment.end < 0
+        if whole and fragment.size != sum(state.fragment.size for state in tile):
+            return False
+        if self._handed is None or evidence_of(tile) is None:
+            return False
+        return all(state in tile and state.fragment.id not in self._handed for state in unknown)
 
     def tile(self, fragment: Fragment) -> tuple[FragmentState, ...]:
         """The fragments that account for what its object held last: the newest of those that meet one another."""
@@ -109,6 +130,28 @@ class Earlier:
                 parts.append(part_of(fragment, first, low))
             first = high
         return parts
+
+
+def evidence_of(tile: Sequence[FragmentState]) -> Mapping[bytes, tuple[int, bytes]] | None:
+    """By fragment, how many of its first bytes were read, as far as anything of it is closed, and their checksum.
+
+    None where nobody took it. The last record of a fragment ends in the next one: that was read as well then.
+    """
+    found: dict[bytes, tuple[int, bytes]] = {}
+    crossed = False
+    for state in sorted(tile, key=lambda state: state.fragment.start):
+        fragment, prefix = state.fragment, state.prefix
+        closed = max((end for intervals in state.closed.values() for _, end in intervals), default=0)
+        if state.checksum:
+            found[fragment.id] = fragment.size, state.checksum
+        elif state.count is None and prefix is not None and prefix.count >= closed:
+            found[fragment.id] = prefix.size, prefix.checksum
+        elif state.count is None and not closed and not crossed:
+            found[fragment.id] = 0, b""
+        else:
+            return None
+        crossed = found[fragment.id][0] == fragment.size
+    return found
 
 
 def _span(fragment: Fragment) -> tuple[int, int]:

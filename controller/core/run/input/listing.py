@@ -10,7 +10,7 @@ from headrace.controller.core.run.input.comparison import Compared, Comparing
 from headrace.controller.core.run.input.earlier import Earlier, ListedAs
 from headrace.controller.core.run.tasks import Task, TaskState
 from headrace.store import counted
-from headrace.store.ledger import Fragment, LedgerState, VersionSeen
+from headrace.store.ledger import Fragment, LedgerState
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +92,10 @@ class Listing:
         self._untold: dict[tuple[str, str], str] = {}
         self.comparing = Comparing()
         self.copies = Copies(ledger)
-        #: Objects that are back in the version in which they were listed, to be entered in the ledger.
-        self.back: dict[tuple[str, str], VersionSeen] = {}
+        #: Fragments of which records of this epoch may be on their way. None: of any, as an earlier leader began.
+        self.handed: set[bytes] | None = None
+        #: By source, the objects that stand in another version and hold what was read: how many, the first.
+        self._same: dict[str, tuple[int, str]] = {}
 
     @property
     def done(self) -> bool:
@@ -132,13 +134,12 @@ class Listing:
         Another version of an object of which something is open is neither, unless it is to be read again.
         """
         if self._earlier is None:
-            self._earlier = Earlier(self._ledger, self._sinks, self._submitted.values())
+            self._earlier = Earlier(self._ledger, self._sinks, self._submitted.values(), self.handed)
         fresh: list[Fragment] = []
         known: list[Fragment] = []
         for fragment in event.fragments:
-            if fragment.id in self._ledger.fragments:
+            if fragment.id in self._ledger.fragments and not self._is_back(fragment):
                 self._note_seen(fragment)
-                self._note_back(fragment)
                 known.append(fragment)
             elif fragment.id in self._submitted:
                 self._note_seen(fragment)
@@ -147,6 +148,7 @@ class Listing:
         if event.last:
             self._done[event.stage] = True
             self._skipped[event.stage] = event.skipped
+        self._hand(fragment.id for fragment in (*fresh, *known))
         return fresh, known
 
     def _unknown_named(self, fragment: Fragment, known: list[Fragment]) -> list[Fragment]:
@@ -175,11 +177,16 @@ class Listing:
             self._unknown.append(fragment.id)
         self._newest[fragment.stage].add(fragment.id)
 
-    def _note_back(self, fragment: Fragment) -> None:
-        """An object stands in the version that it was listed in, after another one was seen there."""
+    def _is_back(self, fragment: Fragment) -> bool:
+        """Whether an object stands in the version that it was listed in, and something was read of another since."""
         seen = self._ledger.seen.get((fragment.stage, fragment.uri))
-        if seen is not None and seen.version != fragment.version:
-            self.back[fragment.stage, fragment.uri] = VersionSeen(fragment.stage, fragment.uri, fragment.version, True)
+        another = seen is not None and seen.version != fragment.version
+        return another and self._ledger.fragments[fragment.id].dropped is None
+
+    def _hand(self, fragments: Iterable[bytes]) -> None:
+        """Tasks may be given these."""
+        if self.handed is not None:
+            self.handed.update(fragments)
 
     def add(self, fragments: Iterable[Fragment]) -> list[Fragment]:
         """Fragments that are listed as new from now on."""
@@ -188,6 +195,14 @@ class Listing:
             self._submitted[item.id] = item
             self._note_seen(item)
         return fresh
+
+    def note_same(self, item: Compared) -> None:
+        """An object that was read holds the same in another version: it is read on under that."""
+        self._hand(state.fragment.id for state in item.tile)
+        if all(state.done(self._sinks) for state in item.tile):
+            return
+        count, first = self._same.get(item.stage, (0, item.uri))
+        self._same[item.stage] = count + 1, first
 
     def note_repeated(self, item: Compared) -> None:
         """An object that was read is read again in another version."""
@@ -202,6 +217,9 @@ class Listing:
     def notes(self) -> list[str]:
         """What was skipped as no input, and what is read a second time, a line a source each."""
         notes = [f"source {stage}: {words}" for stage, words in self._skipped.items() if words]
+        for stage, (count, first) in self._same.items():
+            objects = counted(count, "object stands in another version", "objects stand in another version")
+            notes.append(f"source {stage}: {objects} with the bytes that were read, and read on: first {first!r}")
         for stage, (count, first) in self._repeated.items():
             objects = counted(count, "object that was read holds", "objects that were read hold")
             notes.append(
@@ -249,7 +267,7 @@ class Listing:
         now = self._untold.get((gone.stage, gone.uri))
         if now is None:
             return f"{why})"
-        return f"{why}, now: {now}): only of what was read to its end a checksum tells whether its bytes are the same"
+        return f"{why}, now: {now}): it has another size, or no checksum tells whether what was read of it is the same"
 
     def has_another(self, fragment: Fragment) -> bool:
         """Whether a listing of this run had the object in another version, which could not be compared."""
