@@ -40,7 +40,6 @@ from headrace.controller.core.messages import (
 from headrace.controller.core.run import (
     Amendment,
     Committer,
-    EpochRaise,
     Judgement,
     Run,
     RunEvent,
@@ -49,7 +48,15 @@ from headrace.controller.core.run import (
     Works,
     proposals,
 )
-from headrace.controller.core.run.input import Comparing, Earlier, Intake, ListedAs, Listing, Suspicion
+from headrace.controller.core.run.input import (
+    Comparing,
+    Earlier,
+    Intake,
+    ListedAs,
+    Suspicion,
+    comparison,
+    earlier,
+)
 from headrace.controller.core.run.tasks import RunLinks, RunTasks
 from headrace.stages.dedup import kept
 from headrace.stages.sources.objects import RemoteFile
@@ -88,17 +95,8 @@ from headrace.worker.task import (
 )
 
 
-def _handed_to_nobody(self: Listing, _fragments: object) -> None:
-    if self.handed is not None:
-        self.handed = set()
-
-
-def _raised_for_others(self: EpochRaise, reason: str) -> None:
-    if reason != "another run begins":
-        _raised(self, reason)
-
-
-_raised = EpochRaise.begin
+def _part_unread(tile: Sequence[FragmentState]) -> dict[bytes, tuple[int, bytes]]:
+    return {item.fragment.id: (item.fragment.size if item.checksum else 0, item.checksum) for item in tile}
 
 
 def _nothing(*_arguments: Any) -> list[Any]:
@@ -447,8 +445,10 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "index-not-fenced": ((RunTasks, "_remembers", _never),),
     "changed-object-read-on": ((RemoteFile, "_learn", _any_version),),
     "held-read-again": ((Intake, "_gaps", _held_forgotten),),
-    "handed-out-forgotten": ((Listing, "_hand", _handed_to_nobody),),
-    "earlier-run-not-fenced": ((EpochRaise, "begin", _raised_for_others),),
+    "part-taken-for-unread": (
+        (earlier, "evidence_of", _part_unread),
+        (comparison, "evidence_of", _part_unread),
+    ),
     "content-not-compared": ((Comparing, "heard", _believed),),
     "other-version-listed": ((Earlier, "listed_as", _new),),
     "atom-cut": ((Leadership, "submit", _cut_anywhere),),

@@ -97,7 +97,7 @@ class SimulatedSource:
         # A source that reads one record at a time says so; any other does not know how many it will read.
         hand = Range(fragment.id, first, 1 if task.alone else 0)
         if dead or task.outlives(SOURCE, [Part(item, everyone, 0)], hand):
-            if task.cluster.corpus.changes and not task.alone and task.cluster.world.chance(PREFIX_SHARE):
+            if task.cluster.corpus.tells_prefixes and not task.alone and task.cluster.world.chance(PREFIX_SHARE):
                 self._tell_prefix(fragment, item.end)
             frame = SimulatedFrame(task.epoch, size, fragment.id, first, records, everyone & ~dead, quarantined=dead)
             task.do(messages.BatchRead(frame._replace(read_from=writing), item))

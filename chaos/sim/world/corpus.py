@@ -34,6 +34,8 @@ FRAGMENTS, FRAGMENTS_FUSED = (9, 11), (23, 25)
 RECORDS_MIN, RECORDS_MAX = 36, 56
 #: Share of seeds in which people change the input, and records of what they write.
 CHANGING_SHARE, REWRITTEN_MAX = 0.35, 40
+#: Of so many seeds, those whose sources say of which bytes all is that they have read.
+PREFIXES = 7, (0, 1)
 #: Share of seeds with records that kill, of those with dedup, and how many they have.
 DEADLY_SHARE, DEADLY_DEDUP_SHARE, DEADLY_MAX = 0.3, 0.6, 2
 #: Share of those records that kill at some times only, as for want of memory; and of these times.
@@ -216,6 +218,8 @@ class Corpus:
                 self._poison(world, stage)
         #: Whether people change the input while it is read, and what is to become of what was open of it.
         self.changes = world.chance(CHANGING_SHARE)
+        #: Whether sources say of which bytes all is that they have read of a fragment.
+        self.tells_prefixes = self.changes and world.seed % PREFIXES[0] in PREFIXES[1]
         self.changed_input = world.rng.choice(list(ChangedInput)) if self.changes else ChangedInput.HALT
 
     def write(self, uri: str, version: str, rng: random.Random, of_size: Fragment | None = None) -> Fragment:

@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from headrace.controller.core.run import proposals as proposals
     from headrace.controller.core.run.opening import (
         REJOIN_S as REJOIN_S,
-        EpochRaise as EpochRaise,
         Inheritance as Inheritance,
         Surroundings as Surroundings,
     )

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
+    from headrace.controller.core.run.input import comparison as comparison, earlier as earlier
     from headrace.controller.core.run.input.comparison import (
         Compared as Compared,
         Comparing as Comparing,
