@@ -42,17 +42,9 @@ def gaps_from(messages: Iterable[pb.Gap]) -> tuple[Gap, ...]:
     return tuple(Gap(item.first, item.end, item.offset) for item in messages)
 
 
-def range_to(item: Range, kept: bytes = b"", verdicts: bytes = b"") -> pb.Range:
-    """A range as a message, with its bitmaps where it is proposed."""
-    return pb.Range(
-        fragment=item.fragment,
-        first=item.first,
-        count=item.count,
-        offset=item.offset,
-        length=item.length,
-        kept=kept,
-        verdicts=verdicts,
-    )
+def range_to(item: Range) -> pb.Range:
+    """A range as a message, without bitmaps."""
+    return pb.Range(fragment=item.fragment, first=item.first, count=item.count, offset=item.offset, length=item.length)
 
 
 def range_from(message: pb.Range) -> Range:

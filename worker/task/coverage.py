@@ -77,7 +77,12 @@ def parted(batch: Batch, item: Range, inside: Mask) -> Batch:
     )
 
 
-def join(covered: Iterable[tuple[Range, Mask, Mask | None]]) -> Iterator[tuple[Range, bytes, bytes]]:
+#: Fragment, first, count, offset and length, as a `Range` has them, and two bitmaps. It is no object: where verdicts
+#: have waited, each record between those that did not is a range of its own.
+ProposedRange = tuple[bytes, int, int, int, int, bytes, bytes]
+
+
+def join(covered: Iterable[tuple[Range, Mask, Mask | None]]) -> Iterator[ProposedRange]:
     """Neighbouring records in one range, with the bits of the kept and of the others, lowest bit first.
 
     Of each batch its span, which of its records are kept, and which of the span's it has; None: all of them.
@@ -89,9 +94,7 @@ def join(covered: Iterable[tuple[Range, Mask, Mask | None]]) -> Iterator[tuple[R
         yield from _joined(fragment, found[fragment])
 
 
-def _joined(
-    fragment: bytes, batches: Sequence[tuple[Range, Mask, Mask | None]]
-) -> Iterator[tuple[Range, bytes, bytes]]:
+def _joined(fragment: bytes, batches: Sequence[tuple[Range, Mask, Mask | None]]) -> Iterator[ProposedRange]:
     rows = np.concatenate([ordinals_in(item, held) for item, _, held in batches])
     kept = np.concatenate([mask if held is None else mask[held] for _, mask, held in batches])
     order = np.argsort(rows, kind="stable")
@@ -111,7 +114,7 @@ def _joined(
     ):
         offset, stop = offsets.get(first, -1), stops.get(end, -1)
         place = (offset, stop - offset) if offset >= 0 and stop >= 0 else (-1, -1)
-        yield Range(fragment, first, end - first, *place), yes[low:high], no[low:high]
+        yield fragment, first, end - first, *place, yes[low:high], no[low:high]
 
 
 def ordinals_in(item: Range, held: Mask | None) -> npt.NDArray[np.int64]:

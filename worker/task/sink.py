@@ -322,8 +322,12 @@ class TaskSink:
             needs=codec.records_to(command.needs),
             released=codec.records_to(command.released),
         )
-        for item, kept, verdicts in join((batch.item, batch.mask, batch.held) for batch in command.batches):
-            message.ranges.append(codec.range_to(item, kept, verdicts))
+        for fragment, first, count, offset, length, kept, verdicts in join(
+            (batch.item, batch.mask, batch.held) for batch in command.batches
+        ):
+            message.ranges.add(
+                fragment=fragment, first=first, count=count, offset=offset, length=length, kept=kept, verdicts=verdicts
+            )
         return message
 
 

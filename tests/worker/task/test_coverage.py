@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +42,10 @@ def covered_by(fragment: bytes, given_pieces: list[tuple[bool, list[bool], bool]
     return covered
 
 
+def ranges_and_bits(covered: Iterable[tuple[Range, Mask, Mask | None]]) -> list[tuple[Range, bytes, bytes]]:
+    return [(Range(*place), kept, other) for *place, kept, other in join(covered)]
+
+
 @given(pieces, pieces, st.randoms(use_true_random=False))
 def test_each_record_keeps_its_fate_and_no_two_joined_ranges_touch(
     of_a: list[tuple[bool, list[bool], bool]], of_b: list[tuple[bool, list[bool], bool]], chance: random.Random
@@ -51,7 +56,7 @@ def test_each_record_keeps_its_fate_and_no_two_joined_ranges_touch(
     }
     chance.shuffle(covered)
     found: dict[tuple[bytes, int], bool] = {}
-    joined = list(join((item, kept, None) for item, kept in covered))
+    joined = ranges_and_bits((item, kept, None) for item, kept in covered)
     for item, kept, other in joined:
         yes, no = bits(kept, item.count), bits(other, item.count)
         assert [not fate for fate in yes] == no
@@ -64,15 +69,15 @@ def test_each_record_keeps_its_fate_and_no_two_joined_ranges_touch(
 
 
 def test_ranges_of_two_fragments_are_not_neighbours() -> None:
-    joined = join([(Range(A, 0, 2), mask(True, False), None), (Range(B, 2, 1), mask(True), None)])
+    joined = ranges_and_bits([(Range(A, 0, 2), mask(True, False), None), (Range(B, 2, 1), mask(True), None)])
     assert [(item.fragment, item.first, item.count) for item, _, _ in joined] == [(A, 0, 2), (B, 2, 1)]
 
 
 def test_bytes_are_known_where_both_neighbours_know_theirs() -> None:
     known, unknown = (Range(A, 0, 2, 0, 20), mask(True, True), None), (Range(A, 2, 1), mask(True), None)
-    ((item, _, _),) = join([known, unknown])
+    ((item, _, _),) = ranges_and_bits([known, unknown])
     assert (item.first, item.count, item.offset, item.length) == (0, 3, -1, -1)
-    ((item, _, _),) = join([known, (Range(A, 2, 1, 20, 10), mask(False), None)])
+    ((item, _, _),) = ranges_and_bits([known, (Range(A, 2, 1, 20, 10), mask(False), None)])
     assert (item.first, item.count, item.offset, item.length) == (0, 3, 0, 30)
 
 
