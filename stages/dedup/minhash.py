@@ -124,10 +124,11 @@ def _stands_alone(code: Any) -> Any:
 
 
 @compiled
-def read_words(array: Any, start: int, end: int, room: Any) -> int:
+def read_words(array: Any, start: int, end: int, room: Any) -> Any:
     """Put the hashes of the text's words into `room`, which has a place for each of its bytes; returns how many."""
     data, words = pointer(array, 0), pointer(room, 0)
-    at, count = start, np.int64(0)
+    at: Any = start
+    count: Any = np.int64(0)
     while at < end:
         above = _end_of_ascii(data, at, end)
         stop = above
@@ -152,7 +153,7 @@ def _end_of_ascii(data: Any, at: int, end: int) -> int:
 
 
 @compiled
-def _read_codes(data: Any, at: int, end: int, above: int, words: Any, count: int) -> Any:
+def _read_codes(data: Any, at: int, end: int, above: int, words: Any, count: Any) -> Any:
     """Read words, code point by code point, to the first end of a word behind the byte `above`; where that is."""
     word, begun = SEEDS[0], False
     while at < end:
@@ -180,7 +181,7 @@ def _read_codes(data: Any, at: int, end: int, above: int, words: Any, count: int
 
 
 @compiled
-def _read_lanes(data: Any, start: int, begin: int, end: int, words: Any, count: int) -> int:
+def _read_lanes(data: Any, start: int, begin: int, end: int, words: Any, count: Any) -> Any:
     """Read the words of `data[begin:end]`, which is ASCII and behind and before whole words, in four parts at once.
 
     The hash of a word waits for each of its characters, and four words wait together. The parts write where no word
