@@ -183,17 +183,20 @@ def _begin_beside(shell: Shell) -> Effects:
 
 def make_server(limits: GrpcLimits, cluster: ClusterFiles | None, core: Controller) -> grpc.aio.Server:
     """A server that takes no more than these limits, and nobody but members of the cluster, if there is one."""
-    guards = _guards(cluster, core, limits.calls_a_member_max)
+    guards = _guards(cluster, core, limits)
     return grpc.aio.server(options=limits.options(), maximum_concurrent_rpcs=limits.calls_max, interceptors=guards)
 
 
-def _guards(cluster: ClusterFiles | None, core: Controller, calls_max: int) -> list[grpc.aio.ServerInterceptor]:
+def _guards(cluster: ClusterFiles | None, core: Controller, limits: GrpcLimits) -> list[grpc.aio.ServerInterceptor]:
     """Who stands before every method; a controller without a cluster imports nothing of certificates."""
     if cluster is None:
         return []
-    from headrace.controller.membership import Guard
+    from headrace.controller.membership import Guard, MemberLimits
 
-    return [Guard(cluster.authority.certificate(), lambda: core.expelled, calls_max)]
+    of_a_member = MemberLimits(
+        limits.calls_a_member_max, limits.sessions_a_member_max, limits.requests_a_member_max, limits.request_s
+    )
+    return [Guard(cluster.authority.certificate(), lambda: core.expelled, of_a_member)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,6 +391,11 @@ class GrpcLimits:
     calls_max: int = 4096
     #: Calls at once of one member of a cluster, on all of its connections; the guard counts them.
     calls_a_member_max: int = 128
+    #: Of these, sessions of a worker, and calls whose request is being read: each may hold a whole message.
+    sessions_a_member_max: int = 4
+    requests_a_member_max: int = 4
+    #: What a request may take to come.
+    request_s: float = 60.0
     #: All headers of a call.
     headers_bytes_max: int = 16 << 10
     message_bytes_max: int = MESSAGE_BYTES_MAX
@@ -409,6 +417,8 @@ class GrpcLimits:
             ("grpc.max_receive_message_length", self.message_bytes_max),
             ("grpc.max_send_message_length", self.message_bytes_max),
             ("grpc.so_reuseport", 0),
+            # Else each call may soon send some MiB that nobody reads; a message that is read has room for its length.
+            ("grpc.http2.bdp_probe", 0),
         ]
 
 

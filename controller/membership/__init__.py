@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     )
     from headrace.controller.membership.guard import (
         Guard as Guard,
+        MemberLimits as MemberLimits,
         caller as caller,
         server_credentials as server_credentials,
     )

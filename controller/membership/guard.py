@@ -7,8 +7,10 @@ certificate, whatever it calls itself. A method that stands in no table is for n
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -51,13 +53,31 @@ def server_credentials(credentials: Credentials) -> grpc.ServerCredentials:
     return grpc.ssl_server_credentials([pair], credentials.authority_pem, require_client_auth=True)
 
 
-class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Stands before every method."""
+@dataclass(frozen=True, slots=True)
+class MemberLimits:
+    """What one member may have at once, on all of its connections."""
 
-    def __init__(self, authority: x509.Certificate, expelled: Callable[[], Expelled], calls_max: int) -> None:
-        self._authority, self._expelled, self._calls_max = authority, expelled, calls_max
-        #: Calls that are open, by member.
+    calls_max: int
+    #: Sessions of a worker: one, and those that it lost and that are not found dead yet. Each may send a large message.
+    sessions_max: int
+    #: Requests that are being read, and seconds for one.
+    requests_max: int
+    request_s: float
+
+
+class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Stands before every method.
+
+    To gRPC each method takes a stream of requests, also one that takes a single one: so who calls is judged and counted
+    before a request is read. gRPC itself would read up to `message_bytes_max` of each call first.
+    """
+
+    def __init__(self, authority: x509.Certificate, expelled: Callable[[], Expelled], limits: MemberLimits) -> None:
+        self._authority, self._expelled, self._limits = authority, expelled, limits
+        #: Calls that are open, by member, sessions of workers, and the turns of requests to be read.
         self._calls: Counter[str] = Counter()
+        self._sessions: Counter[str] = Counter()
+        self._turns: dict[str, asyncio.Semaphore] = {}
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
         """The method's handler, with the judgement before it."""
@@ -71,11 +91,8 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     def _streaming(self, handler: Any, method: str) -> Any:
         inner = handler.stream_stream if handler.request_streaming else handler.unary_stream
-        make = (
-            grpc.stream_stream_rpc_method_handler if handler.request_streaming else grpc.unary_stream_rpc_method_handler
-        )
 
-        async def guarded(request: Any, context: Any) -> AsyncIterator[Any]:
+        async def guarded(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
             peer = await self._admit(context, method)
             await self._begin(peer, context, method)
 
@@ -84,40 +101,60 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 if reason := why_expelled(peer, self._expelled()):
                     await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{method}: {reason}")
 
-            if handler.request_streaming:
-                request = _named(request, peer.identity.name, still)
             try:
+                if handler.request_streaming:
+                    request: Any = _named(requests, peer.identity.name, still)
+                else:
+                    request = await self._request(requests, peer, context, method)
                 async for answer in inner(request, context):
                     await still()
                     yield answer
             finally:
-                self._end(peer)
+                self._end(peer, method)
 
-        return make(guarded, handler.request_deserializer, handler.response_serializer)
+        return grpc.stream_stream_rpc_method_handler(guarded, handler.request_deserializer, handler.response_serializer)
 
     def _single(self, handler: Any, method: str) -> Any:
-        async def guarded(request: Any, context: Any) -> Any:
+        async def guarded(requests: AsyncIterator[Any], context: Any) -> Any:
             peer = await self._admit(context, method)
             await self._begin(peer, context, method)
             try:
-                return await handler.unary_unary(request, context)
+                return await handler.unary_unary(await self._request(requests, peer, context, method), context)
             finally:
-                self._end(peer)
+                self._end(peer, method)
 
-        return grpc.unary_unary_rpc_method_handler(guarded, handler.request_deserializer, handler.response_serializer)
+        return grpc.stream_unary_rpc_method_handler(guarded, handler.request_deserializer, handler.response_serializer)
+
+    async def _request(self, requests: AsyncIterator[Any], peer: Peer, context: Any, method: str) -> Any:
+        """The request of a call that has one: so many of a member are read at once, each for so long."""
+        limits = self._limits
+        async with self._turns.setdefault(peer.identity.member, asyncio.Semaphore(limits.requests_max)):
+            try:
+                async with asyncio.timeout(limits.request_s):
+                    return await anext(requests)
+            except (TimeoutError, StopAsyncIteration):
+                words = f"{method}: no whole request came within {limits.request_s:.0f} s"
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, words)
 
     async def _begin(self, peer: Peer, context: Any, method: str) -> None:
         """Count a call; ends that of who has too many open."""
-        who = peer.identity.member
-        if self._calls[who] >= self._calls_max:
-            words = f"{method}: {who} has {self._calls_max} calls open, which is the limit"
+        who, limits = peer.identity.member, self._limits
+        if self._calls[who] >= limits.calls_max:
+            words = f"{method}: {who} has {limits.calls_max} calls open, which is the limit"
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, words)
+        if method == "Attend" and self._sessions[who] >= limits.sessions_max:
+            words = f"{method}: {who} has {limits.sessions_max} sessions open, which is the limit"
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, words)
         self._calls[who] += 1
+        self._sessions[who] += method == "Attend"
 
-    def _end(self, peer: Peer) -> None:
-        self._calls[peer.identity.member] -= 1
-        if not self._calls[peer.identity.member]:
-            del self._calls[peer.identity.member]
+    def _end(self, peer: Peer, method: str) -> None:
+        who = peer.identity.member
+        _less(self._calls, who)
+        if method == "Attend":
+            _less(self._sessions, who)
+        if not self._calls[who]:
+            self._turns.pop(who, None)
 
     async def _admit(self, context: Any, method: str) -> Peer:
         """Who calls; ends the call of who may not."""
@@ -127,6 +164,12 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         except CertificateError as error:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{method}: {error}")
             raise AssertionError("abort returns never") from error
+
+
+def _less(counted: Counter[str], who: str) -> None:
+    counted[who] -= 1
+    if counted[who] <= 0:
+        del counted[who]
 
 
 def caller(context: Any) -> str:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,8 @@ from headrace.protos import control_pb2 as pb, control_pb2_grpc as rpc
 PATIENCE_S = 120.0
 LIMITS = {
     "connections_max": 12, "handshake_s": 2.0, "idle_s": 1.0, "streams_max": 8, "message_bytes_max": 4096,
-    "calls_a_member_max": 20,
+    "calls_a_member_max": 20, "sessions_a_member_max": 2, "requests_a_member_max": 4, "request_s": 3.0,
+    "calls_max": 64,
 }  # fmt: skip
 #: The real server, guard and service, with limits that a test can wait for.
 SERVE = """
@@ -73,11 +75,16 @@ class Served:
         return create_node(self.files.authority, role, name, datetime.now(UTC))
 
     @contextlib.contextmanager
-    def stub(self, own: Credentials, **metadata: str) -> Iterator[Any]:
+    def stub(self, own: Credentials) -> Iterator[Any]:
+        with self.channel(own) as channel:
+            yield rpc.ControlStub(channel)  # type: ignore[no-untyped-call]
+
+    @contextlib.contextmanager
+    def channel(self, own: Credentials) -> Iterator[Any]:
         tls = grpc.ssl_channel_credentials(own.authority_pem, own.key_pem, own.certificate_pem)
         options = [("grpc.ssl_target_name_override", role_host(Role.CONTROLLER)), ("grpc.use_local_subchannel_pool", 1)]
         with grpc.secure_channel(f"127.0.0.1:{self.port}", tls, options=options) as channel:
-            yield rpc.ControlStub(channel)  # type: ignore[no-untyped-call]
+            yield channel
 
     def plain(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), PATIENCE_S)
@@ -118,6 +125,15 @@ def frames(connection: ssl.SSLSocket) -> Iterator[tuple[int, int, bytes]]:
             while len(held) >= 9 and len(held) >= (end := 9 + int.from_bytes(held[:3])):
                 yield held[3], int.from_bytes(held[5:9]), held[9:end]
                 held = held[end:]
+
+
+def call_of(method: str) -> bytes:
+    """The headers of a call, as HTTP/2 has them."""
+    words = [
+        (b":method", b"POST"), (b":scheme", b"https"), (b":path", b"/headrace.control.v1.Control/" + method.encode()),
+        (b":authority", b"x"), (b"te", b"trailers"), (b"content-type", b"application/grpc"),
+    ]  # fmt: skip
+    return b"".join(b"\x00" + bytes((len(name),)) + name + bytes((len(value),)) + value for name, value in words)
 
 
 def code(data: bytes, at: int) -> int:
@@ -171,11 +187,7 @@ def test_who_pings_too_often_is_sent_away_with_the_reason(served: Served) -> Non
 
 
 def test_streams_beyond_the_limit_are_refused_also_of_who_does_not_count(served: Served) -> None:
-    words = [
-        (b":method", b"POST"), (b":scheme", b"https"), (b":path", b"/headrace.control.v1.Control/Watch"),
-        (b":authority", b"x"), (b"te", b"trailers"), (b"content-type", b"application/grpc"),
-    ]  # fmt: skip
-    block = b"".join(b"\x00" + bytes((len(name),)) + name + bytes((len(value),)) + value for name, value in words)
+    block = call_of("Watch")
     with served.tls() as guest:
         count = 3 * int(LIMITS["streams_max"])
         calls = b"".join(frame(HEADERS, block, 2 * number + 1, END_HEADERS) for number in range(count))
@@ -219,12 +231,60 @@ def test_a_member_has_so_many_calls_open_and_another_is_not_hindered(served: Ser
                 next(call)
             except grpc.RpcError as error:
                 codes.append((error.code(), "operator/monkey has 20 calls open" in str(error.details())))
-        assert codes == [(grpc.StatusCode.RESOURCE_EXHAUSTED, True)] * (24 - LIMITS["calls_a_member_max"])
+        assert codes == [(grpc.StatusCode.RESOURCE_EXHAUSTED, True)] * (24 - int(LIMITS["calls_a_member_max"]))
         with served.stub(served.operator("anna")) as stub:
             assert stub.Status(pb.StatusRequest(), timeout=PATIENCE_S).version
         for call in calls:
             call.cancel()
         wait_for(lambda: answered(stubs[0]), "calls that have ended count no more")
+
+
+@pytest.mark.parametrize("method", ["Apply", "Watch"])
+def test_calls_without_a_request_are_counted_and_leave_room_for_others(served: Served, method: str) -> None:
+    """As many as the server takes of all members: gRPC would wait for their requests first, and judge nobody."""
+    each, count = int(LIMITS["streams_max"]), int(LIMITS["calls_max"])
+    calls = b"".join(frame(HEADERS, call_of(method), 2 * number + 1, END_HEADERS) for number in range(each))
+    with contextlib.ExitStack() as held:
+        guests = [held.enter_context(served.tls()) for _ in range(count // each)]
+        for guest in guests:
+            guest.settimeout(PATIENCE_S)
+            guest.sendall(PREFACE + frame(SETTINGS, b"") + calls)
+        ends = [data for guest in guests for data in islice(heads(guest), each)]
+        with served.stub(served.operator("anna")) as stub:
+            assert answered(stub)
+    assert len(ends) == count, "calls without a request stay"
+    assert sum(b"20 calls open" in data for data in ends) == count - LIMITS["calls_a_member_max"]
+
+
+def heads(guest: ssl.SSLSocket) -> Iterator[bytes]:
+    """Of each call its end."""
+    return (data for kind, _, data in frames(guest) if kind == HEADERS)
+
+
+def test_a_request_that_does_not_come_ends_its_call(served: Served) -> None:
+    own, never = served.operator(), threading.Event()
+    with served.channel(own) as channel:
+        apply = channel.stream_unary("/headrace.control.v1.Control/Apply")
+        with pytest.raises(grpc.RpcError) as refused:
+            apply(iter(never.wait, None), timeout=PATIENCE_S)
+        never.set()
+    assert "no whole request came within 3 s" in str(refused.value.details())
+
+
+def test_a_worker_has_so_many_sessions(served: Served) -> None:
+    with served.stub(served.operator("one", Role.WORKER)) as stub:
+        never = threading.Event()
+        calls = [stub.Attend(iter(never.wait, None), timeout=PATIENCE_S) for _ in range(3)]
+        said = []
+        for call in calls:
+            try:
+                next(call)
+            except grpc.RpcError as error:
+                said.append(str(error.details()))
+            except StopIteration:
+                pass
+        never.set()
+    assert ["worker/one has 2 sessions open" in words for words in said].count(True) == 1
 
 
 def test_a_viewer_looks_and_a_user_changes_what_is_his(served: Served) -> None:
