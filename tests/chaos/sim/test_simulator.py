@@ -164,7 +164,7 @@ FOUND_AT = {
     "next-version-judged-early": 359,
     "nobody-asks": 4,
     "not-asked-after-overlap": 15,
-    "old-sources-read-on": 55,
+    "old-sources-read-on": 132,
     "overlap-ignored": 2,
     "part-taken-for-unread": 6,
     "partition-not-awaited": 15,

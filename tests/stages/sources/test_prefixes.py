@@ -76,6 +76,14 @@ def test_a_source_that_reads_on_far_behind_says_nothing(
     source = source_of(place_of(tmp_path, "file", "a.jsonl", LINES))
     (fragment,) = [item for item in source.list() if item is not None]
     batches = [item for item in source.read(fragment, [Gap(0, UNBOUNDED, 0)]) if isinstance(item, Batch)]
-    read = source.read(fragment, [Gap(20, UNBOUNDED, batches[2].offset)])
-    next(read)
-    assert source.prefix(fragment) is None
+    for gaps in ([], [Gap(0, 10, 0)]):
+        read = source.read(fragment, [*gaps, Gap(100, UNBOUNDED, batches[10].offset)])
+        assert len(list(islice(read, len(gaps) + 1))) == len(gaps) + 1
+        assert source.prefix(fragment) is None
+
+
+def test_a_source_says_nothing_of_another_version_than_it_read(tmp_path: pathlib.Path) -> None:
+    source = source_of(place_of(tmp_path, "file", "a.jsonl", LINES))
+    (fragment,) = [item for item in source.list() if item is not None]
+    next(iter(source.read(fragment, [Gap(0, UNBOUNDED, 0)])))
+    assert source.prefix(replace(fragment, version="v2")) is None

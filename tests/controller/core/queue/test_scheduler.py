@@ -43,6 +43,15 @@ def test_who_came_first_has_the_cores_and_the_next_waits() -> None:
     assert decided(made, 4) == [Begin("two")]
 
 
+@pytest.mark.parametrize(
+    ("named", "quota", "there", "cores"), [(0, 2, 4, 2), (0, 9, 4, 4), (0, 0, 4, 4), (0, 2, 0, 1), (3, 2, 4, 3)]
+)
+def test_who_names_no_cores_asks_for_what_its_queue_may_have(named: int, quota: int, there: int, cores: int) -> None:
+    made = a_cluster(QueueRule("a", cores=quota))
+    claim(made, "one", "a", named)
+    assert made.cores_of(made.claims["one"], there) == cores
+
+
 def test_nobody_overtakes_who_waits_for_cores() -> None:
     made = a_cluster(QueueRule("a"))
     claim(made, "small", "a", 2)

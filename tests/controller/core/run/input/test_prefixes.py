@@ -145,6 +145,14 @@ def test_a_prefix_stands_in_the_entry_of_the_shard() -> None:
     assert changes(stand).count("PrefixRead") == 2
 
 
+def test_a_prefix_that_does_not_cover_a_shard_is_not_entered_beside_it() -> None:
+    stand = Stand()
+    stand.begin(A)
+    tell_prefix(stand, 3, 40)
+    stand.propose(Range(A.id, 0, 4))
+    assert "PrefixRead" not in changes(stand)
+
+
 def test_a_prefix_that_comes_after_its_shard_is_entered_then() -> None:
     stand = Stand()
     stand.begin(A)

@@ -64,6 +64,7 @@ def test_a_task_that_dies_repeatedly_waits_longer_and_is_given_up() -> None:
     assert task.deaths == DEATHS_MAX
     assert task.restarts == DEATHS_MAX
     assert pauses[-1] < RESTART_S_MAX
+    assert task.start_at == now + RESTART_S_MAX, "twice the last pause would be more"
 
 
 def test_a_task_that_was_ready_for_long_is_forgiven_its_deaths() -> None:
