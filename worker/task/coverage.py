@@ -113,8 +113,8 @@ def _joined(fragment: bytes, batches: Sequence[tuple[Range, Mask, Mask | None]])
         *(column.tolist() for column in (firsts, ends, edges[:-1], edges[1:])), strict=True
     ):
         offset, stop = offsets.get(first, -1), stops.get(end, -1)
-        place = (offset, stop - offset) if offset >= 0 and stop >= 0 else (-1, -1)
-        yield fragment, first, end - first, *place, yes[low:high], no[low:high]
+        at, length = (offset, stop - offset) if offset >= 0 and stop >= 0 else (-1, -1)
+        yield fragment, first, end - first, at, length, yes[low:high], no[low:high]
 
 
 def ordinals_in(item: Range, held: Mask | None) -> npt.NDArray[np.int64]:
