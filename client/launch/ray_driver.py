@@ -11,9 +11,11 @@ environment. A node joins with a token of its own, made for it by the controller
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -23,6 +25,8 @@ from typing import Any
 
 #: Seconds: a controller or a placement group comes up; a worker looks after itself; a process ends.
 START_S, LOOK_S, END_S = 120.0, 2.0, 20.0
+#: prctl's PR_SET_PDEATHSIG.
+DEATH_SIGNAL = 1
 #: A program that gets SIGTERM when the actor's process dies (PR_SET_PDEATHSIG).
 WITH_PARENT = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15); os.execvp(sys.argv[1], sys.argv[1:])"
 
@@ -199,8 +203,26 @@ def stop() -> None:
             with contextlib.suppress(Exception):
                 ray.get(actor.end.remote(), timeout=2 * END_S)
             ray.kill(actor)
+    waiting = threading.Event()
+    for _ in range(int(END_S * 5)):
+        left = [name for name in named if is_there(name)]
+        if not left:
+            break
+        waiting.wait(0.2)
+    else:
+        sys.exit(f"these actors do not end: {', '.join(left)}")
     with contextlib.suppress(ValueError):
         ray.util.remove_placement_group(ray.util.get_placement_group("headrace"))
+
+
+def is_there(name: str) -> bool:
+    """Whether an actor of this name lives in this namespace."""
+    import ray
+
+    with contextlib.suppress(ValueError):
+        ray.get_actor(name)
+        return True
+    return False
 
 
 def here() -> str:
@@ -212,6 +234,8 @@ def here() -> str:
 
 def main() -> int:
     """Connect to Ray, and do what is said."""
+    # A launch that is killed makes nothing more: what it has made is ended by its folder.
+    ctypes.CDLL(None).prctl(DEATH_SIGNAL, signal.SIGKILL)
     order = json.load(sys.stdin)
     import ray
 

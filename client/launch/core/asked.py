@@ -5,6 +5,7 @@ Every word of a launch stands in a command line, a shell script or a manifest: i
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -105,6 +106,11 @@ WORDS: Mapping[str, tuple[re.Pattern[str], str]] = {
 _TEXTS = ("folder", "cwd", "headrace", "python", "root", "ssh_config", "pipeline")
 _NEEDED = {"name", "hosts", "namespace", "image", "folder", "cwd", "headrace", "python", "memory", "address"}
 _NUMBERS = {"nodes": (1, NODES_MAX), "cores": (0, 65536), "port": (0, 65534), "days": (1, DAYS_MAX)}
+
+
+def known_as(launch: Launch) -> str:
+    """What the launch is called where others are: none of the same name has the same folder."""
+    return f"{launch.name}-{hashlib.sha256(launch.folder.encode()).hexdigest()[:12]}"
 
 
 def check(launch: Launch) -> None:

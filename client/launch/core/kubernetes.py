@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headrace.client.launch.core.asked import Kubernetes, LaunchError
+from headrace.client.launch.core.asked import Kubernetes, LaunchError, known_as
 from headrace.client.launch.core.calls import CONTROLLER_FILES, OPERATOR_FILES, Call, File, Given, Plan
 
 #: The user of the image, who is nobody else on the nodes.
@@ -47,7 +47,7 @@ ENTRYPOINT ["headrace"]
 
 
 def plan(launch: Kubernetes, given: Given) -> Plan:
-    """The manifest, the image file, and the call that applies the manifest."""
+    """The manifest, the image file, and the call that makes what it names."""
     if not launch.root or launch.root.startswith(("/", "file:")) or "://" not in launch.root:
         raise LaunchError(
             "--root: name a store of the cluster's log that every node reaches, such as s3://bucket/cluster"
@@ -55,17 +55,18 @@ def plan(launch: Kubernetes, given: Given) -> Plan:
     if len(given.pipeline.encode()) > PIPELINE_BYTES_MAX:
         raise LaunchError(f"{launch.pipeline[0]}: more than {PIPELINE_BYTES_MAX:,} bytes are no pipeline file")
     manifest = json.dumps({"apiVersion": "v1", "kind": "List", "items": _items(launch, given)}, indent=1) + "\n"
-    apply = Call((*_kubectl(launch), "apply", "-f", "-"), manifest.encode(), "manifest.json")
+    # `apply` would change the pods of another launch of this name.
+    create = Call((*_kubectl(launch), "create", "-f", "-"), manifest.encode(), "manifest.json")
     files = (
         File("manifest.json", manifest),
         File("Containerfile", CONTAINERFILE.replace("@version@", given.version)),
     )
-    return Plan(files, ((apply,),), said=f"the controller is at {address(launch)}")
+    return Plan(files, ((create,),), said=f"the controller is at {address(launch)}")
 
 
 def stop(launch: Kubernetes, _answers: Mapping[str, str]) -> tuple[tuple[Call, ...], ...]:
     """Delete all that bears the launch's label, its Secrets too."""
-    chosen = ("delete", ",".join(KINDS), "--selector", f"{_PART_OF}={launch.name}", "--ignore-not-found")
+    chosen = ("delete", ",".join(KINDS), "--selector", f"{_PART_OF}={known_as(launch)}", "--ignore-not-found")
     return ((Call((*_kubectl(launch), *chosen)),),)
 
 
@@ -105,7 +106,7 @@ def _made(launch: Kubernetes, version: str, kind: str, part: str, rest: Mapping[
 
 
 def _labels(launch: Kubernetes, part: str) -> dict[str, str]:
-    return {"app.kubernetes.io/name": "headrace", _PART_OF: launch.name, "app.kubernetes.io/component": part}
+    return {"app.kubernetes.io/name": "headrace", _PART_OF: known_as(launch), "app.kubernetes.io/component": part}
 
 
 def _secret(launch: Kubernetes, part: str, texts: Mapping[str, str]) -> dict[str, Any]:

@@ -8,12 +8,11 @@ controller leads it, and what was open is read again.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shlex
 from collections.abc import Mapping
 
-from headrace.client.launch.core.asked import LaunchError, Slurm
+from headrace.client.launch.core.asked import LaunchError, Slurm, known_as
 from headrace.client.launch.core.calls import Call, File, Given, Plan
 
 _JOB = re.compile(r"([0-9]{1,12})(;[A-Za-z0-9_.-]{1,64})?")
@@ -122,7 +121,7 @@ def _sbatch(launch: Slurm) -> tuple[str, ...]:
     wanted = {"partition": launch.partition, "account": launch.account, "time": launch.time}
     log = launch.folder.replace("%", "%%")
     return (
-        *("sbatch", "--parsable", f"--job-name={job_name(launch)}", f"--nodes={launch.nodes}", "--ntasks-per-node=1"),
+        *("sbatch", "--parsable", f"--job-name={known_as(launch)}", f"--nodes={launch.nodes}", "--ntasks-per-node=1"),
         *((f"--cpus-per-task={launch.cores}",) if launch.cores else ("--exclusive",)),
         # A node that is lost takes its worker along; if it is the first, the job begins again.
         *("--no-kill", "--requeue", "--open-mode=append", f"--chdir={launch.folder}", f"--output={log}/job.log"),
@@ -131,16 +130,11 @@ def _sbatch(launch: Slurm) -> tuple[str, ...]:
     )
 
 
-def job_name(launch: Slurm) -> str:
-    """The name of the job: no other launch has it, since none has the same folder."""
-    return f"{launch.name}-{hashlib.sha256(launch.folder.encode()).hexdigest()[:12]}"
-
-
 def stop(launch: Slurm, answers: Mapping[str, str]) -> tuple[tuple[Call, ...], ...]:
     """Cancel the job that was submitted, by its name where its number was not answered or noted. Raises LaunchError."""
     job = answers.get("job", "")
     if not job:
-        return ((Call(("scancel", "--me", f"--jobname={job_name(launch)}")),),)
+        return ((Call(("scancel", "--me", f"--jobname={known_as(launch)}")),),)
     found = _JOB.fullmatch(job)
     if found is None:
         raise LaunchError(f"{job[:80]!r} is no number of a job")

@@ -12,7 +12,7 @@ import shlex
 import tarfile
 from collections.abc import Mapping
 
-from headrace.client.launch.core.asked import Launch, Ssh
+from headrace.client.launch.core.asked import Launch, Ssh, known_as
 from headrace.client.launch.core.calls import CONTROLLER_FILES, Call, Given, Plan
 
 #: Looks for a sign of life, a fifth of a second apart, and for an end.
@@ -153,7 +153,7 @@ def address(launch: Ssh) -> str:
 
 
 def _script(text: str, launch: Ssh, role: str, **words: str) -> str:
-    for mark, word in {"name": launch.name, "role": role}.items():
+    for mark, word in {"name": known_as(launch), "role": role}.items():
         text = text.replace(f"@{mark}@", word)
     # What the user says comes last, and is not looked through for marks.
     for mark in sorted(words, key=lambda mark: mark == "command"):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from headrace.client.launch.core import ssh
-from headrace.client.launch.core.asked import Kubernetes, Launch, LaunchError, Ray, Slurm, Ssh, check
+from headrace.client.launch.core.asked import Kubernetes, Launch, LaunchError, Ray, Slurm, Ssh, check, known_as
 from headrace.client.launch.core.calls import CONTROLLER_FILES, OPERATOR_FILES, Given
 from headrace.client.launch.core.plan import LAUNCHERS, read, shown
 from tests.kits.run.programs import EVIL, Programs
@@ -94,6 +94,16 @@ def test_what_is_shown_and_what_is_called_holds_no_secret(launcher: str) -> None
     assert "SECRET" not in shown(LAUNCHERS[launcher].plan(asked, Given()))
     assert all(file.mode & 0o077 == 0 for file in plan.files)
     assert launcher == "kubernetes" or not [file for file in plan.files if "SECRET" in file.text]
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_the_end_of_a_launch_reaches_none_of_the_same_name(launcher: str) -> None:
+    def ends(folder: str) -> set[tuple[Any, ...]]:
+        steps = LAUNCHERS[launcher].stop(changed(launcher, folder=folder), {})
+        return {(call.argv, call.stdin) for step in steps for call in step}
+
+    assert ends("/a") == ends("/a")
+    assert not ends("/a") & ends("/b")
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
@@ -185,7 +195,7 @@ def test_hosts_start_and_end_what_was_asked_for(tmp_path: Path) -> None:
     asked = changed("ssh", headrace=str(headrace), root=EVIL, hosts=("one",), ssh_config=EVIL)
     environment = programs.environment(HOME=str(tmp_path / "home"))
     plan, stop = LAUNCHERS["ssh"].plan(asked, SECRET), LAUNCHERS["ssh"].stop(asked, {})
-    at = tmp_path / "home" / ".headrace" / "launch" / "press"
+    at = tmp_path / "home" / ".headrace" / "launch" / known_as(asked)
 
     def run(steps: Any) -> list[str]:
         said: list[str] = []
@@ -246,8 +256,9 @@ def _command(pid: int) -> str:
 
 def test_another_process_with_the_number_is_left_alone(tmp_path: Path) -> None:
     """What stands in `pid` after a restart of the host may be anybody's."""
-    (_, (call,)) = LAUNCHERS["ssh"].stop(changed("ssh", hosts=("one",)), {})
-    at = tmp_path / ".headrace" / "launch" / "press" / "controller"
+    asked = changed("ssh", hosts=("one",))
+    (_, (call,)) = LAUNCHERS["ssh"].stop(asked, {})
+    at = tmp_path / ".headrace" / "launch" / known_as(asked) / "controller"
     at.mkdir(parents=True)
     with subprocess.Popen(["tail", "-f", "/dev/null"], cwd=tmp_path) as other:
         (at / "pid").write_text(f"{other.pid}\n")
@@ -281,7 +292,7 @@ def test_the_manifest_has_what_pods_need_and_nothing_more() -> None:
     kinds = LAUNCHERS["kubernetes"].stop(asked, {})[0][0].argv[4].split(",")
     assert {name.partition("/")[0].lower() for name in items} == set(kinds)
     for name, item in items.items():
-        assert item["metadata"]["labels"]["app.kubernetes.io/instance"] == "press"
+        assert item["metadata"]["labels"]["app.kubernetes.io/instance"] == known_as(asked)
         template = item.get("spec", {}).get("template")
         if template is None:
             continue

@@ -247,6 +247,21 @@ def test_a_job_that_loses_a_node_and_is_requeued_loses_no_record(work: Work, slu
     work.run(COMMAND, "launch", "down", "--folder", str(work.launch))
 
 
+def test_a_job_that_was_never_noted_is_cancelled_and_no_other(work: Work, slurm: Slurm) -> None:
+    folders = [work.folder / name for name in ("noted", "not noted")]
+    for folder in folders:
+        work.run(COMMAND, "launch", "slurm", "--nodes", "1", "--folder", str(folder), "--headrace", COMMAND)
+    remembered = json.loads((folders[1] / "launch.json").read_text())
+    # As it stands when the launch is killed between the answer and its note.
+    (folders[1] / "launch.json").write_text(json.dumps({**remembered, "answers": {}}))
+    work.run(COMMAND, "launch", "down", "--folder", str(folders[1]))
+    until(lambda: slurm.job(remembered["answers"]["job"])["JobState"] == "CANCELLED", "the job is cancelled", 60)
+    number = json.loads((folders[0] / "launch.json").read_text())["answers"]["job"]
+    assert slurm.job(number)["JobState"] in ("PENDING", "CONFIGURING", "RUNNING")
+    work.run(COMMAND, "launch", "down", "--folder", str(folders[0]))
+    until(lambda: not work.run("squeue", "-h"), "all jobs have ended", 60)
+
+
 # -- ssh --
 
 
@@ -302,6 +317,15 @@ def test_a_host_by_ssh_that_is_cut_off_loses_no_record(work: Work, hosts: Callab
     until(lambda: len(work.workers()) == 2, "two workers are there", 60)
     work.run(COMMAND, "apply", *work.words("out"), "--cluster", f"{work.launch}/cluster")
     until(work.runs, "the pipeline runs", 60)
+    before = work.workers()
+
+    def is_worker(pid: int, variables: bytes) -> bool:
+        return b"HOST=second\0" in variables and not _command(pid).startswith(b"sh\0")
+
+    killed = set(work.living(is_worker))
+    work.kill(is_worker)
+    until(lambda: set(work.living(is_worker)) - killed, "the worker that died is started again", 60)
+    until(lambda: work.workers() == before, "it is the member that it was", 60)
     hosts("second")
     until(lambda: len(work.workers()) == 1, "one worker goes on", 90)
     (work.folder / "gate").touch()
@@ -347,6 +371,8 @@ def ray(work: Work) -> Iterator[tuple[str, str, subprocess.Popen[str]]]:
     if not python:
         pytest.skip("HEADRACE_TEST_RAY_PYTHON names no Python with Ray")
     environment = {**work.environment, "RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_DASHBOARD": "1"}
+    # A busy machine takes longer than the half minute that Ray grants its own daemon.
+    environment["RAY_raylet_start_wait_time_s"] = "240"
     with subprocess.Popen([python, "-c", RAY], env=environment, stdin=-1, stdout=-1, text=True) as process:
         assert process.stdout is not None
         assert process.stdin is not None
@@ -376,6 +402,40 @@ def test_a_node_of_ray_that_is_lost_loses_no_record(work: Work, ray: tuple[str, 
     work.check()
     work.run(COMMAND, "launch", "down", "--folder", str(work.launch))
     until(lambda: not work.living(lambda pid, _: b"headrace" in _command(pid)[:20]), "all has ended")
+
+
+GROUPS = """import json, sys, ray
+from ray.util import placement_group_table
+
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level="error")
+actors = [item["name"] for item in ray.util.list_named_actors(all_namespaces=True)]
+print(json.dumps([[group["state"] for group in placement_group_table().values()], actors]))
+"""
+
+
+def test_a_launch_on_ray_that_is_killed_half_way_is_ended(
+    work: Work, ray: tuple[str, str, subprocess.Popen[str]]
+) -> None:
+    python, address, _ = ray
+    words = (COMMAND, "launch", "ray", "--python", python, "--address", address, "--headrace", COMMAND, "--port", "0")
+    work.run(*words, "--nodes", "1", "--cores", "1", "--folder", str(work.launch))
+    # There is no room for its workers, so it waits.
+    folder = work.folder / "half way"
+    half = subprocess.Popen([*words, "--nodes", "9", "--cores", "2", "--folder", str(folder)], env=work.environment)
+
+    def found() -> tuple[list[str], list[str]]:
+        states, actors = json.loads(work.run(python, "-c", GROUPS, address).splitlines()[-1])
+        return sorted(states), sorted(actors)
+
+    until(lambda: found()[0] == ["CREATED", "PENDING"], "it waits for room", 120)
+    half.kill()
+    half.wait()
+    until(lambda: not work.living(lambda pid, _: b"ray_driver.py\0start" in _command(pid)), "its driver ends with it")
+    work.run(COMMAND, "launch", "down", "--folder", str(folder))
+    assert found() == (["CREATED", "REMOVED"], ["controller", "worker-0"])
+    until(lambda: len(work.workers()) == 1, "the other launch of the name goes on", 90)
+    work.run(COMMAND, "launch", "down", "--folder", str(work.launch))
+    assert found() == (["REMOVED", "REMOVED"], [])
 
 
 def _command(pid: int) -> bytes:
