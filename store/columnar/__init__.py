@@ -11,7 +11,7 @@ if TYPE_CHECKING:
         ColumnarHead as ColumnarHead,
         UnsoundColumns as UnsoundColumns,
         footer_of as footer_of,
-        try_footer as try_footer,
+        open_columns as open_columns,
     )
     from headrace.store.columnar.readers import ARROW_READER as ARROW_READER, ORC_READER as ORC_READER
 else:

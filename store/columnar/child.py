@@ -21,8 +21,9 @@ import pyarrow as pa
 
 from headrace.store.columnar.readers import ARROW_READER, ORC_READER, ArrowReader, OrcReader, ParquetReader, Reader
 
-#: Orders: a footer that follows, and its file's size; the rows of a row group, so many at a time, behind some; more.
-OPEN, ROWS, MORE = b"O", b"G", b"N"
+#: Orders: a footer that follows, and its file's size; the columns to read, whose names follow, of Parquet alone; the
+#: rows of a row group, so many at a time, behind some; more.
+OPEN, COLUMNS, ROWS, MORE = b"O", b"C", b"G", b"N"
 #: Answers: a question for bytes at a place, which is none; what a footer says; rows; no more; a fault; out of memory.
 BYTES, HEAD, BATCH, END, FAULT, FULL = b"R", b"H", b"B", b"E", b"F", b"M"
 ORDER: Final = struct.Struct("<cqqq")
@@ -126,6 +127,9 @@ class Desk:
         try:
             if what == OPEN:
                 answer = HEAD, self._open(first, self._orders.read(second), third)
+            elif what == COLUMNS:
+                self._choose(self._orders.read(first))
+                answer = END, b""
             else:
                 if what == ROWS:
                     self._begin(first, second, third)
@@ -170,6 +174,11 @@ class Desk:
         else:
             self._reader = ParquetReader(source, footer, known)
         return self._reader.head
+
+    def _choose(self, names: bytes) -> None:
+        if not isinstance(self._reader, ParquetReader):
+            raise ValueError("no file is open whose columns can be chosen")
+        self._reader.columns = names.decode().split("\0") if names else []
 
     def _begin(self, index: int, step: int, behind: int) -> None:
         if self._reader is None:

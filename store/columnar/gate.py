@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -36,6 +36,8 @@ FOOTER_BYTES_MAX: Final = 1 << 30
 ANSWER_BYTES_MAX: Final = child.ROWS_MEMORY_BYTES_MAX
 #: Seconds in which a child says something: what it computes has its own bound, of processor time.
 SILENT_S_MAX: Final = 600.0
+#: Gates that wait for the next file, each with a process.
+GATES_KEPT: Final = 2
 #: How many times fewer rows at a time are tried where so many took too much memory.
 FEWER: Final = 64
 #: Bytes that are read at once from the end of a file.
@@ -165,12 +167,15 @@ class ColumnarGate:
                 if not used:
                     raise UnsoundColumns(f"{error}{self._footer_size()}") from error
 
-    def rows(self, index: int, step: int) -> Iterator[pa.RecordBatch]:
-        """The rows of a row group, up to `step` at a time. Raises UnsoundColumns, and what `raw` raises."""
+    def rows(self, index: int, step: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows of a row group, up to `step` at a time; of Parquet these columns, of those that it has.
+
+        Raises UnsoundColumns, and what `raw` raises.
+        """
         given = 0
         while True:
             try:
-                for rows in self._rows(index, step, given):
+                for rows in self._rows(index, step, given, columns):
                     given += rows.num_rows
                     yield rows
                 return
@@ -210,8 +215,11 @@ class ColumnarGate:
     def _footer_size(self) -> str:
         return f"; it has {len(self._footer)} bytes" if self._footer else ""
 
-    def _rows(self, index: int, step: int, behind: int) -> Iterator[pa.RecordBatch]:
+    def _rows(self, index: int, step: int, behind: int, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
         self._opened()
+        if columns is not None:
+            names = "\0".join(columns).encode()
+            self._ask(child.COLUMNS, len(names), 0, 0, data=names)
         order = child.ROWS
         while True:
             what, data = self._ask(order, index, step, behind)
@@ -284,25 +292,27 @@ class ColumnarGate:
         return self._child
 
 
-_own: list[tuple[int, ColumnarGate]] = []
+#: Gates of this process that nobody has, for whoever comes next; what it was forked from has its own.
+_free: dict[int, list[ColumnarGate]] = {}
 _lock = threading.Lock()
 
 
-def try_footer(raw: Any) -> ColumnarHead:
-    """What the footer of an open file says, once this process's child has read it. Raises UnsoundColumns."""
+@contextlib.contextmanager
+def open_columns(raw: SeekableReader) -> Iterator[tuple[ColumnarGate, ColumnarHead]]:
+    """A gate with an open Parquet file, and what its footer says. Raises UnsoundColumns."""
     footer = footer_of(raw)
     if not footer:
         raise UnsoundColumns("no Parquet has its last bytes")
     with _lock:
-        if not _own or _own[0][0] != os.getpid():
-            # what a process had that this one was forked from is not ours to talk to
-            _own[:] = [(os.getpid(), ColumnarGate())]
-        gate = _own[0][1]
-        try:
-            return gate.open(raw, footer)
-        finally:
-            gate.let_go()
-            raw.seek(0)
+        free = _free.setdefault(os.getpid(), [])
+        gate = free.pop() if free else ColumnarGate()
+    try:
+        yield gate, gate.open(raw, footer)
+    finally:
+        gate.let_go()
+        with _lock:
+            if len(free) < GATES_KEPT:
+                free.append(gate)
 
 
 def _head_of(data: bytearray | memoryview) -> ColumnarHead:

@@ -14,6 +14,8 @@ from headrace.store.columnar.layout import Group, Messages, Ranges, messages_of,
 MAGIC: Final = b"PAR1"
 #: Bytes of a column that are asked for at a time.
 COLUMN_BUFFER_BYTES: Final = 1 << 20
+#: How the names of a file's own metadata begin that is told.
+OWN_METADATA: Final = b"headrace."
 #: The formats, as an order names them.
 PARQUET_READER, ORC_READER, ARROW_READER = 0, 1, 2
 
@@ -45,6 +47,8 @@ class ParquetReader:
             self.head, self._metadata = head_of(schema, _row_groups(metadata), metadata.num_columns), metadata
         else:
             self.head, self._metadata = known.head, known._metadata
+        #: The names of those that are read; all.
+        self.columns: list[str] | None = None
         self._file = pq.ParquetFile(
             source,
             metadata=self._metadata,
@@ -61,7 +65,9 @@ class ParquetReader:
 
     def rows(self, index: int, step: int) -> Iterator[pa.RecordBatch]:
         """See `Reader`."""
-        batches: Any = self._file.iter_batches(batch_size=step, row_groups=[index], use_threads=False)
+        batches: Any = self._file.iter_batches(
+            batch_size=step, row_groups=[index], columns=self.columns, use_threads=False
+        )
         return iter(batches)
 
 
@@ -189,7 +195,8 @@ def head_of(schema: pa.Schema, groups: Iterator[list[int]], columns: int) -> byt
     for group in groups:
         count += 1
         numbers += group
-    told = schema.remove_metadata().serialize().to_pybytes()
+    own = {name: value for name, value in (schema.metadata or {}).items() if name.startswith(OWN_METADATA)}
+    told = schema.with_metadata(own).serialize().to_pybytes()
     shape = struct.pack("<qqq", len(told), count, columns)
     return bytes(shape + told + struct.pack(f"<{len(numbers)}q", *numbers))
 

@@ -18,9 +18,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.store import FormatError, ObjectStore
-from headrace.store.columnar import try_footer
 from headrace.store.shards.object_keys import KEYS_ROLE
-from headrace.store.shards.sidecars import codes_of
+from headrace.store.shards.sidecars import codes_of, open_sidecar
 
 #: The role of the file in a shard, and how its name ends.
 ROLE = KEYS_ROLE
@@ -141,12 +140,10 @@ def read_columns(
     """
     unreadable = f"{what} is not a readable file of {noun}"
     try:
-        try_footer(pa.BufferReader(data))
-        with pq.ParquetFile(pa.BufferReader(data)) as file:
-            table = file.read()
-        facts = json.loads((table.schema.metadata or {})[metadata])
-        made = facts["format"]
-        table = table.select(list(columns))
+        with open_sidecar(data) as file:
+            facts = json.loads((file.schema.metadata or {})[metadata])
+            made = facts["format"]
+            table = file.whole().select(list(columns))
     except (pa.ArrowException, OSError, LookupError, ValueError, TypeError, RecursionError) as error:
         raise FormatError(f"{unreadable}: {error}; restore it") from error
     if made != known:

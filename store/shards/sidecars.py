@@ -14,11 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.store import Buffer, FormatError, ObjectStore
-from headrace.store.columnar import UnsoundColumns, try_footer
+from headrace.store.columnar import ColumnarGate, ColumnarHead, UnsoundColumns, open_columns
 from headrace.store.files import DraftFile
 
 #: Bounds what a reader of one document's row must decode.
 ROW_GROUP_ROWS = 1 << 16
+#: Bytes that rows may take in memory, for any file and for each of its bytes: a text of many rows may stand once there.
+UNFOLDED_BYTES, UNFOLDED_A_STORED = 256 << 20, 512
 #: Arrow's own step in rows, by which a page grows.
 STEP_ROWS = 1024
 #: Columns of the documents table that stages have written: `score.<stage>.<name>`.
@@ -177,16 +179,14 @@ def _repeats(field: pa.Field[Any]) -> bool:
 def read_table(store: ObjectStore, key: str, columns: Sequence[str] | None = None) -> pa.Table:
     """Read a sidecar, or some columns of it. Raises `ObjectMissing`, `FormatError`."""
     with _open_table(store, key) as file:
-        return _checked(file.read(columns=None if columns is None else list(columns)), columns or ())
+        return _checked(file.whole(columns), columns or ())
 
 
 def decode_table(data: Buffer, columns: Sequence[str], what: str) -> pa.Table:
     """These columns of a sidecar's bytes, of those that it has. FormatError where it is none."""
     try:
-        source = pa.BufferReader(data)
-        try_footer(source)
-        with pq.ParquetFile(source) as file:
-            return _checked(file.read(columns=[name for name in columns if name in file.schema_arrow.names]), ())
+        with open_sidecar(data) as file:
+            return _checked(file.whole([name for name in columns if name in file.schema.names]), ())
     except (pa.ArrowException, OSError, UnsoundColumns) as error:
         raise FormatError(f"{what} is not a readable Parquet file: {error}; restore it") from error
 
@@ -217,10 +217,8 @@ def codes_of(table: pa.Table, name: str) -> tuple[npt.NDArray[np.int64], list[st
 def read_row_groups(store: ObjectStore, key: str, columns: Sequence[str]) -> Iterator[pa.Table]:
     """Yield these columns of a sidecar, a row group at a time; at least one table. Raises as `read_table` does."""
     with _open_table(store, key) as file:
-        for index in range(file.metadata.num_row_groups):
-            yield _checked(file.read_row_group(index, columns=list(columns)), columns)
-        if not file.metadata.num_row_groups:
-            yield _checked(file.read(columns=list(columns)), columns)
+        for table in file.groups(columns):
+            yield _checked(table, columns)
 
 
 def _checked(table: pa.Table, asked: Sequence[str]) -> pa.Table:
@@ -248,24 +246,73 @@ def _checked(table: pa.Table, asked: Sequence[str]) -> pa.Table:
 def column_names(store: ObjectStore, key: str) -> list[str]:
     """The names of a sidecar's columns. Raises as `read_table` does."""
     with _open_table(store, key) as file:
-        return list(file.schema_arrow.names)
+        return list(file.schema.names)
 
 
 def sidecar_schema(store: ObjectStore, key: str) -> pa.Schema:
     """The columns of a sidecar with their types. Raises as `read_table` does."""
     with _open_table(store, key) as file:
-        return file.schema_arrow
+        return file.schema
+
+
+class Sidecar:
+    """A sidecar that is open: others may have written it, so a child decodes it, and it unfolds to so much alone."""
+
+    def __init__(self, gate: ColumnarGate, head: ColumnarHead, size: int) -> None:
+        self._gate, self._head, self._size = gate, head, size
+        self._bytes_max = UNFOLDED_BYTES + UNFOLDED_A_STORED * size
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Its columns, and what Headrace says of them."""
+        return self._head.schema
+
+    def whole(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """All rows. Raises UnsoundColumns."""
+        found, taken = list[pa.Table](), 0
+        for table in self.groups(columns):
+            taken += table.nbytes
+            self._check_bytes(taken)
+            found.append(table)
+        return pa.concat_tables(found)
+
+    def groups(self, columns: Sequence[str] | None) -> Iterator[pa.Table]:
+        """The rows, a row group at a time; at least one table. Raises UnsoundColumns."""
+        for index in range(len(self._head)):
+            batches, taken = list[pa.RecordBatch](), 0
+            for rows in self._gate.rows(index, ROW_GROUP_ROWS, columns):
+                taken += rows.nbytes
+                self._check_bytes(taken)
+                batches.append(rows)
+            yield pa.Table.from_batches(batches) if batches else self._empty(columns)
+        if not len(self._head):
+            yield self._empty(columns)
+
+    def _empty(self, columns: Sequence[str] | None) -> pa.Table:
+        names = self.schema.names if columns is None else [name for name in columns if name in self.schema.names]
+        return self.schema.remove_metadata().empty_table().select(names)
+
+    def _check_bytes(self, taken: int) -> None:
+        if taken > self._bytes_max:
+            raise UnsoundColumns(f"its {self._size:,} bytes unfold to more than {self._bytes_max:,}")
 
 
 @contextlib.contextmanager
-def _open_table(store: ObjectStore, key: str) -> Iterator[pq.ParquetFile]:
+def open_sidecar(data: Buffer) -> Iterator[Sidecar]:
+    """The bytes of a sidecar, opened. Raises UnsoundColumns."""
+    with pa.BufferReader(data) as source, open_columns(source) as (gate, head):
+        yield Sidecar(gate, head, source.size())
+
+
+@contextlib.contextmanager
+def _open_table(store: ObjectStore, key: str) -> Iterator[Sidecar]:
     path = store.open_local(key)
     try:
-        source = pa.BufferReader(store.get(key)) if path is None else pa.memory_map(str(path))
-        with source:
-            # what lies in a folder, or with a store, may have been written by anybody since
-            try_footer(source)
-            with pq.ParquetFile(source) as file:
+        if path is None:
+            with open_sidecar(store.get(key)) as file:
                 yield file
+        else:
+            with path.open("rb", buffering=0) as source, open_columns(source) as (gate, head):
+                yield Sidecar(gate, head, path.stat().st_size)
     except (pa.ArrowException, OSError, UnsoundColumns) as error:
         raise FormatError(f"{store.uri}: {key!r} is not a readable Parquet file: {error}; restore it") from error

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -85,3 +87,71 @@ def test_a_column_that_was_always_there_is_missed(tmp_path: Path):
     (tmp_path / "rows.parquet").write_bytes(table_to_parquet(pa.table({"id": ["a"]})))
     with pytest.raises(FormatError, match="no column 'fragment'"):
         read_table(open_store(tmp_path.as_uri()), "rows.parquet", ["id", "fragment"])
+
+
+#: What a file of some kilobytes may unfold to, and how it says so.
+BOMBS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a text of many rows": (lambda path: repeated(path, 5000), "unfold to more than"),
+    "a page that unpacks to gigabytes": (
+        lambda path: lies.write(path, [lies.Column("id", unpacking(), codec=lies.ZSTD)]),
+        "memory",
+    ),
+    "a dictionary that counts gigabytes": (
+        lambda path: lies.write(
+            path,
+            [lies.Column("id", lies.page(lies.DICTIONARY_PAGE, lies.INT_MAX, lies.PLAIN, b""), with_dictionary=True)],
+        ),
+        "",
+    ),
+}
+
+
+def repeated(path: Path, rows: int) -> None:
+    table = pa.table({"id": ["x" * (1 << 16)] * rows, "row": range(rows)})
+    pq.write_table(table, path, compression="zstd", store_schema=False)
+
+
+def unpacking() -> bytes:
+    return lies.page(lies.DATA_PAGE, 1, lies.PLAIN, bytes(20), unpacked=lies.INT_MAX)
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+@pytest.mark.parametrize("how", READERS)
+def test_a_small_file_takes_no_gigabytes(tmp_path: Path, how: str, bomb: str):
+    make, said = BOMBS[bomb]
+    make(tmp_path / "lies.parquet")
+    store = open_store(tmp_path.as_uri())
+    if how == "names":
+        assert "id" in column_names(store, "lies.parquet")
+        return
+    if how == "keys":
+        said = ""  # it has no keys, which is looked at first
+    bound = 1 << 30
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (mapped_bytes() + bound, limits[1]))
+    try:
+        with pytest.raises(FormatError, match=rf"lies\.parquet.*{said}.*restore it"):
+            READERS[how](store)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+def mapped_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGESIZE")
+
+
+def test_bytes_that_changed_are_faults_and_end_no_process(tmp_path: Path):
+    names, random = [*RECORD], Random(7)
+    rows = {name: list(column) * 300 for name, column in RECORD.items()}
+    sound = table_to_parquet(pa.table({**rows, "part": pa.array([None] * 300, pa.int32())}))
+    seen = set[str]()
+    for _ in range(150):
+        data = bytearray(sound)
+        for _ in range(random.randrange(1, 4)):
+            data[random.randrange(len(data))] = random.choice((0, 127, 255, random.randrange(256)))
+        try:
+            decode_table(bytes(data), names, "rows.parquet")
+            seen.add("read")
+        except FormatError:
+            seen.add("refused")
+    assert seen == {"read", "refused"}
