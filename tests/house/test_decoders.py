@@ -28,7 +28,6 @@ OWN: dict[str, str] = {
     "headrace.transport.quic.udp": "the kernel says how long the datagrams are that it has joined",
     "headrace.store.columnar.child": "a process of its own, with limits, for what it decodes; its orders are ours",
     "headrace.store.columnar.readers": "runs in that process",
-    "headrace.store.shards.sidecars": "Parquet behind `open_columns`, which is fuzzed; test_hostile_sidecars.py too",
     "headrace.store.datasets.verify": "a manifest whose values are compared with what the ledger says, and not used",
 }
 
