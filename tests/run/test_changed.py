@@ -143,7 +143,7 @@ def test_a_later_run_reads_what_has_changed_if_asked(tmp_path: Path) -> None:
     assert here.show()["complete"]
 
 
-def test_a_file_touched_before_it_is_read_is_read_by_the_next_run(tmp_path: Path) -> None:
+def test_a_file_touched_before_it_is_read_is_read_next_time(tmp_path: Path) -> None:
     here = Place(tmp_path, "touch")
     code, said = here.run()
     assert code == 1

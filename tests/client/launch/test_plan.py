@@ -231,7 +231,7 @@ def test_hosts_start_and_end_what_was_asked_for(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("canary"))
 
 
-def test_a_worker_by_ssh_that_dies_is_started_as_the_member_it_is(tmp_path: Path) -> None:
+def test_a_worker_by_ssh_that_dies_is_started_as_the_same_member(tmp_path: Path) -> None:
     programs = Programs(tmp_path)
     played = 'mkdir -p member && touch member/member.json; [ "$2" = --join ] && exit 1; exit 0'
     headrace = programs.add("headrace", played, into=tmp_path / f"a {EVIL}")

@@ -125,7 +125,7 @@ def test_what_a_sink_of_an_earlier_run_holds_is_fenced_off() -> None:
     assert answer.outcome is m.Outcome.REFUSED
 
 
-def test_an_object_that_changes_while_it_is_read_is_not_told_by_its_prefix() -> None:
+def test_an_object_that_changes_while_read_is_not_told_by_its_prefix() -> None:
     """What was handed out may be on its way from the version before."""
     stand = Stand()
     stand.begin(A, B)
@@ -145,7 +145,7 @@ def test_a_prefix_stands_in_the_entry_of_the_shard() -> None:
     assert changes(stand).count("PrefixRead") == 2
 
 
-def test_a_prefix_that_does_not_cover_a_shard_is_not_entered_beside_it() -> None:
+def test_a_prefix_that_does_not_cover_a_shard_is_not_entered() -> None:
     stand = Stand()
     stand.begin(A)
     tell_prefix(stand, 3, 40)
@@ -179,7 +179,7 @@ def state_of(*entry: Change) -> LedgerState:
     return ledger
 
 
-def test_a_part_behind_one_that_was_read_to_its_end_is_not_unread() -> None:
+def test_a_part_behind_one_read_to_its_end_is_not_unread() -> None:
     """The last line of a part ends in the next one."""
     first, second, third = parts(100, 100, 50)
     begun = state_of(FragmentsListed((first, second, third)), PrefixRead(first.id, 3, 60, SUM))
