@@ -42,6 +42,9 @@ class Files:
         yield None
         yield ContentAnswer(fragment.version.encode())
 
+    def prefix(self, fragment: Fragment) -> None:
+        """Each file is read at once: none is ever read in part."""
+
     def expect(self, fragment: Fragment, _gaps: Sequence[Gap]) -> None:
         self.expected.append(number_of(fragment.id))
 
