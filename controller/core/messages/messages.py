@@ -222,7 +222,7 @@ class TaskSwept:
     """A marker has passed a task on all its inputs.
 
     `pending` are the gaps that a source was given and had not sent when it let the marker go, `held` the ranges that
-    a sink held when the marker reached it.
+    a sink held when the marker reached it. `fenced`: it lets no record through before the epoch is raised.
     """
 
     task: str
@@ -230,6 +230,7 @@ class TaskSwept:
     sweep: int
     pending: tuple[tuple[bytes, tuple[Gap, ...]], ...] = ()
     held: tuple[tuple[str, tuple[Range, ...]], ...] = ()
+    fenced: bool = False
 
 
 # ---- what the log says ----

@@ -418,6 +418,10 @@ class Amendment:
             self._let_go(tasks)
             for task in tasks:
                 self._parts.intake.task_died(task.plan.name)
+            # A marker that halts them may have passed, or may be on its way: the next sweep tells what they still have.
+            for task in works.in_force.tasks:
+                self._parts.intake.let_go(task.plan.name)
+            self._parts.intake.distrust()
             self._parts.sweeps.lost()
         works.reader, works.next, works.on_trial = works.in_force, None, False
         self._machine.turn(AmendTurn.FAILED)

@@ -133,6 +133,24 @@ def test_what_the_next_version_loses_rolls_the_change_back(phase: object, loss: 
     assert next_tasks(commands) == [("run/read.1", FIRST + 1, NEXT.version())], "asked for again, it is tried again"
 
 
+def test_a_change_that_fails_in_a_sweep_leaves_nothing_unread() -> None:
+    """The task in force was told to let go, and has or has not when the change is rolled back."""
+    fails = m.TaskFailed("run/read.1", FIRST, "no model", final=False)
+    stand, _ = handing_over()
+    commands = stand.swept(stand.tell(fails))
+    assert {(order.task, order.fragment.id) for order in of(m.ReadFragment, commands)} == {
+        ("run/read.0", A.id),
+        ("run/read.0", B.id),
+    }
+    stand, _ = handing_over()
+    (ask,) = of(m.SweepTask, stand.tell(fails))
+    unread = (Gap(0, UNBOUNDED, 0),)
+    commands = stand.tell(m.TaskSwept(ask.task, ask.attempt, ask.sweep, pending=((A.id, unread), (B.id, unread))))
+    assert of(m.ReadFragment, commands) == [], "it has them still"
+    stand.tell(*(m.FragmentWasRead(ask.task, ask.attempt, item.id, COUNT) for item in (A, B)))
+    assert stand.run.intake.idle
+
+
 def test_what_a_dying_old_task_held_is_read_by_the_next() -> None:
     stand, commands = handing_over()
     stand.swept(commands, Range(A.id, 0, 4))
