@@ -357,6 +357,9 @@ class Amendment:
         if works is None or request is None or self.state is not AmendState.RECORDING:
             return []
         self._machine.turn(AmendTurn.RECORDED)
+        if self._parts.intake.sweeping:
+            # It began while the log took the change, and asked tasks that answer no more.
+            self._parts.sweeps.lost()
         old, new = works.in_force.tasks, works.reader
         stops = old.stop("the graph was changed")
         new.tasks.follow(old)
