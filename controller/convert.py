@@ -100,7 +100,7 @@ def _proposed(task: str, attempt: int, m: pb.Proposed) -> core.ShardProposed:
 def _swept(task: str, attempt: int, m: pb.Swept) -> core.TaskSwept:
     pending = tuple((item.fragment, codec.gaps_from(item.gaps)) for item in m.pending)
     held = tuple((item.sink, codec.ranges_from(item.ranges)) for item in m.held)
-    return core.TaskSwept(task, attempt, m.sweep, pending, held)
+    return core.TaskSwept(task, attempt, m.sweep, pending, held, m.fenced)
 
 
 _OUTCOMES: dict[core.Outcome, Any] = {

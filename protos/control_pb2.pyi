@@ -617,14 +617,16 @@ class VerdictsLetGo(_message.Message):
     def __init__(self) -> None: ...
 
 class Swept(_message.Message):
-    __slots__ = ("sweep", "pending", "held")
+    __slots__ = ("sweep", "pending", "held", "fenced")
     SWEEP_FIELD_NUMBER: _ClassVar[int]
     PENDING_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
+    FENCED_FIELD_NUMBER: _ClassVar[int]
     sweep: int
     pending: _containers.RepeatedCompositeFieldContainer[PendingFragment]
     held: _containers.RepeatedCompositeFieldContainer[HeldRanges]
-    def __init__(self, sweep: _Optional[int] = ..., pending: _Optional[_Iterable[_Union[PendingFragment, _Mapping]]] = ..., held: _Optional[_Iterable[_Union[HeldRanges, _Mapping]]] = ...) -> None: ...
+    fenced: bool
+    def __init__(self, sweep: _Optional[int] = ..., pending: _Optional[_Iterable[_Union[PendingFragment, _Mapping]]] = ..., held: _Optional[_Iterable[_Union[HeldRanges, _Mapping]]] = ..., fenced: _Optional[bool] = ...) -> None: ...
 
 class PendingFragment(_message.Message):
     __slots__ = ("fragment", "gaps")

@@ -35,36 +35,41 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 #: The cores: folders, and pure modules beside them.
-FOLDERS = ("controller/core", "worker/core", "worker/task/core")
+FOLDERS = (
+    "client/launch/core",
+    "controller/core",
+    "loader/blame/core",
+    "loader/order",
+    "page/core",
+    "stages/dedup/core",
+    "store/ledger/core",
+    "store/shards/core",
+    "transport/core",
+    "worker/core",
+    "worker/task/core",
+)
 MODULES = (
     "controller/outcomes.py",
-    "loader/order/order.py",
     "stages/runtime/arrow_check.py",
-    "store/ledger/core/balance.py",
-    "store/ledger/core/cluster_changes.py",
-    "store/ledger/core/cluster_fold.py",
-    "store/ledger/core/entries.py",
-    "store/ledger/core/fold.py",
-    "store/ledger/core/intervals.py",
-    "store/ledger/core/log_state.py",
     "store/datasets/manifest.py",
     "store/named.py",
     "store/open.py",
-    "store/shards/core/packing.py",
     "store/datasets/recipes.py",
     "store/s3/xml.py",
     "store/ledger/snapshot.py",
     "store/datasets/completeness.py",
-    "store/ledger/core/totals.py",
     "daemon/control_address.py",
-    "transport/core/credit.py",
-    "transport/core/frame.py",
     "pipeline/masking.py",
     "daemon/private_folder.py",
 )
 #: Modules that their tests reach through others.
 REACHED = {
     "store/datasets/completeness.py": ["tests/store/datasets/test_completeness.py"],
+    "client/launch/core/kubernetes.py": ["tests/client/launch/test_plan.py", "tests/client/launch/test_launching.py"],
+    "client/launch/core/ray.py": ["tests/client/launch/test_plan.py", "tests/client/launch/test_launching.py"],
+    "client/launch/core/slurm.py": ["tests/client/launch/test_plan.py", "tests/client/launch/test_launching.py"],
+    "loader/blame/core/spikes.py": ["tests/loader/blame/test_causes.py"],
+    "loader/blame/core/traits.py": ["tests/loader/blame/test_causes.py"],
     "store/ledger/core/totals.py": ["tests/store/ledger/test_fold.py", "tests/store/ledger/test_balance.py"],
 }
 MUTANTS, SEED = 200, 1

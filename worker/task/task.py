@@ -258,7 +258,7 @@ class Task:
 
     def _swept(self, command: messages.AnswerSweep) -> None:
         self._report(time.monotonic())
-        answer = pb.Swept(sweep=command.sweep)
+        answer = pb.Swept(sweep=command.sweep, fenced=command.fenced)
         for fragment, gaps in command.pending:
             answer.pending.append(pb.PendingFragment(fragment=fragment, gaps=codec.gaps_to(gaps)))
         if self._sink is not None:

@@ -333,7 +333,7 @@ class SimulatedTask:
                 return False
             case messages.AnswerSweep():
                 mine = ((self.sink.name, command.held),) if self.sink is not None else ()
-                self.say(core.TaskSwept(self.name, self.attempt, command.sweep, command.pending, mine))
+                self.say(core.TaskSwept(self.name, self.attempt, command.sweep, command.pending, mine, command.fenced))
             case messages.PutQuestion():
                 stage = self._dedups[self._stands]
                 question = dedup.Question(command.number, command.batch.fragment, command.batch.first, b"", stage)

@@ -219,10 +219,9 @@ class ShardProposed:
 
 @dataclass(frozen=True, slots=True)
 class TaskSwept:
-    """A marker has passed a task on all its inputs.
+    """A marker has passed a task on all its inputs; `fenced`: it lets nothing through before the epoch is raised.
 
-    `pending` are the gaps that a source was given and had not sent when it let the marker go, `held` the ranges that
-    a sink held when the marker reached it.
+    `pending` are the gaps that a source had been given and not sent, `held` the ranges that a sink held at that moment.
     """
 
     task: str
@@ -230,6 +229,7 @@ class TaskSwept:
     sweep: int
     pending: tuple[tuple[bytes, tuple[Gap, ...]], ...] = ()
     held: tuple[tuple[str, tuple[Range, ...]], ...] = ()
+    fenced: bool = False
 
 
 # ---- what the log says ----

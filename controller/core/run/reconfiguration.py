@@ -357,6 +357,9 @@ class Amendment:
         if works is None or request is None or self.state is not AmendState.RECORDING:
             return []
         self._machine.turn(AmendTurn.RECORDED)
+        if self._parts.intake.sweeping:
+            # It began while the log took the change, and asked tasks that answer no more.
+            self._parts.sweeps.lost()
         old, new = works.in_force.tasks, works.reader
         stops = old.stop("the graph was changed")
         new.tasks.follow(old)
@@ -418,6 +421,10 @@ class Amendment:
             self._let_go(tasks)
             for task in tasks:
                 self._parts.intake.task_died(task.plan.name)
+            # A marker that halts them may have passed, or may be on its way: the next sweep tells what they still have.
+            for task in works.in_force.tasks:
+                self._parts.intake.let_go(task.plan.name)
+            self._parts.intake.distrust()
             self._parts.sweeps.lost()
         works.reader, works.next, works.on_trial = works.in_force, None, False
         self._machine.turn(AmendTurn.FAILED)

@@ -220,8 +220,11 @@ class Works:
 
     def _swept(self, event: m.TaskSwept, work: Work, state: RunState) -> list[Command]:
         parts, leaving = self._parts, self.leaving
-        if work.tasks.current(event.task, event.attempt) is None:
+        task = work.tasks.current(event.task, event.attempt)
+        if task is None:
             return []
+        if event.fenced:
+            work.tasks.found_fenced(task)
         if work.tasks is leaving and event.sweep == parts.intake.sweep:
             parts.intake.let_go(event.task)
         halted_for = "stop" if state is RunState.DRAINING else "pause"

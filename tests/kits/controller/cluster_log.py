@@ -34,6 +34,8 @@ class Bench:
         self.store, self.now = store, 0.0
         self.core = Controller({"host": name, "address": f"{name}:1"}, log=CLUSTER, expelled=expelled)
         self.frozen = False
+        #: A log whose writes wait, and those that do.
+        self.slow, self.waiting = "", list[m.WriteEntry]()
         self.said = self.do(self.core.open())
 
     def tell(self, *events: object) -> list[m.Command]:
@@ -51,11 +53,18 @@ class Bench:
                 case m.ReadLog():
                     behind = tuple(enumerate(self.store.logs[command.log]))[command.after + 1 :]
                     queue += self.core.handle(m.LogRead(command.log, behind, self.store.leader_alive), self.now)
+                case m.WriteEntry() if command.log == self.slow:
+                    self.waiting.append(command)
                 case m.WriteEntry():
                     queue += self.core.handle(self._written(command), self.now)
                 case _:
                     said.append(command)
         return said
+
+    def hurry(self) -> list[m.Command]:
+        """The slow log takes what waits, and is slow no more."""
+        waiting, self.slow, self.waiting = self.waiting, "", []
+        return self.do([*waiting])
 
     def _written(self, command: m.WriteEntry) -> object:
         log = self.store.logs[command.log]

@@ -75,6 +75,17 @@ def test_a_fenced_task_lets_nothing_through_nor_rereads() -> None:
     assert core.handle(messages.DecisionAsked("question"), 0.0) == []
 
 
+def test_a_decider_that_was_fenced_says_so_in_each_sweep() -> None:
+    core = TaskCore[str, str](7, reads=False, dedup=Dedup.CONSULTS)
+    core.handle(messages.SweepAsked(1), 0.0)
+    assert core.handle(TURNED, 0.0) == [messages.AnswerSweep(1, (), ())]
+    assert core.handle(messages.BatchProcessed("question", kept=True), 0.0) == [messages.AskDecider(1, "question")]
+    assert core.handle(messages.AnswerArrived(1, None), 0.0) == [messages.LetThroughNone("question")]
+    for sweep in (2, 3):
+        core.handle(messages.SweepAsked(sweep), 0.0)
+        assert core.handle(TURNED, 0.0) == [messages.AnswerSweep(sweep, (), (), fenced=True)]
+
+
 def test_who_decides_answers_a_solitary_task() -> None:
     core = source(outputs=True, dedup=Dedup.DECIDES)
     assert core.handle(messages.DecisionAsked("question"), 0.0) == [messages.Decide("question")]

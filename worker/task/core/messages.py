@@ -245,11 +245,12 @@ class DropInput:
 
 @dataclass(frozen=True, slots=True)
 class AnswerSweep:
-    """Say what was not sent, and what the sink holds."""
+    """Say what was not sent, what the sink holds, and whether nothing is let through before the epoch is raised."""
 
     sweep: int
     pending: tuple[tuple[bytes, tuple[Gap, ...]], ...]
     held: tuple[Range, ...]
+    fenced: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -358,7 +358,7 @@ class TaskCore(Generic[B, D]):
     def _swept(self, sweep: int) -> list[Command]:
         self._markers.passed(sweep)
         held = tuple(self.sink.ranges()) if self.sink is not None else ()
-        return [AnswerSweep(sweep, tuple(self.reading.pending()), held)]
+        return [AnswerSweep(sweep, tuple(self.reading.pending()), held, self._dedup is Dedup.FENCED)]
 
     def _ask(self, now: float) -> list[Command]:
         assert self._undecided is not None

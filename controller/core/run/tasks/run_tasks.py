@@ -191,6 +191,13 @@ class RunTasks:
         task.addresses = found.addresses
         return True
 
+    def found_fenced(self, task: Task) -> None:
+        """A decider lets nothing through, since a partition of its index was lost: the epoch is raised.
+
+        Whoever led when that happened knew it too, but may have died of it; and the lost partition may have come back.
+        """
+        self.index_lost = self.index_lost or self._remembers(task)
+
     def _remembers(self, task: Task) -> bool:
         """Whether a task has the index or a partition of it; a solitary one asks it."""
         return not task.plan.alone and not self._stateful.isdisjoint(task.plan.stages)

@@ -133,6 +133,24 @@ def test_what_the_next_version_loses_rolls_the_change_back(phase: object, loss: 
     assert next_tasks(commands) == [("run/read.1", FIRST + 1, NEXT.version())], "asked for again, it is tried again"
 
 
+def test_a_change_that_fails_in_a_sweep_leaves_nothing_unread() -> None:
+    """The task in force was told to let go, and has or has not when the change is rolled back."""
+    fails = m.TaskFailed("run/read.1", FIRST, "no model", final=False)
+    stand, _ = handing_over()
+    commands = stand.swept(stand.tell(fails))
+    assert {(order.task, order.fragment.id) for order in of(m.ReadFragment, commands)} == {
+        ("run/read.0", A.id),
+        ("run/read.0", B.id),
+    }
+    stand, _ = handing_over()
+    (ask,) = of(m.SweepTask, stand.tell(fails))
+    unread = (Gap(0, UNBOUNDED, 0),)
+    commands = stand.tell(m.TaskSwept(ask.task, ask.attempt, ask.sweep, pending=((A.id, unread), (B.id, unread))))
+    assert of(m.ReadFragment, commands) == [], "it has them still"
+    stand.tell(*(m.FragmentWasRead(ask.task, ask.attempt, item.id, COUNT) for item in (A, B)))
+    assert stand.run.intake.idle
+
+
 def test_what_a_dying_old_task_held_is_read_by_the_next() -> None:
     stand, commands = handing_over()
     stand.swept(commands, Range(A.id, 0, 4))
@@ -227,10 +245,11 @@ def test_a_run_that_is_stopped_meanwhile_says_so() -> None:
 # -- with a cluster's log --
 
 
-def amended(store: Store) -> tuple[Bench, list[m.Command]]:
+def amended(store: Store, slow: str = "") -> tuple[Bench, list[m.Command]]:
     """A leader of a cluster whose run was given another graph, at rest for a moment: it becomes empty at once."""
     leader = Bench(store, "a")
     leader.begun()
+    leader.slow = slow
     commands = leader.tell(m.PipelineRequested(9, NEXT.to_dict(), amend=True, replicas=1))
     commands = leader.tell(*(m.TaskReady(start.task, start.attempt) for start in of(m.StartTask, commands)))
     sweeps = of(m.SweepTask, commands)
@@ -249,6 +268,21 @@ def test_a_successor_goes_on_with_the_graph_that_was_taken_up() -> None:
     run = second.core.runs["run"]
     assert run.version == NEXT.version()
     assert [(task.plan.name, task.attempt) for task in run.tasks or ()] == [("run/read.1", FIRST)]
+
+
+def test_a_sweep_waits_for_no_task_of_a_graph_that_is_gone() -> None:
+    """It begins while the cluster's log takes the change."""
+    leader, _ = amended(Store(), slow=CLUSTER)
+    assert leader.core.runs["run"].amendment.state is AmendState.RECORDING
+    leader.tell(m.TaskExited("run/read.1", FIRST, -9))
+    (start,) = of(m.StartTask, leader.later(1.0))
+    sweeps = of(m.SweepTask, leader.tell(m.TaskReady(start.task, start.attempt)))
+    assert [ask.task for ask in sweeps] == ["run/read.0", "run/read.1"]
+    commands = leader.hurry()
+    assert [stop.task for stop in of(m.StopTask, commands)] == ["run/read.0"]
+    (ask,) = of(m.SweepTask, commands)
+    commands = leader.tell(m.TaskSwept(ask.task, ask.attempt, ask.sweep))
+    assert [order.task for order in of(m.ReadFragment, commands)] == ["run/read.1", "run/read.1"]
 
 
 def test_a_successor_applies_a_graph_that_was_recorded_alone() -> None:

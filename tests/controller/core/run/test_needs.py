@@ -448,6 +448,21 @@ def test_the_next_leader_raises_the_epoch_that_was_due() -> None:
     assert (run.state, run.tasks.index_lost) == (RunState.PAUSING, True)
 
 
+def test_a_decider_that_says_it_is_fenced_raises_the_epoch() -> None:
+    """A partition was lost, the leader that knew it too, and the partition has come back to the next one."""
+    second, commands = taken_over(decider_lives=True)
+    (run,) = second.core.runs.values()
+    assert run.tasks is not None
+    sweeps = {"dedup" in ask.task: ask for ask in of(m.SweepTask, commands)}
+    source, decider = sweeps[False], sweeps[True]
+    second.tell(m.TaskSwept(source.task, source.attempt, source.sweep, fenced=True))
+    assert not run.tasks.index_lost, "no index is there that could be lost"
+    second.tell(m.TaskSwept(decider.task, decider.attempt - 1, decider.sweep, fenced=True))
+    assert not run.tasks.index_lost, "of an earlier attempt"
+    second.tell(m.TaskSwept(decider.task, decider.attempt, decider.sweep, fenced=True))
+    assert (run.state, run.tasks.index_lost) == (RunState.PAUSING, True)
+
+
 def test_an_index_without_a_link_does_not_serve_another_leader() -> None:
     """Its own leader may have given it up before it was ready, and let another serve."""
     _, commands = taken_over(decider_lives=True, linked=False)
