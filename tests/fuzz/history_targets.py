@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from typing import Any
 
+import msgpack
 import numpy as np
 import xxhash
 
 from headrace.store.contract.errors import FormatError
 from headrace.store.datasets import where
-from headrace.store.history import copies, tags, trace_index
+from headrace.store.history import audit, copies, tags, trace_index
 from tests.fuzz.harness import Target
 from tests.fuzz.mutations import within_json
 
@@ -35,6 +37,16 @@ def run_copies(data: bytes) -> object | None:
     assert all(one.place.startswith("/") for one in found)
     assert copies.COPIES.decode(copies.COPIES.encode(found), "it") == found
     return [one.place for one in found]
+
+
+def run_gate(data: bytes) -> object | None:
+    """A gate that comes with a request: its own error, or tables that a ledger holds and that mean the same there."""
+    try:
+        found = audit.gate_of(data.decode("utf-8", "surrogateescape"))
+    except audit.GateError:
+        return None
+    assert audit.gate_of(json.dumps(msgpack.unpackb(msgpack.packb(found)))) == found
+    return sorted(found)
 
 
 def run_where(data: bytes) -> object | None:
@@ -87,6 +99,16 @@ TARGETS = [
         ("headrace.store.history.copies", "headrace.store.history.small_file"),
         run_copies,
         lambda: [copies.COPIES.encode([copies.Copy("/o", "h", "mds", 1, -1), copies.Copy("/p", "h", "parquet", 2, 7)])],
+        mutate=within_json,
+    ),
+    Target(
+        "gate",
+        ("headrace.store.history.audit",),
+        run_gate,
+        lambda: [
+            b'{"kept_share":{"min":0.5,"max":1},"drift":{"baseline":"v1","limits":{"length":0.1}}}',
+            b'{"drift":{}}',
+        ],
         mutate=within_json,
     ),
     Target(
