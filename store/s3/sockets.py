@@ -52,7 +52,7 @@ class TimedTls(ssl.SSLSocket):
 def kind_of(address: str) -> str:
     """Whose network an address is of where it is this host's own: loopback or link-local; empty for others."""
     found = ipaddress.ip_address(address.partition("%")[0])
-    bare = getattr(found, "ipv4_mapped", None) or found
+    bare = (found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None) or found
     return "loopback" if bare.is_loopback else "link-local" if bare.is_link_local else ""
 
 
@@ -81,10 +81,10 @@ def _check(until: float) -> None:
 
 def allow(response: Any, seconds: float) -> None:
     """What is read of an answer from now on has so many seconds."""
-    found = getattr(getattr(getattr(response, "_fp", None), "fp", None), "raw", None)
-    sock = getattr(found, "_sock", None)
-    if isinstance(sock, (TimedSocket, TimedTls)):
-        sock.until = time.monotonic() + seconds
+    # which is closed where the answer has no body
+    file = response._fp.fp
+    if file is not None:
+        file.raw._sock.until = time.monotonic() + seconds
 
 
 def body_s(size: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from functools import partial
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 import msgpack
 import numpy as np
 import xxhash
+import zstandard
 
 from headrace.store.contract.errors import FormatError
 from headrace.store.datasets import where
 from headrace.store.history import audit, copies, tags, trace_index
+from headrace.store.shards import line_files, sidecars
 from tests.fuzz.harness import Target
 from tests.fuzz.mutations import within_json
 
@@ -73,6 +76,28 @@ def run_trace_index(data: bytes) -> object | None:
     return found
 
 
+def run_record_facts(data: bytes) -> object | None:
+    """What stands in a cell of metadata or lineage: its own error, or an object."""
+    try:
+        found = sidecars.json_object(data.decode("utf-8", "replace"), "metadata")
+    except FormatError:
+        return None
+    assert type(found) is dict
+    return sorted(found)
+
+
+def run_line_file(data: bytes) -> object | None:
+    """What stands in the place of a shard's texts: lines of no more than a file may unfold to, or its own error."""
+    limit = 4096
+    try:
+        found = list(line_files._cut(io.BytesIO(data), limit))
+    except (ValueError, zstandard.ZstdError):
+        return None
+    assert all(line.endswith(b"\n") for line in found[:-1])
+    assert sum(map(len, found)) <= limit
+    return found
+
+
 def _range(data: bytes, at: int, size: int) -> bytes:
     return data[at : at + size]
 
@@ -94,6 +119,19 @@ def trace_indexes() -> list[bytes]:
 
 TARGETS = [
     Target("trace_index", ("headrace.store.history.trace_index",), run_trace_index, trace_indexes),
+    Target(
+        "record_facts",
+        ("headrace.store.shards.sidecars",),
+        run_record_facts,
+        lambda: [b'{"edited_by":["a"],"b":1}', b"[1]"],
+        mutate=within_json,
+    ),
+    Target(
+        "line_file",
+        ("headrace.store.shards.line_files",),
+        run_line_file,
+        lambda: [zstandard.ZstdCompressor().compress(text) for text in (b'{"text":"a"}\n\n{}', b"a\n" * 99)],
+    ),
     Target(
         "copies",
         ("headrace.store.history.copies", "headrace.store.history.small_file"),
