@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import time
@@ -28,8 +27,6 @@ from headrace.pipeline import PipelineError, parse_pipeline
 from headrace.protos import codec, control_pb2 as pb, control_pb2_grpc as rpc
 from headrace.store import StoreError, one_name, release
 
-#: Characters of a gate.
-GATE_CHARACTERS_MAX = 1 << 16
 #: Whether a run scales by itself; empty: it does not.
 AUTOSCALE = ("", *(mode.value for mode in ScalingMode))
 logger = logging.getLogger("headrace.controller")
@@ -469,15 +466,9 @@ def _reply(made: Plan, workers: int) -> pb.PlanReply:
 
 def _gate(text: str) -> dict[str, Any]:
     """The tables of a gate. Raises ValueError for what is none."""
-    if len(text) > GATE_CHARACTERS_MAX:
-        raise ValueError(f"a gate of {len(text)} characters: the limit is {GATE_CHARACTERS_MAX}")
     if not text:
         return {}
     # Here, since numpy and Arrow come with it.
-    from headrace.store.history import parse_gate
+    from headrace.store.history import gate_of
 
-    plain = json.loads(text)
-    if not isinstance(plain, dict):
-        raise ValueError("a gate that is no table")
-    parse_gate(plain)
-    return plain
+    return gate_of(text)

@@ -17,10 +17,17 @@ DEPTH_MAX = 64
 #: What an integer of msgpack holds.
 _INTEGERS = range(-(1 << 63), 1 << 64)
 _SHOWN = 80
+#: Characters of a pipeline as JSON: some ten thousand inputs by name, and code. Whoever parses it does nothing else.
+PIPELINE_CHARACTERS_MAX = 8 << 20
 
 
 def parse_pipeline(text: str) -> dict[str, Any]:
-    """The JSON object in a text. Raises PipelineError for anything else."""
+    """The JSON object in a text. Raises PipelineError for anything else, and for more than PIPELINE_CHARACTERS_MAX."""
+    if len(text) > PIPELINE_CHARACTERS_MAX:
+        raise PipelineError(
+            f"the pipeline has {len(text):,} characters as JSON, the limit is {PIPELINE_CHARACTERS_MAX:,}: "
+            "name folders and patterns in the place of files"
+        )
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -74,7 +74,7 @@ def check_of(hint: Any) -> Check:
         if get_args(hint) == (str, int):
             return _is_counts
         return lambda value: type(value) is dict and all(of_key(key) and of_value(item) for key, item in value.items())
-    if origin is list or (origin is tuple and ... in get_args(hint)):
+    if origin in (list, set) or (origin is tuple and ... in get_args(hint)):
         (of_item,) = inner
         return lambda value: type(value) is origin and all(map(of_item, value))
     if origin is tuple:

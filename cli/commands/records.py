@@ -12,6 +12,7 @@ from headrace.stages.export import ShownRecord, first_records, named_records, sa
 from headrace.store import counted
 from headrace.store.datasets import Dataset
 from headrace.store.history import open_at
+from headrace.store.shards import json_object
 
 #: Characters that text keeps; every other control character is shown as its number.
 _KEPT = ("\n", "\t")
@@ -55,7 +56,7 @@ def _print(dataset: Dataset, records: Iterable[ShownRecord], characters: int, *,
         text = one.text[: characters or None]
         cut = len(one.text) - len(text)
         if as_json:
-            metadata = None if one.metadata is None else json.loads(one.metadata)
+            metadata = None if one.metadata is None else json_object(one.metadata, "metadata")
             row = {"id": one.id, "source": one.source, "row": one.row, "tokens": one.tokens, "metadata": metadata}
             write(("," if place else "") + json.dumps({**row, "text": text, "cut": cut}))
             continue

@@ -18,7 +18,7 @@ from headrace.store import counted, open_store
 from headrace.store.datasets import Dataset, ShardRecord
 from headrace.store.history import open_at, shards_with, write_trace_index
 from headrace.store.ledger import ClosedShard
-from headrace.store.shards import RecordName, read_shard, read_table, rows_named
+from headrace.store.shards import RecordName, json_object, read_shard, read_table, rows_named
 
 if TYPE_CHECKING:
     from headrace.loader.dataset import Source
@@ -151,7 +151,7 @@ def _rows(fact: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         if fact.get(key) is None:
             continue
         if key == "lineage":
-            yield "edited by", ", ".join(json.loads(fact[key])["edited_by"])
+            yield "edited by", ", ".join(map(str, json_object(fact[key], key).get("edited_by") or ()))
         elif key == "pipeline":
             yield key, f"{fact[key]}, recipe {fact['recipe']}"
         elif key == "retracted":

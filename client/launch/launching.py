@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
+from typing import IO
 
 from headrace.client import CliError, UsageError, make_cluster, make_token
 from headrace.client.launch.core.asked import Launch, LaunchError, check
@@ -140,18 +143,43 @@ def _brief(call: Call) -> str:
 
 
 def _call(call: Call) -> tuple[int, str, str]:
-    """Its exit code, the last line that it printed, and the last lines of its complaint."""
+    """Its exit code, the last line that it printed, and the last lines of its complaint. No more is held of either."""
+    until = time.monotonic() + CALL_S
     try:
-        done = subprocess.run(  # noqa: S603 - no shell reads it
-            call.argv, input=call.stdin, capture_output=True, timeout=CALL_S, check=False
-        )
+        with os.fdopen(os.memfd_create("stdin"), "wb") as given:
+            given.write(call.stdin)
+            given.seek(0)
+            pipe = subprocess.PIPE
+            running = subprocess.Popen(call.argv, stdin=given, stdout=pipe, stderr=pipe)  # noqa: S603 - no shell reads it
     except FileNotFoundError:
         return 127, "", f"{call.argv[0]} is not installed here"
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return 1, "", str(error) if isinstance(error, OSError) else f"no answer within {CALL_S:.0f} s"
-    said = done.stdout[-ANSWER_BYTES_MAX:].decode(errors="replace").strip().splitlines()
-    why = done.stderr[-ANSWER_BYTES_MAX:].decode(errors="replace").strip().splitlines()[-5:]
-    return done.returncode, said[-1] if said else "", "; ".join(why)
+    except OSError as error:
+        return 1, "", str(error)
+    with running:
+        try:
+            said, why = _tails(running.stdout, running.stderr, until=until)
+            running.wait(max(0.0, until - time.monotonic()))
+        except (TimeoutError, subprocess.TimeoutExpired):
+            return 1, "", f"no answer within {CALL_S:.0f} s"
+        finally:
+            running.kill()
+    lines, words = said.splitlines(), why.splitlines()
+    return running.returncode, lines[-1] if lines else "", "; ".join(words[-5:])
+
+
+def _tails(*streams: IO[bytes] | None, until: float) -> list[str]:
+    """The last ANSWER_BYTES_MAX of each, to their ends. Raises TimeoutError."""
+    held = {stream.fileno(): b"" for stream in streams if stream is not None}
+    left = set(held)
+    while left:
+        if time.monotonic() > until:
+            raise TimeoutError
+        for number in select.select(left, [], [], 1.0)[0]:
+            part = os.read(number, 1 << 16)
+            held[number] = (held[number] + part)[-ANSWER_BYTES_MAX:]
+            if not part:
+                left.discard(number)
+    return [text.decode(errors="replace").strip() for text in held.values()]
 
 
 def _remember(folder: Path, launcher: str, asked: Launch, answers: dict[str, str]) -> None:

@@ -6,27 +6,23 @@ import random
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import Any, cast
+from itertools import accumulate, islice
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import orjson
 import pyarrow as pa
-import zstandard
 
 from headrace.stages.export.pairs import text_decoder
 from headrace.stages.tokenizer import Decoder
 from headrace.store import FormatError, ObjectStore
 from headrace.store.datasets import Dataset, ShardRecord
 from headrace.store.ledger import main_sink
-from headrace.store.shards import column_names, read_row_groups, read_shard, read_table, rows_named
+from headrace.store.shards import column_names, read_lines, read_row_groups, read_shard, read_table, rows_named
 
 #: Rows whose texts are decoded at once.
 ROWS_AT_ONCE = 64
-#: Bytes of a line of JSON Lines, at most: a sink writes records, and none is longer.
-LINE_BYTES_MAX = 1 << 30
-_READ_BYTES = 1 << 20
 _COLUMNS = ("id", "source", "row", "metadata")
 
 
@@ -175,27 +171,14 @@ def _records(
 
 def _lines(store: ObjectStore, key: str, rows: Sequence[int]) -> Iterator[str]:
     """The texts in these lines of an object of JSON Lines. Raises FormatError, StoreError."""
-    wanted = set(rows)
-    path = store.open_local(key)
-    raw: Any = pa.BufferReader(store.get(key)) if path is None else path.open("rb")
-    number, held = 0, bytearray()
-    with raw:
-        try:
-            stream = zstandard.ZstdDecompressor().stream_reader(cast("Any", raw), read_across_frames=True)
-            while number <= rows[-1]:
-                data = stream.read(_READ_BYTES)
-                held += data
-                *lines, rest = held.split(b"\n")
-                for line in lines:
-                    if number in wanted:
-                        yield str(orjson.loads(line)["text"])
-                    number += 1
-                held = bytearray(rest)
-                if not data or len(held) > LINE_BYTES_MAX:
-                    break
-        except (zstandard.ZstdError, ValueError, KeyError, TypeError) as error:
-            raise FormatError(f"{store.uri}: {key!r} is not readable JSON Lines: {error}; restore it") from error
-    if number <= rows[-1]:
+    wanted, found = set(rows), -1
+    for found, line in enumerate(islice(read_lines(store, key), rows[-1] + 1)):
+        if found in wanted:
+            try:
+                yield str(orjson.loads(line)["text"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise FormatError(f"{store.uri}: line {found} of {key!r} is no record: {error}; restore it") from error
+    if found < rows[-1]:
         raise FormatError(
-            f"{store.uri}: {key!r} has {number} lines, and its documents more than {rows[-1]}; restore it"
+            f"{store.uri}: {key!r} has {found + 1} lines, and its documents more than {rows[-1]}; restore it"
         )

@@ -27,6 +27,7 @@ from headrace.store.shards import (
     content_hash,
     kind_of,
     merge_sketches,
+    read_lines,
     read_plain_header,
     read_shard,
     read_table,
@@ -154,8 +155,9 @@ def _sketches(store: ObjectStore, key: str, documents: str, rows: Collection[int
 def _lines(store: ObjectStore, key: str, shard: Erasable) -> bytes:
     """The lines of what is left; those of rows that are gone were left out before."""
     doomed, gone = set(shard.rows), frozenset(shard.gone)
-    kept = [line for row, line in _numbered(_read_lines(store, key), gone) if row not in doomed]
-    return zstandard.ZstdCompressor(level=_LEVEL).compress(b"".join(kept))
+    stream = zstandard.ZstdCompressor(level=_LEVEL).compressobj()
+    kept = (line for row, line in _numbered(read_lines(store, key), gone) if row not in doomed)
+    return b"".join((*map(stream.compress, kept), stream.flush()))
 
 
 def _numbered(lines: Iterator[bytes], gone: Collection[int]) -> Iterator[tuple[int, bytes]]:
@@ -165,12 +167,3 @@ def _numbered(lines: Iterator[bytes], gone: Collection[int]) -> Iterator[tuple[i
             row += 1
         yield row, line
         row += 1
-
-
-def _read_lines(store: ObjectStore, key: str) -> Iterator[bytes]:
-    """The lines of an object of JSON Lines, each with its end. Raises FormatError, StoreError."""
-    try:
-        with zstandard.ZstdDecompressor().stream_reader(store.get(key), read_across_frames=True) as stream:
-            yield from stream.read().splitlines(keepends=True)
-    except zstandard.ZstdError as error:
-        raise FormatError(f"{store.uri}: {key!r} is not readable JSON Lines: {error}; restore it") from error

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 import pyarrow as pa
+
+from headrace.store.shards import json_object
 
 #: Limits of an expression: its characters, and the parts that it is made of.
 CHARACTERS_MAX = 4096
@@ -53,13 +54,11 @@ def parse_where(text: str) -> Test:
 
 
 def rows_where(table: pa.Table, test: Test) -> npt.NDArray[np.bool_]:
-    """`[rows]`: whether the test holds for a row of a documents table."""
+    """`[rows]`: whether the test holds for a row of a documents table. Raises FormatError."""
     columns = {name: table.column(name).to_pylist() for name in COLUMNS if name in table.column_names}
     found = np.zeros(table.num_rows, np.bool_)
     for row, text in enumerate(table.column("metadata").to_pylist()):
-        metadata = orjson.loads(text) if text else {}
-        fields = metadata if isinstance(metadata, dict) else {}
-        found[row] = test({**fields, **{name: values[row] for name, values in columns.items()}})
+        found[row] = test({**json_object(text, "metadata"), **{name: values[row] for name, values in columns.items()}})
     return found
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     )
     from headrace.store.history.audit import (
         broken_rows as broken_rows,
+        gate_of as gate_of,
         parse_gate as parse_gate,
     )
     from headrace.store.history.copies import (

@@ -7,6 +7,7 @@ of them when chance is taken off: a limit is of an effect, not of a significance
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headrace.pipeline import plain_problem
 from headrace.store.datasets import Dataset, ShardRecord
 from headrace.store.history.address import open_at, version_named, view
 from headrace.store.ledger import balance_of, main_sink
@@ -40,6 +42,7 @@ QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 DOCUMENTS_MIN = 500
 #: Lines of a gate, and characters of one: a gate comes with a request.
 ROWS_MAX = 1000
+GATE_CHARACTERS_MAX = 1 << 16
 #: How far a series may be from the baseline's: of numbers by Kolmogorov and Smirnov, of names in the share that
 #: changed, of contents by Jensen and Shannon, in bits.
 LIMITS = {SeriesKind.NUMBERS: 0.05, SeriesKind.NAMES: 0.05, SeriesKind.HASHES: 0.0025}
@@ -86,8 +89,24 @@ class Gate:
     drift: Mapping[str, float] | None = None
 
 
+def gate_of(text: str) -> dict[str, Any]:
+    """The tables of a gate that comes as JSON, none for an empty text. Raises GateError."""
+    if len(text) > GATE_CHARACTERS_MAX:
+        raise GateError(f"a gate of {len(text)} characters: the limit is {GATE_CHARACTERS_MAX}")
+    try:
+        plain = json.loads(text or "{}")
+    except (ValueError, RecursionError) as error:
+        raise GateError(f"a gate that is no JSON: {str(error)[:200]}") from error
+    if not isinstance(plain, dict):
+        raise GateError("a gate that is no table")
+    parse_gate(plain)
+    return plain
+
+
 def parse_gate(plain: Mapping[str, Any]) -> Gate:
     """The gate that a TOML file holds. Raises GateError."""
+    if problem := plain_problem(plain):
+        raise GateError(f"a gate that the ledger cannot hold: {problem}")
     if len(plain) > ROWS_MAX:
         raise GateError(f"a gate of {len(plain)} rows: the limit is {ROWS_MAX}")
     rows = {name: _numbers_in(name, row, _LIMITS_OF_A_ROW) for name, row in plain.items() if name != DRIFT}

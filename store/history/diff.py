@@ -20,7 +20,7 @@ import xxhash
 from headrace.store import FormatError, StoreRefused
 from headrace.store.datasets import Dataset, ShardRecord
 from headrace.store.ledger import main_sink
-from headrace.store.shards import codes_of, column_names, read_row_groups, read_shard, read_table
+from headrace.store.shards import codes_of, column_names, read_lines, read_row_groups, read_shard, read_table
 
 #: Records whose fates are in memory at once, of each side, and the ordinals that one fragment may reach.
 GROUP_RECORDS = 1 << 22
@@ -315,13 +315,10 @@ def _hashes(dataset: Dataset, shard: ShardRecord, rows: int) -> npt.NDArray[np.u
             found[at : at + len(texts)] = [digest(text or b"") for text in texts]
             at += len(texts)
     elif (lines := shard.object("lines")) is not None:
-        import zstandard
-
-        with zstandard.ZstdDecompressor().stream_reader(store.get(lines.key), read_across_frames=True) as stream:
-            gone = dataset.state.erased_rows(documents.key)
-            left = np.setdiff1d(np.arange(rows), np.array(gone, np.int64)).tolist()
-            for row, line in zip(left, stream.read().splitlines(), strict=False):
-                found[row] = digest(line)
+        gone = dataset.state.erased_rows(documents.key)
+        left = np.setdiff1d(np.arange(rows), np.array(gone, np.int64)).tolist()
+        for row, line in zip(left, read_lines(store, lines.key), strict=False):
+            found[row] = digest(line.rstrip(b"\n"))
     return found
 
 

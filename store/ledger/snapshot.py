@@ -291,12 +291,14 @@ def _ledger(tables: Any, arrays: Arrays) -> LedgerState:
         state.fragments[name].prefix = _sound(PrefixRead(name, *row))
     for name, sink, rows in tables.get("released", ()):
         state.fragments[name].released[sink] = set(rows)
+        _sound(state.fragments[name], ("released",))
     _restore_intervals(state, ids, words, arrays)
     _restore_shards(state, ids, words, arrays, [_sound(counts_of(row)) for row in tables["shard_counts"]])
     accepted = [bytes(item) for item in arrays["accepted.id"].tolist()]
     state.accepted = dict(zip(accepted, arrays["accepted.number"].tolist(), strict=True))
     state.counts = {sink: _sound(counts_of(row)) for sink, row in tables["counts"].items()}
     state.totals = Totals.of(state.fragments.values())
+    _sound(state, ("counts",))
     return state
 
 
@@ -371,6 +373,7 @@ def _cluster(tables: Any) -> ClusterState:
     state.expelled = {member: list(keys) for member, keys in tables.get("expelled", {}).items()}
     state.queues = {row[0]: _sound(QueueSet(*row)) for row in tables.get("queues", ())}
     state.queued = {name: _sound(RunRecord(*row)) for name, row in tables.get("queued", {}).items()}
+    _sound(state, ("runs", "drained", "expelled", "queued"))
     return state
 
 

@@ -6,7 +6,7 @@ The stored bytes are wanted: no Content-Encoding is asked for, and none is undon
 from __future__ import annotations
 
 import contextlib
-import ipaddress
+import functools
 import os
 import re
 import ssl
@@ -23,6 +23,7 @@ from urllib3.exceptions import HTTPError, LocationParseError, NameResolutionErro
 
 from headrace.store.contract import InvalidUri, StoreRefused
 from headrace.store.remote.patience import TryAgain
+from headrace.store.s3 import allow, kind_of, pools_of
 
 #: Until a connection stands, and between two pieces of an answer.
 CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 10.0, 30.0
@@ -64,7 +65,10 @@ class HttpWire:
     def __init__(self, uri: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._uri, self._clock = uri, clock
         self._pid = -1
-        self._pools: dict[str, Any] = {}
+        #: By proxy, and by whose network the first server is of where it redirected.
+        self._pools: dict[tuple[str, str | None], Any] = {}
+        #: Whose network a first server is of.
+        self._kinds: dict[str, str] = {}
 
     def page(self, url: str, headers: Mapping[str, str]) -> HttpAnswer:
         """A whole page of at most PAGE_BYTES_MAX. Raises TryAgain, StoreRefused."""
@@ -79,10 +83,14 @@ class HttpWire:
         sent = {"User-Agent": "headrace", "Accept-Encoding": "identity"}
         if offset >= 0:
             sent["Range"] = f"bytes={offset}-{offset + max(length, 1) - 1}"
-        for _ in range(REDIRECTS_MAX + 1):
+        host = urllib.parse.urlsplit(url).hostname or ""
+        for hop in range(REDIRECTS_MAX + 1):
+            self._check(until)
             # what identifies us is for the first server alone
-            with self._open(url, sent | (dict(headers) if _origin(url) == home else {})) as response:
+            own, guard = dict(headers) if _origin(url) == home else {}, self._kinds.get(host, "") if hop else None
+            with self._open(url, sent | own, guard) as response:
                 said.append(response.headers)
+                allow(response, until - self._clock())
                 if response.status not in (301, 302, 303, 307, 308):
                     return self._answer(response, url, tuple(said), offset, length, until)
                 url = self._next(url, response.headers.get("Location", ""))
@@ -98,8 +106,6 @@ class HttpWire:
             why = "is no web address"
         elif old.scheme == "https" and new.scheme != "https":
             why = "has no TLS"
-        elif _is_link_local(new.hostname) and not _is_link_local(old.hostname or ""):
-            why = "is of this host's own network"
         if why:
             raise StoreRefused(f"{self._uri}: it redirects to {location[:200]!r}, which {why}")
         return found
@@ -152,8 +158,7 @@ class HttpWire:
     def _take(self, response: Any, size: int, until: float) -> bytes:
         parts: list[bytes] = []
         while size > 0:
-            if self._clock() > until:
-                raise TryAgain(f"the answer was not complete within {ATTEMPT_S_MAX:.0f} s")
+            self._check(until)
             part = response.read1(min(size, _PIECE_BYTES))
             if not part:
                 break
@@ -161,10 +166,14 @@ class HttpWire:
             size -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    def _check(self, until: float) -> None:
+        if self._clock() > until:
+            raise TryAgain(f"the answer was not complete within {ATTEMPT_S_MAX:.0f} s")
+
     @contextlib.contextmanager
-    def _open(self, url: str, headers: Mapping[str, str]) -> Iterator[Any]:
+    def _open(self, url: str, headers: Mapping[str, str], guard: str | None) -> Iterator[Any]:
         with self._as_errors():
-            response = self._pool(url).urlopen(
+            response = self._pool(url, guard).urlopen(
                 "GET", url, headers=headers, preload_content=False, redirect=False, decode_content=False, retries=False
             )
             try:
@@ -178,19 +187,28 @@ class HttpWire:
                 else:
                     response.close()
 
-    def _pool(self, url: str) -> Any:
+    def _pool(self, url: str, guard: str | None) -> Any:
         if os.getpid() != self._pid:
             self._pools, self._pid = {}, os.getpid()
         proxy = proxy_of(url)
-        if proxy not in self._pools:
+        if (proxy, guard) not in self._pools:
             options: dict[str, Any] = {
                 "maxsize": CONNECTIONS_KEPT,
                 "timeout": urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=READ_TIMEOUT_S),
-                "cert_reqs": "CERT_REQUIRED",
-                "ca_certs": os.environ.get("SSL_CERT_FILE") or certifi.where(),
             }
-            self._pools[proxy] = urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options)
-        return self._pools[proxy]
+            made: Any = urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options)
+            authorities = os.environ.get("SSL_CERT_FILE") or certifi.where()
+            met = None if proxy else functools.partial(self._met, guard)
+            self._pools[proxy, guard] = pools_of(made, authorities, met)
+        return self._pools[proxy, guard]
+
+    def _met(self, guard: str | None, host: str, address: str) -> None:
+        """Raise StoreRefused where a redirect has led into this host's own network: names and digits tell it late."""
+        kind = kind_of(address)
+        if guard is None:
+            self._kinds[host] = kind
+        elif kind not in ("", guard):
+            raise StoreRefused(f"{self._uri}: it redirects to {host}, which is {address}: of this host's own network")
 
     @contextlib.contextmanager
     def _as_errors(self) -> Iterator[None]:
@@ -235,12 +253,6 @@ def joined(url: str, link: str) -> str:
 def _origin(url: str) -> tuple[str, str]:
     parts = urllib.parse.urlsplit(url)
     return parts.scheme, parts.netloc
-
-
-def _is_link_local(host: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_link_local
-    return False
 
 
 def _range_of(headers: Mapping[str, str]) -> tuple[int, int, int]:

@@ -9,6 +9,7 @@ import shlex
 import subprocess
 from collections.abc import Mapping
 
+import certifi
 from minio.credentials.credentials import Credentials
 from minio.credentials.providers import (
     ChainedProvider,
@@ -20,6 +21,7 @@ from minio.credentials.providers import (
 from urllib3 import PoolManager, Timeout
 
 from headrace.store.s3.config import ProfileFiles, S3Target
+from headrace.store.s3.sockets import pools_of
 
 #: A metadata service that answers at all answers at once; none answers outside of a cloud.
 METADATA_TIMEOUT_S = 2.0
@@ -57,7 +59,7 @@ def credentials_of(target: S3Target, environment: Mapping[str, str] | None = Non
     has_service = names_service(environment)
     if has_machine or has_service:
         limit_s = SERVICE_TIMEOUT_S if has_service else METADATA_TIMEOUT_S
-        pool = PoolManager(retries=False, timeout=Timeout(limit_s))
+        pool = pools_of(PoolManager(retries=False, timeout=Timeout(limit_s)), certifi.where())
         chain.append(IamAwsProvider(http_client=pool, region=target.region))
     return ChainedProvider(chain)
 
@@ -118,7 +120,7 @@ def _of_process(profile: str, command: str, environment: Mapping[str, str]) -> C
         expiration = found.get("Expiration")
         expires = dt.datetime.fromisoformat(expiration) if expiration else None
         return Credentials(found["AccessKeyId"], found["SecretAccessKey"], found.get("SessionToken"), expires)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise CredentialsFailed(
             f"{why} printed no JSON with AccessKeyId and SecretAccessKey; run it by hand to see what it says"
         ) from None

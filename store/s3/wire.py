@@ -38,6 +38,7 @@ from headrace.store.contract import InvalidUri, StoreRefused
 from headrace.store.s3.body import Body
 from headrace.store.s3.config import S3Target, proxy_of
 from headrace.store.s3.credentials import CredentialsFailed, credentials_of, names_service
+from headrace.store.s3.sockets import TimedSocket, allow, body_s, pools_of
 
 #: Until a connection stands; a socket's sends of 256 KiB have the same limit.
 CONNECT_TIMEOUT_S = 10.0
@@ -94,6 +95,7 @@ class Rest:
 
     def read_into(self, view: memoryview) -> None:
         """Fill the view with what comes next. Raises `NoAnswer`."""
+        allow(self._response, body_s(view.nbytes))
         with _as_no_answer(self._where):
             # the client reads the last byte itself, and so knows that the answer is over
             straight = min(view.nbytes, self._left - 1) if self._plain is not None else 0
@@ -136,7 +138,7 @@ def _plain_socket(response: Any) -> Any:
     if client.chunked or not client.length or client.will_close:
         return None
     found = getattr(getattr(client.fp, "raw", None), "_sock", None)
-    return found if type(found) is socket.socket else None
+    return found if type(found) is TimedSocket else None
 
 
 class NoAnswer(Exception):  # noqa: N818 - named after what is so
@@ -219,11 +221,10 @@ class Wire:
             "retries": False,
             "maxsize": CONNECTIONS_KEPT,
             "timeout": urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=self._read_timeout_s),
-            "cert_reqs": "CERT_REQUIRED",
-            "ca_certs": self._ca,
         }
         proxy = proxy_of(self._target)
-        self._pool = urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options)
+        made: Any = urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options)
+        self._pool = pools_of(made, self._ca)
         self._provider = credentials_of(self._target)
         self._client: Any = Minio(
             self._target.host, secure=self._target.is_secure, region=self._target.region, http_client=self._pool
@@ -346,6 +347,9 @@ def _bounded(response: Any, bytes_max: int) -> bytes:
 def _read(response: Any, method: str, into: memoryview | None, bytes_max: int) -> Answer:
     """Read the whole answer, so that its connection can be used again; on a failure the connection is closed."""
     try:
+        announced = announced_bytes(response.headers)
+        size = min(bytes_max, TEXT_BYTES_MAX if announced is None else announced)
+        allow(response, body_s(size if into is None else into.nbytes))
         if into is not None and response.status in (200, 206):
             _fill(response, into)
             body = b""

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         merge_keys as merge_keys,
         read_keys as read_keys,
     )
+    from headrace.store.shards.line_files import read_lines as read_lines
     from headrace.store.shards.object_keys import (
         FOLDERS as FOLDERS,
         KEYS_ROLE as KEYS_ROLE,
@@ -90,6 +91,7 @@ if TYPE_CHECKING:
         column_names as column_names,
         decode_table as decode_table,
         documents_schema as documents_schema,
+        json_object as json_object,
         quarantine_schema as quarantine_schema,
         read_row_groups as read_row_groups,
         read_table as read_table,

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -241,6 +242,15 @@ def _checked(table: pa.Table, asked: Sequence[str]) -> pa.Table:
         if wrong := next((name for name in names if not _FRAGMENT.fullmatch(name)), None):
             raise UnsoundColumns(f"its column 'fragment' holds {wrong[:80]!r}, which names none")
     return table
+
+
+def json_object(text: str | None, what: str) -> dict[str, Any]:
+    """The object in a cell of metadata or lineage, empty for anything else in JSON. Raises FormatError."""
+    try:
+        found: Any = orjson.loads(text) if text else {}
+    except orjson.JSONDecodeError as error:
+        raise FormatError(f"the {what} of a record is no JSON: {error}; restore its table") from error
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
 def column_names(store: ObjectStore, key: str) -> list[str]:

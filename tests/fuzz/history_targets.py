@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import json
 from functools import partial
 from typing import Any
 
+import msgpack
 import numpy as np
 import xxhash
+import zstandard
 
 from headrace.store.contract.errors import FormatError
 from headrace.store.datasets import where
-from headrace.store.history import copies, tags, trace_index
+from headrace.store.history import audit, copies, tags, trace_index
+from headrace.store.shards import line_files, sidecars
 from tests.fuzz.harness import Target
 from tests.fuzz.mutations import within_json
 
@@ -37,6 +42,16 @@ def run_copies(data: bytes) -> object | None:
     return [one.place for one in found]
 
 
+def run_gate(data: bytes) -> object | None:
+    """A gate that comes with a request: its own error, or tables that a ledger holds and that mean the same there."""
+    try:
+        found = audit.gate_of(data.decode("utf-8", "surrogateescape"))
+    except audit.GateError:
+        return None
+    assert audit.gate_of(json.dumps(msgpack.unpackb(msgpack.packb(found)))) == found
+    return sorted(found)
+
+
 def run_where(data: bytes) -> object | None:
     """An expression over fields: its own error, or a test that any record answers."""
     try:
@@ -58,6 +73,28 @@ def run_trace_index(data: bytes) -> object | None:
         except ValueError:
             continue
         assert all(0 <= shard < 3 for shard in found)
+    return found
+
+
+def run_record_facts(data: bytes) -> object | None:
+    """What stands in a cell of metadata or lineage: its own error, or an object."""
+    try:
+        found = sidecars.json_object(data.decode("utf-8", "replace"), "metadata")
+    except FormatError:
+        return None
+    assert type(found) is dict
+    return sorted(found)
+
+
+def run_line_file(data: bytes) -> object | None:
+    """What stands in the place of a shard's texts: lines of no more than a file may unfold to, or its own error."""
+    limit = 4096
+    try:
+        found = list(line_files._cut(io.BytesIO(data), limit))
+    except (ValueError, zstandard.ZstdError):
+        return None
+    assert all(line.endswith(b"\n") for line in found[:-1])
+    assert sum(map(len, found)) <= limit
     return found
 
 
@@ -83,10 +120,33 @@ def trace_indexes() -> list[bytes]:
 TARGETS = [
     Target("trace_index", ("headrace.store.history.trace_index",), run_trace_index, trace_indexes),
     Target(
+        "record_facts",
+        ("headrace.store.shards.sidecars",),
+        run_record_facts,
+        lambda: [b'{"edited_by":["a"],"b":1}', b"[1]"],
+        mutate=within_json,
+    ),
+    Target(
+        "line_file",
+        ("headrace.store.shards.line_files",),
+        run_line_file,
+        lambda: [zstandard.ZstdCompressor().compress(text) for text in (b'{"text":"a"}\n\n{}', b"a\n" * 99)],
+    ),
+    Target(
         "copies",
         ("headrace.store.history.copies", "headrace.store.history.small_file"),
         run_copies,
         lambda: [copies.COPIES.encode([copies.Copy("/o", "h", "mds", 1, -1), copies.Copy("/p", "h", "parquet", 2, 7)])],
+        mutate=within_json,
+    ),
+    Target(
+        "gate",
+        ("headrace.store.history.audit",),
+        run_gate,
+        lambda: [
+            b'{"kept_share":{"min":0.5,"max":1},"drift":{"baseline":"v1","limits":{"length":0.1}}}',
+            b'{"drift":{}}',
+        ],
         mutate=within_json,
     ),
     Target(

@@ -19,7 +19,7 @@ CODECS = {
     *("load_pem_x509_certificate", "load_der_x509_certificate", "load_pem_public_key", "load_pem_private_key"),
     *("urlsplit", "fromhex", "fromisoformat", "b64decode", "literal_eval", "ParserCreate", "RawConfigParser"),
     *("ParquetFile", "open_stream", "open_file", "read_message", "read_schema", "safe_open", "FromString"),
-    *("ParseFromString", "parse_list_objects"),
+    *("ParseFromString", "parse_list_objects", "ZstdDecompressor", "decompressobj", "BZ2Decompressor", "GzipFile"),
 }
 #: Modules that call one, and read nothing with it but what the same process wrote, or what a target reads with them.
 OWN: dict[str, str] = {

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
-from headrace.pipeline.plain import DEPTH_MAX, parse_pipeline
+from headrace.pipeline.plain import DEPTH_MAX, PIPELINE_CHARACTERS_MAX, parse_pipeline
 from headrace.pipeline.validation import REPLICAS_MAX, validate
 
 PIPELINE = Pipeline.chain(
@@ -41,6 +41,13 @@ def test_what_was_written_is_read() -> None:
 def test_what_is_no_object_is_refused(text: str) -> None:
     with pytest.raises(PipelineError, match="the pipeline is no"):
         parse_pipeline(text)
+
+
+def test_more_than_a_pipeline_holds_is_not_parsed() -> None:
+    text = json.dumps(PLAIN)
+    assert parse_pipeline(text + " " * (PIPELINE_CHARACTERS_MAX - len(text))) == PLAIN
+    with pytest.raises(PipelineError, match="the limit is 8,388,608"):
+        parse_pipeline(text + " " * (PIPELINE_CHARACTERS_MAX - len(text) + 1))
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from headrace.client.errors import CliError, UsageError
+from headrace.client.launch import launching
 from headrace.client.launch.core.asked import Kubernetes, Slurm, Ssh
 from headrace.client.launch.launching import end_launch, start_launch
 from headrace.cluster.token import read_token
@@ -82,6 +84,25 @@ def test_one_host_that_fails_ends_what_started_on_the_others(tmp_path: Path, pro
     ended = [words[-2] for words in programs.calls("ssh") if "kill -KILL" in words[-1]]
     assert sorted(started) == ["a@one", "a@one", "a@two"]
     assert sorted(ended) == ["a@one", "a@one", "a@two"]
+
+
+def test_what_a_host_says_without_end_is_not_held(
+    tmp_path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs.add("scancel")
+    programs.add("sbatch", "head -c 200000000 /dev/zero >&2; head -c 200000000 /dev/zero; echo; echo 77")
+    tracemalloc.start()
+    try:
+        assert start_launch("slurm", slurm(tmp_path), dry_run=False) == 0
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+    assert end_launch(tmp_path / EVIL) == 0
+    assert programs.calls("scancel") == [["77"]]
+    programs.add("sbatch", "exec yes")
+    monkeypatch.setattr(launching, "CALL_S", 0.5)
+    with pytest.raises(CliError, match="no answer within"):
+        start_launch("slurm", slurm(tmp_path), dry_run=False)
 
 
 def test_a_launch_whose_end_fails_can_be_ended_again(tmp_path: Path, programs: Programs) -> None:

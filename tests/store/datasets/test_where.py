@@ -4,6 +4,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
+from headrace.store import FormatError
 from headrace.store.datasets.where import CHARACTERS_MAX, ExpressionError, parse_where, rows_where
 
 FIELDS = {
@@ -120,3 +121,10 @@ def test_rows_are_judged_by_metadata_and_columns() -> None:
     )
     assert rows_where(table, parse_where("n >= 1")).tolist() == [True, False, True, False]
     assert rows_where(table, parse_where("id == 'c' or tokens == 4")).tolist() == [False, False, True, True]
+
+
+@pytest.mark.parametrize("metadata", ["{", "[" * 5000, '{"a":' + "9" * 5000 + "}x"])
+def test_metadata_that_is_no_json_is_named(metadata: str) -> None:
+    table = pa.table({"id": ["d1"], "source": ["s"], "tokens": [1], "metadata": [metadata]})
+    with pytest.raises(FormatError, match="the metadata of a record is no"):
+        rows_where(table, parse_where("a == 1"))

@@ -12,7 +12,15 @@ import pytest
 from headrace.store import NoDataset
 from headrace.store.datasets import Dataset
 from headrace.store.files.store import FileStore
-from headrace.store.history.audit import Broken, GateError, broken_rows, drifted, parse_gate
+from headrace.store.history.audit import (
+    GATE_CHARACTERS_MAX,
+    Broken,
+    GateError,
+    broken_rows,
+    drifted,
+    gate_of,
+    parse_gate,
+)
 from headrace.store.ledger.core.entries import FragmentEnded, VersionPublished
 from headrace.store.shards import Profile, Series, SeriesKind, samples_schema
 from tests.kits.store.dataset_writer import FRAGMENT, Writer
@@ -52,6 +60,9 @@ def test_a_gate_names_the_row_that_is_broken(dataset: Dataset, limits: dict[str,
         {"kept_share": {"min": "1"}},
         {"kept_share": {"min": True}},
         {"kept_share": {"min": float("nan")}},
+        {"kept_share": {"min": 10**400}},
+        {"\ud800": {"min": 1}},
+        {"drift": {"baseline": "\ud800"}},
         {"drift": 1},
         {"drift": {"base": 1}},
         {"drift": {"baseline": True}},
@@ -62,6 +73,32 @@ def test_a_gate_names_the_row_that_is_broken(dataset: Dataset, limits: dict[str,
 def test_a_gate_that_is_none_is_refused(plain: dict[str, Any]) -> None:
     with pytest.raises(GateError, match="gate"):
         parse_gate(plain)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        "{",
+        "7",
+        "[" * 10_000,
+        '{"a":' * 10_000,
+        '{"k":{"min":1e999}}',
+        '{"k":{"min":' + "9" * 5000 + "}}",
+        "\ud800",
+    ],
+)
+def test_a_request_with_what_is_no_gate_is_refused(text: str) -> None:
+    with pytest.raises(GateError, match="gate"):
+        gate_of(text)
+
+
+def test_a_request_holds_a_gate_of_so_many_characters() -> None:
+    assert gate_of("") == {}
+    text = '{"kept_share":{"min":0.5}}'
+    assert gate_of(text.ljust(GATE_CHARACTERS_MAX)) == {"kept_share": {"min": 0.5}}
+    with pytest.raises(GateError, match="the limit is 65536"):
+        gate_of(text.ljust(GATE_CHARACTERS_MAX + 1))
 
 
 def test_a_baseline_that_is_not_there_is_refused(dataset: Dataset) -> None:

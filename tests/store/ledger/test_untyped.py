@@ -14,6 +14,8 @@ import pytest
 import xxhash
 
 from headrace.store.contract.errors import FormatError, InvalidUri, StoreUnavailable
+from headrace.store.ledger.core.cluster_changes import MemberExpelled, RunBegun, RunQueued
+from headrace.store.ledger.core.cluster_fold import ClusterState
 from headrace.store.ledger.core.entries import (
     Beat,
     Closed,
@@ -32,6 +34,7 @@ from headrace.store.ledger.core.entries import (
     encode_entry,
 )
 from headrace.store.ledger.core.fold import FoldError, LedgerState
+from headrace.store.ledger.core.log_state import LogState
 from headrace.store.ledger.snapshot import decode_snapshot, encode_snapshot
 from headrace.store.open import one_name, open_store
 from headrace.store.s3 import config, wire
@@ -86,9 +89,10 @@ def test_what_cannot_be_folded_is_said_in_one_way() -> None:
         state.apply(1, Entry(1, (Closed("write", "v1", 0, (Range(A.id, 5, 0),), (), Counts()),)))
 
 
-def snapshot_with(change: Any) -> bytes:
-    state = LedgerState()
-    state.apply(0, Entry(1, (Led(1, {}), FragmentsListed((A,)))))
+def snapshot_with(change: Any, state: LogState | None = None) -> bytes:
+    if state is None:
+        state = LedgerState()
+        state.apply(0, Entry(1, (Led(1, {}), FragmentsListed((A,)))))
     data = encode_snapshot(state)
     length = int.from_bytes(data[8:16], "little")
     unpacker = msgpack.Unpacker(strict_map_key=False)
@@ -104,6 +108,36 @@ def snapshot_with(change: Any) -> bytes:
 def test_a_snapshot_with_a_field_of_another_kind_is_refused(name: str) -> None:
     with pytest.raises(FormatError):
         decode_snapshot(snapshot_with(lambda head: head[2].update({name: 1.5})))
+
+
+@pytest.mark.parametrize("rows", [["1", 2], [None], [1.5], [2**64 - 1]])
+def test_a_snapshot_with_released_rows_of_another_kind_is_refused(rows: list[Any]) -> None:
+    with pytest.raises(FormatError):
+        decode_snapshot(snapshot_with(lambda head: head[3].update({"released": [[A.id, "write", rows]]})))
+    data = snapshot_with(lambda head: head[3].update({"released": [[A.id, "write", [1, 2]]]}))
+    assert encode_snapshot(decode_snapshot(data))
+
+
+@pytest.mark.parametrize("table", ["counts", "runs", "queued", "expelled"])
+def test_a_snapshot_with_names_of_another_kind_is_refused(table: str) -> None:
+    cluster = ClusterState()
+    cluster.apply(0, Entry(1, (Led(1, {}), MemberExpelled("worker/w"), RunBegun("p", {}, {}), RunQueued("q", {}, {}))))
+    ledger = LedgerState()
+    ledger.apply(0, Entry(1, (Led(1, {}), FragmentsListed((A,)), CHANGES[-2])))
+    state = ledger if table == "counts" else cluster
+
+    def other(head: list[Any]) -> None:
+        ((_, value),) = head[3][table].items()
+        head[3][table] = {7: value}
+
+    with pytest.raises(FormatError, match=table):
+        decode_snapshot(snapshot_with(other, state))
+
+
+@pytest.mark.parametrize("said", [{"drained": [7]}, {"expelled": {"worker/w": [7]}}])
+def test_a_snapshot_with_members_that_are_no_texts_is_refused(said: dict[str, Any]) -> None:
+    with pytest.raises(FormatError, match=next(iter(said))):
+        decode_snapshot(snapshot_with(lambda head: head[3].update(said), ClusterState()))
 
 
 def test_a_snapshot_says_nothing_but_what_snapshots_say() -> None:

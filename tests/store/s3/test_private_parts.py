@@ -4,13 +4,16 @@ import inspect
 import io
 import socket
 import threading
+import time
 from http.client import HTTPResponse
 
+import certifi
 import minio
 import pytest
 import urllib3
 from minio import Minio
 
+from headrace.store.s3.sockets import TimedSocket, allow, pools_of
 from headrace.store.s3.wire import _plain_socket
 
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n0123456789"
@@ -37,7 +40,7 @@ def test_the_answer_below_urllib3_is_where_it_was(answer: bytes, *, plain: bool)
 
         thread = threading.Thread(target=serve)
         thread.start()
-        pool = urllib3.PoolManager()
+        pool = pools_of(urllib3.PoolManager(), certifi.where())
         url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
         response = pool.urlopen("GET", url, preload_content=False, decode_content=False)
         below = response._fp
@@ -45,7 +48,9 @@ def test_the_answer_below_urllib3_is_where_it_was(answer: bytes, *, plain: bool)
         assert bool(below.chunked) is not plain
         assert below.will_close is False
         assert isinstance(below.fp, io.BufferedReader)
-        assert (type(_plain_socket(response)) is socket.socket) is plain
+        assert (type(_plain_socket(response)) is TimedSocket) is plain
+        allow(response, 7)
+        assert below.fp.raw._sock.until < time.monotonic() + 8
         if plain:
             assert below.length == 10
             into = bytearray(4)
