@@ -63,7 +63,6 @@ PRELOADED = (
     "headrace.stages.tokenizer.tokenize",
     "headrace.stages.sinks.tokens",
     "gigatoken.gigatoken_rs",
-    "typer._adapters",
     "typer._click.decorators",
     "importlib.metadata",
     "zoneinfo",
