@@ -104,7 +104,7 @@ diagrams: $(VENV)/.dev  ## the state diagrams of docs, from the transition table
 		docs/design/surgery.md docs/design/scaling.md docs/design/queues.md
 
 reference: $(VENV)/.dev  ## docs/reference/commands.md, from what --help says
-	$(BIN)/python -m headrace.cli.help docs/reference/commands.md
+	$(BIN)/python -m headrace.cli.manual docs/reference/commands.md
 
 clean:  ## remove .venv and what the tools keep; ./data stays
 	rm -rf $(VENV) .peers build dist man headrace.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .fuzz

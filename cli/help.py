@@ -1,4 +1,4 @@
-"""What `--help` prints: one layout for every command, with examples; docs/reference/commands.md from the same facts.
+"""What `--help` prints: one layout for every command, with examples; and the commands' reference from the same facts.
 
 Every command of the application is made of `application()`, so that none looks otherwise.
 """
@@ -6,10 +6,8 @@ Every command of the application is made of `application()`, so that none looks 
 from __future__ import annotations
 
 import shutil
-import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import typer
@@ -388,16 +386,3 @@ def _wrapped(text: str, columns: int, indent: int) -> list[str]:
 
 def _columns() -> int:
     return max(COLUMNS_MIN, min(COLUMNS_MAX, shutil.get_terminal_size((COLUMNS_MAX, 24)).columns))
-
-
-def main() -> None:
-    """Write the reference to the file that the command line names."""
-    from typer.main import get_command
-
-    from headrace.cli.main import app
-
-    Path(sys.argv[1]).write_text(reference(get_command(app)))
-
-
-if __name__ == "__main__":
-    main()

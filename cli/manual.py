@@ -1,4 +1,4 @@
-"""Man pages from what `--help` says: one of the program, and one of each command. `make man` writes them."""
+"""Man pages and docs/reference/commands.md, from what `--help` says: `make man` and `make reference` write them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from headrace.cli.help import EXAMPLES, SECTIONS, tables_of, usage_of
+from headrace.cli.help import EXAMPLES, SECTIONS, reference, tables_of, usage_of
 
 #: The first line of each page: its name and section, no date, and what it came with.
 HEAD = '.TH "{title}" "1" "" "Headrace {version}" "Headrace"'
@@ -81,16 +81,19 @@ def _plain(text: str) -> str:
 
 
 def main() -> None:
-    """Write the pages into the folder that the command line names, which holds nothing else."""
+    """Write the pages into the folder that the command line names, or the reference into the file `NAME.md`."""
     from typer.main import get_command
 
     from headrace.cli.main import app
 
-    folder = Path(sys.argv[1])
+    command, folder = get_command(app), Path(sys.argv[1])
+    if folder.suffix == ".md":
+        folder.write_text(reference(command), encoding="utf-8")
+        return
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("headrace*.1"):
         old.unlink()
-    for name, page in manual(get_command(app), version("headrace")).items():
+    for name, page in manual(command, version("headrace")).items():
         (folder / name).write_text(page, encoding="utf-8")
 
 

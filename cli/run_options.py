@@ -99,11 +99,13 @@ SHARED = (
         0,
     ),
     Option("gate", ("--gate",), "Publish only a version that meets this TOML file; else hold it.", "", metavar="FILE"),
-    Option("gate_pauses", ("--gate-pauses",), "Pause when what is closed does not meet the gate.", False, bool),
+    Option(
+        "gate_pauses", ("--gate-pauses",), "Pause the run when its closed records do not meet the gate.", False, bool
+    ),
     Option(
         "autoscale",
         ("--autoscale",),
-        "Whether the tasks of stages are scaled by what they are measured to do, or that is only said.",
+        "Scale the tasks of stages by their measured speed, or only advise it.",
         AUTOSCALE[0],
         metavar="|".join(AUTOSCALE),
     ),
@@ -127,8 +129,8 @@ PLACES = (
 )
 QUEUE = (
     Option("queue", ("--queue",), "Wait in this queue for cores; default: the one named default.", metavar="QUEUE"),
-    Option("cores", ("--cores",), "With a queue: the cores to wait for, and tasks; default: all.", 0, int, "N", 0),
-    Option("priority", ("--priority",), "With a queue: before those of lower priority in it.", 0, int, "N"),
+    Option("cores", ("--cores",), "With a queue: cores to wait for and to use; default: all.", 0, int, "N", 0),
+    Option("priority", ("--priority",), "With a queue: starts before pipelines of lower priority.", 0, int, "N"),
 )
 PAGE = Option("page", ("--page",), "Show the run in a browser: serve a page on this host.", False, bool)
 RUN = (PARAMETER, LIMIT, *SHARED, PAGE, JSON)

@@ -91,18 +91,6 @@ def decode_ticket(data: bytes, key: bytes) -> Ticket:
     return Ticket(*claims)
 
 
-def check_ticket(data: bytes, expected: Ticket, key: bytes) -> None:
-    """Accept a ticket that says what this end was told. Raises a subclass of TicketError that says what differs."""
-    ticket = decode_ticket(data, key)
-    for field in fields(Ticket):
-        theirs, ours = getattr(ticket, field.name), getattr(expected, field.name)
-        if theirs != ours:
-            raise TicketMismatchError(
-                f'link "{expected.link}": the ticket says {field.name} {theirs!r}, this end was told {ours!r}; '
-                "an end of another attempt, the controller will start both anew"
-            )
-
-
 def match_ticket(theirs: bytes, ours: bytes) -> None:
     """Accept the ticket that this end was given too. Raises a subclass of TicketError that says what differs.
 

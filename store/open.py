@@ -34,9 +34,17 @@ def open_input(uri: str) -> InputStore:
     scheme, separator, _ = uri.partition("://")
     if not separator or scheme in _OPENERS:
         return open_store(uri)
-    from headrace.store.remote import open_place
+    if scheme in ("http", "https"):
+        from headrace.store.remote import HttpStore
 
-    return open_place(uri)
+        return HttpStore(uri)
+    if scheme == "hf":
+        from headrace.store.remote import HubStore
+
+        return HubStore(uri)
+    from headrace.store.remote import FsspecStore
+
+    return FsspecStore(uri)
 
 
 def below(uri: str, folder: str) -> str:

@@ -15,9 +15,11 @@ def dataset_blame(
         str, typer.Argument(metavar="URI", help="The dataset's URI or folder; URI@VERSION or URI@TAG.")
     ] = "",
     checkpoint: Annotated[str, typer.Option(metavar="FILE", help="A loader's state: JSON, or a checkpoint.")] = "",
-    losses: Annotated[str, typer.Option(metavar="FILE", help="Losses by step: CSV with a head.")] = "",
-    columns: Annotated[str, typer.Option(metavar="STEP,LOSS", help="The names of its columns, if others.")] = "",
-    offset: Annotated[int, typer.Option(min=0, metavar="N", help="The step in the losses that was the first.")] = 0,
+    losses: Annotated[str, typer.Option(metavar="FILE", help="Losses by step: CSV with a header.")] = "",
+    columns: Annotated[
+        str, typer.Option(metavar="STEP,LOSS", help="Names of its two columns; default: found by name.")
+    ] = "",
+    offset: Annotated[int, typer.Option(min=0, metavar="N", help="Step of the file at which this loader began.")] = 0,
     before: Annotated[int, typer.Option(min=0, max=16, metavar="N", help="Steps before a spike to look into.")] = 1,
     height: Annotated[
         float, typer.Option(min=1, max=1000, metavar="N", help="Standard deviations above the usual loss.")
@@ -33,7 +35,7 @@ def dataset_blame(
     ] = "",
     json: Json = False,
 ) -> int:
-    """Find spikes of a loss, the documents that these steps read, and what stands out in them."""
+    """Find spikes of a loss, the documents of those steps, and their unusual traits."""
     if not checkpoint or not losses:
         raise UsageError("give --checkpoint FILE and --losses FILE")
     from headrace.cli.commands.blame import Question, blame_dataset

@@ -92,12 +92,12 @@ def dataset_log(
 
 def dataset_tag(
     uri: Version,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The tag; without it all are listed.")] = "",
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The tag; default: list all.")] = "",
     delete: Annotated[bool, typer.Option("--delete", help="Delete the tag; its version stays.")] = False,
-    move: Annotated[bool, typer.Option("--move", help="Let a tag that names another version name this one.")] = False,
+    move: Annotated[bool, typer.Option("--move", help="Move the tag here from another version.")] = False,
     json: Json = False,
 ) -> int:
-    """Name a version: the newest, or the one of the address."""
+    """Name a version: the newest, or the one that URI names."""
     from headrace.cli.commands.history import change_tag, list_tags
 
     if not name:
@@ -117,7 +117,9 @@ def dataset_rollback(
 
 def dataset_publish(
     uri: Annotated[str, typer.Argument(metavar="URI", help="The dataset.")],
-    anyway: Annotated[bool, typer.Option("--anyway", help="Although its gate holds it; the ledger says so.")] = False,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Publish although the gate holds it; the ledger records that.")
+    ] = False,
     json: Json = False,
 ) -> int:
     """Publish the version that a gate holds."""
@@ -140,7 +142,7 @@ def dataset_diff(
 def dataset_bisect(
     uri: Dataset,
     run: Annotated[
-        str, typer.Option(metavar="COMMAND", help="0: good, 125: skip, up to 127: bad; {}: the version's address.")
+        str, typer.Option(metavar="COMMAND", help="Exit code 0: good, 125: skip, 1 to 127: bad; {} is the version.")
     ],
     good: Annotated[str, typer.Option(metavar="VERSION", help="A good version or tag.")] = "1",
     bad: Annotated[str, typer.Option(metavar="VERSION", help="A bad one; default: the newest.")] = "",
@@ -266,7 +268,7 @@ def dataset_mirror(
     table: Annotated[str, typer.Option(metavar="NAME", help="The Iceberg table.")] = "headrace.documents",
     json: Json = False,
 ) -> int:
-    """Commit each version that a table has not yet, once."""
+    """Commit each version that a table lacks, once."""
     from headrace.cli.commands.maintenance import mirror_dataset
 
     return mirror_dataset(uri, delta, iceberg, table, as_json=json)
@@ -335,14 +337,14 @@ def dataset_split(
     uri: Dataset,
     into: Annotated[str, typer.Argument(metavar="INTO", help="The folder or URI of the held-out dataset.")],
     share: Annotated[
-        float, typer.Option(min=1e-9, max=0.5, metavar="SHARE", help="What share of the records is held out.")
+        float, typer.Option(min=1e-9, max=0.5, metavar="SHARE", help="Share of the records to hold out.")
     ] = 0.001,
     against: Annotated[
         list[str] | None,
         typer.Option("--against", metavar="URI", help="Another dataset of the same training; repeatable."),
     ] = None,
     shard_mib: Annotated[int, typer.Option(min=1, metavar="MIB", help="Size of the held-out shards' tokens.")] = 256,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only choose, and say what.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be held out; write nothing.")] = False,
     json: Json = False,
 ) -> int:
     """Hold out clusters of duplicates, so that no held-out record has a near duplicate in training."""
@@ -395,7 +397,7 @@ def dataset_contamination(
         ),
     ] = None,
     threshold: Annotated[
-        float, typer.Option(min=0.5, max=1.0, metavar="SCORE", help="The score of contamination.")
+        float, typer.Option(min=0.5, max=1.0, metavar="SCORE", help="Score from which a record is contaminated.")
     ] = 0.8,
     tokenizer: Annotated[
         str, typer.Option(metavar="NAME", help="The dataset's tokenizer; default: its place in the ledger.")

@@ -24,7 +24,7 @@ Days = Annotated[int, typer.Option(min=1, max=365, metavar="N", help="Days until
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print scripts, manifest and calls; start nothing.")]
 Pipeline = Annotated[
     list[str],
-    typer.Argument(metavar="-- PIPELINE.py", help="What `headrace apply` is given; at its end all ends."),
+    typer.Argument(metavar="-- PIPELINE.py", help="Arguments of `headrace apply`; when it ends, the launch ends."),
 ]
 _FOLDER, _NAME = Path("launch"), "headrace"
 

@@ -112,9 +112,9 @@ def logs(
 
 def what_if(
     pipeline: Name,
-    cores: Annotated[str, typer.Option("--cores", metavar="N|+N|-N", help="Cores of all workers.")] = "",
+    cores: Annotated[str, typer.Option("--cores", metavar="N|+N|-N", help="Cores of all workers together.")] = "",
     without: Annotated[
-        list[str], typer.Option("--without", metavar="STAGE", help="Without this stage; repeatable.")
+        list[str], typer.Option("--without", metavar="STAGE", help="Leave this stage out; repeatable.")
     ] = [],  # noqa: B006 - typer copies it
     replicas: Annotated[
         list[str], typer.Option("--replicas", metavar="STAGE=N", help="Tasks of a stage; repeatable.")
@@ -135,7 +135,7 @@ def what_if(
     cluster: ClusterFolder = "",
     json: Json = False,
 ) -> int:
-    """Predict throughput, bottleneck, time and cost of a running pipeline, if something were otherwise."""
+    """Predict throughput, bottleneck, time and cost of a running pipeline after a change."""
     from headrace.cli.commands.what_if import Question, show_what_if
     from headrace.client import controller_at
 
@@ -145,7 +145,9 @@ def what_if(
 
 
 def cost(
-    by: Annotated[str, typer.Option("--by", metavar="WHOM", help="A row a pipeline, user or queue.")] = "pipeline",
+    by: Annotated[
+        str, typer.Option("--by", metavar="WHOM", help="What a row stands for: pipeline, user or queue.")
+    ] = "pipeline",
     prices: Annotated[
         str, typer.Option("--prices", metavar="FILE", help="A TOML file with core_hour, read_gb and currency.")
     ] = "",

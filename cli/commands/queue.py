@@ -24,7 +24,7 @@ def set_queue(
     weight: Annotated[int, typer.Option(metavar="N", help="Its fair share beside other queues.")] = 1,
     cores: Annotated[int, typer.Option(metavar="N", help="Its quota: cores in use at most; 0: none.")] = 0,
     priority: Annotated[
-        int, typer.Option(metavar="N", help="It takes cores from queues of lower priority: their runs seal and wait.")
+        int, typer.Option(metavar="N", help="Takes cores from queues of lower priority: their runs seal and wait.")
     ] = 0,
     controller: ControllerAddress = "",
     cluster: ClusterFolder = "",

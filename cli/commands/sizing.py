@@ -61,7 +61,7 @@ def advise(
     ] = True,
     json: Json = False,
 ) -> int:
-    """Size a cluster before there is one: each number with its formula, and what would be too small."""
+    """Size a cluster before you build it: each number with its formula, and what would be too small."""
     from headrace.cli.commands.advise import show_advice
 
     return show_advice(given, measured=measured, as_json=json)

@@ -1,4 +1,4 @@
-"""`headrace what-if`: what a running pipeline would get through if something were otherwise.
+"""`headrace what-if`: the throughput of a running pipeline after a change, predicted.
 
 Two readings of the controller's counters, some seconds apart, make a model of the run; the model is asked.
 """

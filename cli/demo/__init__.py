@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
-    from headrace.cli.demo.corpus import standard_library as standard_library, trained_tokenizer as trained_tokenizer
     from headrace.cli.demo.steps import quickstart as quickstart
 else:
     __getattr__ = door(__name__)

@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.cli.demo.demo import Windows
+from headrace.cli.demo.windows import Windows
 from headrace.loader.batch import IGNORED_LABEL
 
 WIDTH: Final = 64

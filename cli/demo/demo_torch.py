@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from headrace.cli.demo.demo import Windows
+from headrace.cli.demo.windows import Windows
 from headrace.loader.batch import IGNORED_LABEL
 
 WIDTH: Final = 128

@@ -60,7 +60,7 @@ def quickstart(data: Path, *, fresh: bool, steps: int | None, as_json: bool) -> 
 
 def _ingest(dataset: Path, interrupts: Any) -> tuple[RunResult, bool]:
     def read() -> Pipeline:
-        from headrace.cli.demo.corpus import quickstart_pipeline, trained_tokenizer
+        from headrace.cli.host import quickstart_pipeline, trained_tokenizer
         from headrace.client import complete
 
         tokenizer = trained_tokenizer(dataset.with_name(TOKENIZER))

@@ -5,6 +5,10 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
+    from headrace.cli.host.corpus import (
+        quickstart_pipeline as quickstart_pipeline,
+        trained_tokenizer as trained_tokenizer,
+    )
     from headrace.cli.host.facts import (
         FACTS as FACTS,
         Fact as Fact,

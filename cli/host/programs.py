@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.cli.demo import standard_library, trained_tokenizer
+from headrace.cli.host.corpus import standard_library, trained_tokenizer
 from headrace.cli.host.machine import MeasureError
 from headrace.pipeline import PipelineError, Stage
 from headrace.stages.library import c4_quality, fineweb_quality, gopher_quality, gopher_repetition, read_files, tokenize

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     )
     from headrace.cli.ui.recipes import Recipes as Recipes, ranges_json as ranges_json
     from headrace.cli.ui.report import (
-        MB as MB,
         RunProgress as RunProgress,
         RunResult as RunResult,
         passed_unseen as passed_unseen,
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
         workers_table as workers_table,
     )
     from headrace.cli.ui.words import (
+        MB as MB,
         megabytes as megabytes,
         number as number,
         padding as padding,

@@ -16,8 +16,8 @@ from rich.text import Text
 
 from headrace.cli.ui.deaths import death_lines
 from headrace.cli.ui.recipes import Recipes
-from headrace.cli.ui.report import MB, REASONS_SHOWN, RunResult, StageSpeed
-from headrace.cli.ui.words import megabytes, number, padding, percent, safe, seconds
+from headrace.cli.ui.report import REASONS_SHOWN, RunResult, StageSpeed
+from headrace.cli.ui.words import MB, megabytes, number, padding, percent, safe, seconds
 from headrace.store import counted
 from headrace.store.ledger import Balance
 

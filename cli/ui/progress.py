@@ -25,8 +25,7 @@ from headrace.cli.ui.progress_lines import (
     start_line,
     worked_s,
 )
-from headrace.cli.ui.report import MB
-from headrace.cli.ui.words import number, percent, safe, seconds
+from headrace.cli.ui.words import MB, number, percent, safe, seconds
 from headrace.protos import control_pb2 as pb
 from headrace.store import counted
 

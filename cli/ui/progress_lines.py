@@ -13,8 +13,8 @@ from dataclasses import replace
 from types import TracebackType
 from typing import IO, Protocol, Self
 
-from headrace.cli.ui.report import MB, RunProgress
-from headrace.cli.ui.words import megabytes, padding, safe, seconds
+from headrace.cli.ui.report import RunProgress
+from headrace.cli.ui.words import MB, megabytes, padding, safe, seconds
 from headrace.protos import codec, control_pb2 as pb
 from headrace.store import counted
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.ui.deaths import DeathRow
+from headrace.cli.ui.words import MB
 from headrace.protos import control_pb2 as pb
 from headrace.stages.runtime import WITHOUT
 from headrace.store import open_store
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 REASONS_SHOWN = 8
 #: The share of records without what a stage judges by from which it is said to have judged nothing.
 UNSEEN_SHARE = 0.99
-MB = 1e6
 
 
 @dataclass(frozen=True, slots=True)

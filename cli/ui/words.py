@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from headrace.cli.ui.report import MB
 from headrace.store.ledger import Balance
+
+MB = 1e6
 
 
 def safe(text: str) -> str:

@@ -25,8 +25,6 @@ from headrace.stages.dedup.judge import is_near, make_room
 from headrace.stages.dedup.offline import Records, Room
 from headrace.stages.text import compiled
 
-#: How clusters are found and chosen: behind any change in it.
-SPLIT_RULE = 1
 #: Records of a bucket that each of them is compared with before clusters are chosen, as many as a decider asks.
 COMPARED_MAX = 16
 #: Pairs of near records across the border that are remembered: more are not a border.

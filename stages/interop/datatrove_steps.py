@@ -7,7 +7,7 @@ from typing import Any
 from datatrove.pipeline.filters.base_filter import BaseFilter  # pyright: ignore[reportMissingImports]
 
 from headrace.pipeline import Stage
-from headrace.stages.interop.blocks import applied
+from headrace.stages.interop.applied import applied
 
 
 class StageFilter(BaseFilter):

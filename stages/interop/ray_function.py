@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.pipeline import Stage
-from headrace.stages.interop.blocks import applied
+from headrace.stages.interop.applied import applied
 from headrace.stages.runtime import InputError
 
 

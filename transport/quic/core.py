@@ -50,7 +50,6 @@ ALPN = "headrace/1"
 #: Codes of CONNECTION_CLOSE; the reason phrase says it in words.
 CLOSE_NORMAL = 0
 CLOSE_REFUSED = 0x101
-CLOSE_VIOLATION = 0x102
 #: A reason is cut to this, to fit into the smallest datagram, in bytes.
 REASON_LIMIT_BYTES = 400
 _CID_BYTES = 8

@@ -55,7 +55,9 @@ class UdpSocket:
             raise LinkRefusedError(f"cannot bind UDP {address[0]}:{address[1]}: {error}") from error
         for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
             self._socket.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
-        self._gro = offload and self._enable_gro()
+        if offload:
+            with suppress(OSError):
+                self._socket.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
         #: Given up at the first refusal: some devices and sandboxes know the option and cannot do it.
         self._gso = offload
         self._buffer = bytearray(_RECEIVE_BYTES)
@@ -146,12 +148,6 @@ class UdpSocket:
             if len(following) < size:
                 break
         return stop
-
-    def _enable_gro(self) -> bool:
-        with suppress(OSError):
-            self._socket.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
-            return True
-        return False
 
 
 def _segment_size(ancillary: list[tuple[int, int, bytes]]) -> int:

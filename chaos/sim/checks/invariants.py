@@ -51,7 +51,6 @@ class Checker:
         self.assignments = Assignments(cluster.cluster_log) if cluster.cluster_log is not None else None
         #: What is asked of duplicates, where there is a dedup stage.
         self.verdicts = Verdicts(cluster.corpus.texts or Texts(), cluster.corpus.dedups)
-        self.frames_refused = 0
         #: The controllers that have handled an event since the last check: no other fold can have changed.
         self._stirred: list[Folding] = []
         self._proposals: dict[tuple[str, int, int], set[bytes]] = {}
@@ -237,10 +236,6 @@ class Checker:
             raise ViolationError(14, f"{key} is deleted in epoch {self.ledger.epoch}: it may still be proposed")
         if any(stored.key == key for shard in self.ledger.shards for stored in shard.closed.objects):
             raise ViolationError(14, f"{key} is deleted, and an entry names it")
-
-    def frame_refused(self, _task: str) -> None:
-        """20: a task refused a frame of another epoch."""
-        self.frames_refused += 1
 
     def frame_taken(self, task: str, frame_epoch: int, epoch: int) -> None:
         """20: what a task takes is of its own epoch."""

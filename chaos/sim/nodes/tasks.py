@@ -352,7 +352,6 @@ class SimulatedTask:
                 assert self._frame is not None
                 self.do(messages.BatchReceived(self._frame))
             case messages.RefuseFrame():
-                self.cluster.checker.frame_refused(self.label)
                 self.die(1, command.reason)
             case messages.RunStages():
                 self._run_stages(command.batch)
@@ -420,7 +419,6 @@ class SimulatedTask:
 
     def _partition_answer(self, link: str, frame: SimulatedFrame) -> tuple[int, Answer]:
         if fault := epoch_fault(link, frame.epoch, self.epoch):
-            self.cluster.checker.frame_refused(self.label)
             self.die(1, fault)
         answer = frame.message if isinstance(frame.message, Answer) else Answer(0, None)
         return answer.number, answer
@@ -442,7 +440,6 @@ class SimulatedTask:
 
     def _answered(self, link: str, frame: SimulatedFrame) -> None:
         if fault := epoch_fault(link, frame.epoch, self.epoch):
-            self.cluster.checker.frame_refused(self.label)
             self.die(1, fault)
             return
         self.do(messages.AnswerArrived(frame.number, frame if frame.records else None))

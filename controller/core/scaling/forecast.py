@@ -1,4 +1,4 @@
-"""What a run would get through if something were otherwise, by the model of it."""
+"""The throughput of a run after a change, predicted by its model."""
 
 from __future__ import annotations
 

@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 #: What has to be installed for each kind of model: pip install "headrace[scores]".
 PACKAGES = {"kenlm": ("kenlm",), "fasttext": ("fasttext",), "onnx": ("onnxruntime", "tokenizers")}
-ACTIVATIONS = ("none", "softmax", "sigmoid")
 _LABEL = "__label__"
 _BREAKS = re.compile(r"[\n\r\x00]+")
 _DIGITS = re.compile(r"\d")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.demo.corpus import quickstart_pipeline, trained_tokenizer
 from headrace.cli.demo.steps import Curve, _remove
+from headrace.cli.host.corpus import quickstart_pipeline, trained_tokenizer
 from headrace.client.errors import CliError
 from headrace.client.pipeline_file import complete
 from headrace.stages.runtime.build import build_stage

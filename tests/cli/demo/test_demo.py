@@ -6,7 +6,8 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from headrace.cli.demo.demo import UNKNOWN, _cut, _frequent_tokens, train
+from headrace.cli.demo.demo import train
+from headrace.cli.demo.windows import UNKNOWN, cut, frequent_tokens
 from headrace.loader.loader import Loader
 
 ENGINES = ["numpy", pytest.param("torch", marks=pytest.mark.skipif(find_spec("torch") is None, reason="no torch"))]
@@ -59,10 +60,10 @@ def test_an_unknown_engine_is_refused(learnable: str):
 
 def test_the_reduced_vocabulary_maps_back_and_counts_no_unknown_label(tiny_dataset: str):
     loader = Loader(tiny_dataset, batch_size=4)
-    known = _frequent_tokens(loader)
+    known = frequent_tokens(loader)
     few = known[:50]
     batch = next(iter(loader))
-    (windows,) = _cut(batch, few)
+    (windows,) = cut(batch, few)
     is_known = np.isin(batch["tokens"], few)
     assert np.array_equal(few[windows.tokens[is_known]], batch["tokens"][is_known])
     assert (windows.tokens[~is_known] == UNKNOWN).all()
