@@ -1,6 +1,6 @@
 """The first minutes: from an empty environment to the first batch and the balance, Headrace beside datatrove.
 
-    python benchmarks/first_hour.py [--json] [--megabytes 30] [--uv PATH]
+    python benchmarks/first_hour.py [--json] [--megabytes 30] [--uv PATH] [--cache FOLDER]
 
 Method. Both sides filter the same JSON Lines (documentation of the packages of this interpreter and the standard
 library's sources, cut to --megabytes) by FineWeb's four families with the published parameters, and write what is
@@ -80,9 +80,10 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--megabytes", type=float, default=30.0)
     parser.add_argument("--uv", default=shutil.which("uv") or "uv")
+    parser.add_argument("--cache", type=pathlib.Path, help="uv's cache, where it is to be kept for the next time")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        bench = Bench(pathlib.Path(name), given.uv, given.megabytes)
+        bench = Bench(pathlib.Path(name), given.uv, given.megabytes, given.cache)
         found = {"megabytes_of_text": given.megabytes, "cores": len(os.sched_getaffinity(0)), **bench.run()}
     if given.json:
         print(json.dumps(found))
@@ -97,8 +98,8 @@ def main() -> None:
 class Bench:
     """A folder with the text, the wheels and an environment for each side."""
 
-    def __init__(self, folder: pathlib.Path, uv: str, megabytes: float) -> None:
-        self.folder, self.uv = folder, uv
+    def __init__(self, folder: pathlib.Path, uv: str, megabytes: float, cache: pathlib.Path | None) -> None:
+        self.folder, self.uv, self.cache = folder, uv, cache or folder / "uv"
         self.text = folder / "text"
         write_text(self.text, int(megabytes * MB))
         build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder / "wheels")]
@@ -151,7 +152,7 @@ class Bench:
         environment = self.folder / f"env-{name}"
         shutil.rmtree(environment, ignore_errors=True)
         self.call([self.uv, "venv", "-q", "-p", sys.executable, str(environment)])
-        where = ["--cache-dir", str(self.folder / "uv"), "-p", self.python(name)]
+        where = ["--cache-dir", str(self.cache), "-p", self.python(name)]
         self.call([self.uv, "pip", "install", "-q", "--compile-bytecode", *where, *wanted])
         return round(sum(file.stat().st_size for file in environment.rglob("*") if file.is_file()) / MB, 1)
 

@@ -114,25 +114,30 @@ def compile_loops(names: Sequence[str] = tuple(LOOPS)) -> None:
 
 
 def _compilers(name: str) -> Iterator[Callable[[], object]]:
-    from headrace.stages.decontamination import compile_search
-    from headrace.stages.dedup import compile_spans
-    from headrace.stages.library.filters import c4_quality, dedup, fineweb_quality, gopher_quality, gopher_repetition
+    # What other loops need takes up to half a second to import.
+    if name == "decontamination":
+        from headrace.stages.decontamination import compile_search
+
+        yield compile_search
+        return
+    if name == "spans":
+        from headrace.stages.dedup import compile_spans
+
+        yield compile_spans
+        return
+    from headrace.stages.library import filters
     from headrace.stages.runtime import build_stage
 
     stages: dict[str, Callable[[], Sequence[Stage]]] = {
-        "repetition": lambda: [gopher_repetition()],
-        "gopher": lambda: [gopher_quality()],
-        "c4": lambda: [c4_quality()],
-        "fineweb": lambda: [fineweb_quality()],
-        "keys": lambda: dedup()[:1],
-        "index": lambda: dedup()[1:],
+        "repetition": lambda: [filters.gopher_repetition()],
+        "gopher": lambda: [filters.gopher_quality()],
+        "c4": lambda: [filters.c4_quality()],
+        "fineweb": lambda: [filters.fineweb_quality()],
+        "keys": lambda: filters.dedup()[:1],
+        "index": lambda: filters.dedup()[1:],
     }
-    others: dict[str, Callable[[], object]] = {"decontamination": compile_search, "spans": compile_spans}
-    if name in others:
-        yield others[name]
-    else:
-        for stage in stages[name]():
-            yield partial(build_stage, stage, {})
+    for stage in stages[name]():
+        yield partial(build_stage, stage, {})
 
 
 def main() -> None:

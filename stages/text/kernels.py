@@ -24,8 +24,6 @@ from headrace.store.files import CACHE_ADVICE, own_cache, taken_alone
 
 #: How long a process waits for another one that compiles; then it compiles too.
 WAIT_SECONDS_MAX = 120.0
-#: How long it waits for another one that adds to the cache.
-SAVE_SECONDS_MAX = 10.0
 
 logger = logging.getLogger("headrace.stages")
 
@@ -65,43 +63,19 @@ def compiled(function: Loop) -> Loop:
     """The function as machine code, compiled for the types that it is first called with."""
     # Which loops are prepared is asked where nothing else needs it, and it takes 0.2 s to import.
     import numba
-    from numba.core.caching import FunctionCache
 
-    class Kept(FunctionCache):
-        """Machine code that is there is taken without what only a compiler needs.
+    config: Any = numba.config  # pyright: ignore[reportPrivateImportUsage]
+    if config.DISABLE_JIT:
+        return function
+    from headrace.stages.text import parts
 
-        One process at a time adds to a function's index: of two, the later would name the code of the other.
-        """
-
-        def load_overload(self, sig: Any, target_context: Any) -> Any:
-            # Numba's own first makes ready all that it can compile, half a second; a compilation does so itself.
-            with self._guard_against_spurious_io_errors():
-                return self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
-
-        def save_overload(self, sig: Any, data: Any) -> None:
-            with taken_alone(pathlib.Path(folder), "saving", SAVE_SECONDS_MAX):
-                super().save_overload(sig, data)  # type: ignore[no-untyped-call]
-
-    folder = _cache_folder()
-    # The GIL stays held: the loops of a process share their scratch. They allocate nothing, and without `_nrt`
-    # no references to arrays are counted, which takes half of their time.
-    # Nobody calls them from C: what would let it is a fifth of the time that compiling takes.
-    options: dict[str, Any] = {"error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True}
-    dispatcher: Any = numba.njit(**options)(function)
-    # What other packages add to numba is no part of our loops, and awkward's takes 0.4 s to import.
-    dispatcher._compilation_chain_init_hook = _nothing
-    if folder:
-        config: Any = numba.config  # pyright: ignore[reportPrivateImportUsage]
-        before, config.CACHE_DIR = config.CACHE_DIR, folder
-        try:
-            dispatcher._cache = Kept(function)  # type: ignore[no-untyped-call]
-        finally:
-            config.CACHE_DIR = before
-    return dispatcher  # type: ignore[no-any-return]
+    return parts.Loop(function, _cache_folder())  # type: ignore[return-value]
 
 
-def _nothing() -> None:
-    pass
+def compile_parts(loop: Callable[..., Any], *args: Any) -> None:
+    """Compile what a loop calls for arguments like these, so that it is there for all that call the same."""
+    if hasattr(loop, "compile_part"):
+        loop.compile_part(args)
 
 
 @cache

@@ -36,7 +36,7 @@ from headrace.stages.text.cutting import (
     put_word,
 )
 from headrace.stages.text.hashing import hash_span
-from headrace.stages.text.kernels import compiled, is_prepared, prepared
+from headrace.stages.text.kernels import compile_parts, compiled, is_prepared, prepared
 from headrace.stages.text.lanes import ALL, LANES, look, trailing_zeros
 from headrace.stages.text.pointers import pointer
 from headrace.stages.text.specials import letters_slot, special_slot
@@ -118,7 +118,7 @@ def compile_words() -> None:
     """Compile `find_words` if it is not in the cache: half of the work for each filter that counts words."""
     if not is_prepared("words"):
         with prepared("words"):
-            split_words("")
+            compile_parts(_find_in_array, np.empty(1, np.uint8), ZERO, ZERO, room_for(1))
 
 
 @compiled

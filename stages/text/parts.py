@@ -1,0 +1,144 @@
+"""Loops that are made of loops: a function that others call is optimized and made machine code with them alone.
+
+Numba optimizes each function and makes machine code of it, and then does so again in each of its callers, which link
+it. That was half of the time that the loops took to compile. Here a function that is compiled for a caller stays what
+a caller links, and is kept as such; it becomes machine code of its own when Python calls it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numba
+from numba.core import caching, codegen, compiler, dispatcher, registry, sigutils
+from numba.core.compiler_lock import global_compiler_lock
+
+from headrace.store.files import taken_alone
+
+#: How long a process waits for another one that adds to the cache.
+SAVE_SECONDS_MAX = 10.0
+# The GIL stays held: the loops of a process share their scratch. They allocate nothing, and without `_nrt` no references
+# to arrays are counted, which takes half of their time. Nobody calls them from C: what would let it is a fifth of the
+# time that compiling takes.
+_OPTIONS = {"nopython": True, "boundscheck": None, "error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True}
+# What numba says of its types is not what it takes.
+_codegen: Any = codegen
+_cpu: Any = registry.cpu_target
+
+
+class Loop(registry.CPUDispatcher):
+    """A function as machine code, for the types that it is called with; kept in `folder` if that has a name."""
+
+    def __init__(self, function: Callable[..., Any], folder: str) -> None:
+        super().__init__(function, targetoptions=dict(_OPTIONS))  # type: ignore[no-untyped-call]
+        self._compiler: Any = _Compiler(function, _cpu, self.targetoptions, {}, compiler.Compiler)  # type: ignore[no-untyped-call]
+        if folder:
+            config: Any = numba.config  # pyright: ignore[reportPrivateImportUsage]
+            before, config.CACHE_DIR = config.CACHE_DIR, folder
+            try:
+                self._cache: Any = _Kept(function)  # type: ignore[no-untyped-call]
+            finally:
+                config.CACHE_DIR = before
+
+    def _compilation_chain_init_hook(self) -> None:
+        """What other packages add to numba is no part of our loops, and awkward's takes 0.4 s to import."""
+
+    def compile(self, sig: Any) -> Any:
+        """The function for these types; one that was a part until now is compiled again if it is to be called."""
+        with global_compiler_lock:
+            args = tuple(sigutils.normalize_signature(sig)[0])  # type: ignore[no-untyped-call]
+            held = self.overloads.get(args)
+            if held is not None and isinstance(held.library, _Part) and not _are_parts():
+                del self.overloads[args]
+            return super().compile(sig)  # type: ignore[no-untyped-call]
+
+    def compile_part(self, args: tuple[Any, ...]) -> None:
+        """Compile the function for arguments like these, as a part of others."""
+        with global_compiler_lock, _parts():
+            self.compile(tuple(numba.typeof(arg) for arg in args))
+
+    def add_overload(self, cres: Any) -> None:
+        """Take what was compiled; a part is not for Python to call."""
+        if isinstance(cres.library, _Part):
+            self.overloads[tuple(cres.signature.args)] = cres
+        else:
+            super().add_overload(cres)  # type: ignore[no-untyped-call]
+
+
+class _Unbound:
+    """Takes the environments of parts, which nobody reads."""
+
+    def set_env(self, env_name: str, env: Any) -> None:
+        pass
+
+
+class _Part(_codegen.JITCodeLibrary):  # type: ignore[misc]
+    """A function as its callers link it."""
+
+    codegen = _Unbound()
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._finalized = True
+
+    def get_pointer_to_function(self, name: str) -> int:  # noqa: ARG002 (there is none)
+        self._ensure_finalized()
+        return 0
+
+    def serialize_using_object_code(self) -> Any:
+        return self.serialize_using_bitcode()
+
+
+def _are_parts() -> bool:
+    return _cpu.target_context.codegen()._library_class is _Part  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def _parts() -> Iterator[None]:
+    """While a function is compiled, those that it calls are parts."""
+    backend = _cpu.target_context.codegen()
+    before, backend._library_class = backend._library_class, _Part
+    try:
+        yield
+    finally:
+        backend._library_class = before
+
+
+class _Compiler(dispatcher._FunctionCompiler):
+    def _compile_core(self, args: Any, return_type: Any) -> Any:
+        flags, library = compiler.Flags(), None  # type: ignore[no-untyped-call]
+        self.targetdescr.options.parse_as_flags(flags, self.targetoptions)
+        flags.no_cpython_wrapper = _are_parts()
+        if not _are_parts():
+            library = _cpu.target_context.codegen().create_library(self.py_func.__qualname__)
+            library.enable_object_caching()
+        with _parts():
+            return compiler.compile_extra(  # type: ignore[no-untyped-call]
+                _cpu.typing_context, _cpu.target_context, self.py_func, args, return_type, flags, self.locals, library,
+                self.pipeline_class,
+            )  # fmt: skip
+
+
+class _Kept(caching.FunctionCache):
+    """Machine code that is there is taken without what only a compiler needs.
+
+    One process at a time adds to a function's index: of two, the later would name the code of the other.
+    """
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        # Numba's own first makes ready all that it can compile, half a second; a compilation does so itself.
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        with taken_alone(pathlib.Path(self.cache_path).parent, "saving", SAVE_SECONDS_MAX):
+            super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+
+    def _index_key(self, sig: Any, codegen: Any) -> Any:
+        return (*super()._index_key(sig, codegen), _are_parts())  # type: ignore[no-untyped-call]
