@@ -28,7 +28,7 @@ from headrace.stages.dedup.index import (
 from headrace.stages.dedup.judge import LEVEL_MAX, SKETCH_BYTES_MAX, compare, make_room
 from headrace.stages.dedup.minhash import Keys
 from headrace.stages.dedup.sketches import ELSEWHERE, Reader, Sketches, offsets_of
-from headrace.stages.text import compiled, pointer, prepared
+from headrace.stages.text import compiled, is_prepared, pointer, prepared
 from headrace.store.shards import KeptKeys, RecordName
 
 Numbers = npt.NDArray[np.int64]
@@ -129,11 +129,13 @@ class KeyIndex(Claims):
 @cache
 def compile_index() -> None:
     """Compile what is not in the cache. A process does it once, and tasks that are forked have done it."""
+    # Where the machine code is kept, one call takes what a run calls; what an index on disk has besides comes with it.
+    folders = (None,) if is_prepared("index") else (None, tempfile.gettempdir())
     with prepared("index"):
         one, sketches = np.arange(1, dtype=np.int64), pa.array([bytes(1)], pa.binary())
         none = np.zeros(0, np.int64)
         nothing = KeptKeys((), none, none, np.zeros((0, EXACT_WORDS), np.uint64), none, none)
-        for folder in (None, tempfile.gettempdir()):
+        for folder in folders:
             index, keys = KeyIndex(Scheme(bands=1, rule=RULE), folder), np.ones((1, 3), np.uint64)
             index.decide(bytes(16), one, keys, sketches)
             index.load(nothing)

@@ -15,8 +15,8 @@ import os
 import pathlib
 import unicodedata
 from collections.abc import Callable, Iterator
-from functools import cache
-from typing import Any, TypeVar
+from functools import cache, cached_property
+from typing import Any, TypeVar, cast
 
 import xxhash
 
@@ -61,6 +61,39 @@ def is_kept() -> bool:
 
 def compiled(function: Loop) -> Loop:
     """The function as machine code, compiled for the types that it is first called with."""
+    return cast("Loop", _Lazy(function))
+
+
+class _Lazy:
+    """A loop that is made ready when it is called, or when one that calls it is compiled.
+
+    Of those that a stage imports most are called by others alone, and where the machine code of these is kept, nobody
+    asks for them.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self.__doc__, self.__name__ = function.__doc__, function.__name__
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._dispatcher(*arguments)
+
+    def compile_part(self, args: tuple[Any, ...]) -> None:
+        """Compile it for arguments like these, as a part of those that call it."""
+        if hasattr(self._dispatcher, "compile_part"):
+            self._dispatcher.compile_part(args)
+
+    @property
+    def _numba_type_(self) -> Any:
+        """What numba takes this for in a function that it compiles."""
+        return self._dispatcher._numba_type_
+
+    @cached_property
+    def _dispatcher(self) -> Any:
+        return _dispatcher_of(self._function)
+
+
+def _dispatcher_of(function: Callable[..., Any]) -> Any:
     # Which loops are prepared is asked where nothing else needs it, and it takes 0.2 s to import.
     import numba
 
@@ -69,12 +102,12 @@ def compiled(function: Loop) -> Loop:
         return function
     from headrace.stages.text import parts
 
-    return parts.Loop(function, _cache_folder())  # type: ignore[return-value]
+    return parts.Loop(function, _cache_folder())
 
 
 def compile_parts(loop: Callable[..., Any], *args: Any) -> None:
     """Compile what a loop calls for arguments like these, so that it is there for all that call the same."""
-    if hasattr(loop, "compile_part"):
+    if isinstance(loop, _Lazy):
         loop.compile_part(args)
 
 

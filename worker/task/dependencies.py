@@ -39,6 +39,7 @@ from headrace.store.shards import (
     read_table,
 )
 from headrace.worker.task.chain import Chain
+from headrace.worker.task.codec import FRAGMENT_BYTES
 from headrace.worker.task.core.held import SETTLED, Duplicates
 from headrace.worker.task.core.ranges import Ordinals
 from headrace.worker.task.core.task import Dedup
@@ -148,19 +149,29 @@ class DuplicateDependencies:
 
 def duplicates_of(batch: Batch) -> Duplicates:
     """What dedup found to be duplicates."""
-    names: Any = batch.verdicts.column("named_fragment")
-    if names.null_count == len(names):
+    lost = batch.verdicts
+    if lost.column("named_fragment").null_count == lost.num_rows:
         return NO_DUPLICATES
-    encoded: Any = names.dictionary_encode()
-    settled: Any = batch.verdicts.column("named_settled")
-    columns: list[Any] = [batch.verdicts.column("row"), encoded.indices, batch.verdicts.column("named_row")]
-    if names.null_count:
-        mask = names.is_valid()
-        columns, settled = [column.filter(mask) for column in columns], settled.filter(mask)
-    rows, numbers, targets = map(ordinals_of, columns)
+    if lost.column("named_fragment").null_count:
+        lost = lost.filter(lost.column("named_fragment").is_valid())
+    rows, targets = (ordinals_of(lost.column(name)) for name in ("row", "named_row"))
+    found = dict[bytes, int]()
+    places = [found.setdefault(name, len(found)) for name in names_in(lost.column("named_fragment"))]
+    numbers, settled = np.array(places, np.int64), lost.column("named_settled")
     if settled.true_count:
-        numbers = np.where(np.asarray(settled.fill_null(False)), SETTLED, numbers)
-    return Duplicates(rows, numbers, targets, tuple(encoded.dictionary.to_pylist()))
+        numbers[np.asarray(settled.fill_null(False))] = SETTLED
+    return Duplicates(rows, numbers, targets, tuple(found))
+
+
+def names_in(fragments: Any) -> list[bytes]:
+    """A column of names of fragments, without nulls. ValueError where one is no name."""
+    _, bounds, content = fragments.buffers()
+    ends = np.frombuffer(bounds, np.int32)[fragments.offset : fragments.offset + len(fragments) + 1]
+    if not (np.diff(ends) == FRAGMENT_BYTES).all():
+        raise ValueError("a duplicate names no fragment")
+    names = np.frombuffer(content, f"V{FRAGMENT_BYTES}", count=len(fragments), offset=int(ends[0]))
+    found: list[bytes] = names.tolist()
+    return found
 
 
 def _killers(batch: Batch) -> list[int]:

@@ -217,14 +217,15 @@ class TaskSink:
 
     def _shelved(self, batch: Batch, ranges: tuple[Range, ...]) -> tuple[Batch, tuple[int, int, int]]:
         """A batch as the sink keeps it; its size by the sink's measure, and bytes of it in memory and on the shelf."""
-        held, shelved = _bytes_of(batch), 0
+        rows, shelved = batch.rows.nbytes, 0
         self._in_flight.take(STAGES, self.name, ranges)
         size = self._sink.measure(batch)
         batch = self._sink.spill(batch, self._store)
         if batch.scratch is not None and not batch.scratch.is_memory:
-            held, shelved = _bytes_of(batch), max(0, held - _bytes_of(batch))
+            left = batch.rows.nbytes
+            rows, shelved = left, max(0, rows - left)
         self._in_flight.clear(STAGES)
-        return batch, (size, held, shelved)
+        return batch, (size, rows + batch.verdicts.nbytes, shelved)
 
     def tick(self) -> None:
         """Let timers run and take what the writer has finished. Raises what the writer raised, but for a stall."""
@@ -383,9 +384,9 @@ def _of_fragment(batches: Sequence[SinkBatch]) -> list[Batch]:
 
 def _bare(batches: Sequence[SinkBatch]) -> Batch:
     """The verdicts of batches of one fragment, without their rows: nothing else of them stays in memory."""
-    tables = [batch.batch.verdicts for batch in batches]
     inside = np.concatenate([batch.covers(ordinals_of(batch.batch.verdicts.column("row"))) for batch in batches])
-    verdicts = join_verdicts(*pa.Table.from_batches(tables).filter(pa.array(inside)).to_batches())
+    verdicts = join_verdicts(*(batch.batch.verdicts for batch in batches))
+    verdicts = verdicts if inside.all() else verdicts.filter(pa.array(inside))
     one = batches[0].batch
     rows = one.rows.filter(pa.array(np.zeros(one.rows.num_rows, np.bool_)))
     return _at(_span_of(batches), replace(one, rows=rows, verdicts=verdicts, edits={}, counters={}))
@@ -436,10 +437,6 @@ def _in_turn(batches: Sequence[SinkBatch]) -> list[SinkBatch]:
     return [
         part for low, high in itertools.pairwise(edges) for part in batches[int(owners[low])].cut(columns[low:high])
     ]
-
-
-def _bytes_of(batch: Batch) -> int:
-    return batch.rows.nbytes + batch.verdicts.nbytes
 
 
 def _quarantined(batch: Batch) -> int:
