@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -46,6 +47,10 @@ ALPHABET = (
 )
 #: In which an added token is put.
 _AROUND = "{0} x{0}y {0}  {0}\n{0}{0}\t{0}1 2{0}.{0}'s {0}\u00e9{0}\r\n {0} \u3000{0}"
+
+
+#: What a normalizer makes one character of with a letter or a sign before it.
+_MARKS = "\u0301\u0307\u0323\u0327\u0338\u3099"
 
 
 def byte_characters() -> dict[int, str]:
@@ -145,6 +150,10 @@ def _added_texts(parsed: Mapping[str, Any]) -> Iterator[str]:
         text = str(token["content"])
         yield _AROUND.format(text)
         yield f"{text[:-1]} {text[1:]} {text.upper()} {text.lower()} {text}{text[:-1]}"
+        if parsed.get("normalizer"):
+            # It is found in text that was normalized, or before: spelled otherwise, or with a mark behind it.
+            spelled = {unicodedata.normalize(form, text) for form in ("NFC", "NFD", "NFKC", "NFKD")}
+            yield from (f"x{form}y {form} z" for form in sorted({*spelled, *(text + mark for mark in _MARKS)}))
     # What stands beside a token matters to those with properties, and to those of white space.
     special = [token for token in every if properties_of(token) or _is_blank(token)]
     near = [str(token["content"]) for token in (*special[:BESIDE_MAX], *every[len(special) :][:OTHERS_BESIDE])]

@@ -31,6 +31,8 @@ TEXTS = [
     *("hello othello hello", "", " ", "a  b   c\n\n\n d\t\te \r\n", "it's 12345 o'CLOCK", "漢字 привет"),
     *(f"a{new}b 1{new}23 {new}{new}" for new in NEW),
     *("<x>  b<x>\n\n", "a <y>", "<x> <y>   <x>    ", "<x>" * 9, "hello<x>hello  "),
+    # What is composed here is one of the added tokens below, or is none.
+    *("x cafe\u0301 y", "x<end>\u0338y"),
 ]
 #: A pattern that gigatoken knows.
 CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -62,6 +64,16 @@ TRAINED: dict[str, dict[str, Any]] = {
     "merged": {"pre": split("merged_with_next")},
     "lower case": {"pre": bytewise(), "normalizer": normalizers.Lowercase()},
     "composed": {"pre": split("isolated"), "normalizer": normalizers.NFC()},
+    "composed words": {
+        "pre": bytewise(),
+        "normalizer": normalizers.NFC(),
+        "added": [AddedToken("caf\u00e9", normalized=True), AddedToken("<raw>", normalized=False)],
+    },
+    "composed signs": {
+        "pre": bytewise(),
+        "normalizer": normalizers.NFC(),
+        "added": [AddedToken("<end>", normalized=True)],
+    },
     "digits": {"pre": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), bytewise()])},
 }
 
@@ -147,7 +159,18 @@ def test_gigatoken_encodes_all_but_the_records_that_differ(
     assert batch.counters == {f"tokenize/{BY_TOKENIZERS}": 1}
 
 
-@pytest.mark.parametrize("name", ["suffix of words", "prefix of parts", "no words", "matches left out", "lower case"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "suffix of words",
+        "prefix of parts",
+        "no words",
+        "matches left out",
+        "lower case",
+        "composed words",
+        "composed signs",
+    ],
+)
 def test_a_tokenizer_that_gigatoken_misreads_is_declared_for_the_other_engine(
     name: str, trained: Callable[[str], str]
 ) -> None:
