@@ -265,7 +265,9 @@ class Lineage:
         self._place.mkdir(parents=True, exist_ok=True)
         file = self._place / f"{event['run']['runId']}.{event['eventType'].lower()}.json"
         draft = file.with_name(f".{file.name}.{os.getpid()}")
-        draft.write_bytes(data)
+        draft.unlink(missing_ok=True)
+        with draft.open("xb") as made:  # and through no link
+            made.write(data)
         try:
             with contextlib.suppress(FileExistsError):  # said before, by this process or one that was killed
                 os.link(draft, file)

@@ -220,7 +220,7 @@ class Files:
             oldest = sorted(self._paths(), key=lambda item: item.stat().st_mtime)
             for old in oldest[: max(0, len(oldest) - FILES_MAX + 1)]:
                 old.unlink(missing_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640)
         return descriptor, os.fstat(descriptor).st_size
 
     def _paths(self) -> list[Path]:

@@ -50,7 +50,9 @@ def page_address(file: Path | None, host: str, port: int) -> tuple[PageAddress, 
 def write_address(file: Path, address: PageAddress) -> None:
     """Have the file hold this address. Raises OSError."""
     draft = file.with_name(f".{file.name}.{os.getpid()}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    # who may write to the folder may have made it before, and hold it open
+    draft.unlink(missing_ok=True)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as out:
         out.write(f"{address.url}\n".encode())
     os.replace(draft, file)

@@ -17,6 +17,7 @@ from typing import Any
 from headrace.stages.runtime import InputError
 from headrace.store import ObjectMissing, StoreError, counted, open_input, stream
 from headrace.store.datasets import CARD_FILES_MAX, CARD_KEY, Dataset, card_of, files_of, is_our_card
+from headrace.store.remote import may_have_token, token_of
 
 _PLACE = re.compile(r"hf://datasets/([\w.-]{1,96})/([\w.-]{1,96})(?:@([^/@?]{1,96}))?/?(?:\?endpoint=([^?&]+))?")
 _PIECE_BYTES = 1 << 20
@@ -106,7 +107,9 @@ class _Hub:
             raise InputError("a push needs the hub's client: pip install huggingface_hub") from error
         self.repository, self._revision = repository, revision
         self._endpoint = urllib.parse.unquote(endpoint).rstrip("/")
-        self._api: Any = HfApi(endpoint=self._endpoint)
+        # the client's own choice would be to tell it to any
+        token = token_of(os.environ) if may_have_token(self._endpoint) else ""
+        self._api: Any = HfApi(endpoint=self._endpoint, token=token or False)
         #: of connections too, by whichever client the hub's has
         self.errors: tuple[type[Exception], ...] = (HfHubHTTPError, *HfHubHTTPError.__bases__, RuntimeError, ValueError)
 

@@ -55,6 +55,8 @@ class DeltaMirror(MirrorTable):
         """See `MirrorTable`."""
         now, table = int(time.time() * 1000), self._table()
         disk.make_folder(self._folder / _DATA)
+        if (self._folder / _DATA).is_symlink():
+            raise InputError(f"{self._folder / _DATA} is a link, through which nothing is written: remove it")
         actions: list[Any] = []
         for item in add:
             size, stats = self._write(item, schema), json.dumps({"numRecords": item.rows})
@@ -83,7 +85,8 @@ class DeltaMirror(MirrorTable):
     def _write(self, item: TableFile, schema: pa.Schema) -> int:
         path = self._folder / _DATA / item.name
         draft = path.with_name(f".{item.name}.{os.getpid()}")
-        with draft.open("wb") as file:
+        draft.unlink(missing_ok=True)
+        with draft.open("xb") as file:  # and through no link
             with pq.ParquetWriter(file, schema, compression="zstd") as writer:
                 for table in item.tables(schema):
                     writer.write_table(table)

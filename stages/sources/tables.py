@@ -1,13 +1,20 @@
 """The files of one version of a Delta or Iceberg table, read as Parquet.
 
-The version is part of the pipeline, and so of the ledger; a run of a later one reads the files that are new.
+The version is part of the pipeline, and so of the ledger; a run of a later one reads the files that are new. What
+describes a table is read in a child with limits: half a megabyte of it unfolds to gigabytes, and may end a process.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import os
+import pathlib
+import resource
+import subprocess
+import sys
+import threading
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -22,6 +29,15 @@ from headrace.store.ledger import Fragment
 _UNREAD = ("deletionVectors", "columnMapping")
 #: Properties of an Iceberg table by which PyIceberg imports code and runs it: to open files, and to name new ones.
 _IO, PLACES = "py-io-impl", "write.py-location-provider.impl"
+
+
+#: What a child may take to read what describes a table: memory beyond what its libraries map, processor time, and the
+#: time that is waited for it; and the bytes of its answer.
+TABLE_MEMORY_BYTES, TABLE_CPU_S, TABLE_S_MAX = 2 << 30, 300, 900.0
+ANSWER_BYTES_MAX = 256 << 20
+_START = "from headrace.stages.sources.tables import answer; answer()"
+#: Threads of the child's libraries: each takes address space.
+_FEW = {"TOKIO_WORKER_THREADS": "2", "RAYON_NUM_THREADS": "2", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
 
 
 def library(name: str) -> Any:
@@ -43,13 +59,69 @@ def folder_of_table(given: str) -> str:
 
 def newest_delta(folder: str) -> int:
     """The newest version of a Delta table. Raises InputError."""
-    return int(_delta(folder, None).version())
+    return int(_ask("delta_facts", folder, None)["version"])
 
 
-def _delta(folder: str, version: int | None) -> Any:
+def _ask(what: str, *given: Any) -> Any:
+    """What the child says. Raises InputError, its own too."""
+    place = str(given[0])
+    command = [sys.executable, "-P", "-c", _START]
+    with subprocess.Popen(  # noqa: S603 - our own module
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={**os.environ, **_FEW}
+    ) as child:
+        late = threading.Timer(TABLE_S_MAX, child.kill)
+        late.start()
+        try:
+            assert child.stdin is not None
+            assert child.stdout is not None
+            with contextlib.suppress(BrokenPipeError), child.stdin as asked:
+                asked.write(json.dumps([what, given, TABLE_MEMORY_BYTES]).encode())
+            data = child.stdout.read(ANSWER_BYTES_MAX + 1)
+        finally:
+            late.cancel()
+            child.kill()
+    if not data or len(data) > ANSWER_BYTES_MAX:
+        raise InputError(
+            f"{place}: the table cannot be read: what describes it takes more than {TABLE_MEMORY_BYTES >> 20} MiB of "
+            f"memory or {TABLE_CPU_S} s of processor time, or ends the process that reads it; rewrite its log"
+        )
+    told = json.loads(data)
+    if "error" in told:
+        raise InputError(told["error"])
+    return told["found"]
+
+
+def answer() -> None:
+    """What the child does: a question on its standard input, its answer as JSON on its standard output."""
+    what, given, memory_bytes = json.load(sys.stdin)
+    # libraries say things there, too
+    out = os.dup(1)
+    os.dup2(2, 1)
+    library("deltalake" if what == "delta_facts" else "pyiceberg.catalog.sql")
+    mapped = int(pathlib.Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + memory_bytes,) * 2)
+    resource.setrlimit(resource.RLIMIT_CPU, (TABLE_CPU_S,) * 2)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        told = {"found": _ANSWERS[what](*given)}
+    except InputError as error:
+        told = {"error": str(error)}
+    with os.fdopen(out, "wb") as file:
+        file.write(json.dumps(told).encode())
+    os._exit(0)
+
+
+def delta_facts(folder: str, version: int | None) -> dict[str, Any]:
+    """The number of a version of a Delta table, the addresses of its files, and what they do not tell."""
     delta = library("deltalake")
     try:
-        return delta.DeltaTable(folder, version=version)
+        table = delta.DeltaTable(folder, version=version)
+        return {
+            "version": int(table.version()),
+            "features": sorted(set(table.protocol().reader_features or ())),
+            "columns": list(table.metadata().partition_columns),
+            "files": list(table.file_uris()),
+        }
     except (delta.exceptions.DeltaError, OSError, ValueError) as error:
         raise InputError(f"{folder} has no Delta table of version {version}: {error}") from error
 
@@ -92,6 +164,13 @@ def refuse_code(properties: Mapping[str, str], word: str = PLACES, own: str | No
 
 def find_iceberg(catalog: str, name: str, snapshot: int | None) -> dict[str, Any]:
     """Where a snapshot of a table lies, the newest by default: as parameters of an IcebergSource. Raises InputError."""
+    library("pyiceberg.catalog.sql")
+    found: dict[str, Any] = _ask("iceberg_facts", catalog, name, snapshot)
+    return found
+
+
+def iceberg_facts(catalog: str, name: str, snapshot: int | None) -> dict[str, Any]:
+    """See `find_iceberg`."""
     errors = library("pyiceberg.exceptions")
     opened = open_catalog(catalog)
     with _total(catalog):
@@ -121,6 +200,24 @@ def _total(place: str) -> Iterator[None]:
         raise InputError(f"{place}: the table cannot be read: {type(error).__name__}: {str(error)[:200]}") from error
 
 
+def iceberg_files(metadata_file: str, folder: str, snapshot: int) -> list[str]:
+    """The paths of a snapshot's files, by a metadata file that has it. Raises InputError."""
+    files, tables = _table_files().FolderIO.below(folder), library("pyiceberg.table")
+    with _total(metadata_file):
+        metadata = library("pyiceberg.serializers").FromInputFile.table_metadata(files.new_input(metadata_file))
+        known = library("pyiceberg.catalog.noop").NoopCatalog("headrace")
+        table = tables.StaticTable(("headrace",), metadata, metadata_file, files, known)
+        if metadata.snapshot_by_id(snapshot) is None:
+            raise InputError(f"{metadata_file} has no snapshot {snapshot}")
+        tasks = list(table.scan(snapshot_id=snapshot).plan_files())
+        if any(task.delete_files for task in tasks):
+            raise InputError(f"{metadata_file}: the snapshot has delete files; rewrite the table's data files first")
+        return [folder_of_table(task.file.file_path) for task in tasks]
+
+
+_ANSWERS = {"delta_facts": delta_facts, "iceberg_facts": iceberg_facts, "iceberg_files": iceberg_files}
+
+
 class TableSource(ParquetSource):
     """Reads the Parquet files that a version of a table names, and no others that lie there."""
 
@@ -147,16 +244,15 @@ class DeltaSource(TableSource):
         self._table_folder, self._table_version = input[0], version
 
     def _files(self) -> Sequence[str]:
-        table = _delta(self._table_folder, self._table_version)
-        features = set(table.protocol().reader_features or ())
-        if strange := sorted(features.intersection(_UNREAD)):
+        told = _ask("delta_facts", self._table_folder, self._table_version)
+        if strange := sorted(set(told["features"]).intersection(_UNREAD)):
             raise InputError(f"{self._table_folder}: the table has {', '.join(strange)}, which its files do not tell")
-        if columns := table.metadata().partition_columns:
+        if columns := told["columns"]:
             raise InputError(
                 f"{self._table_folder}: the table is partitioned by {', '.join(columns)}, which no file holds"
             )
         # escaped, with a scheme or without one
-        return [folder_of_table(f"file://{uri.removeprefix('file://')}") for uri in table.file_uris()]
+        return [folder_of_table(f"file://{uri.removeprefix('file://')}") for uri in told["files"]]
 
 
 class IcebergSource(TableSource):
@@ -167,18 +263,5 @@ class IcebergSource(TableSource):
         self._table_folder, self._table_metadata, self._table_snapshot = input[0], metadata, snapshot
 
     def _files(self) -> Sequence[str]:
-        files, tables = _table_files().FolderIO.below(self._table_folder), library("pyiceberg.table")
-        with _total(self._table_metadata):
-            metadata = library("pyiceberg.serializers").FromInputFile.table_metadata(
-                files.new_input(self._table_metadata)
-            )
-            known = library("pyiceberg.catalog.noop").NoopCatalog("headrace")
-            table = tables.StaticTable(("headrace",), metadata, self._table_metadata, files, known)
-            if metadata.snapshot_by_id(self._table_snapshot) is None:
-                raise InputError(f"{self._table_metadata} has no snapshot {self._table_snapshot}")
-            tasks = list(table.scan(snapshot_id=self._table_snapshot).plan_files())
-            if any(task.delete_files for task in tasks):
-                raise InputError(
-                    f"{self._table_metadata}: the snapshot has delete files; rewrite the table's data files first"
-                )
-            return [folder_of_table(task.file.file_path) for task in tasks]
+        found: list[str] = _ask("iceberg_files", self._table_metadata, self._table_folder, self._table_snapshot)
+        return found

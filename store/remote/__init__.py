@@ -11,6 +11,10 @@ from headrace.pipeline.door import door
 if TYPE_CHECKING:
     from headrace.store.remote.fsspec_store import FsspecStore as FsspecStore
     from headrace.store.remote.http_store import HttpStore as HttpStore
-    from headrace.store.remote.hub import HubStore as HubStore
+    from headrace.store.remote.hub import (
+        HubStore as HubStore,
+        may_have_token as may_have_token,
+        token_of as token_of,
+    )
 else:
     __getattr__ = door(__name__)

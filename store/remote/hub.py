@@ -48,7 +48,7 @@ class HubStore(HttpStore):
             raise InvalidUri(f"{uri}: endpoint {endpoint!r} is no web address")
         super().__init__(endpoint, retry_policy)
         self.uri = uri
-        self._tells_token = endpoint.rstrip("/") == own.rstrip("/") and _nobody_listens(endpoint)
+        self._tells_token = may_have_token(endpoint)
         self._place = plain.removeprefix("hf://").strip("/")
 
     def entries(self, folder: str) -> Iterator[Entry]:
@@ -145,6 +145,12 @@ def _info_of(item: dict[str, Any], key: str) -> ObjectInfo | None:
     if type(size) is not int or not 0 <= size < 1 << 62 or not isinstance(version, str) or not version:
         return None
     return ObjectInfo(key, size, bounded_version(version))
+
+
+def may_have_token(endpoint: str) -> bool:
+    """Whether this user's token may go to a hub: the one of HF_ENDPOINT, encrypted or on this host."""
+    own = os.environ.get("HF_ENDPOINT", "") or ENDPOINT
+    return endpoint.rstrip("/") == own.rstrip("/") and _nobody_listens(endpoint)
 
 
 def _nobody_listens(endpoint: str) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import socket
 import threading
 import time
@@ -258,6 +259,20 @@ def test_a_folder_holds_an_event_once_whoever_writes_it_again(tmp_path: Path) ->
     (file,) = folder.iterdir()
     assert file.name == f"{run_id(run.pipeline.dataset, 1)}.complete.json"
     assert json.loads(file.read_bytes())["eventTime"] == "2023-11-14T22:13:24.000+00:00"
+
+
+def test_events_are_written_through_no_link(tmp_path: Path) -> None:
+    run = stand_in()
+    close(run, 3)
+    publish(run, 1, 4)
+    victim, folder = tmp_path / "victim", tmp_path / "events"
+    victim.write_text("mine")
+    folder.mkdir()
+    name = f"{run_id(run.pipeline.dataset, 1)}.complete.json"
+    (folder / f".{name}.{os.getpid()}").symlink_to(victim)
+    written(Lineage(folder, lambda: {"books": run}), {})
+    assert victim.read_text() == "mine"
+    assert json.loads((folder / name).read_bytes())["eventType"] == "COMPLETE"
 
 
 def test_a_server_is_posted_the_events() -> None:

@@ -9,6 +9,7 @@ import sqlite3
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog.sql import SqlCatalog
@@ -17,6 +18,7 @@ from headrace.pipeline import PipelineError
 from headrace.stages.export.tables import IcebergMirror
 from headrace.stages.library import read_delta, read_iceberg
 from headrace.stages.runtime import InputError, build_stage
+from headrace.stages.sources import tables
 from tests.kits.run.command import dataset_answer as answer
 from tests.kits.run.command_server import ended
 from tests.kits.run.kill import headrace
@@ -156,3 +158,19 @@ def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
     Path(DeltaTable(table).file_uris()[0]).unlink()
     with pytest.raises(InputError, match="1 files of the table are not below its folder"):
         texts(read_delta(str(table)))
+
+
+def test_a_small_table_that_unfolds_to_gigabytes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "t"
+    write_deltalake(folder, rows(0, 3))
+    DeltaTable(folder).create_checkpoint()
+    (checkpoint,) = (folder / "_delta_log").glob("*.checkpoint.parquet")
+    table = pq.read_table(checkpoint)
+    (row,) = [row for row in table.to_pylist() if row["add"]][:1]
+    row["add"]["path"] = "p" * (1 << 20)
+    bomb = pa.concat_tables([pa.Table.from_pylist([row], schema=table.schema)] * 400)
+    pq.write_table(pa.concat_tables([table, bomb]), checkpoint, compression="zstd")
+    assert checkpoint.stat().st_size < 1 << 20
+    monkeypatch.setattr(tables, "TABLE_MEMORY_BYTES", 256 << 20)
+    with pytest.raises(PipelineError, match="takes more than 256 MiB of memory"):
+        read_delta(str(folder))

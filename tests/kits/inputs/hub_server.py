@@ -30,6 +30,8 @@ class PushHub:
     fails: int = 0
     #: Whether another writer commits between a push's look and its commit.
     has_rival: bool = False
+    #: What each request showed.
+    shown: list[str] = field(default_factory=list)
     url: str = ""
 
     @property
@@ -130,6 +132,7 @@ def serving_pushes(hub: PushHub) -> Iterator[PushHub]:
 
         def _say(self, status: int, body: Any, headers: dict[str, str]) -> None:
             data = body if isinstance(body, bytes) else json.dumps(body).encode()
+            hub.shown.append(self.headers.get("Authorization", ""))
             self.send_response(status)
             for name, value in headers.items():
                 self.send_header(name, value)

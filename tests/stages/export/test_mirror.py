@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
 
 from headrace.stages.export import mirroring
-from headrace.stages.export.mirroring import MirrorTable, mirror
+from headrace.stages.export.mirroring import MirrorTable, _files_of, mirror
 from headrace.stages.export.tables import DeltaMirror, IcebergMirror
 from headrace.stages.runtime import InputError
 from headrace.store.datasets import Dataset
@@ -114,6 +115,22 @@ def test_a_folder_with_other_files_is_no_table(tmp_path: Path) -> None:
     dataset = Dataset.open(str(tmp_path / "d"))
     with pytest.raises(InputError, match="neither empty nor a mirror"):
         mirror(dataset, DeltaMirror(str(tmp_path / "t"), dataset.state.origin))
+
+
+def test_a_mirror_writes_through_no_link(tmp_path: Path) -> None:
+    write(tmp_path / "d", 1)
+    place, victim = tmp_path / "t", tmp_path / "victim"
+    victim.write_text("mine")
+    (place / "data").mkdir(parents=True)
+    dataset = Dataset.open(str(tmp_path / "d"))
+    for item in _files_of(dataset):
+        (place / "data" / f".{item.name}.{os.getpid()}").symlink_to(victim)
+    assert mirror(dataset, DeltaMirror(str(place), "o")) == [1]
+    assert victim.read_text() == "mine"
+    (tmp_path / "u").mkdir()
+    (tmp_path / "u" / "data").symlink_to(tmp_path / "t" / "data")
+    with pytest.raises(InputError, match="is a link, through which nothing is written"):
+        mirror(dataset, DeltaMirror(str(tmp_path / "u"), "o"))
 
 
 def test_a_dataset_without_a_version_has_no_mirror(tmp_path: Path, table: Opened) -> None:

@@ -71,6 +71,18 @@ def test_a_push_makes_a_private_repository_of_the_card_and_its_files(hub: PushHu
     assert list(hub.objects.values()) == [TEXTS[A]]
 
 
+def test_a_push_shows_its_token_to_the_own_hub_alone(
+    hub: PushHub, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(opened(writer), PLACE)
+    assert "Bearer hf_secret" in hub.shown
+    hub.shown.clear()
+    monkeypatch.setenv("HF_ENDPOINT", "https://hub.example")
+    assert push(opened(writer), f"{PLACE}?endpoint={hub.url}").commit == ""
+    assert hub.shown
+    assert set(hub.shown) == {""}
+
+
 def test_a_second_push_sends_nothing(hub: PushHub, writer: Writer) -> None:
     push(opened(writer), PLACE)
     assert push(opened(writer), f"{PLACE}@main").commit == ""
