@@ -75,7 +75,7 @@ class Scaling:
             try:
                 await self.look(time.monotonic())
             except Exception:
-                logger.exception("no run was scaled at this look; nothing else is concerned")
+                logger.exception("scaling failed this time and is tried again; runs are not affected")
 
     async def look(self, now: float) -> None:
         """Read each run that is scaled, and do what follows."""
