@@ -30,7 +30,7 @@ def with_base(pipeline: Pipeline, address: str, judge_again: str = "") -> Pipeli
     uri, name = split_address(address)
     whole = Dataset.open(uri)
     if whole.uri == pipeline.dataset:
-        raise UsageError(f"--from {address}: it is the dataset that is written; to go on with it, leave --from out")
+        raise UsageError(f"--from {address} is the dataset that this run writes; to continue it, leave out --from")
     if not whole.version:
         raise CliError(f"{whole.uri} has no published version that could be taken over: run it to its end")
     dataset = view(whole, version_named(whole.store, whole.state, name) if name else whole.version)

@@ -155,7 +155,7 @@ class Client:
                 raise
             if (found.version, found.dataset) != (version, pipeline.dataset):
                 raise
-            warnings = (f"pipeline {pipeline.name} is {found.state} already, and is run as it was applied before",)
+            warnings = (f"pipeline {pipeline.name} is {found.state} already; it keeps its first settings",)
             waits = next(iter(found.waits), "") if found.state == "queued" else ""
         return Applied(pipeline.name, pipeline.dataset, version, warnings, waits)
 
@@ -328,7 +328,7 @@ class Client:
             try:
                 self._channel = grpc.insecure_channel(to_call(address), options=options)
             except (AddressError, OSError) as error:
-                raise ControllerSilent(f"no controller is asked at {address}: {error}") from error
+                raise ControllerSilent(f"cannot ask a controller at {address}: {error}") from error
         else:
             from headrace.cluster import Role, role_host
 

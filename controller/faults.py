@@ -30,7 +30,7 @@ class OwnFaults:
     def __init__(self) -> None:
         self.allowed = False
         self._known: dict[str, pb.FaultTold] = {}
-        self._strokes: list[subprocess.Popen[bytes]] = []
+        self._attackers: list[subprocess.Popen[bytes]] = []
 
     def allow(self) -> None:
         """From now on operators may ask."""
@@ -48,9 +48,9 @@ class OwnFaults:
         return self._known[fault.fault]
 
     def _begin(self, fault: pb.FaultAsked) -> None:
-        self._strokes = [stroke for stroke in self._strokes if stroke.poll() is None]
+        self._attackers = [attacker for attacker in self._attackers if attacker.poll() is None]
         command = [sys.executable, "-P", "-m", "headrace.chaos.process_faults", "--pid", str(os.getpid())]
-        self._strokes.append(
+        self._attackers.append(
             subprocess.Popen(  # noqa: S603 - this interpreter, and a module of our own
                 [*command, "--kind", fault.kind, "--for-s", str(fault.for_s)],
                 stdin=subprocess.DEVNULL,

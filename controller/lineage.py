@@ -194,7 +194,7 @@ class Lineage:
         try:
             self.look(time.time())
         except Exception:
-            logger.exception("lineage has a gap; nothing else is concerned")
+            logger.exception("lineage has a gap; only lineage is affected")
 
     def look(self, now: float) -> None:
         """Say what happened since the last look."""

@@ -35,7 +35,7 @@ BEHIND_BYTES_MAX = 8 << 20
 LOOK_S, ALIVE_S = 0.18, 5.0
 BACKLOG = 64
 #: What is logged of a surprise: whoever has a page has it besides work that must go on.
-FAULT = "the page failed, and whoever looks is sent away; nothing but the page is concerned"
+FAULT = "the page failed and closed its connections; only the page is affected"
 _BUNDLE = Path(__file__).with_name("bundle")
 _KINDS = {
     ".html": "text/html; charset=utf-8",
@@ -226,7 +226,7 @@ class PageServer:
             if writer.transport.get_write_buffer_size() > BEHIND_BYTES_MAX + first:
                 del self._viewers[writer]
                 writer.transport.abort()
-                logger.info("a viewer of the page was too slow, and comes again by itself")
+                logger.info("closed the stream of a slow viewer of the page; its browser reconnects")
             else:
                 writer.write(data)
 

@@ -185,10 +185,10 @@ class Daemon:
             running.facts.update(entry.facts)
             running.addresses.extend(entry.addresses)
             register.tasks.append(running)
-        for link, joint in self._live.links.items():
-            (_, sender), (_, receiver) = joint.sender, joint.receiver
+        for link, live in self._live.links.items():
+            (_, sender), (_, receiver) = live.sender, live.receiver
             standing = pb.RunningLink(link=link, sender_attempt=sender, receiver_attempt=receiver)
-            standing.generation = joint.generation
+            standing.generation = live.generation
             register.links.append(standing)
         return register
 

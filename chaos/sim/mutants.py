@@ -373,6 +373,17 @@ def _first_page_only(self: TaskCore[Any, Any], event: Any, now: float) -> None:
 _noted = TaskCore._note
 
 
+def _pending_untold(self: TaskCore[Any, Any], sweep: int) -> list[Any]:
+    return [replace(command, pending=()) for command in _answered(self, sweep)]
+
+
+_answered = TaskCore._swept
+
+
+def _unheard(kind: type[Any]) -> Callable[..., None]:
+    return lambda self, event, now: None if isinstance(event, kind) else _noted(self, event, now)
+
+
 def _all_of_it(_self: HeldBatches[Any, Any], item: Range) -> tuple[Range, ...]:
     return (item,)
 
@@ -460,6 +471,9 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "manifest-not-fenced": ((manifest, "_is_later", _never),),
     "full-sink-fed": ((task_core, "ORDER", tuple(row for row in ORDER if row[0] is not TaskState.FULL)),),
     **dedup_mutants.MUTANTS,
+    "pending-untold": ((TaskCore, "_swept", _pending_untold),),
+    "gone-link-awaited": ((TaskCore, "_note", _unheard(messages.LinkClosed)),),
+    "link-not-awaited": ((TaskCore, "_note", _unheard(messages.LinkOpened)),),
     "listing-ends-with-a-page": ((TaskCore, "_note", _first_page_only),),
     "held-batch-taken-again": ((HeldBatches, "missing", _all_of_it),),
     "void-verdicts-kept": ((held, "dependents", _no_dependents),),

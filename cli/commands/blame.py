@@ -296,7 +296,7 @@ def _print(found: Diagnosis) -> None:
             head = ("cause", "", "in spikes", "elsewhere", "times as often")
             out.print(plain_table(head, causes, right=(2, 3, 4)))
         else:
-            out.print("  no cause stands out of chance", style=FAINT)
+            out.print("  no cause stands out from chance", style=FAINT)
         for one in found.documents[:DOCUMENTS_SHOWN]:
             where = f"{one.get('source', '')} record {one.get('row', '')}"
             out.print(f"\n  {safe(str(one.get('id')))}  step {one['step']}  {safe(where)}", markup=False)

@@ -77,8 +77,8 @@ def try_canary(
     code = _code_not_given(before, given)
     if code and not options.trust_code:
         raise UsageError(
-            f"{dataset}: a canary runs both versions on this machine, with your rights; of the one in force it runs "
-            "code that the ledger names and you did not give: read which, and add --trust-code if you trust it",
+            f"{dataset}: a canary runs both versions on this machine with your rights. The ledger names code of the "
+            "version in force that you did not give: read it, and add --trust-code if you trust it",
             [f"runs {safe(line)}" for line in code],
         )
     found = compare_versions(state, before, after, share_of(options.share))
@@ -123,7 +123,7 @@ def _show(name: str, facts: dict[str, Any], *, made: bool) -> None:
     known = counted(facts["fragments_known"], "fragment")
     out.print(title(name, f"both versions judged {read} of {known}; nothing was written"))
     share = percent(facts["changed"], facts["records"])
-    out.print(f"  {counted(facts['changed'], 'record')} would be judged otherwise, {share}", markup=False)
+    out.print(f"  {counted(facts['changed'], 'record')} would get another verdict, {share}", markup=False)
     for item in facts["changes"][:KINDS_SHOWN]:
         out.print()
         out.print(Text(f"  {safe(item['before'])} -> {safe(item['after'])}  {number(item['records'])}"))

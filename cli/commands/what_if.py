@@ -171,4 +171,6 @@ def _print(pipeline: str, seconds: float, answer: Answer, model: Model, price: f
     ]
     out.print(plain_table(("tasks of", "now", "then", "best"), table, right=(1, 2, 3)))
     if abs(model.fit - 1) > 0.15:
-        out.print(f"  measured is {model.fit:.2f} of what the model says for now; each row has that", style=FAINT)
+        out.print(
+            f"  the pipeline reaches {model.fit:.2f} of the model's speed; each row is scaled by that", style=FAINT
+        )

@@ -192,7 +192,7 @@ def _own(folder: Path) -> None:
     disk.make_folder(folder, 0o700)
     found = folder.stat()
     if found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise CliError(f"{folder}: keys lie there, so it must be yours alone (chmod 700), and it is not")
+        raise CliError(f"{folder} holds keys, so only you may reach it: chmod 700")
 
 
 def _cluster(asked: Launch, address: str) -> ClusterFiles:

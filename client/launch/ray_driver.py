@@ -96,7 +96,7 @@ class ControllerActor(Process):
             if self.process is None or self.process.poll() is not None:
                 break
             waiting.wait(0.2)
-        raise RuntimeError(f"the controller does not come up: {self.log()}")
+        raise RuntimeError(f"the controller did not start: {self.log()}")
 
     def where(self) -> str:
         """Its address."""

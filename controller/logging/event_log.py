@@ -66,7 +66,7 @@ def _of_people(event: object) -> _Told | None:
             words = "somebody cancels it" if event.cancel else "somebody stops it"
             return logging.INFO, words, {"pipeline": event.pipeline}
         case core.SteerRequested():
-            return logging.INFO, f"somebody wants it otherwise: {_wishes(event)}", {"pipeline": event.pipeline}
+            return logging.INFO, f"reconfiguration requested: {_asked_for(event)}", {"pipeline": event.pipeline}
         case core.DrainRequested():
             words = f"somebody lets worker {event.worker} have tasks again" if event.back else ""
             return logging.INFO, words or f"somebody drains worker {event.worker}", {"worker": event.worker}
@@ -84,7 +84,7 @@ def _of_people(event: object) -> _Told | None:
             return None
 
 
-def _wishes(event: core.SteerRequested) -> str:
+def _asked_for(event: core.SteerRequested) -> str:
     words = [] if event.pause is None else ["pause" if event.pause else "resume"]
     words += [f"{counted(count, 'task')} of {stage}" for stage, count in event.replicas.items()]
     words += [f"{stage} on {place}" for stage, place in event.places.items()]

@@ -75,7 +75,7 @@ class Scaling:
             try:
                 await self.look(time.monotonic())
             except Exception:
-                logger.exception("no run was scaled at this look; nothing else is concerned")
+                logger.exception("scaling failed this time and is tried again; runs are not affected")
 
     async def look(self, now: float) -> None:
         """Read each run that is scaled, and do what follows."""
@@ -114,7 +114,7 @@ class Scaling:
 
 
 def _flows(run: Run) -> bool:
-    """Whether the run is running with all of its tasks ready, and nobody wants it otherwise."""
+    """Whether the run is running with all of its tasks ready, and no reconfiguration is requested."""
     waits = run.reconfiguration.waiting or run.reconfiguration.stands or run.amendment.why_busy()
     tasks = [task for one in run.task_sets for task in one if not task.plan.alone]
     return run.state is RunState.RUNNING and not waits and all(task.state is TaskState.READY for task in tasks)

@@ -52,12 +52,12 @@ def collect(trace: Trace, spikes: Sequence[Spike], known: Sequence[int], before:
     notes = []
     if len(inside) < len(spikes):
         notes.append(
-            f"{len(spikes) - len(inside)} spikes lie behind the checkpoint, which is before step {trace.steps}"
+            f"{len(spikes) - len(inside)} spikes come after the checkpoint, which ends before step {trace.steps}"
         )
     if not inside:
         raise IndexError(
-            f"the checkpoint is before step {trace.steps}, and each of the {len(spikes)} spikes is behind it: give a "
-            "later checkpoint, or --offset where the steps are counted otherwise"
+            f"the checkpoint ends before step {trace.steps}, and all {len(spikes)} spikes come later: give a later "
+            "checkpoint, or --offset if the losses count their steps from another one"
         )
     highest = sorted(sorted(inside, key=lambda spike: -spike.height)[:SPIKES_MAX], key=lambda spike: spike.first)
     if len(highest) < len(inside):

@@ -75,4 +75,4 @@ def _check_kind(stage: Stage) -> None:
         what = (
             f'"{stage.name}" is a {stage.kind.value}' if isinstance(stage, Stage) else f"{type(stage).__name__} given"
         )
-        raise PipelineError(f"{what}: only a stage that judges or changes one record alone goes elsewhere")
+        raise PipelineError(f"{what}: only a stage that judges or changes single records can be exported")

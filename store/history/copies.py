@@ -61,7 +61,7 @@ def note_copy(dataset: Dataset, place: str, kind: str) -> None:
     def change(copies: list[Copy]) -> list[Copy]:
         kept = [one for one in copies if (one.place, one.host) != (place, host)]
         if len(kept) >= COPIES_MAX:
-            raise StoreRefused(f"{dataset.uri} knows {COPIES_MAX} copies: take those that are gone out of {COPIES.key}")
+            raise StoreRefused(f"{dataset.uri} knows {COPIES_MAX} copies: remove those that are gone from {COPIES.key}")
         return [*kept, made]
 
     COPIES.update(dataset.store, change)

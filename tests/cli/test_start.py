@@ -177,8 +177,8 @@ store = open_store(pipeline.dataset)
 read = [item for fragment in source.list() for item in source.read(fragment, [Gap(0, UNBOUNDED, 0)])]
 batches = [process_safely(transform, item, "tokenize") for item in read if isinstance(item, Batch)]
 assert all(fates(batch).all() for batch in batches)
-shelved = [sink.spill(batch, store) for batch in batches]
-assert sink.write(shelved, store, "shards/1/").counts.kept == 3
+spilled = [sink.spill(batch, store) for batch in batches]
+assert sink.write(spilled, store, "shards/1/").counts.kept == 3
 print("numpy.ma" in sys.modules)
 """
 

@@ -5,13 +5,12 @@ What a function imports late counts too. What stands behind TYPE_CHECKING does n
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.house.test_walls import ROOT, House, is_door, plant
+from tests.house.test_walls import House, plant, the_house
 
 #: Imports that close a circle, within a function, and what that saves those who never call it. They may only shrink.
 LATE = {
@@ -24,23 +23,13 @@ LATE = {
 
 def needs(house: House) -> Iterator[tuple[str, str]]:
     """Each module with each other that it imports, through doors; a door needs nobody."""
-    for module, file in house.files.items():
-        if file.name == "__init__.py":
-            continue
-        pending: list[ast.AST] = [ast.parse(file.read_text(encoding="utf-8"))]
-        while pending:
-            node = pending.pop()
-            pending += [
-                child for child in ast.iter_child_nodes(node) if not (isinstance(child, ast.stmt) and is_door(child))
-            ]
-            if not isinstance(node, ast.ImportFrom) or not node.module:
-                continue
-            for alias in node.names:
-                base = house.doors.get(node.module, {}).get(alias.name, node.module)
-                inner = f"{base}.{alias.name}"
-                target = inner if inner in house.files else base
-                if target in house.files and house.files[target].name != "__init__.py" and target != module:
-                    yield house.path_of(module), house.path_of(target)
+    rooms = {module for module, file in house.files.items() if file.name == "__init__.py"}
+    modules = house.files.keys() - rooms
+    for module in modules:
+        for name in (item.name for item in house.imports[module] if not item.typed):
+            target = name if name in modules else name.rpartition(".")[0]
+            if target in modules and target != module:
+                yield house.path_of(module), house.path_of(target)
 
 
 def circles(edges: set[tuple[str, str]]) -> set[str]:
@@ -62,7 +51,7 @@ def rooms_of(edges: set[tuple[str, str]]) -> set[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def edges() -> set[tuple[str, str]]:
-    return set(needs(House(ROOT)))
+    return set(needs(the_house()))
 
 
 def test_no_two_modules_need_each_other(edges: set[tuple[str, str]]) -> None:

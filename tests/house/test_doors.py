@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.house.test_walls import DOOR_IMPORTS, ROOT, House, is_door, plant
+from tests.house.test_walls import DOOR_IMPORTS, House, is_door, plant, the_house
 
 #: What may use names of rooms without being one, beside tests.
 USERS = ("benchmarks", "examples")
@@ -78,7 +78,7 @@ def unused(house: House) -> list[str]:
 
 @pytest.fixture(scope="module")
 def house() -> House:
-    return House(ROOT)
+    return the_house()
 
 
 def test_nobody_enters_a_room_but_through_its_door(house: House) -> None:

@@ -27,7 +27,7 @@ LONG_FUNCTIONS: dict[str, int] = {}
 LONG_FILES: dict[str, int] = {}
 
 TEXTS = {".py", ".pyi", ".md", ".toml", ".txt", ".proto", ".service", ".env", ".yml", ".yaml", ".cfg", ".json", ""}
-SKIPPED = {"build", "dist", "data", "node_modules", "__pycache__"}
+SKIPPED = {".git", "build", "dist", "data", "node_modules", "__pycache__"}
 #: What names one machine or one index and so has no place here.
 BANNED = re.compile(
     r"/work/|/tmp/hv|/opt/pypi|/opt/wheels|/root/|--(extra-)?index-url|find-links|pypi\.org/simple", re.IGNORECASE

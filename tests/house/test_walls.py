@@ -7,6 +7,7 @@ a door that opens only sometimes is no wall. What libraries import in their turn
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -71,6 +72,8 @@ class Import:
 
     name: str
     line: int
+    #: Whether it stands behind TYPE_CHECKING, for type checkers alone.
+    typed: bool = False
 
 
 class House:
@@ -150,6 +153,7 @@ class House:
         if file.name == "__init__.py":
             # What a door names is loaded when it is asked for: by those who ask.
             tree.body = [node for node in tree.body if not is_door(node)]
+        typed = {id(inner) for node in tree.body if is_door(node) for inner in ast.walk(node)}
         package = module if file.name == "__init__.py" else module.rpartition(".")[0]
         randoms = {f"{name}.random" for name in _numpy_names(tree)}
         for node in ast.walk(tree):
@@ -157,10 +161,11 @@ class House:
                 yield from (Import(alias.name, node.lineno) for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
                 base = _absolute(package, node)
-                yield Import(base, node.lineno)
+                yield Import(base, node.lineno, id(node) in typed)
                 for alias in node.names:
                     home = self.doors.get(base, {}).get(alias.name)
-                    yield Import(f"{home}.{alias.name}" if home else f"{base}.{alias.name}", node.lineno)
+                    name = f"{home}.{alias.name}" if home else f"{base}.{alias.name}"
+                    yield Import(name, node.lineno, id(node) in typed)
             elif isinstance(node, ast.Call) and (name := _imported_by_call(node)):
                 yield Import(name, node.lineno)
             elif isinstance(node, ast.Attribute) and ast.unparse(node) in randoms:
@@ -220,9 +225,15 @@ def _numpy_names(tree: ast.AST) -> set[str]:
     return {alias.asname or alias.name for node in imports for alias in node.names if alias.name == "numpy"}
 
 
+@functools.cache
+def the_house() -> House:
+    """This house, read once in a process."""
+    return House(ROOT)
+
+
 @pytest.fixture(scope="module")
 def house() -> House:
-    return House(ROOT)
+    return the_house()
 
 
 def test_no_folder_imports_one_that_it_may_not(house: House) -> None:

@@ -93,7 +93,7 @@ def test_what_comes_is_told_as_it_comes(house: House) -> None:
         assert json.loads(following.stdout.readline())["pipeline"] == "small"
         house.good("resume", "small")
         heard = (json.loads(line)["message"] for line in following.stdout)
-        assert any(message == "somebody wants it otherwise: resume" for message in heard)
+        assert any(message == "reconfiguration requested: resume" for message in heard)
         following.terminate()
         following.wait(DEADLINE_S)
 

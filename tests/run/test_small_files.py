@@ -26,7 +26,7 @@ def same(record):
 
 def build(input: str, output: str, alone: bool = False) -> Pipeline:
     tokens = tokenize("TOKENIZER")
-    # A function of the user's takes no joint batches, so that each file's are alone in all stages.
+    # A function of the user's takes no merged batches, so that each file's are alone in all stages.
     between = [map_records(same)] if alone else []
     sink = write_tokens(tokens, seq_len=256, shard_bytes=1 << 16)
     return Pipeline.chain("files", output, read_jsonl(input), *between, gopher_quality(), tokens, sink)

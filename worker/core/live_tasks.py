@@ -22,7 +22,7 @@ class LiveTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Joint:
+class LiveLink:
     """A link with an end here, and the attempts that it joins."""
 
     sender: tuple[str, int]
@@ -35,7 +35,7 @@ class LiveTasks:
 
     def __init__(self) -> None:
         self.tasks: dict[str, LiveTask] = {}
-        self.links: dict[str, Joint] = {}
+        self.links: dict[str, LiveLink] = {}
 
     def started(self, task: str, attempt: int, version: str, epoch: int, *, fenced: bool = False) -> None:
         """An attempt was started here."""
@@ -61,10 +61,10 @@ class LiveTasks:
         for entry in mine:
             entry.linked = True
         if mine:
-            self.links[link] = Joint(sender, receiver, generation)
+            self.links[link] = LiveLink(sender, receiver, generation)
 
     def cut(self, link: str, generation: int) -> None:
         """A link was found cut."""
-        joint = self.links.get(link)
-        if joint is not None and joint.generation == generation:
+        found = self.links.get(link)
+        if found is not None and found.generation == generation:
             del self.links[link]

@@ -1,4 +1,4 @@
-"""A joint batch taken apart where its records are accounted for: a batch for each member, as if it had come alone."""
+"""A merged batch taken apart where its records are accounted for: a batch for each member, as if it had come alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.store.ledger import Range
 
 
 def ranges_of(batch: Batch) -> tuple[Range, ...]:
-    """The ranges of a batch: one, or one for each member of a joint batch."""
+    """The ranges of a batch: one, or one for each member of a merged batch."""
     if not batch.members:
         return (Range(batch.fragment, batch.first, batch.count, batch.offset, batch.length),)
     return tuple(_range_of(member) for member in batch.members)
@@ -23,7 +23,7 @@ def ranges_of(batch: Batch) -> tuple[Range, ...]:
 def apart(batch: Batch) -> list[Batch]:
     """A batch for each member, in their order; edits and counters go with the first.
 
-    Their rows lie in the memory of the joint batch, end to end. ValueError where its rows do not ascend.
+    Their rows lie in the memory of the merged batch, end to end. ValueError where its rows do not ascend.
     """
     edges = np.cumsum([0, *(member.count for member in batch.members)])
     shifts = np.array([member.first for member in batch.members], np.int64) - edges[:-1]
@@ -49,7 +49,7 @@ def _shared(
     places = ordinals_of(table.column(column))
     members = np.searchsorted(edges, places, side="right") - 1
     if len(members) > 1 and (np.diff(members) < 0).any():
-        raise ValueError("the rows of a joint batch do not ascend")
+        raise ValueError("the rows of a merged batch do not ascend")
     own = table.set_column(table.schema.get_field_index(column), column, as_column(places + shifts[members]))
     bounds = np.searchsorted(members, np.arange(len(shifts) + 1)).tolist()
     return [own.slice(low, high - low) for low, high in itertools.pairwise(bounds)]

@@ -186,7 +186,7 @@ class TaskSink:
         """Take a batch, less what is held. Raises ConservationError if a record has not exactly one fate."""
         mask = fates(batch)
         if batch.members:
-            self._add_joint(batch, mask)
+            self._add_merged(batch, mask)
             return
         if self._dependencies is not None:
             self._dependencies.check(batch)
@@ -195,18 +195,18 @@ class TaskSink:
         for item in self.core.missing(whole.item):
             place = np.array([(item.first, item.end, item.offset, item.length)], np.int64)
             fresh = whole if item is whole.item else whole.cut(place)[0]
-            spilled, sizes = self._shelved(fresh.batch, (item,))
+            spilled, sizes = self._spilled(fresh.batch, (item,))
             self.do(held.BatchHeld(replace(fresh, batch=spilled), *sizes, min(item.count, doubtful)))
 
-    def _add_joint(self, batch: Batch, mask: Mask) -> None:
-        """Take a joint batch: measured and shelved as one, and held as one of each member."""
+    def _add_merged(self, batch: Batch, mask: Mask) -> None:
+        """Take a merged batch: measured and spilled as one, and held as one of each member."""
         ranges = ranges_of(batch)
         if self._key_writer is not None or any(self.core.ranges(item.fragment) for item in ranges):
             for alone in apart(batch):
                 self.add(alone)
             return
         doubtful = _quarantined(batch) if self.core.doubtful else 0
-        batch, whole = self._shelved(batch, ranges)
+        batch, whole = self._spilled(batch, ranges)
         start = 0
         for item, alone in zip(ranges, apart(batch), strict=True):
             member = SinkBatch(item, alone, mask[start : start + item.count])
@@ -215,17 +215,17 @@ class TaskSink:
             sizes = (*whole, doubtful) if item is ranges[-1] else (0, 0, 0)
             self.do(held.BatchHeld(member, *sizes))
 
-    def _shelved(self, batch: Batch, ranges: tuple[Range, ...]) -> tuple[Batch, tuple[int, int, int]]:
-        """A batch as the sink keeps it; its size by the sink's measure, and bytes of it in memory and on the shelf."""
-        rows, shelved = batch.rows.nbytes, 0
+    def _spilled(self, batch: Batch, ranges: tuple[Range, ...]) -> tuple[Batch, tuple[int, int, int]]:
+        """A batch as the sink keeps it; its size by the sink's measure, its bytes in memory, and those spilled."""
+        rows, spilled = batch.rows.nbytes, 0
         self._in_flight.take(STAGES, self.name, ranges)
         size = self._sink.measure(batch)
         batch = self._sink.spill(batch, self._store)
         if batch.scratch is not None and not batch.scratch.is_memory:
             left = batch.rows.nbytes
-            rows, shelved = left, max(0, rows - left)
+            rows, spilled = left, max(0, rows - left)
         self._in_flight.clear(STAGES)
-        return batch, (size, rows + batch.verdicts.nbytes, shelved)
+        return batch, (size, rows + batch.verdicts.nbytes, spilled)
 
     def tick(self) -> None:
         """Let timers run and take what the writer has finished. Raises what the writer raised, but for a stall."""

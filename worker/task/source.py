@@ -27,10 +27,10 @@ from headrace.worker.task.core.source import ReadQueue
 #: Bytes of a draft up to which it may share a batch, and bytes and drafts with which a batch is full, if it is not
 #: before by what the source was told.
 SMALL_BYTES = 64 << 10
-JOINT_BYTES = 512 << 10
-JOINT_DRAFTS = 256
+MERGED_BYTES = 512 << 10
+MERGED_DRAFTS = 256
 #: Seconds that a batch is filled for: where each file takes long to come, the task is to hear its worker meanwhile.
-JOINT_S = 0.05
+MERGED_S = 0.05
 #: Fragments, and their bytes, behind which it is told at once that they were read: the controller is to have given more
 #: before a task has read what it was given ahead (`headrace.controller.core.run.input.intake`).
 TOLD_FRAGMENTS = 64
@@ -69,30 +69,30 @@ class TaskSource:
 
     def read(self) -> Batch | None:
         """The next batch; None where there is none yet, as behind a fragment's end."""
-        joint: list[BatchDraft] = []
-        size, records, until = 0, 0, time.monotonic() + JOINT_S
-        size_max, records_max = min(JOINT_BYTES, self._chain.batch_bytes), self._chain.batch_records
+        drafts: list[BatchDraft] = []
+        size, records, until = 0, 0, time.monotonic() + MERGED_S
+        size_max, records_max = min(MERGED_BYTES, self._chain.batch_bytes), self._chain.batch_records
         while (item := self._item()) is not None:
             if isinstance(item, FragmentEnd):
-                if not joint:
+                if not drafts:
                     break
             elif not isinstance(item, BatchDraft) or not 0 <= item.length <= SMALL_BYTES:
-                if not joint:
+                if not drafts:
                     return item.batch() if isinstance(item, BatchDraft) else item
                 self._next = item
                 break
-            elif joint and (size + item.length > size_max or records + item.count > records_max):
+            elif drafts and (size + item.length > size_max or records + item.count > records_max):
                 self._next = item
                 break
             else:
-                joint.append(item)
+                drafts.append(item)
                 size, records = size + item.length, records + item.count
                 # At once, since the reader goes on: it is sent before anybody can ask.
                 stop = item.offset + item.length if item.offset >= 0 and item.length >= 0 else UNKNOWN
                 self.core.sent(item.fragment.id, item.first, item.first + item.count, stop)
-            if size >= size_max or records >= records_max or len(joint) == JOINT_DRAFTS or time.monotonic() >= until:
+            if size >= size_max or records >= records_max or len(drafts) == MERGED_DRAFTS or time.monotonic() >= until:
                 break
-        return batch_of(joint) if joint else None
+        return batch_of(drafts) if drafts else None
 
     def take_reads(self, *, all_of_them: bool) -> pb.FragmentsRead | None:
         """What is to be told of fragments that were read: when that is enough, when there is nothing more to read, or

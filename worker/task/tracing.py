@@ -217,7 +217,7 @@ class Tracer:
                 self._collector.place.post("/v1/traces", "application/x-protobuf", self._request(spans))
             except OSError as error:
                 if not self._is_failing:
-                    logger.warning("the collector of HEADRACE_TRACES takes no spans, which are dropped: %s", error)
+                    logger.warning("the collector of HEADRACE_TRACES refuses spans; they are dropped: %s", error)
                 self._is_failing, pause = True, min(PAUSE_S_MAX, 2 * pause or GATHER_S)
                 self.dropped += len(spans)
                 if self._closing.is_set():

@@ -26,7 +26,7 @@ class Operator:
         #: The name of the wish that the run be: asked again after a leader's death, it is the same one.
         self._token = 0
         #: What was asked for and has no answer yet, by request.
-        self._wishes: dict[int, Wish] = {}
+        self._requests: dict[int, Wish] = {}
         self._rule, self._amended = 1, False
         #: The rule that a change of the graph while records flow asked for, by its token.
         self._surgeries: dict[str, int] = {}
@@ -85,7 +85,7 @@ class Operator:
         for controller in self._cluster.controllers:
             if controller.alive:
                 self._request += 1
-                asked = self._wishes[self._request] = replace(wish, request=self._request)
+                asked = self._requests[self._request] = replace(wish, request=self._request)
                 controller.post(asked)
 
     def settle(self) -> None:
@@ -120,7 +120,7 @@ class Operator:
 
     def hear(self, controller: Asked, command: core.AnswerRequest | core.ReportRun) -> None:
         """A controller answers."""
-        wish = self._wishes.pop(command.request, None) if isinstance(command, core.AnswerRequest) else None
+        wish = self._requests.pop(command.request, None) if isinstance(command, core.AnswerRequest) else None
         if isinstance(command, core.AnswerRequest) and command.accepted and wish is not None:
             self._cluster.checker.granted(controller, wish)
         if wish is not None and not isinstance(wish, core.PipelineRequested):
@@ -170,7 +170,7 @@ class Operator:
         if controller.life != life or not controller.alive or self.completed:
             return
         self._request += 1
-        wish = self._wishes[self._request] = core.PipelineRequested(
+        wish = self._requests[self._request] = core.PipelineRequested(
             self._request,
             self._pipelines[self._rule],
             amend=self._amended,

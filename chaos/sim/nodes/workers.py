@@ -157,8 +157,8 @@ class SimulatedWorker:
             for task, entry in self._live.tasks.items()
         )
         links = tuple(
-            core.RunningLink(link, joint.sender[1], joint.receiver[1], joint.generation)
-            for link, joint in self._live.links.items()
+            core.RunningLink(link, live.sender[1], live.receiver[1], live.generation)
+            for link, live in self._live.links.items()
         )
         self.cluster.world.note(self.name, f"registers with {controller.name}, running", running)
         event = core.WorkerRegistered(

@@ -9,7 +9,7 @@ from headrace.worker.task.core.ranges import Ranges
 from headrace.worker.task.core.sink import (
     HELD_TIMES_MAX,
     PROPOSE_AGAIN_S,
-    SHELVED_TIMES_MAX,
+    SPILLED_TIMES_MAX,
     TRANSITIONS,
     WRITE_AGAIN_S,
     WRITE_AGAIN_S_MAX,
@@ -149,8 +149,8 @@ def test_a_sink_without_answers_stops_taking_batches_at_its_budget() -> None:
 
 def test_what_is_shelved_is_no_memory_but_has_a_limit_too() -> None:
     gathering = Gathering(POLICY)
-    shelved = SHELVED_TIMES_MAX * POLICY.target_bytes
-    (write,) = gathering.handle(BatchGathered(Range(A, 0, 1), 100, 1, shelved - 1), 0.0)
+    spilled = SPILLED_TIMES_MAX * POLICY.target_bytes
+    (write,) = gathering.handle(BatchGathered(Range(A, 0, 1), 100, 1, spilled - 1), 0.0)
     assert isinstance(write, WriteShard)
     assert (gathering.accepts, gathering.held_bytes) == (True, 1)
     gathering.handle(BatchGathered(Range(A, 1, 1), 0, 1, 1), 0.0)

@@ -148,18 +148,18 @@ def test_a_sink_keeps_nothing_that_it_borrowed(link: Link, tmp_path: pathlib.Pat
     }[kind]()
     store = open_store(str(tmp_path))
     assert sink.borrows
-    shelved: list[Batch] = []
+    spilled: list[Batch] = []
     for number in range(20):
         assert link.sender.try_send(batch_to_frame(batch_of(number), 1))
         assert link.inbox.receive(
-            lambda _, frame: shelved.append(sink.spill(frame_to_batch(frame, borrow=True), store))
+            lambda _, frame: spilled.append(sink.spill(frame_to_batch(frame, borrow=True), store))
         )
         assert link.sender.credit_bytes() == WINDOW_BYTES
-    for number, batch in enumerate(shelved):
+    for number, batch in enumerate(spilled):
         assert batch.rows.column("id").equals(batch_of(number).rows.column("id"))
 
 
-#: A sink of somebody who knows nothing of borrowing: what it has shelved is what it was given.
+#: A sink of somebody who knows nothing of borrowing: what it has spilled is what it was given.
 HOARD = """
 from headrace.stages.sinks.texts import JsonlSink
 
@@ -177,14 +177,14 @@ def test_a_sink_borrows_only_where_its_own_class_says_so(link: Link, tmp_path: p
     assert chain.borrows == (target != "hoard:Hoard")
     assert isinstance(chain.sink, TextSink)
     sink, store = chain.sink, open_store(str(tmp_path))
-    shelved: list[Batch] = []
+    spilled: list[Batch] = []
     for number in range(20):
         assert link.sender.try_send(batch_to_frame(batch_of(number), 1))
         assert link.inbox.receive(
-            lambda _, frame: shelved.append(sink.spill(frame_to_batch(frame, borrow=chain.borrows), store))
+            lambda _, frame: spilled.append(sink.spill(frame_to_batch(frame, borrow=chain.borrows), store))
         )
         assert link.sender.credit_bytes() == WINDOW_BYTES
-    for number, batch in enumerate(shelved):
+    for number, batch in enumerate(spilled):
         assert batch.rows.column("id").equals(batch_of(number).rows.column("id"))
 
 

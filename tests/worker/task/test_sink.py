@@ -104,9 +104,9 @@ def test_a_joint_batch_is_held_as_ranges_of_its_members(tmp_path: Path) -> None:
     sinks = TaskSink(
         "write", sink, store, version="version", epoch=1, policy=SealPolicy(), in_flight=InFlightPage.private()
     )
-    sinks.add(joint(0, 1))
+    sinks.add(merged(0, 1))
     assert [item.fragment for item in sinks.core.ranges()] == [bytes([0]) * 16, bytes([1]) * 16]
-    sinks.add(joint(1, 2))
+    sinks.add(merged(1, 2))
     assert [(item.fragment[0], item.first, item.count) for item in sinks.core.ranges()] == [
         (0, 5, 2),
         (1, 5, 2),
@@ -124,8 +124,8 @@ def test_a_joint_batch_is_held_as_ranges_of_its_members(tmp_path: Path) -> None:
     ]
 
 
-def joint(*numbers: int) -> Batch:
-    """A joint batch of two records, the sixth and the seventh, of each of these fragments."""
+def merged(*numbers: int) -> Batch:
+    """A merged batch of two records, the sixth and the seventh, of each of these fragments."""
     drafts: list[BatchDraft] = []
     for number in numbers:
         columns = Columns(f"file:///{number}")

@@ -15,7 +15,7 @@ from headrace.store.ledger.core.intervals import UNBOUNDED, UNKNOWN, Gap
 from headrace.worker.task import source as sourcing
 from headrace.worker.task.chain import Chain
 from headrace.worker.task.core.source import ReadQueue
-from headrace.worker.task.source import JOINT_BYTES, JOINT_DRAFTS, SMALL_BYTES, TOLD_BYTES, TOLD_FRAGMENTS, TaskSource
+from headrace.worker.task.source import MERGED_BYTES, MERGED_DRAFTS, SMALL_BYTES, TOLD_BYTES, TOLD_FRAGMENTS, TaskSource
 
 
 class Files:
@@ -75,7 +75,7 @@ def told(source: TaskSource, *, all_of_them: bool = False) -> list[tuple[int, in
 
 @pytest.fixture(autouse=True)
 def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sourcing, "JOINT_S", 1000.0)
+    monkeypatch.setattr(sourcing, "MERGED_S", 1000.0)
 
 
 def test_small_files_are_read_into_one_batch_and_told_of_at_once() -> None:
@@ -86,15 +86,15 @@ def test_small_files_are_read_into_one_batch_and_told_of_at_once() -> None:
 
 
 def test_what_is_in_a_joint_batch_is_pending_no_longer() -> None:
-    source = given(Files(*[10] * (JOINT_DRAFTS + 1)))
-    assert len(files_of(source.read())) == JOINT_DRAFTS
-    assert [number_of(name) for name, _ in source.core.pending()][-1:] == [JOINT_DRAFTS]
+    source = given(Files(*[10] * (MERGED_DRAFTS + 1)))
+    assert len(files_of(source.read())) == MERGED_DRAFTS
+    assert [number_of(name) for name, _ in source.core.pending()][-1:] == [MERGED_DRAFTS]
     # The last of the batch has sent its record, and its end is not read yet.
     assert all(gap == Gap(1, UNBOUNDED, 10) for _, gaps in source.core.pending()[:-1] for gap in gaps)
 
 
 def test_a_batch_is_full_by_its_bytes_too() -> None:
-    files = JOINT_BYTES // SMALL_BYTES
+    files = MERGED_BYTES // SMALL_BYTES
     assert len(files_of(given(Files(*[SMALL_BYTES] * (files + 3))).read())) == files
 
 
@@ -114,7 +114,7 @@ def test_a_batch_holds_no_more_records_than_the_source_was_told() -> None:
 
 
 def test_a_batch_is_given_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sourcing, "JOINT_S", -1.0)
+    monkeypatch.setattr(sourcing, "MERGED_S", -1.0)
     assert files_of(given(Files(10, 10)).read()) == [0]
 
 

@@ -43,8 +43,8 @@ WAITING_SHARE = 0.5
 HELD_TIMES_MAX = 2
 #: Why a sink seals by itself.
 BY_ITSELF = ("size", "age", "doubt")
-#: What is shelved of all batches that are not closed, in units of the target size: room on a disk, and not memory.
-SHELVED_TIMES_MAX = 4
+#: What is spilled of all batches that are not closed, in units of the target size: room on a disk, and not memory.
+SPILLED_TIMES_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +93,14 @@ TRANSITIONS: dict[tuple[ShardState, ShardTurn], ShardState] = {
 class BatchGathered:
     """A batch arrived. `target_bytes` count towards the shard's size, `held_bytes` are what it occupies.
 
-    `shelved_bytes` are in a scratch file on a disk, and not among those. `quarantined` of its records are that; it is
+    `spilled_bytes` are in a scratch file on a disk, and not among those. `quarantined` of its records are that; it is
     asked for while the doubt lasts.
     """
 
     range: Range
     target_bytes: int
     held_bytes: int
-    shelved_bytes: int = 0
+    spilled_bytes: int = 0
     quarantined: int = 0
 
 
@@ -219,7 +219,7 @@ class _Shard:
     number: int
     ranges: Ranges
     held_bytes: int
-    shelved_bytes: int
+    spilled_bytes: int
     reason: str
     state: ShardState = ShardState.WRITING
     #: When it was proposed, or asked for, last.
@@ -249,7 +249,7 @@ class Gathering:
         self._waiting = Ranges({})
         self._target = 0
         self._bytes = 0
-        self._shelved = 0
+        self._spilled = 0
         self._oldest: float | None = None
         self._seal: str = ""
         self._shards: dict[int, _Shard] = {}
@@ -266,8 +266,8 @@ class Gathering:
         """Whether another batch may come: what gathers is below its limits, and so is all that is not closed yet."""
         if self._due_by_size() or self.held_bytes >= HELD_TIMES_MAX * self.policy.held_bytes_max:
             return False
-        shelved = self._shelved + sum(shard.shelved_bytes for shard in self._shards.values())
-        return shelved < SHELVED_TIMES_MAX * self.policy.target_bytes
+        spilled = self._spilled + sum(shard.spilled_bytes for shard in self._shards.values())
+        return spilled < SPILLED_TIMES_MAX * self.policy.target_bytes
 
     @property
     def trouble(self) -> str:
@@ -348,7 +348,7 @@ class Gathering:
         self._fresh.setdefault(event.range.fragment, []).append(event.range)
         self._target += event.target_bytes
         self._bytes += event.held_bytes
-        self._shelved += event.shelved_bytes
+        self._spilled += event.spilled_bytes
         self.doubt.note(event.range.count, event.quarantined)
         if self._oldest is None:
             self._oldest = now
@@ -383,8 +383,8 @@ class Gathering:
         if not reason:
             return []
         ranges = Ranges(self._fresh).plus(self._waiting).disjoint()
-        shard = _Shard(self._count, ranges, self._bytes, self._shelved, reason)
-        self._fresh, self._waiting, self._target, self._bytes, self._shelved = {}, Ranges({}), 0, 0, 0
+        shard = _Shard(self._count, ranges, self._bytes, self._spilled, reason)
+        self._fresh, self._waiting, self._target, self._bytes, self._spilled = {}, Ranges({}), 0, 0, 0
         self._oldest, self._seal = None, ""
         return self._begin(shard, reason, now)
 
@@ -474,7 +474,7 @@ class Gathering:
         left = shard.ranges.minus(Ranges.of(event.overlaps))
         if not left:
             return [ReleaseShard(shard.number)]
-        rest = _Shard(self._count, left, shard.held_bytes, shard.shelved_bytes, shard.reason)
+        rest = _Shard(self._count, left, shard.held_bytes, shard.spilled_bytes, shard.reason)
         return [RenewShard(shard.number, rest.number), *self._begin(rest, "overlap", now)]
 
     def _propose_again(self, now: float) -> list[Command]:

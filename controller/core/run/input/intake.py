@@ -223,6 +223,11 @@ class Intake:
 
     # -- the sweep --
 
+    @property
+    def sweeping(self) -> bool:
+        """Whether a sweep is under way."""
+        return bool(self._awaited)
+
     def begin_sweep(self, tasks: Iterable[str]) -> int:
         """Start a sweep through these tasks and give its number."""
         self.sweep += 1

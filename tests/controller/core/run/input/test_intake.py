@@ -163,6 +163,7 @@ def test_a_death_makes_the_sweep_under_way_worthless() -> None:
     number = bench.intake.begin_sweep(["t", "u"])
     bench.intake.swept(Bench.numbered(says(task="t"), number))
     bench.intake.task_died("u")
+    assert not bench.intake.sweeping
     assert not bench.intake.swept(Bench.numbered(says(task="u"), number))
     assert bench.intake.begin_sweep(["t"]) == number + 1
 

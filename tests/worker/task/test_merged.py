@@ -1,4 +1,4 @@
-"""A joint batch taken apart is, member by member, what each would have been alone."""
+"""A merged batch taken apart is, member by member, what each would have been alone."""
 
 from __future__ import annotations
 
