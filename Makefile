@@ -27,8 +27,11 @@ quickstart: $(VENV)/.quickstart  ## the main job on text that is on this machine
 
 wheels: man  ## dist/: the sdist and the wheel of headrace with its man pages, and the wheel of headrace-loader
 	@$(INSTALL) build
-	@$(BIN)/python -m build --outdir dist .
-	@$(BIN)/python -m pip wheel --no-deps --wheel-dir dist wheels/loader
+	@rm -rf dist build/lib wheels/loader/build
+	@$(BIN)/python -m build --quiet --outdir dist .
+	@$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist wheels/loader
+	@rm -rf build/lib wheels/loader/build
+	@ls dist/*
 
 docs: $(VENV)/.docs man  ## build/site: the docs as a site, built without a network; a link that leads nowhere fails
 	@NO_MKDOCS_2_WARNING=1 MERMAID=$(MERMAID) $(BIN)/python -m mkdocs build --strict --quiet

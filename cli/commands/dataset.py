@@ -118,13 +118,16 @@ def show_dataset(
 
 def _facts_of(dataset: Dataset, balance: Balance, recipes: Recipes) -> list[tuple[str, str]]:
     described = dataset.describe()
-    sizes = f"{number(balance.shards)}, {megabytes(_bytes(dataset))}"
-    rows = [
-        ("tokens", f"{number(balance.counts.tokens)} in {counted(balance.counts.sequences, 'sequence')}"),
-        ("padding", padding(balance)),
-        ("shards", sizes),
-        ("seq_len", str(described.seq_len)),
-        ("tokenizer", f"sha256 {described.tokenizer[:16]}" if described.tokenizer else "unknown"),
+    rows = [("shards", f"{number(balance.shards)}, {megabytes(_bytes(dataset))}")]
+    if described.seq_len:
+        rows = [
+            ("tokens", f"{number(balance.counts.tokens)} in {counted(balance.counts.sequences, 'sequence')}"),
+            ("padding", padding(balance)),
+            *rows,
+            ("seq_len", str(described.seq_len)),
+            ("tokenizer", f"sha256 {described.tokenizer[:16]}" if described.tokenizer else "unknown"),
+        ]
+    rows += [
         ("pipeline", f"{described.pipeline_version}{_made_by(recipes)}"),
         ("ledger", f"{counted(dataset.state.number + 1, 'entry', 'entries')}, term {dataset.state.term}"),
     ]

@@ -75,6 +75,14 @@ def show_examples(name: str, to: Path | None) -> int:
         raise CliError(f"{target} is there already and is not replaced; choose another file with --to") from None
     except OSError as error:
         raise CliError(f"cannot write {target}: {error.strerror}") from error
-    run = f"; run it: headrace run {shlex.quote(str(target))} -p ..." if "def build(" in text else ""
-    print(f"{target} is written{run}")
+    print(f"{target} is written{_next(chosen, text, shlex.quote(str(target)))}")
     return 0
+
+
+def _next(example: Path, text: str, target: str) -> str:
+    """What is done with an example of this kind."""
+    if "def build(" in text:
+        return f"; run it: headrace run {target} -p ..."
+    if example.suffix == ".toml":
+        return f"; run it: headrace chaos run {target} PIPELINE.py -p ..."
+    return f"; run it: jupyter lab {target}" if example.suffix == ".ipynb" else ""

@@ -63,7 +63,10 @@ def _ingest(dataset: Path, interrupts: Any) -> tuple[RunResult, bool]:
         from headrace.cli.host import quickstart_pipeline, trained_tokenizer
         from headrace.client import complete
 
-        tokenizer = trained_tokenizer(dataset.with_name(TOKENIZER))
+        folder = dataset.with_name(TOKENIZER)
+        if not (folder / "tokenizer.json").is_file():
+            print("headrace: training a tokenizer on the standard library, once", file=sys.stderr, flush=True)
+        tokenizer = trained_tokenizer(folder)
         return complete(quickstart_pipeline(str(dataset), tokenizer), {})
 
     def options() -> RunOptions:

@@ -130,7 +130,7 @@ def start_line(status: pb.PipelineStatus, elapsed_s: float) -> str:
         return ""
     if status.state not in {"opening", "running"} or input_bytes_read(status):
         return ""
-    return "tasks start; filters and dedup are compiled at their first use on a machine, for half a minute"
+    return "tasks start; filters and dedup are compiled at their first use on a machine"
 
 
 class _OffScreen:
@@ -227,7 +227,9 @@ def closed_line(status: pb.PipelineStatus) -> str:
     """What the ledger holds by now."""
     balance = codec.balance_from(status.balance)
     counts = balance.counts
-    found = ((balance.records_closed, "record"), (counts.tokens, "token"), (balance.shards, "shard"))
+    found = [(balance.records_closed, "record"), (balance.shards, "shard")]
+    if counts.tokens:
+        found.insert(1, (counts.tokens, "token"))
     line = ", ".join(counted(count, word) for count, word in found)
     return line + (f", {padding(balance)} padding" if counts.sequences else "")
 

@@ -20,9 +20,9 @@ from headrace.store.files import taken_alone
 
 #: How long a process waits for another one that adds to the cache.
 SAVE_SECONDS_MAX = 10.0
-# The GIL stays held: the loops of a process share their scratch. They allocate nothing, and without `_nrt` no references
-# to arrays are counted, which takes half of their time. Nobody calls them from C: what would let it is a fifth of the
-# time that compiling takes.
+# The GIL stays held: the loops of a process share their scratch. They allocate nothing, and without `_nrt`
+# no references to arrays are counted, which takes half of their time.
+# Nobody calls them from C: what would let it is a fifth of the time that compiling takes.
 _OPTIONS = {"nopython": True, "boundscheck": None, "error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True}
 # What numba says of its types is not what it takes.
 _codegen: Any = codegen

@@ -11,8 +11,9 @@ from typing import TypeVar
 from headrace.store.contract import StoreUnavailable
 from headrace.store.s3 import RetryPolicy
 
-#: Seconds after which a failing operation is logged.
+#: Seconds after which a failing operation is logged; where the server has never answered, somebody waits for its first.
 TROUBLE_S = 10.0
+FIRST_TROUBLE_S = 1.0
 #: Seconds that a server may ask for with Retry-After.
 RETRY_AFTER_S_MAX = 60.0
 
@@ -57,7 +58,7 @@ class Patience:
                         f"{self._uri}: cannot {what}: {error}; asked {failures} times in {waited:.0f} s; see that the "
                         "server is up and can be reached from this host, then try again"
                     ) from error
-                if waited >= TROUBLE_S and not is_told:
+                if waited >= (TROUBLE_S if self._was_reached else FIRST_TROUBLE_S) and not is_told:
                     is_told = True
                     logger.warning("%s: cannot %s: %s; it is asked again", self._uri, what, error)
                 self._sleep(wait_s)

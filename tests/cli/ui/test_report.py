@@ -267,6 +267,10 @@ def test_a_status_shows_the_balance_of_the_ledger_and_what_is_open() -> None:
     assert closed_line(told) == "10 records, 900 tokens, 1 shard, 10.00% padding"
 
 
+def test_a_run_without_tokens_says_nothing_of_them() -> None:
+    assert closed_line(pb.PipelineStatus(pipeline="p")) == "0 records, 0 shards"
+
+
 def status() -> pb.PipelineStatus:
     facts = {"bytes_resumed": "50"}
     made = pb.PipelineStatus(pipeline="p", state="running", input_bytes=200, shards=1, facts=facts, sources=["read"])

@@ -14,7 +14,6 @@ import headrace
 from headrace.stages.dedup import compile_keys
 from headrace.stages.library import warm
 from headrace.stages.library.warm import LOOPS, Compiling
-from headrace.stages.text import kernels
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -110,26 +109,6 @@ def test_where_no_code_can_be_kept_that_is_said_once(
         assert "set XDG_CACHE_HOME" in line
         assert compiling.news() == []
     assert started == []
-
-
-def test_who_adds_code_to_the_cache_does_so_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Two that add to the index of one function at once would each name the other's code."""
-    monkeypatch.setattr(kernels, "_cache_folder", lambda: str(tmp_path))
-    held: list[str] = []
-    alone = kernels.taken_alone
-
-    def recorded(folder: Path, name: str, wait_s: float) -> object:
-        held.append(name)
-        return alone(folder, name, wait_s)
-
-    monkeypatch.setattr(kernels, "taken_alone", recorded)
-    assert kernels.compiled(_twice)(21) == 42
-    assert held == ["saving"]
-    assert list(tmp_path.rglob("*.nbc"))
-
-
-def _twice(value: int) -> int:
-    return 2 * value
 
 
 def test_only_known_loops_are_compiled() -> None:
