@@ -136,22 +136,18 @@ def write(data: Any, at: int, words: Any, count: int, room: Any) -> int:
 
     The first byte is the level. Words are two bytes each, sampled 3-grams four, the lowest byte first.
     """
-    level = 0
-    if count > WORDS_MAX:
-        level = 1
-        while count >> level > SAMPLES_MAX:
-            level += 1
-        while level < LEVEL_MAX and _samples(words, count, level, room) < 0:
-            level += 1
-    data[at] = level
-    at += 1
-    if level == 0:
+    if count <= WORDS_MAX:
+        data[at] = 0
+        at += 1
         for place in range(count):
             word = np.uint32(words[place] >> np.uint64(48))
             data[at], data[at + 1] = word & np.uint32(0xFF), word >> np.uint32(8)
             at += 2
         return at
-    for place in range(_samples(words, count, level, room)):
+    made, level = _samples(words, count, room)
+    data[at] = level
+    at += 1
+    for place in range(made):
         for shift in range(0, 32, 8):
             data[at] = (room[place] >> np.uint32(shift)) & np.uint32(0xFF)
             at += 1
@@ -159,19 +155,38 @@ def write(data: Any, at: int, words: Any, count: int, room: Any) -> int:
 
 
 @compiled
-def _samples(words: Any, count: int, level: int, out: Any) -> int:
-    """As `sample`, of hashes of 64 bits, of which a word is the highest 16; at most SAMPLES_MAX."""
-    mask = np.uint32((1 << level) - 1)
+def _samples(words: Any, count: int, out: Any) -> Any:
+    """As `sample`, of hashes of 64 bits, of which a word is the highest 16, at the least level that gives SAMPLES_MAX.
+
+    Returns how many there are, and that level.
+    """
+    level = 1
+    while count >> level > SAMPLES_MAX:
+        level += 1
     shift = np.uint64(48)
     made = 0
     for at in range(count - 2):
         gram = gram_of(words[at] >> shift, words[at + 1] >> shift, words[at + 2] >> shift)
-        if gram & mask:
+        if gram & np.uint32((1 << level) - 1):
             continue
-        if made == SAMPLES_MAX:
-            return -1
         out[made] = gram
         made += 1
+        while made > SAMPLES_MAX:
+            if level == LEVEL_MAX:
+                return 0, level
+            level += 1
+            made = _thinned(out, made, level)
+    return made, level
+
+
+@compiled
+def _thinned(samples: Any, count: int, level: int) -> int:
+    """Leave those of a level; how many."""
+    made = 0
+    for place in range(count):
+        if not samples[place] & np.uint32((1 << level) - 1):
+            samples[made] = samples[place]
+            made += 1
     return made
 
 

@@ -80,16 +80,21 @@ class KeyIndex(Claims):
                 if at < count:
                     self.sketches.fetch(int(missing), self._numbers_between)
         self.table.note_spans(first)
-        found = zip(answers.tolist(), scores.tolist(), strict=True)
-        return [None if number == NOBODY else self._match(number, score) for number, score in found]
+        return self._matches(answers, scores)
 
     def _elsewhere(self, count: int) -> tuple[Numbers, Numbers]:
         """Who holds the keys of the next records by the word of partitions, and room for what they claim."""
         del count
         return _NO_NUMBERS, _NO_NUMBERS
 
-    def _match(self, number: int, score: int) -> Match:
-        return Match(self.name(number), score != EQUAL_TEXT, max(-1, score), settled=number < self.settled)
+    def _matches(self, answers: Numbers, scores: Numbers) -> list[Match | None]:
+        found, matches = np.flatnonzero(answers != NOBODY), list[Match | None]([None] * len(answers))
+        numbers, judged = answers[found], scores[found].tolist()
+        for place, name, score, number in zip(
+            found.tolist(), self.names(numbers), judged, numbers.tolist(), strict=True
+        ):
+            matches[place] = Match(name, score != EQUAL_TEXT, max(-1, score), settled=number < self.settled)
+        return matches
 
     def _offsets(self, sketches: Any, count: int) -> tuple[Any, Any]:
         """The records' sketches, and room for them. ValueError where they are none."""

@@ -82,25 +82,18 @@ def encode_keys(
 
     The first two words are the key of the text; a band's word is one, and 0 where there is none.
     """
-    columns: list[tuple[Any, ...]] = []
-    names: list[str] = []
-    for fragment, rows, keys in parts:
-        code = np.full(len(rows), len(names), np.int32)
-        names.append(fragment.hex())
-        columns.append((keys[:, 0], keys[:, 1], np.zeros(len(rows), np.uint16), code, rows))
-        for word in range(exact_words, keys.shape[1]):
-            there = keys[:, word] != 0
-            held, count = keys[there, word], int(there.sum())
-            columns.append(
-                (held, np.zeros(count, np.uint64), np.full(count, word, np.uint16), code[there], rows[there])
-            )
-    kinds = (np.uint64, np.uint64, np.uint16, np.int32, np.int64)
-    high, low, words, codes, ordinals = (
-        np.concatenate([np.zeros(0, kind), *(np.asarray(column[place], kind) for column in columns)])
-        for place, kind in enumerate(kinds)
-    )
-    fragments = pa.array(names, pa.string()).take(pa.array(codes, pa.int32()))
-    arrays = [pa.array(high), pa.array(low), pa.array(words), fragments, pa.array(ordinals)]
+    width = exact_words if not parts else parts[0][2].shape[1]
+    keys = np.concatenate([np.zeros((0, width), np.uint64), *(mine for _, _, mine in parts)])
+    rows = np.concatenate([np.zeros(0, np.int64), *(mine for _, mine, _ in parts)])
+    codes = np.repeat(np.arange(len(parts), dtype=np.int32), [len(mine) for _, mine, _ in parts])
+    holders, bands = np.nonzero(keys[:, exact_words:])
+    bands += exact_words
+    holders, words = np.concatenate([np.arange(len(keys)), holders]), np.concatenate([np.zeros(len(keys), int), bands])
+    low = np.zeros(len(holders), np.uint64)
+    low[: len(keys)] = keys[:, 1]
+    fragments = pa.array([fragment.hex() for fragment, _, _ in parts], pa.string()).take(pa.array(codes[holders]))
+    columns = (keys[holders, words], low, words.astype(np.uint16))
+    arrays = [*map(pa.array, columns), fragments, pa.array(rows[holders])]
     return _to_file(pa.Table.from_arrays(arrays, schema=_schema()), scheme)
 
 
@@ -118,8 +111,7 @@ def merge_keys(files: Sequence[tuple[str, bytes]], only: Callable[[pa.Table], pa
 
 def _to_file(table: pa.Table, scheme: str) -> bytes:
     """The rows by key, and of equal ones by record, so that the same keys are the same bytes."""
-    by = [(name, "ascending") for name in ("high", "low", "word", "fragment", "row")]
-    table = table.take(pc.sort_indices(table, sort_keys=cast("Any", by)))
+    table = table.take(pa.array(_order(table)))
     partitions = (np.asarray(table.column("high"), np.uint64) >> _PARTITION_SHIFT).astype(np.int64)
     bounds = np.searchsorted(partitions, np.arange(PARTITIONS + 1))
     facts = {"format": KEYS_FORMAT, "scheme": scheme, "partitions": bounds.tolist()}
@@ -129,6 +121,19 @@ def _to_file(table: pa.Table, scheme: str) -> bytes:
         table, sink, compression="zstd", compression_level=1, use_dictionary=cast("Any", ["word", "fragment"])
     )
     return sink.getvalue().to_pybytes()
+
+
+def _order(table: pa.Table) -> npt.NDArray[np.int64]:
+    """By `high`, and where that is equal by the other columns."""
+    high = np.asarray(table.column("high"), np.uint64)
+    order = np.argsort(high)
+    same = high[order[1:]] == high[order[:-1]]
+    tied = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False))  # noqa: FBT003
+    if len(tied):
+        mine = table.take(pa.array(order[tied]))
+        by = [(name, "ascending") for name in ("high", "low", "word", "fragment", "row")]
+        order[tied] = order[tied][np.asarray(pc.sort_indices(mine, sort_keys=cast("Any", by)))]
+    return order
 
 
 def read_columns(

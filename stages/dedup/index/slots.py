@@ -25,8 +25,8 @@ SLOT_BITS = HASH_BITS - SECTION_BITS
 #: The share of slots in use at which a section grows, and by how much.
 FULL = 0.95
 GROWTH = 1.25
-#: Homes that the first section begins with.
-HOMES_MIN = 64
+#: Homes that the first section begins with: those of the last one fit the page that it takes anyway.
+HOMES_MIN = 352
 #: Of a fixed table: standard deviations of a section's keys that have room, and slots behind its homes.
 SPREAD, BEHIND = 5.0, 512
 
