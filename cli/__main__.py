@@ -15,8 +15,10 @@ from collections.abc import Sequence
 from headrace.client import EXIT_INTERRUPTED, EXIT_USAGE
 from headrace.pipeline import SecretShownError, check_arguments
 
-#: They change a run that may be at work on this host, and give way to it: their imports take most of a second of a core.
+#: They change a run that may be at work on this host, and give way to it: their imports take half a second of a core.
 _GIVE_WAY = ("insert", "replace", "remove")
+#: And those that do with an option. The controller has indexes of traces written.
+_GIVE_WAY_WITH = {"apply": "--amend", "dataset": "--index"}
 #: How much, as nice(2) counts.
 _NICE = 10
 #: With these a run starts no processes.
@@ -73,7 +75,7 @@ def _starts_processes(arguments: Sequence[str]) -> bool:
 
 def _gives_way(arguments: Sequence[str]) -> bool:
     command = arguments[0] if arguments else ""
-    return command in _GIVE_WAY or (command == "apply" and "--amend" in arguments)
+    return command in _GIVE_WAY or _GIVE_WAY_WITH.get(command) in arguments
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.store import FormatError, ObjectStore
@@ -118,6 +117,8 @@ def merge_keys(files: Sequence[tuple[str, bytes]], only: Callable[[pa.Table], pa
 
 def _to_file(table: pa.Table, scheme: str) -> bytes:
     """The rows by key, and of equal ones by record, so that the same keys are the same bytes."""
+    import pyarrow.compute as pc  # a tenth of a second, which no reader needs
+
     by = [(name, "ascending") for name in ("high", "low", "word", "fragment", "row")]
     table = table.take(pc.sort_indices(table, sort_keys=cast("Any", by)))
     partitions = (np.asarray(table.column("high"), np.uint64) >> _PARTITION_SHIFT).astype(np.int64)
