@@ -15,6 +15,12 @@ from collections.abc import Sequence
 from headrace.client import EXIT_INTERRUPTED, EXIT_USAGE
 from headrace.pipeline import SecretShownError, check_arguments
 
+#: They change a run that may be at work on this host, and give way to it: their imports take half a second of a core.
+_GIVE_WAY = ("insert", "replace", "remove")
+#: And those that do with an option. The controller has indexes of traces written.
+_GIVE_WAY_WITH = {"apply": "--amend", "dataset": "--index"}
+#: How much, as nice(2) counts.
+_NICE = 10
 #: With these a run starts no processes.
 _ALONE = ("-h", "--help", "--limit")
 
@@ -43,6 +49,8 @@ def _main() -> None:
 
         end_with_starter()
         be_interrupted()
+    if _gives_way(sys.argv[1:]):
+        os.nice(_NICE)
     if sys.platform == "linux" and _starts_processes(sys.argv[1:]):
         from headrace.client import begin
 
@@ -63,6 +71,11 @@ def _main() -> None:
 
 def _starts_processes(arguments: Sequence[str]) -> bool:
     return arguments[:1] == ["run"] and not any(item.partition("=")[0] in _ALONE for item in arguments)
+
+
+def _gives_way(arguments: Sequence[str]) -> bool:
+    command = arguments[0] if arguments else ""
+    return command in _GIVE_WAY or _GIVE_WAY_WITH.get(command) in arguments
 
 
 if __name__ == "__main__":

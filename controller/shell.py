@@ -26,6 +26,7 @@ from headrace.controller.logging import Causes, Logs, LogSearches, tell_command,
 from headrace.controller.membership import introduce
 from headrace.controller.outcomes import in_words, outcome
 from headrace.controller.progress import RunProgress
+from headrace.controller.traces import TraceIndexes
 from headrace.daemon import Effects, LogFiles, about, caused_by, current_cause
 from headrace.protos import codec, control_pb2 as pb
 from headrace.store import StoreError
@@ -98,6 +99,7 @@ class Shell:
         self._draining = False
         self._timer: asyncio.TimerHandle | None = None
         self._effects = Effects()
+        self._traces = TraceIndexes(self._effects)
 
     def post(self, event: core.Event, cause: str = "", worker: str = "") -> None:
         """Give one event to the core, and execute what follows. Called on the loop's thread.
@@ -214,6 +216,7 @@ class Shell:
         """Wait for writes under way, for SETTLE_S at most, and end the threads."""
         if self._timer is not None:
             self._timer.cancel()
+        self._traces.close()
         await self._effects.settle(SETTLE_S)
         self._logs.close()
 
@@ -378,6 +381,7 @@ class Shell:
         for name, run in self.core.runs.items():
             if run.leadership.log == log and name in self.progress:
                 self.progress[name].closed_at = time.monotonic()
+                self._traces.closed(log, run.ledger)
 
     async def _manifest(self, command: core.WriteManifest) -> core.Event | None:
         run = next((run for run in reversed(self.core.runs.values()) if run.leadership.log == command.log), None)
@@ -391,6 +395,7 @@ class Shell:
         said = await asyncio.to_thread(show_version, dataset, dataset.manifest(described))
         if said:
             logger.warning(said)
+        await self._traces.ended(command.log, run.ledger)
         return core.ManifestWritten(command.log)
 
     async def _audit(self, command: core.AuditDataset) -> core.Event:

@@ -10,13 +10,15 @@ What a process has started ends with it: `headrace.daemon.child_processes`.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ctypes
 import signal
 from collections.abc import Callable, Mapping
 from types import FrameType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    import asyncio
 
 #: Ctrl-C, and what a service manager sends.
 ENDING = (signal.SIGINT, signal.SIGTERM)

@@ -41,6 +41,7 @@ from headrace.controller.core.run import (
     Amendment,
     Committer,
     Judgement,
+    Publishing,
     Run,
     RunEvent,
     RunState,
@@ -75,6 +76,7 @@ from headrace.store.ledger import (
     Range,
     StoredObject,
     TokenSpent,
+    VersionPublished,
     encode_snapshot,
 )
 from headrace.transport.core import CreditSender, frame
@@ -420,6 +422,18 @@ def _unrecorded(self: Amendment, works: Works, state: RunState) -> list[Command]
 _advanced = Amendment.advance
 
 
+def _published_unasked(self: Publishing, version: VersionPublished) -> list[Command]:
+    self._leadership.submit(version)
+    return []
+
+
+def _never_broken(self: Publishing, event: core.DatasetAudited, now: float) -> str:
+    return _audited(self, replace(event, broken=()), now)
+
+
+_audited = Publishing._audited
+
+
 Patch = tuple[type[Any] | Any, str, Callable[..., Any] | property | tuple[Any, ...]]
 
 #: Mutants by name: what is patched with what.
@@ -481,6 +495,8 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "shard-named-anew": ((Committer, "judge", _named_anew),),
     "old-sources-read-on": ((Sweeps, "begin_if_due", _old_sources_read_on),),
     "graph-not-recorded": ((Amendment, "advance", _unrecorded),),
+    "gate-not-asked": ((Publishing, "_publish", _published_unasked),),
+    "broken-gate-passed": ((Publishing, "_audited", _never_broken),),
     "neighbour-condemned": ((Suspicion, "died_alone", _neighbour_too),),
 }
 

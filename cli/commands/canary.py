@@ -11,11 +11,9 @@ from typing import Any
 
 from rich.text import Text
 
-from headrace.cli.commands.preview import show_samples
 from headrace.cli.ui import console, number, percent, read_ledger, safe, title
 from headrace.client import CliError, UsageError
 from headrace.pipeline import Pipeline, Stage
-from headrace.stages.shipping import Sample
 from headrace.store import counted
 
 #: Kinds of difference that are shown to people; `--json` gives all of them.
@@ -117,6 +115,9 @@ def _code_not_given(before: Pipeline, given: Given) -> list[str]:
 
 
 def _show(name: str, facts: dict[str, Any], *, made: bool) -> None:
+    from headrace.cli.commands.preview import show_samples
+    from headrace.stages.shipping import Sample
+
     out = console(sys.stdout)
     whole = "" if facts["whole"] else ", the first of them"
     read = f"{counted(facts['records'], 'record')}{whole}, of {number(facts['fragments'])}"

@@ -33,8 +33,10 @@ _FIELDS = [name for name in VersionFacts.__dataclass_fields__ if name not in ("p
 
 def show_log(uri: str, *, limit: int, as_json: bool) -> int:
     """Show the newest `limit` versions of a dataset, the newest first (0: all); the exit code."""
+    gc.disable()  # what is read stays until the command ends
     dataset = Dataset.open(uri)
-    gc.freeze()  # what was read stays until the command ends
+    gc.freeze()
+    gc.enable()
     versions = history_of(dataset.state, main_sink(dataset.state.counts))
     rows = [_row(one, before) for one, before in zip(versions, [None, *versions], strict=False)]
     shown = rows[::-1][: limit or None]

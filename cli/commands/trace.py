@@ -30,8 +30,10 @@ ROW_DIGITS_MAX = 18
 
 def trace_record(uri: str, name: str, *, as_json: bool) -> int:
     """Say what became of the record of this id: file and ordinal, verdict, shard, sequences and offsets."""
+    gc.disable()  # what is read stays until the command ends
     dataset = open_at(uri)
-    gc.freeze()  # what was read stays until the command ends
+    gc.freeze()
+    gc.enable()
     key, _, row = name.rpartition(":")
     shard = next((s for s in dataset.shards if key and any(key == item.key for item in s.closed.objects)), None)
     if shard is not None and row.isdecimal() and len(row) <= ROW_DIGITS_MAX:

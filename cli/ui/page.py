@@ -6,7 +6,7 @@ import io
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
@@ -14,12 +14,17 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.ui.deaths import death_lines
 from headrace.cli.ui.recipes import Recipes
-from headrace.cli.ui.report import REASONS_SHOWN, RunResult, StageSpeed
 from headrace.cli.ui.words import MB, megabytes, number, padding, percent, safe, seconds
 from headrace.store import counted
 from headrace.store.ledger import Balance
+
+if TYPE_CHECKING:
+    # What only the end of a run needs, and no page of a dataset.
+    from headrace.cli.ui.report import RunResult, StageSpeed
+
+#: Reasons that the page shows for each verdict; the rest is summed up. `--json` has them all.
+REASONS_SHOWN = 8
 
 ACCENT = "cyan"
 GOOD = "green"
@@ -73,6 +78,8 @@ def html_of(page: RenderableType) -> str:
 
 def run_page(report: RunResult) -> RenderableType:
     """The end of a run: title, balance, tokens, speed."""
+    from headrace.cli.ui.deaths import death_lines
+
     parts: list[RenderableType] = [
         Text(),
         title(report.pipeline, f"{report.state} in {seconds(report.seconds)}", good=report.state == "completed"),

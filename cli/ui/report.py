@@ -19,8 +19,6 @@ from headrace.store.ledger import Balance, Counts, LedgerState, Log, fold_log, m
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Reasons that the page shows for each verdict; the rest is summed up. `--json` has them all.
-REASONS_SHOWN = 8
 #: The share of records without what a stage judges by from which it is said to have judged nothing.
 UNSEEN_SHARE = 0.99
 

@@ -31,6 +31,7 @@ from headrace.stages.text import (
     compiled,
     drop,
     find_words,
+    is_prepared,
     longest,
     pointer,
     pointers_to,
@@ -61,6 +62,19 @@ _FINE, _HAS_LOREM, _HAS_CURLY = 0, 1, 2
 _LINE_FEED, _CURLY, _BRACKET, _CLOSING = 0x0A, 0x7B, 0x5B, 0x5D
 
 
+def preload() -> None:
+    """Load the loops that are compiled already, for the tasks that are forked; compiling them is a task's work."""
+    if is_prepared("c4"):
+        compile_loops()
+
+
+def compile_loops() -> None:
+    """Compile what is not in the cache."""
+    compile_words()
+    with prepared("c4"):
+        clean_lines(ONE_WORD, (1, 1, 0, False, 1))
+
+
 class C4Quality(Transform):
     """Drops lines that are no text, and filters pages that are placeholders, code or fragments."""
 
@@ -89,9 +103,7 @@ class C4Quality(Transform):
         self.terminal_punctuation = terminal_punctuation
         self.tag = tag
         # So that what is not compiled yet is compiled before there is a batch to wait for.
-        compile_words()
-        with prepared("c4"):
-            clean_lines(ONE_WORD, (1, 1, 0, False, 1))
+        compile_loops()
 
     def process(self, batch: Batch) -> Batch:
         """The batch less the lines and the pages that break a rule; or all of it as it was, tagged."""

@@ -23,6 +23,7 @@ from headrace.stages.text import (
     find_words,
     flags_of,
     hash_span,
+    is_prepared,
     longest,
     pointer,
     pointers_to,
@@ -38,6 +39,18 @@ from headrace.stages.text import (
 _LINES, _PUNCTUATED, _SHORT, _DUPLICATE, _CHARACTERS, _FEEDS, _WORDS = range(7)
 _COLUMNS = 7
 _LINE_FEED = 0x0A
+
+
+def preload() -> None:
+    """Load the loops that are compiled already, for the tasks that are forked; compiling them is a task's work."""
+    if is_prepared("fineweb"):
+        compile_loops()
+
+
+def compile_loops() -> None:
+    """Compile what is not in the cache."""
+    with prepared("fineweb"):
+        fineweb_scores(ONE_WORD, 1)
 
 
 class FinewebQuality(Transform):
@@ -64,8 +77,7 @@ class FinewebQuality(Transform):
         self.lines_per_word_max = lines_per_word_max
         self.tag = tag
         # So that what is not compiled yet is compiled before there is a batch to wait for.
-        with prepared("fineweb"):
-            fineweb_scores(ONE_WORD, 1)
+        compile_loops()
 
     def process(self, batch: Batch) -> Batch:
         """The batch less the texts that break a rule; or all of it, tagged."""

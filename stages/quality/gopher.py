@@ -29,6 +29,7 @@ from headrace.stages.text import (
     flags_of,
     flags_table,
     hash_of,
+    is_prepared,
     longest,
     pointer,
     pointers_to,
@@ -62,6 +63,19 @@ def _may_break() -> npt.NDArray[np.bool_]:
 _MAY_BREAK = _may_break()
 
 
+def preload() -> None:
+    """Load the loops that are compiled already, for the tasks that are forked; compiling them is a task's work."""
+    if is_prepared("gopher"):
+        compile_loops()
+
+
+def compile_loops() -> None:
+    """Compile what is not in the cache."""
+    compile_words()
+    with prepared("gopher"):
+        gopher_scores(ONE_WORD)
+
+
 class GopherQuality(Transform):
     """Filters texts that do not read like prose."""
 
@@ -93,9 +107,7 @@ class GopherQuality(Transform):
         self.stop_words = stop_words
         self.tag = tag
         # So that what is not compiled yet is compiled before there is a batch to wait for.
-        compile_words()
-        with prepared("gopher"):
-            gopher_scores(ONE_WORD)
+        compile_loops()
 
     def process(self, batch: Batch) -> Batch:
         """The batch less the texts that break a rule; or all of it, tagged."""

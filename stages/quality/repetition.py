@@ -30,6 +30,7 @@ from headrace.stages.text import (
     drop,
     find_words,
     hash_span,
+    is_prepared,
     longest,
     pointer,
     pointers_to,
@@ -52,6 +53,19 @@ _COLUMNS = _GRAMS + 9
 _LIMITS_OF_PARTS = 4
 _LIMITS = _LIMITS_OF_PARTS + 9
 _LINE_FEED = 0x0A
+
+
+def preload() -> None:
+    """Load the loops that are compiled already, for the tasks that are forked; compiling them is a task's work."""
+    if is_prepared("repetition"):
+        compile_loops()
+
+
+def compile_loops() -> None:
+    """Compile what is not in the cache."""
+    compile_words()
+    with prepared("repetition"):
+        repetition_shares(ONE_WORD)
 
 
 class GopherRepetition(Transform):
@@ -84,9 +98,7 @@ class GopherRepetition(Transform):
         for length, limit in zip(DUPLICATE_LENGTHS, duplicate_ngrams_max, strict=True):
             self.limits[f"characters in duplicate {length}-grams"] = limit
         # So that what is not compiled yet is compiled before there is a batch to wait for.
-        compile_words()
-        with prepared("repetition"):
-            repetition_shares(ONE_WORD)
+        compile_loops()
 
     def process(self, batch: Batch) -> Batch:
         """The batch less the texts that repeat too much; or all of it, tagged."""

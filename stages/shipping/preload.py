@@ -19,6 +19,8 @@ REMOTE = "headrace.store.s3.store"
 LIBRARY = "headrace.stages."
 #: Those that have a `preload`.
 MODULES = ("headrace.stages.tokenizer.tokenize", "headrace.stages.dedup.stage", MINIFIED)
+#: Those whose `preload` takes no parameters: it loads machine code.
+COMPILED = tuple(f"headrace.stages.quality.{name}" for name in ("repetition", "gopher", "fineweb", "c4"))
 
 #: A module, and the parameters of a stage of it, if it has a `preload`.
 Inherited = tuple[str, dict[str, Any]]
@@ -42,5 +44,5 @@ def preload(module: str, parameters: Mapping[str, Any]) -> None:
     if not module.startswith(LIBRARY) and module != REMOTE:
         raise ValueError(f"{module} is not of the library, {LIBRARY}*")
     found = importlib.import_module(module)
-    if module in MODULES:
+    if module in MODULES or module in COMPILED:
         found.preload(**parameters)

@@ -179,7 +179,7 @@ class SimulatedController:
                 case core.WriteManifest():
                     self._write_manifest(command)
                 case core.AuditDataset():
-                    self._later(core.DatasetAudited(command.log, command.final), self.life)
+                    world.after(self.cluster.checker.gate.seconds(), self._audit, command, life)
                 case core.StepDown():
                     world.note(self.name, "steps down:", command.reason)
                     self._send_away()
@@ -190,6 +190,10 @@ class SimulatedController:
                     world.note(self.name, "tells who was expelled")
                 case _:
                     self._send(command)
+
+    def _audit(self, command: core.AuditDataset, life: int) -> None:
+        if life == self.life:
+            self.post(self.cluster.checker.gate.answer(command, self.identity))
 
     def _write_manifest(self, command: core.WriteManifest) -> None:
         run, life = self.run(), self.life

@@ -19,7 +19,7 @@ class Operator:
     """Applies, stops, amends, steers."""
 
     def __init__(self, cluster: Cluster, *, fuse: bool, replicas: int) -> None:
-        self._cluster = cluster
+        self._cluster, self._gate = cluster, cluster.checker.gate
         self._fuse, self._replicas = fuse, replicas
         self._asked: set[tuple[str, int]] = set()
         self._request = 0
@@ -95,6 +95,8 @@ class Operator:
             return
         self._see_to_input()
         self._cluster.world.after(ASK_S, self.settle)
+        if self._gate.pauses:
+            self._wish(core.SteerRequested(0, PIPELINE, pause=False))
         if cluster is None:
             return
         ledger = cluster.history.ledger
@@ -157,6 +159,7 @@ class Operator:
                 replicas=self._replicas,
                 changed_input=self._changed_input,
                 token=token,
+                **self._gate.options,
             )
         )
 
@@ -178,6 +181,7 @@ class Operator:
             replicas=self._replicas,
             changed_input=self._changed_input,
             token=self._wished(),
+            **self._gate.options,
         )
         self._asked_at.setdefault(wish.token, self._cluster.world.now)
         controller.post(wish)

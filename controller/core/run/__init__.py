@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         Surroundings as Surroundings,
     )
     from headrace.controller.core.run.proposals import Committer as Committer, Judgement as Judgement
+    from headrace.controller.core.run.publishing import Publishing as Publishing
     from headrace.controller.core.run.reconfiguration import Amendment as Amendment
     from headrace.controller.core.run.run import Run as Run
     from headrace.controller.core.run.states import ENDED as ENDED, RunState as RunState

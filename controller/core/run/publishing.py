@@ -12,7 +12,6 @@ from headrace.controller.core.messages import (
     PipelineRequested,
     WriteManifest,
 )
-from headrace.controller.core.plan import Change
 from headrace.controller.core.run.reconfiguration import Reconfiguration
 from headrace.store import counted
 from headrace.store.ledger import LedgerState, VersionHeld, VersionPublished
@@ -146,7 +145,7 @@ class Publishing:
         if self._broken and self._pauses and not ends:
             # Once: who resumes it has seen why.
             self._pauses = False
-            self._reconfiguration.take(True, Change())
+            self._reconfiguration.gated = True
         return ""
 
     def _audited(self, event: DatasetAudited, now: float) -> str:

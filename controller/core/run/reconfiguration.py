@@ -63,6 +63,8 @@ class Reconfiguration:
         self.pause_wanted = requested.pause
         #: Whether its cores are another's: it stands still until its queue lets it go on.
         self.held = requested.held
+        #: Whether its gate has paused it. Each leader asks the gate itself, so no log has it; who resumes it ends it.
+        self.gated = False
         #: Changes that wait, in this order; why the last one was not made.
         self.waiting: list[Change] = list(requested.waiting)
         self.refused = ""
@@ -72,7 +74,7 @@ class Reconfiguration:
     @property
     def stands(self) -> bool:
         """Whether the run is to stand still."""
-        return self.pause_wanted or self.held
+        return self.pause_wanted or self.held or self.gated
 
     def considered(self, event: SteerRequested, tasks: RunTasks | None, state: str) -> Change:
         """The change that a request asks of the plan. PipelineError, with the reason, where no plan can hold it."""
@@ -85,7 +87,7 @@ class Reconfiguration:
     def take(self, pause: bool | None, change: Change) -> None:
         """A request was judged: remember it until nothing is on its way."""
         if pause is not None:
-            self.pause_wanted = pause
+            self.pause_wanted, self.gated = pause, self.gated and pause
         if not change.empty:
             self.waiting.append(change)
 

@@ -117,6 +117,8 @@ CAUGHT_BY = {
     "snapshot-forgets-releases": {1},
     "frame-epoch-not-looked-at": {20},
     "manifest-not-fenced": {23},
+    "gate-not-asked": {24},
+    "broken-gate-passed": {24},
     # In the core of a task.
     "full-sink-fed": {16},
     "pending-untold": {19},
@@ -160,6 +162,8 @@ FOUND_AT = {
     "fenced-partition-served": 15,
     "frame-epoch-not-looked-at": 6,
     "full-sink-fed": 11,
+    "broken-gate-passed": 8,
+    "gate-not-asked": 1,
     "gone-link-awaited": 33,
     "graph-not-recorded": 9,
     "held-batch-taken-again": 42,

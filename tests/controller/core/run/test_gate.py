@@ -81,7 +81,7 @@ def test_a_run_pauses_for_its_gate_once() -> None:
     assert stand.run.state in (RunState.PAUSING, RunState.PAUSED)
     stand.tell(m.SteerRequested(7, "run", pause=False))
     stand.tell(m.DatasetAudited(LOG, False, WHY))
-    assert not stand.run.reconfiguration.pause_wanted
+    assert not stand.run.reconfiguration.stands
 
 
 def test_reasons_are_bounded() -> None:
