@@ -129,6 +129,8 @@ def _order(table: pa.Table) -> npt.NDArray[np.int64]:
     same = high[order[1:]] == high[order[:-1]]
     tied = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False))  # noqa: FBT003
     if len(tied):
+        import pyarrow.compute as pc  # a tenth of a second, which no reader needs
+
         mine = table.take(pa.array(order[tied]))
         by = [(name, "ascending") for name in ("high", "low", "word", "fragment", "row")]
         order[tied] = order[tied][np.asarray(pc.sort_indices(mine, sort_keys=cast("Any", by)))]
