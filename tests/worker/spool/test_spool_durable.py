@@ -31,8 +31,9 @@ def after_the_cut(recorded: Disk, tmp_path: Path) -> Spool:
 def test_a_push_that_was_answered_is_there(tmp_path: Path, recorded: Disk) -> None:
     open_spool(tmp_path / "parent" / "spool").push(LINE, "a")
     again = after_the_cut(recorded, tmp_path)
+    assert again.used_bytes() == len(LINE), "its bytes are there"
     assert again.push(LINE, "a") == Taken(1)
-    assert again.used_bytes() == len(LINE), "its bytes are there, and were not written again"
+    assert again.used_bytes() == len(LINE), "and were not written again"
 
 
 def test_a_push_that_was_shed_is_shed_still(tmp_path: Path, recorded: Disk) -> None:
@@ -60,7 +61,7 @@ def test_a_push_left_unsynced_by_death_is_durable_before_answers(
     again = open_spool(folder)
     assert again.push(LINE, "a") == Taken(1)
     after = after_the_cut(recorded, tmp_path)
-    assert (after.push(LINE, "a"), after.used_bytes()) == (Taken(1), len(LINE))
+    assert (after.used_bytes(), after.push(LINE, "a"), after.used_bytes()) == (len(LINE), Taken(1), len(LINE))
 
 
 def test_a_sealed_segment_is_there_by_its_name(tmp_path: Path, recorded: Disk) -> None:
