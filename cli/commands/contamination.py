@@ -83,5 +83,5 @@ def _suite(given: str) -> Any:
         return given
     try:
         return json.loads(given)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"--suites {given[:60]!r} is no JSON: {error}") from error

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("transport", "store", "cluster", "daemon")
+FOLDERS = (
+    *("api", "cli", "client", "cluster", "controller", "daemon", "loader", "page", "pipeline", "protos", "stages"),
+    *("store", "transport", "worker"),
+)
 #: Areas of targets whose decoders the docs list.
 AREAS = ("transport", "trust", "store", "s3", "remote", "history")
 #: Calls by which bytes or text become values, by their last names.
@@ -29,6 +32,46 @@ OWN: dict[str, str] = {
     "headrace.store.columnar.child": "a process of its own, with limits, for what it decodes; its orders are ours",
     "headrace.store.columnar.readers": "runs in that process",
     "headrace.store.datasets.verify": "a manifest whose values are compared with what the ledger says, and not used",
+} | {
+    f"headrace.{module}": reason
+    for reason, modules in {
+        "what this user gives the command, bounded or as an argument": (
+            "cli.commands.contamination cli.commands.cost cli.commands.lists cli.commands.reconfigure"
+        ),
+        "a file of this user's own folder, of mode 0600 or in a private one": (
+            "cli.host.facts client.client client.launch.launching controller.membership.cluster_files "
+            "worker.membership.join"
+        ),
+        "what comes with Headrace": "cli.commands.examples",
+        "what an own process, or the controller that a worker obeys, says": (
+            "client.launch.ray_driver controller.page worker.daemon worker.faults worker.links.inbox "
+            "worker.processes.forkserver worker.processes.forkserver_start worker.processes.processes "
+            "worker.task.forkserver_main worker.task.task loader.torch stages.commands.process"
+        ),
+        "bits, hashes or names that were checked where they came from": (
+            "cli.commands.splitting cli.host.machine controller.core.run.proposals worker.rebuild.deaths "
+            "worker.task.tracing stages.dedup.offline stages.dedup.stage stages.sinks.held_out stages.text.hashing"
+        ),
+        "arrays of this process, or of a file whose checksum was looked at": (
+            "loader.batch.buffers loader.cache.cache loader.cache.partial_shard loader.dataset.mapped "
+            "stages.dedup.index.memory stages.dedup.index.runs stages.dedup.key_index stages.dedup.sketches "
+            "stages.dedup.spans stages.quality.models.shared_model stages.sinks.spill stages.sinks.texts "
+            "stages.text.characters stages.text.texts stages.tokenizer.decoding stages.tokenizer.engine_check "
+            "stages.tokenizer.engines worker.task.dependencies"
+        ),
+        "a file of this user's cache, with a checksum": "stages.decontamination.index stages.dedup.index.saved",
+        "metadata as our source has packed it, or as a user's function returns it": (
+            "stages.decontamination.suites stages.functions.functions stages.functions.split stages.interop.applied "
+            "stages.interop.datatrove_stage stages.quality.scorecard.measurement"
+        ),
+        "a cell of JSON Lines, whose errors are named": "stages.export.records",
+        "opens an input; what decodes it stands in this list or has a target": "stages.sources.objects.streams",
+        "runs in a child with limits": "stages.sources.table_files stages.sources.tables",
+        "text of a notebook that this user runs": "stages.shipping.cells",
+        "orjson, of at most BODY_BYTES_MAX": "page.server",
+        "JSON; tests name what it refuses": "pipeline.plain",
+    }.items()
+    for module in modules.split()
 }
 
 
