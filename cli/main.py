@@ -246,9 +246,9 @@ def chaos_run(
     json: Json = False,
 ) -> int:
     """Run a pipeline without faults and with faults, on separate outputs, and compare record by record."""
-    from headrace.chaos.live import Request, chaos_run as start
+    from headrace.chaos.live import ChaosRequest, chaos_run as start
 
-    request = Request(
+    request = ChaosRequest(
         scenario=scenario,
         pipeline=pipeline,
         parameters=tuple(parameter),

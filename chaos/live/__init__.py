@@ -5,6 +5,6 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
-    from headrace.chaos.live.run import Request as Request, chaos_run as chaos_run
+    from headrace.chaos.live.run import ChaosRequest as ChaosRequest, chaos_run as chaos_run
 else:
     __getattr__ = door(__name__)

@@ -67,7 +67,7 @@ _SHM = pathlib.Path("/dev/shm")  # noqa: S108 - looked at, never written
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ChaosRequest:
     """What `headrace chaos run` is asked to do. `output` is the name of the parameter that says where to write."""
 
     scenario: pathlib.Path
@@ -113,7 +113,7 @@ class Request:
         return ("headrace", "chaos", "run", str(self.scenario), str(self.pipeline), *parameters, *given)
 
 
-def chaos_run(request: Request, *, as_json: bool) -> int:
+def chaos_run(request: ChaosRequest, *, as_json: bool) -> int:
     """Do it, write the report, and say how it went; 0 if no question was answered with no."""
     scenario = read_scenario(request.scenario)
     if scenario.fills_disk:
@@ -130,7 +130,7 @@ def chaos_run(request: Request, *, as_json: bool) -> int:
     return 0 if report.passed else EXIT_FAULT
 
 
-def carry_out(request: Request, scenario: Scenario, folder: pathlib.Path, *, say: Any) -> ChaosReport:
+def carry_out(request: ChaosRequest, scenario: Scenario, folder: pathlib.Path, *, say: Any) -> ChaosReport:
     """Run without faults and with them below `folder`, and check. Raises CliError where the first run fails."""
     _refuse(request, scenario)
     schedule = draw(scenario, request.seed)
@@ -161,7 +161,7 @@ def carry_out(request: Request, scenario: Scenario, folder: pathlib.Path, *, say
     )
 
 
-def _refuse(request: Request, scenario: Scenario) -> None:
+def _refuse(request: ChaosRequest, scenario: Scenario) -> None:
     """Raises UsageError for what does not go together."""
     if scenario.cluster is not None and request.attaches:
         raise UsageError("this scenario brings a cluster of its own: leave --controller and --cluster out")
@@ -186,7 +186,7 @@ def _refuse(request: Request, scenario: Scenario) -> None:
 class _Work:
     """The rounds of one request, with what comes of them: the findings of each, and requests that a fault affected."""
 
-    request: Request
+    request: ChaosRequest
     scenario: Scenario
     folder: pathlib.Path
     say: Any
@@ -276,7 +276,7 @@ class _Stage:
 
 @contextlib.contextmanager
 def _stage(
-    request: Request, scenario: Scenario, place: Place, pipeline: Pipeline, folder: pathlib.Path
+    request: ChaosRequest, scenario: Scenario, place: Place, pipeline: Pipeline, folder: pathlib.Path
 ) -> Iterator[_Stage]:
     """The daemons, gates and disk that the scenario asks for, and the command."""
     logs = folder / "logs"
@@ -340,7 +340,7 @@ def _upstream(pipeline: Pipeline, name: str) -> tuple[str, ...]:
 
 
 def _dataset_findings(
-    request: Request, pipeline: Pipeline, reference: pathlib.Path, dataset: pathlib.Path, outcome: Outcome
+    request: ChaosRequest, pipeline: Pipeline, reference: pathlib.Path, dataset: pathlib.Path, outcome: Outcome
 ) -> list[Finding]:
     return check_dataset(
         reference,
@@ -353,7 +353,7 @@ def _dataset_findings(
     )
 
 
-def _writes_there(request: Request, pipeline: Pipeline, place: Place) -> None:
+def _writes_there(request: ChaosRequest, pipeline: Pipeline, place: Place) -> None:
     if place.gate:
         there = open_store(pipeline.dataset).uri == open_store(place.uri).uri
     else:
@@ -365,7 +365,7 @@ def _writes_there(request: Request, pipeline: Pipeline, place: Place) -> None:
         )
 
 
-def _reference(request: Request, scenario: Scenario, folder: pathlib.Path, say: Any) -> pathlib.Path:
+def _reference(request: ChaosRequest, scenario: Scenario, folder: pathlib.Path, say: Any) -> pathlib.Path:
     say("a run without faults")
     dataset = folder / "reference"
     command = _own_command(request, scenario, str(dataset))
@@ -386,7 +386,7 @@ def _reference(request: Request, scenario: Scenario, folder: pathlib.Path, say: 
     return dataset
 
 
-def _own_command(request: Request, scenario: Scenario, output: str) -> list[str]:
+def _own_command(request: ChaosRequest, scenario: Scenario, output: str) -> list[str]:
     """The command as a user would give it: a run on this machine, or one for the cluster that lives."""
     if not request.attaches:
         return _headrace("run", request, scenario, output)
@@ -397,7 +397,7 @@ def _own_command(request: Request, scenario: Scenario, output: str) -> list[str]
 
 
 def _apply_command(
-    request: Request, scenario: Scenario, output: str, local: LocalCluster, pipeline: Pipeline
+    request: ChaosRequest, scenario: Scenario, output: str, local: LocalCluster, pipeline: Pipeline
 ) -> list[str]:
     """The command for a cluster of our own, with its places and links."""
     where = ["--controller", local.address, "--cluster", str(local.folder), "--wait"]
@@ -405,7 +405,7 @@ def _apply_command(
     return [*_headrace("apply", request, scenario, output), *where]
 
 
-def _headrace(verb: str, request: Request, scenario: Scenario, output: str) -> list[str]:
+def _headrace(verb: str, request: ChaosRequest, scenario: Scenario, output: str) -> list[str]:
     parameters = [part for pair in request.parameters for part in ("-p", pair)]
     options = [] if scenario.fuse else ["--no-fuse"]
     options += ["--replicas", str(scenario.replicas)] if scenario.replicas else []
@@ -440,7 +440,7 @@ def _memory_left(before: frozenset[str]) -> Finding:
     return Finding("no shared memory is left", not left, said, tuple(left))
 
 
-def _facts(scenario: Scenario, request: Request, local: LocalCluster | None) -> Mapping[str, str]:
+def _facts(scenario: Scenario, request: ChaosRequest, local: LocalCluster | None) -> Mapping[str, str]:
     cores = len(os.sched_getaffinity(0))
     facts = {"headrace": version("headrace"), "python": platform.python_version(), "cores": str(cores)}
     if scenario.cluster is not None:
@@ -458,7 +458,7 @@ def _facts(scenario: Scenario, request: Request, local: LocalCluster | None) -> 
 
 
 @contextlib.contextmanager
-def _folder(request: Request) -> Iterator[tuple[pathlib.Path, Any]]:
+def _folder(request: ChaosRequest) -> Iterator[tuple[pathlib.Path, Any]]:
     """The folder of both datasets and the logs, and what removes it. It stays where anything goes wrong."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="headrace-chaos-", dir=request.folder)).resolve()
     forgotten: list[bool] = []

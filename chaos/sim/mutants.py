@@ -376,7 +376,8 @@ _noted = TaskCore._note
 
 
 def _pending_untold(self: TaskCore[Any, Any], sweep: int) -> list[Any]:
-    return [replace(command, pending=()) for command in _answered(self, sweep)]
+    commands = _answered(self, sweep)
+    return [replace(item, pending=()) if isinstance(item, messages.AnswerSweep) else item for item in commands]
 
 
 _answered = TaskCore._swept

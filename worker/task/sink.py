@@ -235,7 +235,7 @@ class TaskSink:
             except StoreStalled as error:
                 self.do(ShardStalled(number, str(error)))
             else:
-                self.do(held.ShardWritten(number, shard))
+                self.do(held.BatchesWritten(number, shard))
         self.do(TimePassed())
 
     def obey(self, message: pb.TaskCommand) -> None:

@@ -155,7 +155,7 @@ class SimulatedSink:
         stored = self._put_all(content, shard)
         if self._task.alive:
             self._writing.pop(shard, None)
-            self.do(core.ShardWritten(shard, (content, stored)))
+            self.do(core.BatchesWritten(shard, (content, stored)))
 
     def _put_all(self, content: tuple[Part, ...], shard: int) -> tuple[StoredObject, ...]:
         """Store a shard, and behind dedup the keys of what it keeps."""

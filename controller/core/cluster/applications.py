@@ -5,24 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from headrace.controller.core.cluster.queues import Queues
+from headrace.controller.core.cluster.queues import QueueCluster, Queues
 from headrace.controller.core.cluster.records import options_of
-from headrace.controller.core.log import Leadership
-from headrace.controller.core.messages import AnswerRequest, Command, PipelineRequested, WorkerRegistered
+from headrace.controller.core.messages import AnswerRequest, Command, PipelineRequested
 from headrace.controller.core.plan import Need, Plan, plan
 from headrace.controller.core.run import ENDED, Run
 from headrace.pipeline import Pipeline, PipelineError, validate
 from headrace.store import counted
-from headrace.store.ledger import ClusterState, RunBegun
+from headrace.store.ledger import RunBegun
 
 
-class Cluster(Protocol):
+class Cluster(QueueCluster, Protocol):
     """What pipelines are applied to."""
 
-    workers: dict[str, WorkerRegistered]
-    runs: dict[str, Run]
-    log: Leadership[ClusterState] | None
-    drained: set[str]
     queues: Queues
 
     @property

@@ -30,10 +30,10 @@ from headrace.controller.core.queue import (
     Claim,
     ClaimState,
     ClaimTurn,
-    Decision,
     GoOn,
     Hold,
     Place,
+    QueueDecision,
     QueueRule,
     QueueUse,
     Scheduler,
@@ -58,7 +58,7 @@ DEFAULT = "default"
 QueueChange = QueueSet | QueueRemoved | RunQueued | RunUnqueued | RunHeld
 
 
-class Cluster(Protocol):
+class QueueCluster(Protocol):
     """What the queues are of."""
 
     workers: dict[str, WorkerRegistered]
@@ -83,7 +83,7 @@ class Cluster(Protocol):
 class Queues:
     """The queues of one leadership."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: QueueCluster) -> None:
         self._cluster = cluster
         self._scheduler = Scheduler()
         #: Requests that wait, by pipeline.
@@ -292,7 +292,7 @@ class Queues:
             self._wait_until = None
         return self._wait_until is not None
 
-    def _do(self, decision: Decision, now: float) -> list[Command]:
+    def _do(self, decision: QueueDecision, now: float) -> list[Command]:
         match decision:
             case Begin(name):
                 event = self.waiting.pop(name)

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     )
     from headrace.controller.core.queue.scheduler import (
         Begin as Begin,
-        Decision as Decision,
         GoOn as GoOn,
         Hold as Hold,
         Place as Place,
+        QueueDecision as QueueDecision,
         QueueUse as QueueUse,
         Scheduler as Scheduler,
     )

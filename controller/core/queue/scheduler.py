@@ -39,7 +39,7 @@ class GoOn:
     name: str
 
 
-Decision = Begin | Hold | GoOn
+QueueDecision = Begin | Hold | GoOn
 #: Why the tasks of a pipeline that waits cannot all be placed once these give up their cores; empty if they can.
 Fits = Callable[[str, frozenset[str]], str]
 
@@ -93,9 +93,9 @@ class Scheduler:
         """The cores that a claim is for: what it names, else all that its queue may have."""
         return claim.cores or max(1, min(cores, self._rule(claim).cores or cores))
 
-    def decide(self, cores: int, outside: int, fits: Fits) -> list[Decision]:
+    def decide(self, cores: int, outside: int, fits: Fits) -> list[QueueDecision]:
         """What is to be done. `cores` of workers that may have tasks, `outside` of them used outside of all queues."""
-        decisions: list[Decision] = []
+        decisions: list[QueueDecision] = []
         skipped: set[str] = set()
         closed: set[str] = set()
         self._why.clear()

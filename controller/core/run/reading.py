@@ -11,7 +11,7 @@ from headrace.controller.core.run.tasks import RunTasks, Task, TaskState
 from headrace.store.ledger import FragmentEnded, FragmentsListed, LedgerState
 
 
-class Reading:
+class InputReading:
     """Hands out fragments, and takes what sources report."""
 
     def __init__(

@@ -13,7 +13,7 @@ from headrace.controller.core.run.input import Intake, Listing
 from headrace.controller.core.run.losses import Losses
 from headrace.controller.core.run.opening import Adoption, EpochRaise
 from headrace.controller.core.run.proposals import Committer, Proposals
-from headrace.controller.core.run.reading import Reading
+from headrace.controller.core.run.reading import InputReading
 from headrace.controller.core.run.states import WORKING, RunState
 from headrace.controller.core.run.sweeps import Sweeps
 from headrace.controller.core.run.tasks import AttemptFacts, ReportedTasks, RunTasks, Task, Workers
@@ -66,7 +66,7 @@ class Work:
         self.pipeline, self.version = pipeline, version
         self.tasks, self._workers, self._ledger = tasks, workers, ledger
         self._epoch, self._sweeps = parts.epoch, sweeps
-        self.reading = Reading(leadership, listing, intake, sweeps, changed, tasks)
+        self.reading = InputReading(leadership, listing, intake, sweeps, changed, tasks)
         self.proposals = Proposals(version, leadership, committer, intake, sweeps, changed, tasks)
         self.losses = Losses(pipeline, ledger, sinks, workers, intake, listing, sweeps, tasks)
         self.adoption = Adoption(pipeline.name, version, ledger, workers, intake, listing, sweeps, reported, tasks)

@@ -89,7 +89,7 @@ TRANSITIONS: Mapping[tuple[ScalingState, ScalingTurn], ScalingState] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class ScalingDecision:
     """A change with its reason, what was predicted of it, and what became of it. Replicas by first stage of a chain."""
 
     number: int
@@ -146,7 +146,7 @@ class Rescale:
 class Note:
     """Something was decided, or came to its end: for the log."""
 
-    decision: Decision
+    decision: ScalingDecision
 
 
 ScalingEvent: TypeAlias = Measured | Answered
@@ -160,7 +160,7 @@ class Autoscaler:
         self.mode = mode
         self.state = ScalingState.MEASURING
         #: The newest decisions, each as it stands.
-        self.decisions: deque[Decision] = deque(maxlen=DECISIONS_MAX)
+        self.decisions: deque[ScalingDecision] = deque(maxlen=DECISIONS_MAX)
         #: What a restart of tasks costs in seconds of flow, without the drain of what is on its way.
         self.restart_s = RESTART_S
         #: What predicted gains were worth so far.
@@ -296,7 +296,9 @@ class Autoscaler:
         if advises and changed == self._advised:
             return []
         self._number += 1
-        decision = Decision(self._number, "advise" if advises else kind, reason, before, dict(target), rate, predicted)
+        decision = ScalingDecision(
+            self._number, "advise" if advises else kind, reason, before, dict(target), rate, predicted
+        )
         self.decisions.append(decision)
         if advises:
             self._advised = changed

@@ -16,6 +16,7 @@ from headrace.store.ledger.core.entries import Range
 from headrace.store.shards.key_files import RecordName
 from headrace.worker.task.core.held import (
     AskDependencies,
+    BatchesWritten,
     BatchHeld,
     DependenciesAnswered,
     Duplicates,
@@ -23,7 +24,6 @@ from headrace.worker.task.core.held import (
     ProposalAccepted,
     ProposeBatches,
     ReportLetGo,
-    ShardWritten,
     WriteBatches,
     dependents,
     needs,
@@ -216,7 +216,7 @@ def test_a_shard_needs_what_it_asked_for_and_is_kept() -> None:
     (write,) = core.handle(DependenciesAnswered(0, ((B, (1,)),), ((B, (2,)),)), 0.0)
     assert isinstance(write, WriteBatches)
     assert records(laid_out(write.batches)) == [(0, "k"), (3, "l"), (4, "l")]
-    (proposal,) = core.handle(ShardWritten(0, "written"), 0.0)
+    (proposal,) = core.handle(BatchesWritten(0, "written"), 0.0)
     assert isinstance(proposal, ProposeBatches)
     assert proposal.needs == needs(write.batches) == ((B, (3, 4)),)
 
@@ -224,7 +224,7 @@ def test_a_shard_needs_what_it_asked_for_and_is_kept() -> None:
 def test_verdicts_that_wait_are_held_and_not_taken_again() -> None:
     core = sink_of(held(0, "kdddd"))
     core.handle(DependenciesAnswered(0, ((B, (1, 3)),)), 0.0)
-    core.handle(ShardWritten(0, "written"), 0.0)
+    core.handle(BatchesWritten(0, "written"), 0.0)
     core.handle(ProposalAccepted(0), 0.0)
     assert core.ranges() == [Range(A, 1, 1), Range(A, 3, 1)]
     assert (core.held_count, core.held_bytes) == ((2, 2), 2 * NEED_BYTES)
@@ -237,7 +237,7 @@ def test_verdicts_that_are_let_go_of_are_in_no_batch() -> None:
     let_go, _ = core.handle(DependenciesAnswered(0, ((B, (1, 2, 3)),)), 0.0)
     assert isinstance(let_go, ReportLetGo)
     assert let_go.ranges == [Range(A, 3, 1)]
-    core.handle(ShardWritten(0, "written"), 0.0)
+    core.handle(BatchesWritten(0, "written"), 0.0)
     core.handle(ProposalAccepted(0), 0.0)
     assert [batch.names.rows.tolist() for batch in core.batches()] == [[1, 2]]
 

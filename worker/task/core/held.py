@@ -94,7 +94,7 @@ class BatchHeld(Generic[B]):
 
 
 @dataclass(frozen=True, slots=True)
-class ShardWritten(Generic[R]):
+class BatchesWritten(Generic[R]):
     """The objects of a shard are durable; `result` is what the writer says of them."""
 
     shard: int
@@ -163,7 +163,7 @@ class ReportLetGo:
 Event = (
     BatchHeld[Any]
     | SealAsked
-    | ShardWritten[Any]
+    | BatchesWritten[Any]
     | ShardStalled
     | ProposalAccepted
     | ProposalOverlaps
@@ -245,7 +245,7 @@ class HeldBatches(Generic[B, R]):
                 self._gathered.append(event.batch)
                 sizes = event.target_bytes, event.held_bytes, event.spilled_bytes, event.quarantined
                 return self._drive(sink.BatchGathered(item, *sizes), now)
-            case ShardWritten():
+            case BatchesWritten():
                 self._results[event.shard] = event.result
                 return self._drive(sink.ShardWritten(event.shard), now)
             case ProposalAccepted():

@@ -5,7 +5,7 @@ from hypothesis import given, settings, strategies as st
 
 from headrace.controller.core.queue.claims import Claim, ClaimState, ClaimTurn
 from headrace.controller.core.queue.rules import QueueRule, why_no_claim, why_no_rule
-from headrace.controller.core.queue.scheduler import Begin, Decision, GoOn, Hold, Scheduler
+from headrace.controller.core.queue.scheduler import Begin, GoOn, Hold, QueueDecision, Scheduler
 
 
 def anything(_name: str, _released: frozenset[str]) -> str:
@@ -23,7 +23,7 @@ def claim(made: Scheduler, name: str, queue: str, cores: int, *, priority: int =
     made.claims[name] = Claim(name, queue, number, cores, priority, by)
 
 
-def decided(made: Scheduler, cores: int, outside: int = 0) -> list[Decision]:
+def decided(made: Scheduler, cores: int, outside: int = 0) -> list[QueueDecision]:
     return made.decide(cores, outside, anything)
 
 

@@ -19,11 +19,11 @@ from headrace.controller.core.scaling.autoscaler import (
     WINDOW_S_MIN,
     Answered,
     Autoscaler,
-    Decision,
     Measured,
     Note,
     Rescale,
     ScalingCommand,
+    ScalingDecision,
     ScalingMode,
     ScalingState,
 )
@@ -221,7 +221,7 @@ class Machine:
         return [command for command in self.given if isinstance(command, Rescale)]
 
     @property
-    def newest(self) -> Decision:
+    def newest(self) -> ScalingDecision:
         notes = [command.decision for command in self.given if isinstance(command, Note)]
         assert notes[-1] == self.scaler.decisions[-1]
         return notes[-1]

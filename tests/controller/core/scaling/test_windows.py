@@ -12,10 +12,10 @@ from headrace.controller.core.scaling.autoscaler import (
     WINDOW_S_MAX,
     WINDOW_S_MIN,
     Autoscaler,
-    Decision,
     Measured,
     Rescale,
     ScalingCommand,
+    ScalingDecision,
     ScalingMode,
     ScalingState,
 )
@@ -115,7 +115,7 @@ def test_a_window_is_no_longer_than_its_limit() -> None:
 def test_predictions_are_trusted_by_what_they_brought(got: float, share: float) -> None:
     scaler = Autoscaler(ScalingMode.ON)
     scaler.state = ScalingState.JUDGING
-    scaler.decisions.append(Decision(1, "scale", "", {"wait": 1}, {"wait": 2}, 100.0, 200.0))
+    scaler.decisions.append(ScalingDecision(1, "scale", "", {"wait": 1}, {"wait": 2}, 100.0, 200.0))
     reached = model(0.04)
     reached = replace(reached, measured=replace(reached.measured, records_s=got))
     scaler._models = lambda: (reached, reached)  # type: ignore[method-assign]
