@@ -158,6 +158,8 @@ class Records:
                 of_keys, of_sketches = (numbered_role(kind, numbers[place]) for kind in (KEYS_ROLE, SKETCHES_ROLE))
                 if of_keys not in roles:
                     raise InputError(f"{dataset.uri}: the shard of entry {shard.number} has no keys")
+                if rule == "longest" and place >= references and "tokens" not in roles:
+                    raise InputError(f"{dataset.uri} holds text, of which no tokens are counted: keep by another rule")
                 tokens = roles.get("tokens", roles["documents"])
                 table = read_table(dataset.store, roles["documents"], _COLUMNS)
                 ranked = _ranked(table, rule, by) if place >= references else np.full(table.num_rows, np.inf)

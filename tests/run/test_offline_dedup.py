@@ -87,6 +87,17 @@ def test_without_the_field_of_the_rule_a_record_is_named(folder: Path) -> None:
     assert "its metadata has None under 'score'" in done.stderr
 
 
+def test_longest_is_refused_for_text(folder: Path) -> None:
+    chain = (folder / "keys.py").read_text()
+    chain = chain.replace("import Pipeline, dedup_keys", "import Pipeline, write_documents, dedup_keys")
+    head, _, _ = chain.rpartition("dedup_keys()")
+    (folder / "text.py").write_text(f"{head}dedup_keys(), write_documents())\n")
+    tell(folder, "run", "text.py", "-p", f"input={folder}/in.jsonl", "-p", "output=text")
+    done = ended(headrace("dataset", "dedup", "text", "--keep", "longest"), cwd=folder, timeout=300)
+    assert done.returncode == 1
+    assert "holds text, of which no tokens are counted" in done.stderr
+
+
 def test_records_of_a_reference_stay_and_are_named(folder: Path) -> None:
     found = tell(folder, "dataset", "dedup", "two", "--against", "one", "--exact", "--dry-run")
     assert {row["of_dataset"] for row in found["found"]} == {Dataset.open(str(folder / "one")).uri}
