@@ -2,15 +2,15 @@
 
     python benchmarks/dedup_peers.py CORPUS --peers PYTHON [--json] [--megabytes 200] [--rounds 1] [--only run,signatures]
 
-Method: PYTHON is an interpreter with datatrove, rensa and xxhash below 4. CORPUS is a folder of JSON Lines, of whose files
-as many are taken as make `--megabytes`; where it has fewer, the report says how many.
+Method: PYTHON is an interpreter with datatrove, spacy, rensa and xxhash below 4. CORPUS is a folder of JSON Lines, of
+whose files as many are taken as make `--megabytes`; where it has fewer, the report says how many.
 
-- run: the files are read, deduplicated and written as JSON Lines under zstd. Ours is `headrace run` of read_jsonl, dedup,
-  write_jsonl; theirs benchmarks/dedup_peers_side.py, which is datatrove's documented example with as many workers as there
-  are cores. Both are timed from the start of the process to its end, and by processor time of all of theirs.
-- signatures: documents a second of processor time of one core. Ours from the texts, own key, sketch and all; rensa's from
-  the same shingles (three words in lower case), once as sets that are there before the clock starts, and once from the
-  texts. Both have BANDS bands of ROWS values.
+- run: the files are read, deduplicated and written as JSON Lines under zstd. Ours is `headrace run` of read_jsonl,
+  dedup, write_jsonl; theirs benchmarks/dedup_peers_side.py, which is datatrove's documented example with as many
+  workers as there are cores. Both are timed from the start of the process to its end, and by processor time.
+- signatures: documents a second of processor time. Ours from the texts, own key, sketch and all; rensa's from the same
+  shingles (three words in lower case), once as lists that are there before the clock starts, and once from the texts.
+  Both have as many values as `dedup()`.
 
 Last result: docs/performance.md.
 """

@@ -127,7 +127,7 @@ def _order(table: pa.Table) -> npt.NDArray[np.int64]:
     high = np.asarray(table.column("high"), np.uint64)
     order = np.argsort(high)
     same = high[order[1:]] == high[order[:-1]]
-    tied = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False))  # noqa: FBT003
+    tied = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False))
     if len(tied):
         import pyarrow.compute as pc  # a tenth of a second, which no reader needs
 
