@@ -1,6 +1,6 @@
 """Near deduplication beside others: datatrove's four MinHash stages, and the signatures of rensa.
 
-    python benchmarks/dedup_peers.py CORPUS --peers PYTHON [--json] [--megabytes 200] [--rounds 1] [--only run,signatures]
+    python benchmarks/dedup_peers.py CORPUS --peers PYTHON [--json] [--megabytes 200] [--rounds 1] [--only run,...]
 
 Method: PYTHON is an interpreter with datatrove, spacy, rensa and xxhash below 4. CORPUS is a folder of JSON Lines, of
 whose files as many are taken as make `--megabytes`; where it has fewer, the report says how many.
@@ -34,7 +34,7 @@ import pyarrow as pa
 from bytecode import as_installed
 from plain import MB, take
 
-from headrace.stages.dedup import DEFAULTS, RULE, Scheme, compile_keys, make_sketches
+from headrace.stages.dedup import DEFAULTS, RULE, Scheme, compile_index, compile_keys, make_sketches
 
 SIDE = pathlib.Path(__file__).with_name("dedup_peers_side.py")
 PIPELINE = """
@@ -60,6 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="run,signatures")
     args = parser.parse_args(argv)
     as_installed()
+    compile_keys()
+    compile_index()
     files = take(args.corpus, args.megabytes * MB)
     report: dict[str, Any] = {"megabytes": sum(path.stat().st_size for path in files) / MB}
     if "run" in args.only:
@@ -111,7 +113,6 @@ def children() -> float:
 
 def signatures(python: str, files: Sequence[pathlib.Path]) -> dict[str, float]:
     texts = [json.loads(line)["text"] for line in files[0].read_bytes().split(b"\n") if line]
-    compile_keys()
     columns = [pa.array(texts[at : at + BATCH], pa.string()) for at in range(0, len(texts), BATCH)]
     begun = time.process_time()
     for column in columns:
