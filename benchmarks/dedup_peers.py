@@ -1,16 +1,16 @@
 """Near deduplication beside others: datatrove's four MinHash stages, and the signatures of rensa.
 
-    python benchmarks/dedup_peers.py CORPUS --peers PYTHON [--json] [--megabytes 200] [--rounds 1] [--only run,signatures]
+    python benchmarks/dedup_peers.py CORPUS --peers PYTHON [--json] [--megabytes 200] [--rounds 1] [--only run,...]
 
-Method: PYTHON is an interpreter with datatrove, rensa and xxhash below 4. CORPUS is a folder of JSON Lines, of whose files
-as many are taken as make `--megabytes`; where it has fewer, the report says how many.
+Method: PYTHON is an interpreter with datatrove, spacy, rensa and xxhash below 4. CORPUS is a folder of JSON Lines, of
+whose files as many are taken as make `--megabytes`; where it has fewer, the report says how many.
 
-- run: the files are read, deduplicated and written as JSON Lines under zstd. Ours is `headrace run` of read_jsonl, dedup,
-  write_jsonl; theirs benchmarks/dedup_peers_side.py, which is datatrove's documented example with as many workers as there
-  are cores. Both are timed from the start of the process to its end, and by processor time of all of theirs.
-- signatures: documents a second of processor time of one core. Ours from the texts, own key, sketch and all; rensa's from
-  the same shingles (three words in lower case), once as sets that are there before the clock starts, and once from the
-  texts. Both have BANDS bands of ROWS values.
+- run: the files are read, deduplicated and written as JSON Lines under zstd. Ours is `headrace run` of read_jsonl,
+  dedup, write_jsonl; theirs benchmarks/dedup_peers_side.py, which is datatrove's documented example with as many
+  workers as there are cores. Both are timed from the start of the process to its end, and by processor time.
+- signatures: documents a second of processor time. Ours from the texts, own key, sketch and all; rensa's from the same
+  shingles (three words in lower case), once as lists that are there before the clock starts, and once from the texts.
+  Both have as many values as `dedup()`.
 
 Last result: docs/performance.md.
 """
@@ -34,7 +34,7 @@ import pyarrow as pa
 from bytecode import as_installed
 from plain import MB, take
 
-from headrace.stages.dedup import DEFAULTS, RULE, Scheme, compile_keys, make_sketches
+from headrace.stages.dedup import DEFAULTS, RULE, Scheme, compile_index, compile_keys, make_sketches
 
 SIDE = pathlib.Path(__file__).with_name("dedup_peers_side.py")
 PIPELINE = """
@@ -60,6 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="run,signatures")
     args = parser.parse_args(argv)
     as_installed()
+    compile_keys()
+    compile_index()
     files = take(args.corpus, args.megabytes * MB)
     report: dict[str, Any] = {"megabytes": sum(path.stat().st_size for path in files) / MB}
     if "run" in args.only:
@@ -111,7 +113,6 @@ def children() -> float:
 
 def signatures(python: str, files: Sequence[pathlib.Path]) -> dict[str, float]:
     texts = [json.loads(line)["text"] for line in files[0].read_bytes().split(b"\n") if line]
-    compile_keys()
     columns = [pa.array(texts[at : at + BATCH], pa.string()) for at in range(0, len(texts), BATCH)]
     begun = time.process_time()
     for column in columns:

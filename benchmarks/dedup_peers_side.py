@@ -39,7 +39,10 @@ def run(given: str, folder: str, workers: int) -> dict[str, float]:
     ]
     left = 0
     for number, (stage, count) in enumerate(stages):
-        executor = LocalPipelineExecutor(stage, tasks=count, workers=workers, logging_dir=f"{folder}/logs-{number}")
+        executor = LocalPipelineExecutor(
+            # Forked, so that their processor time is told when they have ended.
+            stage, tasks=count, workers=workers, logging_dir=f"{folder}/logs-{number}", start_method="fork"
+        )  # fmt: skip
         totals = executor.run()
         left = totals.stats[-1].stats["total"].total if number == len(stages) - 1 else left
     return {"kept": left}
