@@ -13,11 +13,12 @@ MERMAID := $(VENV)/mermaid/node_modules/mermaid/dist/mermaid.min.js
 # What has changed since: else each process of the tests would compile it for itself.
 COMPILE := $(BIN)/python -m headrace.stages.library.warm >/dev/null & $(BIN)/python -c 'import headrace.loader.batch.kernels'; wait
 
+DAEMONS := slurmctld slurmd munged sshd
 TESTS := $(BIN)/python -m pytest -m "not slow and not trainers" -n 3 --durations 25
 RUNS := tests/run tests/live tests/hosts
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart wheels docs man screens codes test runs suite check types walls mutants kill fuzz search trainers peers chaos recovery format protos diagrams reference clean
+.PHONY: help quickstart wheels docs man screens codes test runs suite check types walls mutants kill fuzz search trainers peers launches chaos recovery format protos diagrams reference clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | awk -F@ '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -87,6 +88,11 @@ trainers: $(VENV)/.trainers  ## Lightning, transformers, TRL, Accelerate, torcht
 
 peers: $(VENV)/.dev .peers/.made  ## datatrove and Ray Data in an environment of their own (.peers), with Headrace's stages
 	HEADRACE_TEST_PEERS_PYTHON=$(CURDIR)/.peers/bin/python $(BIN)/python -m pytest tests/stages/interop $(PYTEST_ARGS)
+
+launches: $(VENV)/.dev .peers/.made  ## launches on real Slurm, ssh and Ray that lose a node; as root, with the daemons of DAEMONS installed
+	@for name in $(DAEMONS); do PATH=/usr/sbin:/usr/bin command -v $$name >/dev/null || \
+		{ echo "$$name is not installed; Debian: apt install slurmctld slurmd slurm-client munge openssh-server" >&2; exit 1; }; done
+	HEADRACE_TEST_RAY_PYTHON=$(CURDIR)/.peers/bin/python $(BIN)/python -m pytest -m slow tests/client/launch $(PYTEST_ARGS)
 
 chaos: $(VENV)/.dev  ## the example scenarios of headrace chaos run, each against a run without faults
 	$(BIN)/python -m pytest -m slow tests/live $(PYTEST_ARGS)

@@ -1,6 +1,6 @@
 """Compiles the loops of filters, dedup and decontamination: `python -m headrace.stages.library.warm [NAME...]`.
 
-A fresh machine has no machine code, and making all of it takes half a minute of one core. A run begins with that, in
+A fresh machine has no machine code, and making all of it takes twenty seconds of one core. A run begins with that, in
 processes of its own, while its controller and its tasks start; these wait for what is not ready when they need it.
 """
 

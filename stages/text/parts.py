@@ -12,8 +12,7 @@ import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numba
-from numba.core import caching, codegen, compiler, dispatcher, registry, sigutils
+import numba as untyped_numba
 from numba.core.compiler_lock import global_compiler_lock
 
 from headrace.store.files import taken_alone
@@ -25,21 +24,22 @@ SAVE_SECONDS_MAX = 10.0
 # Nobody calls them from C: what would let it is a fifth of the time that compiling takes.
 _OPTIONS = {"nopython": True, "boundscheck": None, "error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True}
 # What numba says of its types is not what it takes.
-_codegen: Any = codegen
-_cpu: Any = registry.cpu_target
+numba: Any = untyped_numba
+core: Any = numba.core
+_cpu: Any = core.registry.cpu_target
 
 
-class Loop(registry.CPUDispatcher):
+class Loop(core.registry.CPUDispatcher):  # type: ignore[misc]
     """A function as machine code, for the types that it is called with; kept in `folder` if that has a name."""
 
     def __init__(self, function: Callable[..., Any], folder: str) -> None:
-        super().__init__(function, targetoptions=dict(_OPTIONS))  # type: ignore[no-untyped-call]
-        self._compiler: Any = _Compiler(function, _cpu, self.targetoptions, {}, compiler.Compiler)  # type: ignore[no-untyped-call]
+        super().__init__(function, targetoptions=dict(_OPTIONS))
+        self._compiler: Any = _Compiler(function, _cpu, self.targetoptions, {}, core.compiler.Compiler)
         if folder:
-            config: Any = numba.config  # pyright: ignore[reportPrivateImportUsage]
+            config = numba.config
             before, config.CACHE_DIR = config.CACHE_DIR, folder
             try:
-                self._cache: Any = _Kept(function)  # type: ignore[no-untyped-call]
+                self._cache: Any = _Kept(function)
             finally:
                 config.CACHE_DIR = before
 
@@ -49,11 +49,11 @@ class Loop(registry.CPUDispatcher):
     def compile(self, sig: Any) -> Any:
         """The function for these types; one that was a part until now is compiled again if it is to be called."""
         with global_compiler_lock:
-            args = tuple(sigutils.normalize_signature(sig)[0])  # type: ignore[no-untyped-call]
+            args = tuple(core.sigutils.normalize_signature(sig)[0])
             held = self.overloads.get(args)
             if held is not None and isinstance(held.library, _Part) and not _are_parts():
                 del self.overloads[args]
-            return super().compile(sig)  # type: ignore[no-untyped-call]
+            return super().compile(sig)
 
     def compile_part(self, args: tuple[Any, ...]) -> None:
         """Compile the function for arguments like these, as a part of others."""
@@ -65,7 +65,7 @@ class Loop(registry.CPUDispatcher):
         if isinstance(cres.library, _Part):
             self.overloads[tuple(cres.signature.args)] = cres
         else:
-            super().add_overload(cres)  # type: ignore[no-untyped-call]
+            super().add_overload(cres)
 
 
 class _Unbound:
@@ -75,7 +75,7 @@ class _Unbound:
         pass
 
 
-class _Part(_codegen.JITCodeLibrary):  # type: ignore[misc]
+class _Part(core.codegen.JITCodeLibrary):  # type: ignore[misc]
     """A function as its callers link it."""
 
     codegen = _Unbound()
@@ -96,7 +96,7 @@ class _Part(_codegen.JITCodeLibrary):  # type: ignore[misc]
 
 
 def _are_parts() -> bool:
-    return _cpu.target_context.codegen()._library_class is _Part  # type: ignore[no-any-return]
+    return _cpu.target_context.codegen()._library_class is _Part
 
 
 @contextlib.contextmanager
@@ -110,22 +110,22 @@ def _parts() -> Iterator[None]:
         backend._library_class = before
 
 
-class _Compiler(dispatcher._FunctionCompiler):
+class _Compiler(core.dispatcher._FunctionCompiler):  # type: ignore[misc]
     def _compile_core(self, args: Any, return_type: Any) -> Any:
-        flags, library = compiler.Flags(), None  # type: ignore[no-untyped-call]
+        flags, library = core.compiler.Flags(), None
         self.targetdescr.options.parse_as_flags(flags, self.targetoptions)
         flags.no_cpython_wrapper = _are_parts()
         if not _are_parts():
             library = _cpu.target_context.codegen().create_library(self.py_func.__qualname__)
             library.enable_object_caching()
         with _parts():
-            return compiler.compile_extra(  # type: ignore[no-untyped-call]
+            return core.compiler.compile_extra(
                 _cpu.typing_context, _cpu.target_context, self.py_func, args, return_type, flags, self.locals, library,
                 self.pipeline_class,
             )  # fmt: skip
 
 
-class _Kept(caching.FunctionCache):
+class _Kept(core.caching.FunctionCache):  # type: ignore[misc]
     """Machine code that is there is taken without what only a compiler needs.
 
     One process at a time adds to a function's index: of two, the later would name the code of the other.
@@ -134,11 +134,11 @@ class _Kept(caching.FunctionCache):
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         # Numba's own first makes ready all that it can compile, half a second; a compilation does so itself.
         with self._guard_against_spurious_io_errors():
-            return self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+            return self._load_overload(sig, target_context)
 
     def save_overload(self, sig: Any, data: Any) -> None:
         with taken_alone(pathlib.Path(self.cache_path).parent, "saving", SAVE_SECONDS_MAX):
-            super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+            super().save_overload(sig, data)
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
-        return (*super()._index_key(sig, codegen), _are_parts())  # type: ignore[no-untyped-call]
+        return (*super()._index_key(sig, codegen), _are_parts())

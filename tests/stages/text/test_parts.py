@@ -29,8 +29,9 @@ def three(value):
     return one(two(value))
 
 found = [eval(called)(int(value)) for called, value in (call.split(":") for call in sys.argv[2:])]
-parts_left = sum(isinstance(each.library, parts._Part) for each in one.overloads.values())
-print(found, one.stats.cache_hits.total(), parts_left)
+inner = one._dispatcher
+parts_left = sum(isinstance(each.library, parts._Part) for each in inner.overloads.values())
+print(found, inner.stats.cache_hits.total(), parts_left)
 """
 
 
