@@ -60,7 +60,9 @@ def _fenced_partition_served(self: TaskCore[Any, Any]) -> list[Any]:
 
 
 def _fenced_unsaid(self: TaskCore[Any, Any], sweep: int) -> list[Any]:
-    return [replace(answer, fenced=False) for answer in _swept(self, sweep)]
+    (answer,) = _swept(self, sweep)
+    assert isinstance(answer, messages.AnswerSweep)
+    return [replace(answer, fenced=False)]
 
 
 _swept = TaskCore._swept
