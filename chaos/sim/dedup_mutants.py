@@ -59,6 +59,15 @@ def _fenced_partition_served(self: TaskCore[Any, Any]) -> list[Any]:
     return []
 
 
+def _fenced_unsaid(self: TaskCore[Any, Any], sweep: int) -> list[Any]:
+    (answer,) = _swept(self, sweep)
+    assert isinstance(answer, messages.AnswerSweep)
+    return [replace(answer, fenced=False)]
+
+
+_swept = TaskCore._swept
+
+
 def _any_request_again(self: partitions.ServedRequest[Any], number: int) -> Any:
     return self._answer and self._answer._replace(number=number)
 
@@ -84,6 +93,7 @@ MUTANTS: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "fenced-answer-lets-through": ((AskedBatches, "answered", _fenced_lets_all_through),),
     "answer-without-number": ((AskedBatches, "answered", _whatever_its_number),),
     "partition-not-awaited": ((partitions.OpenRequests, "answered", _first_answer_for_all),),
+    "fenced-decider-unsaid": ((TaskCore, "_swept", _fenced_unsaid),),
     "fenced-partition-served": ((TaskCore, "_fence", _fenced_partition_served),),
     # Of several dedup stages.
     "first-stage-decides-alone": ((proposals.Proposals, "passed_on", _asked_of_the_first),),

@@ -131,6 +131,7 @@ CAUGHT_BY = {
     "answer-without-number": {11},
     "fenced-decider-fed": {11},
     "partition-not-awaited": {10},
+    "fenced-decider-unsaid": {18},
     "fenced-partition-served": {11},
     "request-taken-for-a-repeat": {10},
     # Of several dedup stages.
@@ -159,6 +160,7 @@ FOUND_AT = {
     "credit-ignored": 1,
     "fenced-answer-lets-through": 15,
     "fenced-decider-fed": 41,
+    "fenced-decider-unsaid": 70000591,
     "fenced-partition-served": 15,
     "frame-epoch-not-looked-at": 6,
     "full-sink-fed": 11,

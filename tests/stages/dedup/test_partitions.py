@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from headrace.pipeline import PipelineError
+from headrace.stages.dedup.core import partitions
 from headrace.stages.dedup.core.partitions import (
     NOBODY,
     OpenRequests,
@@ -176,6 +177,15 @@ def test_a_request_and_an_answer_are_read_as_they_were_written() -> None:
 )
 def test_bytes_that_are_no_request_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"request|claims"):
+        PartitionRequest.decode(data, 8)
+
+
+def test_a_request_has_so_many_keys_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = REQUEST.encode()
+    monkeypatch.setattr(partitions, "KEYS_MAX", len(KEYS))
+    assert PartitionRequest.decode(data, 8).number == 7
+    monkeypatch.setattr(partitions, "KEYS_MAX", len(KEYS) - 1)
+    with pytest.raises(ValueError, match=f"a request for {len(KEYS)} keys with . claims; the limit is {len(KEYS) - 1}"):
         PartitionRequest.decode(data, 8)
 
 

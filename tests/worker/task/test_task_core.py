@@ -75,6 +75,17 @@ def test_a_fenced_task_lets_nothing_through_nor_rereads() -> None:
     assert core.handle(messages.DecisionAsked("question"), 0.0) == []
 
 
+def test_a_sweep_waits_for_no_link_that_was_closed() -> None:
+    core = TaskCore[str, str](7, reads=False, outputs=False)
+    for link in ("stands", "goes"):
+        core.handle(messages.LinkOpened(link), 0.0)
+    core.handle(messages.SweepAsked(1), 0.0)
+    core.handle(messages.FrameArrived("stands", 7, 1), 0.0)
+    assert not core.due
+    core.handle(messages.LinkClosed("goes"), 0.0)
+    assert core.due
+
+
 def test_a_decider_that_was_fenced_says_so_in_each_sweep() -> None:
     core = TaskCore[str, str](7, reads=False, dedup=Dedup.CONSULTS)
     core.handle(messages.SweepAsked(1), 0.0)
