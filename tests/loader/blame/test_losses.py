@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from headrace.loader.blame import LossesError, find_spikes, parse_losses
-from headrace.loader.blame.core import losses
+from headrace.loader.blame.core import losses as module
 from headrace.loader.blame.core.losses import Losses
 
 
@@ -69,7 +69,7 @@ def test_a_table_of_tiny_lines_takes_little_and_has_an_end(monkeypatch: pytest.M
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:
         tracemalloc.stop()
-    monkeypatch.setattr(losses, "LOSSES_ROWS_MAX", 199_999)
+    monkeypatch.setattr(module, "LOSSES_ROWS_MAX", 199_999)
     with pytest.raises(LossesError, match="it has more than 199,999 steps"):
         parse_losses(text)
 
