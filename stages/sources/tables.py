@@ -80,7 +80,9 @@ def _ask(what: str, *given: Any) -> Any:
         finally:
             late.cancel()
             child.kill()
-    if not data or len(data) > ANSWER_BYTES_MAX:
+    if len(data) > ANSWER_BYTES_MAX:
+        raise InputError(f"{place}: the names of the table's files take more than {ANSWER_BYTES_MAX >> 20} MiB")
+    if not data:
         raise InputError(
             f"{place}: the table cannot be read: what describes it takes more than {TABLE_MEMORY_BYTES >> 20} MiB of "
             f"memory or {TABLE_CPU_S} s of processor time, or ends the process that reads it; rewrite its log"
