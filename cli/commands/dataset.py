@@ -341,13 +341,16 @@ def read_gate(path: str) -> dict[str, Any]:
     """The tables of a gate file, checked. Raises CliError."""
     import tomllib
 
-    from headrace.store.history import parse_gate
+    from headrace.store.history import GATE_CHARACTERS_MAX, parse_gate
 
     try:
         with Path(path).open("rb") as file:
-            plain = tomllib.load(file)
+            text = file.read(GATE_CHARACTERS_MAX + 1)
+        if len(text) > GATE_CHARACTERS_MAX:
+            raise CliError(f"gate file {path!r}: it has more than {GATE_CHARACTERS_MAX} bytes")
+        plain = tomllib.loads(text.decode())
         parse_gate(plain)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise CliError(f"gate file {path!r}: {why}") from error
     return plain

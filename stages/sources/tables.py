@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import urllib.parse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -80,7 +80,9 @@ def _ask(what: str, *given: Any) -> Any:
         finally:
             late.cancel()
             child.kill()
-    if not data or len(data) > ANSWER_BYTES_MAX:
+    if len(data) > ANSWER_BYTES_MAX:
+        raise InputError(f"{place}: the names of the table's files take more than {ANSWER_BYTES_MAX >> 20} MiB")
+    if not data:
         raise InputError(
             f"{place}: the table cannot be read: what describes it takes more than {TABLE_MEMORY_BYTES >> 20} MiB of "
             f"memory or {TABLE_CPU_S} s of processor time, or ends the process that reads it; rewrite its log"
@@ -99,8 +101,8 @@ def answer() -> None:
     os.dup2(2, 1)
     library("deltalake" if what == "delta_facts" else "pyiceberg.catalog.sql")
     mapped = int(pathlib.Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (mapped + memory_bytes,) * 2)
-    resource.setrlimit(resource.RLIMIT_CPU, (TABLE_CPU_S,) * 2)
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + memory_bytes, mapped + memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CPU, (TABLE_CPU_S, TABLE_CPU_S))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         told = {"found": _ANSWERS[what](*given)}
@@ -215,7 +217,11 @@ def iceberg_files(metadata_file: str, folder: str, snapshot: int) -> list[str]:
         return [folder_of_table(task.file.file_path) for task in tasks]
 
 
-_ANSWERS = {"delta_facts": delta_facts, "iceberg_facts": iceberg_facts, "iceberg_files": iceberg_files}
+_ANSWERS: dict[str, Callable[..., Any]] = {
+    "delta_facts": delta_facts,
+    "iceberg_facts": iceberg_facts,
+    "iceberg_files": iceberg_files,
+}
 
 
 class TableSource(ParquetSource):

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         view as view,
     )
     from headrace.store.history.audit import (
+        GATE_CHARACTERS_MAX as GATE_CHARACTERS_MAX,
         broken_rows as broken_rows,
         gate_of as gate_of,
         parse_gate as parse_gate,

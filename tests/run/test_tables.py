@@ -167,10 +167,16 @@ def test_a_small_table_that_unfolds_to_gigabytes_is_refused(tmp_path: Path, monk
     (checkpoint,) = (folder / "_delta_log").glob("*.checkpoint.parquet")
     table = pq.read_table(checkpoint)
     (row,) = [row for row in table.to_pylist() if row["add"]][:1]
-    row["add"]["path"] = "p" * (1 << 20)
-    bomb = pa.concat_tables([pa.Table.from_pylist([row], schema=table.schema)] * 400)
+    row["add"]["stats"] = f'{{"numRecords": 1, "pad": "{"p" * (1 << 20)}"}}'
+    adds = [{**row, "add": {**row["add"], "path": f"{number}.parquet"}} for number in range(400)]
+    bomb = pa.concat_tables(pa.Table.from_pylist([add], schema=table.schema) for add in adds)
     pq.write_table(pa.concat_tables([table, bomb]), checkpoint, compression="zstd")
     assert checkpoint.stat().st_size < 1 << 20
+    assert read_delta(str(folder)).parameters["version"] == 0
     monkeypatch.setattr(tables, "TABLE_MEMORY_BYTES", 256 << 20)
     with pytest.raises(PipelineError, match="takes more than 256 MiB of memory"):
+        read_delta(str(folder))
+    monkeypatch.setattr(tables, "TABLE_MEMORY_BYTES", 2 << 30)
+    monkeypatch.setattr(tables, "ANSWER_BYTES_MAX", 1 << 10)
+    with pytest.raises(PipelineError, match="names of the table's files take more than"):
         read_delta(str(folder))

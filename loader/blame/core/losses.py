@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import io
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 #: A file of losses: two numbers a step, of some ten million steps.
 LOSSES_BYTES_MAX = 1 << 29
+#: Rows of it: a line may have four bytes.
+LOSSES_ROWS_MAX = 1 << 25
 #: Steps are numbers below it.
 STEP_MAX = 1 << 53
 #: What trainers call the two columns, in the order in which they are looked for.
@@ -38,13 +40,22 @@ def parse_losses(text: str, columns: Sequence[str] = ()) -> Losses:
     """Read CSV with a head. `columns` names step and loss where they are called otherwise. Raises LossesError."""
     head = text.partition("\n")[0]
     separator = max(_SEPARATORS, key=head.count)
-    rows = csv.reader(io.StringIO(text.removeprefix("\ufeff")), delimiter=separator)
+    rows = csv.reader(_lines(text.removeprefix("\ufeff")), delimiter=separator)
     try:
         names = [name.strip() for name in next(rows, [])]
         at = _columns(names, columns)
         return _ordered(rows, lambda: rows.line_num, at)
     except csv.Error as error:
         raise LossesError(f"line {rows.line_num}: {error}") from error
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Each line with its end: a file in memory has four bytes for each of its characters."""
+    at = 0
+    while at < len(text):
+        end = text.find("\n", at) + 1 or len(text)
+        yield text[at:end]
+        at = end
 
 
 def _columns(names: Sequence[str], asked: Sequence[str]) -> tuple[int, int]:
@@ -70,10 +81,11 @@ def _shown(names: Sequence[str]) -> str:
 
 
 def _ordered(rows: Iterator[list[str]], line: Callable[[], int], at: tuple[int, int]) -> Losses:
-    steps: list[int] = []
-    losses: list[float] = []
+    steps, losses = array("q"), array("d")
     empty = 0
     for row in rows:
+        if len(steps) >= LOSSES_ROWS_MAX:
+            raise LossesError(f"it has more than {LOSSES_ROWS_MAX:,} steps: leave some out")
         if not row or all(not cell.strip() for cell in row):
             continue
         if len(row) <= max(at):

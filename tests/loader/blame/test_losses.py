@@ -1,11 +1,13 @@
 """Losses as people export them, and the spikes in them."""
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
 
 from headrace.loader.blame import LossesError, find_spikes, parse_losses
+from headrace.loader.blame.core import losses as module
 from headrace.loader.blame.core.losses import Losses
 
 
@@ -57,6 +59,19 @@ def test_a_table_without_losses_is_said_in_a_line(text: str, said: str) -> None:
 def test_a_column_that_is_not_there_is_said() -> None:
     with pytest.raises(LossesError, match="'it' is not one"):
         parse_losses("step,loss\n1,2\n", ("it", "loss"))
+
+
+def test_a_table_of_tiny_lines_takes_little_and_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "step,loss\n" + "1,1\n" * 200_000
+    tracemalloc.start()
+    try:
+        parse_losses(text)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+    monkeypatch.setattr(module, "LOSSES_ROWS_MAX", 199_999)
+    with pytest.raises(LossesError, match="it has more than 199,999 steps"):
+        parse_losses(text)
 
 
 def test_what_is_odd_is_put_right_and_said() -> None:
