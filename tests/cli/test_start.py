@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.cli.__main__ import _gives_way
 from headrace.cli.commands import run as embedded_run
 from headrace.cli.main import invoke
 from headrace.cli.run_options import parse_run, run_command
@@ -188,3 +189,21 @@ def test_the_stages_of_a_plain_run_import_nothing_of_masked_arrays(tmp_path: Pat
     command = [sys.executable, "-c", PLAIN_STAGES, str(tmp_path / "in.jsonl"), str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=RUN_S_MAX)
     assert done.stdout.split() == ["False"], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "gives"),
+    [
+        ("replace plain filter gopher_quality", True),
+        ("insert plain gopher_quality --after read", True),
+        ("remove plain filter", True),
+        ("apply plain.py --amend", True),
+        ("apply plain.py", False),
+        ("run plain.py --amend", False),
+        ("dataset trace --index -- file:///data", True),
+        ("dataset log file:///data", False),
+        ("", False),
+    ],
+)
+def test_a_command_that_changes_a_run_gives_way_to_it(line: str, gives: bool) -> None:
+    assert _gives_way(line.split()) is gives

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from headrace.chaos.sim.storage import SimulatedLog, SimulatedManifest, SimulatedObjects
-from headrace.chaos.sim.world import Corpus, InputObjects
+from headrace.chaos.sim.world import Corpus, InputObjects, World
 from headrace.controller.core.cluster import Controller
 from headrace.controller.core.messages import ChangedInput, TokenOffered, messages as core
 from headrace.controller.core.run import Run
@@ -75,6 +75,7 @@ class Network(Protocol):
 class Observed(Protocol):
     """A simulated cluster."""
 
+    world: World
     corpus: Corpus
     inputs: InputObjects
     log: SimulatedLog

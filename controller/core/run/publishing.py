@@ -90,7 +90,8 @@ class Publishing:
         self, request: PipelineRequested, leadership: Leadership[LedgerState], reconfiguration: Reconfiguration
     ) -> None:
         self._leadership, self._ledger, self._dataset = leadership, leadership.ledger, leadership.log
-        self._gate, self._pauses, self._reconfiguration = request.gate, request.gate_pauses, reconfiguration
+        self._reconfiguration = reconfiguration
+        self.amended(request)
         self._write_at: float | None = None
         #: The version that waits for its gate.
         self._waiting: VersionPublished | None = None
@@ -100,6 +101,11 @@ class Publishing:
         self._broken: tuple[str, ...] = ()
         #: Why the store did not take the manifest, or was not read for the gate.
         self._trouble = ""
+
+    def amended(self, request: PipelineRequested) -> PipelineRequested:
+        """The options in force are those of this request; it."""
+        self._gate, self._pauses = request.gate, request.gate_pauses
+        return request
 
     @property
     def trouble(self) -> str:

@@ -449,7 +449,7 @@ class Run:
     def _taken_up(self, pipeline: Pipeline, request: m.PipelineRequested) -> None:
         """Another version of the pipeline is in force."""
         self.pipeline, self.version = pipeline, pipeline.version()
-        self.request = m.amending(request, self.request)
+        self.request = self._publishing.amended(m.amending(request, self.request))
 
     def _halt(self) -> None:
         """Hand out nothing more; the next sweep has sources let go of what they have not sent."""

@@ -92,6 +92,18 @@ def test_a_shard_waits_until_its_version_is_in_force() -> None:
     assert changes(stand).count("Closed") == 2
 
 
+@pytest.mark.parametrize("gate", [{}, {"kept_share": {"min": 0.5}}])
+def test_the_gate_is_that_of_the_version_in_force(gate: dict[str, dict[str, float]]) -> None:
+    stand = Stand()
+    stand.gate = {"kept_share": {"min": 0.9}}
+    stand.begin(A, B)
+    commands = stand.ready(stand.tell(replace(asked(), gate=gate)))
+    stand.swept(commands)
+    assert stand.run.version == NEXT.version()
+    said = [*close(stand, NEXT.version(), "run/read.1", Range(A.id, 0, 4)), *stand.later(1.0)]
+    assert [audit.gate for audit in of(m.AuditDataset, said)] == ([gate] if gate else [])
+
+
 def test_attempts_are_numbered_behind_those_of_an_earlier_version() -> None:
     stand, commands = handing_over()
     stand.swept(commands)
