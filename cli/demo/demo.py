@@ -52,7 +52,7 @@ def train(
     seed: int = 0,
     engine: str = "auto",
 ) -> TrainingResult:
-    """Train on the dataset for `steps` steps or `deadline_s` seconds, whichever ends first.
+    """Train on the dataset for `steps` steps or `deadline_s` seconds of training, whichever ends first.
 
     `on_step(step, loss)` is called after each step, counted from 1. `engine` is "auto" (torch where it is installed),
     "torch" or "numpy". The losses depend on dataset, seed and engine; only how many there are depends on the clock.
@@ -77,7 +77,7 @@ def train(
             counted += windows.tokens.size
             if on_step is not None:
                 on_step(len(losses), losses[-1])
-            if len(losses) >= steps or time.monotonic() - began >= deadline_s:
+            if len(losses) >= steps or time.monotonic() - learning_began >= deadline_s:
                 break
     finally:
         loader.close()

@@ -15,7 +15,6 @@ from tests.house.test_walls import House, plant, the_house
 #: Imports that close a circle, within a function, and what that saves those who never call it. They may only shrink.
 LATE = {
     ("cli/ui/progress_lines.py", "cli/ui/progress.py"): "rich, where no terminal is",
-    ("cli/ui/report.py", "cli/ui/page.py"): "rich, where no notebook asks a result for HTML",
     ("stages/tokenizer/engine_choice.py", "stages/tokenizer/engine_check.py"): "both engines, where they were compared",
     ("store/datasets/dataset.py", "store/datasets/verify.py"): "numpy and Arrow, where nothing is verified",
 }

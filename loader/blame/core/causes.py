@@ -50,7 +50,7 @@ class Cause:
 
 
 def rank_causes(documents: Sequence[Found]) -> list[Cause]:
-    """The causes, the most likely first; empty where nothing stands out of chance."""
+    """The causes, the most likely first; empty where nothing stands out from chance."""
     odd = [one for one in documents if one.spike >= 0]
     among, rest = len(odd), len(documents) - len(odd)
     spikes = len({one.spike for one in odd})

@@ -147,7 +147,7 @@ def test_a_folder_that_others_may_enter_holds_no_keys(tmp_path: Path, programs: 
     folder = tmp_path / EVIL
     folder.mkdir()
     folder.chmod(mode)
-    with pytest.raises(CliError, match="must be yours alone"):
+    with pytest.raises(CliError, match="holds keys, so only you may reach it"):
         start_launch("slurm", slurm(tmp_path), dry_run=False)
     assert list(folder.iterdir()) == []
 
@@ -157,7 +157,7 @@ def test_a_folder_of_another_user_holds_no_keys(tmp_path: Path, programs: Progra
     folder = tmp_path / EVIL
     folder.mkdir(mode=0o700)
     os.chown(folder, 65534, 65534)
-    with pytest.raises(CliError, match="must be yours alone"):
+    with pytest.raises(CliError, match="holds keys, so only you may reach it"):
         start_launch("slurm", slurm(tmp_path), dry_run=False)
 
 

@@ -71,7 +71,7 @@ def test_a_function_for_ray_gives_tables_back() -> None:
 
 
 def test_what_fits_nowhere_else_is_said() -> None:
-    with pytest.raises(headrace.PipelineError, match="only a stage that judges or changes one record"):
+    with pytest.raises(headrace.PipelineError, match="only a stage that judges or changes single records"):
         headrace.to_ray(headrace.write_documents())
     with pytest.raises(headrace.PipelineError, match="pip install datatrove"):
         headrace.to_datatrove(STAGES["gopher"])
