@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import xxhash
 
-from headrace.chaos.sim import dedup_mutants
+from headrace.chaos.sim import dedup_mutants, version_mutants
 from headrace.chaos.sim.network import connections
 from headrace.chaos.sim.nodes import SimulatedSink
 from headrace.chaos.sim.storage import SHARD, log, twin
@@ -35,18 +35,13 @@ from headrace.controller.core.messages import (
     SnapshotWritten,
     TokenOffered,
     TruncateLog,
-    messages as core,
 )
 from headrace.controller.core.run import (
-    Amendment,
     Committer,
     Judgement,
-    Publishing,
     Run,
     RunEvent,
     RunState,
-    Sweeps,
-    Works,
     proposals,
 )
 from headrace.controller.core.run.input import (
@@ -76,7 +71,6 @@ from headrace.store.ledger import (
     Range,
     StoredObject,
     TokenSpent,
-    VersionPublished,
     encode_snapshot,
 )
 from headrace.transport.core import CreditSender, frame
@@ -395,46 +389,6 @@ def _no_dependents(*_arguments: Any) -> Ranges:
     return Ranges({})
 
 
-def _judged_before_in_force(self: proposals.Proposals, event: ShardProposed) -> list[Command]:
-    if self._ledger.pipeline_version == self._version:
-        return _proposed(self, event)
-    judgement = self._committer.judge(event, self._version, self._ledger.epoch)
-    if judgement.closed is not None:
-        self._leadership.submit(judgement.closed)
-    return []
-
-
-def _named_anew(self: Committer, event: ShardProposed, version: str, epoch: int) -> Judgement:
-    return _judge(self, replace(event, version=version), version, epoch)
-
-
-def _old_sources_read_on(self: Sweeps, task_sets: Any, *, all_read: bool, finish: bool, leaving: Any) -> list[Command]:
-    commands = _begun(self, task_sets, all_read=all_read, finish=finish, leaving=leaving)
-    return [replace(item, halt=False) if isinstance(item, core.SweepTask) and leaving else item for item in commands]
-
-
-_begun = Sweeps.begin_if_due
-
-
-def _unrecorded(self: Amendment, works: Works, state: RunState) -> list[Command]:
-    return [*_advanced(self, works, state), *self.take_up(works)]
-
-
-_advanced = Amendment.advance
-
-
-def _published_unasked(self: Publishing, version: VersionPublished) -> list[Command]:
-    self._leadership.submit(version)
-    return []
-
-
-def _never_broken(self: Publishing, event: core.DatasetAudited, now: float) -> str:
-    return _audited(self, replace(event, broken=()), now)
-
-
-_audited = Publishing._audited
-
-
 Patch = tuple[type[Any] | Any, str, Callable[..., Any] | property | tuple[Any, ...]]
 
 #: Mutants by name: what is patched with what.
@@ -492,12 +446,7 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "listing-ends-with-a-page": ((TaskCore, "_note", _first_page_only),),
     "held-batch-taken-again": ((HeldBatches, "missing", _all_of_it),),
     "void-verdicts-kept": ((held, "dependents", _no_dependents),),
-    "next-version-judged-early": ((proposals.Proposals, "proposed", _judged_before_in_force),),
-    "shard-named-anew": ((Committer, "judge", _named_anew),),
-    "old-sources-read-on": ((Sweeps, "begin_if_due", _old_sources_read_on),),
-    "graph-not-recorded": ((Amendment, "advance", _unrecorded),),
-    "gate-not-asked": ((Publishing, "_publish", _published_unasked),),
-    "broken-gate-passed": ((Publishing, "_audited", _never_broken),),
+    **version_mutants.MUTANTS,
     "neighbour-condemned": ((Suspicion, "died_alone", _neighbour_too),),
 }
 

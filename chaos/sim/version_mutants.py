@@ -1,0 +1,73 @@
+"""Defects in how a graph is changed under flow, and in what a gate holds back; see `headrace.chaos.sim.mutants`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from headrace.controller.core.messages import Command, ShardProposed, messages as core
+from headrace.controller.core.run import (
+    Amendment,
+    Committer,
+    Judgement,
+    Publishing,
+    RunState,
+    Sweeps,
+    Works,
+    proposals,
+)
+from headrace.store.ledger import VersionPublished
+
+_proposed = proposals.Proposals.proposed
+_judge = Committer.judge
+
+
+def _judged_before_in_force(self: proposals.Proposals, event: ShardProposed) -> list[Command]:
+    if self._ledger.pipeline_version == self._version:
+        return _proposed(self, event)
+    judgement = self._committer.judge(event, self._version, self._ledger.epoch)
+    if judgement.closed is not None:
+        self._leadership.submit(judgement.closed)
+    return []
+
+
+def _named_anew(self: Committer, event: ShardProposed, version: str, epoch: int) -> Judgement:
+    return _judge(self, replace(event, version=version), version, epoch)
+
+
+def _old_sources_read_on(self: Sweeps, task_sets: Any, *, all_read: bool, finish: bool, leaving: Any) -> list[Command]:
+    commands = _begun(self, task_sets, all_read=all_read, finish=finish, leaving=leaving)
+    return [replace(item, halt=False) if isinstance(item, core.SweepTask) and leaving else item for item in commands]
+
+
+_begun = Sweeps.begin_if_due
+
+
+def _unrecorded(self: Amendment, works: Works, state: RunState) -> list[Command]:
+    return [*_advanced(self, works, state), *self.take_up(works)]
+
+
+_advanced = Amendment.advance
+
+
+def _published_unasked(self: Publishing, version: VersionPublished) -> list[Command]:
+    self._leadership.submit(version)
+    return []
+
+
+def _never_broken(self: Publishing, event: core.DatasetAudited, now: float) -> str:
+    return _audited(self, replace(event, broken=()), now)
+
+
+_audited = Publishing._audited
+
+
+#: Mutants by name: what is patched with what.
+MUTANTS: dict[str, tuple[tuple[Any, str, Any], ...]] = {
+    "next-version-judged-early": ((proposals.Proposals, "proposed", _judged_before_in_force),),
+    "shard-named-anew": ((Committer, "judge", _named_anew),),
+    "old-sources-read-on": ((Sweeps, "begin_if_due", _old_sources_read_on),),
+    "graph-not-recorded": ((Amendment, "advance", _unrecorded),),
+    "gate-not-asked": ((Publishing, "_publish", _published_unasked),),
+    "broken-gate-passed": ((Publishing, "_audited", _never_broken),),
+}
