@@ -28,7 +28,7 @@ from headrace.store.ledger.core.entries import (
     VersionHeld,
     VersionPublished,
 )
-from headrace.store.ledger.core.fold import FoldError, LedgerState
+from headrace.store.ledger.core.fold import DEDUPLICATION, FoldError, LedgerState
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 from headrace.store.ledger.snapshot import HELD_FORMAT, SNAPSHOT_FORMAT, decode_snapshot, encode_snapshot
 
@@ -252,3 +252,18 @@ def test_a_snapshot_of_a_held_version_has_a_format_of_its_own() -> None:
     for change, known in ((VersionHeld(1, ("a",)), HELD_FORMAT), (VersionPublished(1, "done"), SNAPSHOT_FORMAT)):
         data = encode_snapshot(folded(change))
         assert msgpack.Unpacker(io.BytesIO(data[16:]), strict_map_key=False).unpack()[0] == known
+
+
+def test_what_a_deduplication_hides_keeps_its_text_when_others_lose_theirs() -> None:
+    stored, fresh = (StoredObject("tokens", f"shards/1/{name}", "xxh3-128:" + "0" * 32, 1) for name in ("old", "new"))
+    state = folded(
+        replace(close((0, 3)), objects=(stored,)),
+        VersionPublished(1, "end"),
+        Retracted(2, ((stored.key, (0,)),), ()),
+        VersionPublished(2, DEDUPLICATION),
+        Retracted(3, ((stored.key, (2,)),), ()),
+        VersionPublished(3, "retraction"),
+        Retracted(4, (), ((stored.key, fresh),)),
+    )
+    assert state.erased_rows(fresh.key) == (2,)
+    assert [rows for _, key, rows in state.retracted if key == fresh.key] == [[0], [2]], "both stay hidden"
