@@ -36,7 +36,8 @@ OWN: dict[str, str] = {
     f"headrace.{module}": reason
     for reason, modules in {
         "what this user gives the command, bounded or as an argument": (
-            "cli.commands.contamination cli.commands.cost cli.commands.lists cli.commands.reconfigure"
+            "cli.commands.contamination cli.commands.cost cli.commands.dataset cli.commands.lists "
+            "cli.commands.reconfigure"
         ),
         "a file of this user's own folder, of mode 0600 or in a private one": (
             "cli.host.facts client.client client.launch.launching controller.membership.cluster_files "

@@ -6,15 +6,23 @@ from pathlib import Path
 
 from tests.kits.run.kill import headrace
 
-#: Modules that every process of a run imports, or tries to: of Python, of what is installed, and of Headrace.
-PLANTED = ("json", "random", "numpy", "pyarrow", "orjson", "msgpack", "torch", "headrace", "sitecustomize")
+#: Modules that every process of a run imports, or tries to: of Python, of what is installed, and of Headrace. And one
+#: that none of them imports before a function of the pipeline does, in a task.
+LATE = "colorsys"
+PLANTED = ("json", "random", "numpy", "pyarrow", "orjson", "msgpack", "torch", "headrace", "sitecustomize", LATE)
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library import command, read_jsonl, write_documents
+from headrace.stages.library import command, map_records, read_jsonl, write_documents
+
+
+def late(record):
+    import colorsys
+
+    return {**record, "text": colorsys.__name__}
 
 
 def build(input: str, output: str) -> Pipeline:
-    return Pipeline.chain("planted", output, read_jsonl(input), command(["cat"]), write_documents())
+    return Pipeline.chain("planted", output, read_jsonl(input), command(["cat"]), map_records(late), write_documents())
 """
 
 
