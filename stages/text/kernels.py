@@ -80,7 +80,9 @@ class _Lazy:
 
     def compile_part(self, args: tuple[Any, ...]) -> None:
         """Compile it for arguments like these, as a part of those that call it."""
-        if hasattr(self._dispatcher, "compile_part"):
+        from headrace.stages.text import parts
+
+        if isinstance(self._dispatcher, parts.Loop):
             self._dispatcher.compile_part(args)
 
     @property
