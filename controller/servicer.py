@@ -25,6 +25,7 @@ from headrace.controller.status import reply
 from headrace.daemon import Effects
 from headrace.pipeline import PipelineError, parse_pipeline
 from headrace.protos import codec, control_pb2 as pb, control_pb2_grpc as rpc
+from headrace.protos.protocol import Spoken, spoken_here, why_foreign
 from headrace.store import StoreError, one_name, release
 
 #: Whether a run scales by itself; empty: it does not.
@@ -300,8 +301,9 @@ class Servicer(rpc.ControlServicer):
     def _refusal(self, register: pb.Register) -> str:
         if wrong := registration_fault(_registered(register)):
             return f"no worker registers so: {wrong}"
-        if register.version != self._version:
-            return f"worker {register.worker} is Headrace {register.version}, the controller {self._version}"
+        theirs = Spoken(register.version, register.protocol, register.protocol_oldest)
+        if wrong := why_foreign(f"worker {register.worker}", theirs, spoken_here(self._version)):
+            return wrong
         known = self._shell.core.workers.get(register.worker)
         other = known is not None and (known.host, known.pid) != (register.host, register.pid)
         if register.worker in self._shell.sessions and other:

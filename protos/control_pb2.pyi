@@ -775,7 +775,7 @@ class InHand(_message.Message):
     def __init__(self, stage: _Optional[str] = ..., range: _Optional[_Union[Range, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
-    __slots__ = ("worker", "version", "cores", "memory_bytes", "host", "pid", "tasks", "host_id", "addresses", "labels", "links", "door", "relay_addresses", "allows_chaos")
+    __slots__ = ("worker", "version", "cores", "memory_bytes", "host", "pid", "tasks", "host_id", "addresses", "labels", "links", "door", "relay_addresses", "allows_chaos", "protocol", "protocol_oldest")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CORES_FIELD_NUMBER: _ClassVar[int]
@@ -790,6 +790,8 @@ class Register(_message.Message):
     DOOR_FIELD_NUMBER: _ClassVar[int]
     RELAY_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     ALLOWS_CHAOS_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_OLDEST_FIELD_NUMBER: _ClassVar[int]
     worker: str
     version: str
     cores: int
@@ -804,7 +806,9 @@ class Register(_message.Message):
     door: str
     relay_addresses: _containers.RepeatedScalarFieldContainer[str]
     allows_chaos: bool
-    def __init__(self, worker: _Optional[str] = ..., version: _Optional[str] = ..., cores: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[RunningTask, _Mapping]]] = ..., host_id: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., labels: _Optional[_Iterable[str]] = ..., links: _Optional[_Iterable[_Union[RunningLink, _Mapping]]] = ..., door: _Optional[str] = ..., relay_addresses: _Optional[_Iterable[str]] = ..., allows_chaos: _Optional[bool] = ...) -> None: ...
+    protocol: int
+    protocol_oldest: int
+    def __init__(self, worker: _Optional[str] = ..., version: _Optional[str] = ..., cores: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[RunningTask, _Mapping]]] = ..., host_id: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., labels: _Optional[_Iterable[str]] = ..., links: _Optional[_Iterable[_Union[RunningLink, _Mapping]]] = ..., door: _Optional[str] = ..., relay_addresses: _Optional[_Iterable[str]] = ..., allows_chaos: _Optional[bool] = ..., protocol: _Optional[int] = ..., protocol_oldest: _Optional[int] = ...) -> None: ...
 
 class RunningTask(_message.Message):
     __slots__ = ("task", "attempt", "version", "epoch", "ready", "facts", "addresses", "fenced", "linked")

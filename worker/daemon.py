@@ -43,6 +43,7 @@ from headrace.daemon import (
     parse_arguments,
 )
 from headrace.protos import codec, control_pb2 as pb
+from headrace.protos.protocol import spoken_here
 from headrace.stages.shipping import Inherited
 from headrace.store import release
 from headrace.transport import LinkRefusedError
@@ -165,9 +166,12 @@ class Daemon:
     def _register(self) -> pb.Register:
         self._desk.forget()
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        spoken = spoken_here(release())
         register = pb.Register(
             worker=self.name,
-            version=release(),
+            version=spoken.release,
+            protocol=spoken.newest,
+            protocol_oldest=spoken.oldest,
             cores=self.cores,
             memory_bytes=memory,
             host=socket.gethostname(),
