@@ -176,7 +176,9 @@ def measure(folder: Path) -> dict[str, object]:
         "state": status.state,
         "before_records_s": round(before, 1),
         "lowest": round(flow.lowest(began, ended - WINDOW_S) / before, 3),
-        "by_act": {name: round(flow.lowest(act[0] - 2 * LOOK_S, act[1]) / before, 3) for name, act in flow.acts.items()},
+        "by_act": {
+            name: round(flow.lowest(act[0] - 2 * LOOK_S, act[1]) / before, 3) for name, act in flow.acts.items()
+        },
         "mean": round(flow.rate(began, ended) / before, 3),
         "upgrade_s": round(ended - began - SETTLE_S, 1),
         "lost": RECORDS - len(found),

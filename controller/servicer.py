@@ -110,6 +110,8 @@ class Servicer(rpc.ControlServicer):
                 del self._shell.sessions[register.worker]
                 self._shell.refused.forget(register.worker)
                 self._shell.post(core.WorkerLost(register.worker, "its session ended"))
+                if session.leaves:
+                    self._shell.post(core.DrainRequested(0, register.worker, back=True))
 
     async def Apply(self, request: pb.ApplyRequest, context: Any) -> pb.ApplyReply:  # noqa: N802
         """Take up a pipeline; answered once it is known whether it may write its dataset."""
@@ -310,6 +312,17 @@ class Servicer(rpc.ControlServicer):
             return f"a worker named {register.worker!r} is attended already: give this one another --name"
         return ""
 
+    async def _hand_on(self, session: Session) -> None:
+        """A worker is about to end: it is drained until it comes again."""
+        number, answered = self._shell.expect_answer()
+        session.leaves = True
+        self._shell.post(core.DrainRequested(number, session.worker))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STEER_S):
+                session.leaves = (answer := await answered).accepted
+                if not session.leaves:
+                    session.outbox.put_nowait(pb.ToWorker(term=self._shell.term, stay=pb.Stay(reason=answer.reason)))
+
     async def _listen(self, session: Session, messages: AsyncIterator[pb.FromWorker]) -> None:
         try:
             while True:
@@ -322,6 +335,8 @@ class Servicer(rpc.ControlServicer):
                         self._shell.searches.told(session.worker, message.logs)
                     case "fault":
                         self._shell.faults.told(session.worker, message.fault)
+                    case "leaving":
+                        self._effects.start("a worker that leaves", self._hand_on(session))
                     case _:
                         pass
         except (StopAsyncIteration, TimeoutError, grpc.RpcError, asyncio.CancelledError) as error:

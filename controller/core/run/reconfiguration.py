@@ -6,8 +6,8 @@ those that it does not keep end, new ones start. What is open is read by the tas
 read twice. The graph stays as it was, so no epoch is raised.
 
 A change of the graph needs no pause (`Amendment`, docs/design/surgery.md): the tasks of the next version start beside
-those in force, and take the input when they are ready. Nor do tasks that leave a worker, where none of them remembers:
-its sinks seal, then its tasks start elsewhere as they would after its death, and what they had on hand is read again.
+those in force, and take the input when they are ready. Nor do tasks that leave a worker, where no stage remembers: its
+sinks seal, then its tasks start elsewhere as they would after its death, and what they had on hand is read again.
 """
 
 from __future__ import annotations
@@ -103,11 +103,9 @@ class Reconfiguration:
         self.waiting.append(Change(leave=worker))
 
     def leaves_under_flow(self, work: Work) -> bool:
-        """Whether all that waits is to leave workers on which nothing remembers, so that the others go on."""
-        leaving = {change.leave for change in self.waiting}
-        if not leaving or "" in leaving or self.stands or work.tasks.index_lost:
-            return False
-        return work.adoption.rejoin_at is None and not any(map(work.tasks.remembers_on, leaving))
+        """Whether all that waits is to leave workers, in a graph in which nothing remembers: then the others go on."""
+        leaves = bool(self.waiting) and all(change.leave for change in self.waiting)
+        return leaves and not (self.stands or self._pipeline.stateful or work.adoption.rejoin_at is not None)
 
     def leave_under_flow(self, tasks: RunTasks, now: float, sweeps: Sweeps) -> list[Command]:
         """Have the sinks of those workers seal; once that is closed, or late, start the tasks elsewhere."""

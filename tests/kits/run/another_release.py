@@ -1,4 +1,4 @@
-"""Headrace as another release: this code under another name and other protocols, for processes beside those of this one.
+"""Headrace as another release: this code under another name and other protocols, for processes beside this one's.
 
 Rooms are links to this tree, but for the protocol: two releases differ by what a test names, and by nothing else.
 """

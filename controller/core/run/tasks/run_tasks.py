@@ -202,10 +202,6 @@ class RunTasks:
         """Whether a task has the index or a partition of it; a solitary one asks it."""
         return not task.plan.alone and not self._stateful.isdisjoint(task.plan.stages)
 
-    def remembers_on(self, worker: str) -> bool:
-        """Whether a task of this worker has an index or a part of one."""
-        return any(task.plan.worker == worker and self._remembers(task) for task in self.table)
-
     def renew(self, now: float, reason: str) -> tuple[list[Command], list[str]]:
         """The epoch was raised: end every task, to be started anew in it; the orders, and the names of the tasks."""
         stops: list[Command] = []
