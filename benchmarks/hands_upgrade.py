@@ -19,6 +19,7 @@ Limits: 0, 0, 0.6.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import signal
@@ -34,6 +35,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import zstandard
 
 from headrace.client import RunOptions
 from tests.kits.run.another_release import make_release
@@ -143,7 +146,9 @@ def upgrade(house: Cluster, flow: Flow, later: dict[str, str]) -> None:
 
 
 def ids_of(output: Path) -> Counter[str]:
-    return Counter(json.loads(line)["id"] for file in output.rglob("*.jsonl") for line in file.open())
+    files = (output / "shards").rglob("*.jsonl.zst")
+    texts = (zstandard.ZstdDecompressor().stream_reader(io.BytesIO(file.read_bytes())).read() for file in files)
+    return Counter(json.loads(line)["id"] for text in texts for line in text.splitlines())
 
 
 def measure(folder: Path) -> dict[str, object]:
