@@ -3,7 +3,7 @@
 import { clock, h, number, s, share, visible } from "./dom.js";
 
 export const VERDICTS = ["kept", "filtered", "duplicate", "quarantined"];
-const HEIGHT = 190, LEFT = 64, TOP = 18, BOTTOM = 20, APART = 26, NAMED = 12;
+const HEIGHT = 198, LEFT = 64, TOP = 26, BOTTOM = 20, APART = 26, NAMED = 12;
 const GLYPHS = { death: "✕", fault: "⚡", state: "●", change: "◇", worker: "▣", asked: "▸" };
 
 export function drawTime(points, marks, wide) {
@@ -28,7 +28,7 @@ export function drawTime(points, marks, wide) {
   ]);
   const drawn = clusters(marks, x).map((one) => s("g", {},
     s("title", {}, [...one.marks.slice(0, NAMED).map((mark) => visible(`${clock(mark.at)} ${mark.words}`)), one.marks.length > NAMED ? `and ${number(one.marks.length - NAMED)} more` : ""].join("\n")),
-    s("line", { class: `mark ${one.kind}`, x1: one.x, x2: one.x, y1: TOP - 2, y2: HEIGHT - BOTTOM }),
+    s("line", { class: `mark ${one.kind}`, x1: one.x, x2: one.x, y1: 16, y2: HEIGHT - BOTTOM }),
     s("text", { x: one.x, y: 12, "text-anchor": "middle" }, `${GLYPHS[one.kind] ?? "·"}${one.marks.length > 1 ? number(one.marks.length) : ""}`)));
   const last = points[points.length - 1];
   return [

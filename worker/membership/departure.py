@@ -87,7 +87,7 @@ class Departure:
             if self._idle_s and loop.time() - idle_since >= self._idle_s:
                 logger.info("has had no task for %.0f s, and is given back", self._idle_s)
                 self.ask()
-            elif self._notice and await asyncio.to_thread(noticed, self._notice):
+            elif self._notice != "" and await asyncio.to_thread(noticed, self._notice):
                 logger.warning("there is a notice at %s: this host will be taken away", self._notice)
                 self.ask()
 

@@ -156,12 +156,12 @@ class Run:
         """When `handle(m.TimePassed())` is wanted next; None: only on an event."""
         if self.ended:
             return None if self.over else self.leadership.wake_at()
-        times = [self.leadership.wake_at(), self._publishing.wake_at, self.reconfiguration.seal_until]
+        times = [self.leadership.wake_at(), self._publishing.wake_at]
         if self.state is RunState.OPENING:
             times.append(self._opening.wake_at)
         if self.works and self.state in WORKING:
             # A past moment would be waited for without end: absent workers matter while there is work.
-            times += self.works.wake_times()
+            times += [*self.works.wake_times(), self.reconfiguration.seal_until]
         return min((time for time in times if time is not None), default=None)
 
     # -- events --

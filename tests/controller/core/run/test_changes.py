@@ -249,6 +249,15 @@ def test_a_worker_is_left_once_what_its_sink_held_is_closed() -> None:
     assert workers_of(stand) == ["w2", "w2"]
 
 
+def test_a_run_that_ends_while_a_worker_is_left_waits_for_nothing() -> None:
+    stand = Stand()
+    running(stand, "w1", "w2")
+    drained(stand, "w1")
+    assert stand.run.wake_at() is not None
+    stand.tell(m.StopRequested("run", cancel=True))
+    assert (stand.run.wake_at() or SEAL_S_MAX + 1) > SEAL_S_MAX
+
+
 def test_what_is_asked_while_a_worker_is_left_pauses_the_run() -> None:
     stand = Stand()
     running(stand, "w1", "w2")
