@@ -335,7 +335,7 @@ class Servicer(rpc.ControlServicer):
                         self._shell.searches.told(session.worker, message.logs)
                     case "fault":
                         self._shell.faults.told(session.worker, message.fault)
-                    case "leaving":
+                    case "leaving" if not session.leaves:
                         self._effects.start("a worker that leaves", self._hand_on(session))
                     case _:
                         pass

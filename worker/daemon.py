@@ -121,8 +121,8 @@ class Daemon:
 
     def plan_departure(self, within_s: float, notice: str, idle_s: float) -> Departure:
         """How this worker will end."""
-        self.departure = Departure(self._live, lambda: self.connected, self._say, within_s, notice, idle_s)
-        return self.departure
+        self.departure = made = Departure(self._live, lambda: self.connected, self._say, within_s, notice, idle_s)
+        return made
 
     @property
     def connected(self) -> bool:
@@ -340,8 +340,7 @@ class Daemon:
 
     def _found(self, task: str) -> list[tuple[int, str]]:
         """The processes of a task; of everything, with this one first."""
-        own = [] if task else [(os.getpid(), f"headrace worker {self.name}")]
-        return [*own, *self._processes.found(task)]
+        return [*([] if task else [(os.getpid(), f"headrace worker {self.name}")]), *self._processes.found(task)]
 
     def _set_timer(self) -> None:
         wake_at = self._supervisor.wake_at()
