@@ -44,6 +44,9 @@ class JoinRequest:
     token: str
     public_key_pem: bytes
     version: str
+    #: The range of protocols that it speaks.
+    protocol: int
+    protocol_oldest: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +79,10 @@ def decode_message(kind: type[Message], body: bytes) -> Message:
     """Read a message of one kind. Raises JoinWireError for anything else."""
     try:
         fields = msgpack.unpackb(body)
-        wanted = [bytes if annotation is bytes else str for annotation in kind.__annotations__.values()]
-        if [type(field) for field in fields] != wanted:
+        wanted = list(kind.__annotations__.values())
+        # What a later release says besides is passed over.
+        if not isinstance(fields, list) or [type(field) for field in fields[: len(wanted)]] != wanted:
             raise ValueError("other fields")
-        return kind(*fields)
+        return kind(*fields[: len(wanted)])
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise JoinWireError(f"no {kind.__name__} of a join: {error}") from error

@@ -25,6 +25,7 @@ from headrace.controller.status import reply
 from headrace.daemon import Effects
 from headrace.pipeline import PipelineError, parse_pipeline
 from headrace.protos import codec, control_pb2 as pb, control_pb2_grpc as rpc
+from headrace.protos.protocol import Spoken, spoken_here, why_foreign
 from headrace.store import StoreError, one_name, release
 
 #: Whether a run scales by itself; empty: it does not.
@@ -109,6 +110,8 @@ class Servicer(rpc.ControlServicer):
                 del self._shell.sessions[register.worker]
                 self._shell.refused.forget(register.worker)
                 self._shell.post(core.WorkerLost(register.worker, "its session ended"))
+                if session.leaves:
+                    self._shell.post(core.DrainRequested(0, register.worker, back=True))
 
     async def Apply(self, request: pb.ApplyRequest, context: Any) -> pb.ApplyReply:  # noqa: N802
         """Take up a pipeline; answered once it is known whether it may write its dataset."""
@@ -300,13 +303,25 @@ class Servicer(rpc.ControlServicer):
     def _refusal(self, register: pb.Register) -> str:
         if wrong := registration_fault(_registered(register)):
             return f"no worker registers so: {wrong}"
-        if register.version != self._version:
-            return f"worker {register.worker} is Headrace {register.version}, the controller {self._version}"
+        theirs = Spoken(register.version, register.protocol, register.protocol_oldest)
+        if wrong := why_foreign(f"worker {register.worker}", theirs, spoken_here(self._version)):
+            return wrong
         known = self._shell.core.workers.get(register.worker)
         other = known is not None and (known.host, known.pid) != (register.host, register.pid)
         if register.worker in self._shell.sessions and other:
             return f"a worker named {register.worker!r} is attended already: give this one another --name"
         return ""
+
+    async def _hand_on(self, session: Session) -> None:
+        """A worker is about to end: it is drained until it comes again."""
+        number, answered = self._shell.expect_answer()
+        session.leaves = True
+        self._shell.post(core.DrainRequested(number, session.worker))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STEER_S):
+                session.leaves = (answer := await answered).accepted
+                if not session.leaves:
+                    session.outbox.put_nowait(pb.ToWorker(term=self._shell.term, stay=pb.Stay(reason=answer.reason)))
 
     async def _listen(self, session: Session, messages: AsyncIterator[pb.FromWorker]) -> None:
         try:
@@ -320,6 +335,8 @@ class Servicer(rpc.ControlServicer):
                         self._shell.searches.told(session.worker, message.logs)
                     case "fault":
                         self._shell.faults.told(session.worker, message.fault)
+                    case "leaving" if not session.leaves:
+                        self._effects.start("a worker that leaves", self._hand_on(session))
                     case _:
                         pass
         except (StopAsyncIteration, TimeoutError, grpc.RpcError, asyncio.CancelledError) as error:

@@ -65,7 +65,7 @@ class Session:
     """One worker's stream: messages wait here until the stream takes them."""
 
     def __init__(self, worker: str, *, allows_chaos: bool = False) -> None:
-        self.worker, self.allows_chaos = worker, allows_chaos
+        self.worker, self.allows_chaos, self.leaves = worker, allows_chaos, False
         self.outbox: asyncio.Queue[pb.ToWorker | None] = asyncio.Queue()
 
 

@@ -775,7 +775,7 @@ class InHand(_message.Message):
     def __init__(self, stage: _Optional[str] = ..., range: _Optional[_Union[Range, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
-    __slots__ = ("worker", "version", "cores", "memory_bytes", "host", "pid", "tasks", "host_id", "addresses", "labels", "links", "door", "relay_addresses", "allows_chaos")
+    __slots__ = ("worker", "version", "cores", "memory_bytes", "host", "pid", "tasks", "host_id", "addresses", "labels", "links", "door", "relay_addresses", "allows_chaos", "protocol", "protocol_oldest")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CORES_FIELD_NUMBER: _ClassVar[int]
@@ -790,6 +790,8 @@ class Register(_message.Message):
     DOOR_FIELD_NUMBER: _ClassVar[int]
     RELAY_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     ALLOWS_CHAOS_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_OLDEST_FIELD_NUMBER: _ClassVar[int]
     worker: str
     version: str
     cores: int
@@ -804,7 +806,9 @@ class Register(_message.Message):
     door: str
     relay_addresses: _containers.RepeatedScalarFieldContainer[str]
     allows_chaos: bool
-    def __init__(self, worker: _Optional[str] = ..., version: _Optional[str] = ..., cores: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[RunningTask, _Mapping]]] = ..., host_id: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., labels: _Optional[_Iterable[str]] = ..., links: _Optional[_Iterable[_Union[RunningLink, _Mapping]]] = ..., door: _Optional[str] = ..., relay_addresses: _Optional[_Iterable[str]] = ..., allows_chaos: _Optional[bool] = ...) -> None: ...
+    protocol: int
+    protocol_oldest: int
+    def __init__(self, worker: _Optional[str] = ..., version: _Optional[str] = ..., cores: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[RunningTask, _Mapping]]] = ..., host_id: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., labels: _Optional[_Iterable[str]] = ..., links: _Optional[_Iterable[_Union[RunningLink, _Mapping]]] = ..., door: _Optional[str] = ..., relay_addresses: _Optional[_Iterable[str]] = ..., allows_chaos: _Optional[bool] = ..., protocol: _Optional[int] = ..., protocol_oldest: _Optional[int] = ...) -> None: ...
 
 class RunningTask(_message.Message):
     __slots__ = ("task", "attempt", "version", "epoch", "ready", "facts", "addresses", "fenced", "linked")
@@ -938,21 +942,33 @@ class Heartbeat(_message.Message):
     def __init__(self, sent: _Optional[int] = ...) -> None: ...
 
 class FromWorker(_message.Message):
-    __slots__ = ("register", "task", "heartbeat", "logs", "fault")
+    __slots__ = ("register", "task", "heartbeat", "logs", "fault", "leaving")
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     LOGS_FIELD_NUMBER: _ClassVar[int]
     FAULT_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
     register: Register
     task: TaskEvent
     heartbeat: Heartbeat
     logs: LogPage
     fault: FaultTold
-    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., task: _Optional[_Union[TaskEvent, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., logs: _Optional[_Union[LogPage, _Mapping]] = ..., fault: _Optional[_Union[FaultTold, _Mapping]] = ...) -> None: ...
+    leaving: Leaving
+    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., task: _Optional[_Union[TaskEvent, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., logs: _Optional[_Union[LogPage, _Mapping]] = ..., fault: _Optional[_Union[FaultTold, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ...) -> None: ...
+
+class Leaving(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Stay(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class ToWorker(_message.Message):
-    __slots__ = ("term", "welcome", "task", "link", "kill", "refusal", "heartbeat", "logs", "relay", "fault", "expelled", "log", "log_term", "cause")
+    __slots__ = ("term", "welcome", "task", "link", "kill", "refusal", "heartbeat", "logs", "relay", "fault", "expelled", "stay", "log", "log_term", "cause")
     TERM_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
@@ -964,6 +980,7 @@ class ToWorker(_message.Message):
     RELAY_FIELD_NUMBER: _ClassVar[int]
     FAULT_FIELD_NUMBER: _ClassVar[int]
     EXPELLED_FIELD_NUMBER: _ClassVar[int]
+    STAY_FIELD_NUMBER: _ClassVar[int]
     LOG_FIELD_NUMBER: _ClassVar[int]
     LOG_TERM_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
@@ -978,10 +995,11 @@ class ToWorker(_message.Message):
     relay: OpenRelay
     fault: FaultAsked
     expelled: Expulsions
+    stay: Stay
     log: str
     log_term: int
     cause: str
-    def __init__(self, term: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., task: _Optional[_Union[TaskCommand, _Mapping]] = ..., link: _Optional[_Union[MakeLink, _Mapping]] = ..., kill: _Optional[_Union[KillTask, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., logs: _Optional[_Union[LogsAsked, _Mapping]] = ..., relay: _Optional[_Union[OpenRelay, _Mapping]] = ..., fault: _Optional[_Union[FaultAsked, _Mapping]] = ..., expelled: _Optional[_Union[Expulsions, _Mapping]] = ..., log: _Optional[str] = ..., log_term: _Optional[int] = ..., cause: _Optional[str] = ...) -> None: ...
+    def __init__(self, term: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., task: _Optional[_Union[TaskCommand, _Mapping]] = ..., link: _Optional[_Union[MakeLink, _Mapping]] = ..., kill: _Optional[_Union[KillTask, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., logs: _Optional[_Union[LogsAsked, _Mapping]] = ..., relay: _Optional[_Union[OpenRelay, _Mapping]] = ..., fault: _Optional[_Union[FaultAsked, _Mapping]] = ..., expelled: _Optional[_Union[Expulsions, _Mapping]] = ..., stay: _Optional[_Union[Stay, _Mapping]] = ..., log: _Optional[str] = ..., log_term: _Optional[int] = ..., cause: _Optional[str] = ...) -> None: ...
 
 class LogSearch(_message.Message):
     __slots__ = ("pipeline", "stage", "task", "cause", "level", "since", "lines_max", "follow")

@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import contextvars
 import itertools
-import json
 import logging
 import os
 import socket
@@ -43,6 +42,7 @@ from headrace.daemon import (
     parse_arguments,
 )
 from headrace.protos import codec, control_pb2 as pb
+from headrace.protos.protocol import PROTOCOL, PROTOCOL_OLDEST
 from headrace.stages.shipping import Inherited
 from headrace.store import release
 from headrace.transport import LinkRefusedError
@@ -54,12 +54,15 @@ from headrace.worker.links import Relaying
 from headrace.worker.log_desk import LogDesk
 from headrace.worker.membership import (
     ControllerSession,
+    Departure,
     JoinError,
     Membership,
+    end_task,
     host_id,
     membership,
     network_of,
     own_addresses,
+    told_by,
 )
 from headrace.worker.processes import Forkserver, Processes, TaskProcess
 
@@ -72,8 +75,6 @@ logger = logging.getLogger("headrace.worker")
 
 #: Instead of a port: this worker relays for nobody.
 NO_RELAY = -1
-#: Seconds after which something that was cancelled and goes on is cancelled again.
-CANCEL_AGAIN_S = 0.5
 #: Messages that wait for a controller that is away; tasks repeat what matters (proposals), so older ones may go.
 WAITING_MESSAGES_MAX = 100_000
 
@@ -118,13 +119,22 @@ class Daemon:
         self.session = ControllerSession(addresses, self._register, self._take, self._outbox, self._member, way_to)
         return self.session
 
+    def plan_departure(self, within_s: float, notice: str, idle_s: float) -> Departure:
+        """How this worker will end."""
+        self.departure = made = Departure(self._live, lambda: self.connected, self._say, within_s, notice, idle_s)
+        return made
+
+    @property
+    def connected(self) -> bool:
+        """Whether a controller listens."""
+        return self.session is not None and self.session.welcomed
+
     def metrics(self) -> Iterable[Metric]:
         """What Prometheus reads."""
         from headrace.worker.metrics import families
 
-        connected = self.session is not None and self.session.welcomed
         relay = self._relaying.statistics() if self._relaying is not None else None
-        return families(self.counters, self._processes.resident_bytes, connected=connected, relay=relay)
+        return families(self.counters, self._processes.resident_bytes, connected=self.connected, relay=relay)
 
     def open(
         self, forkserver: Forkserver | None = None, relay_port: int = NO_RELAY, *, allow_chaos: bool = False
@@ -168,6 +178,8 @@ class Daemon:
         register = pb.Register(
             worker=self.name,
             version=release(),
+            protocol=PROTOCOL,
+            protocol_oldest=PROTOCOL_OLDEST,
             cores=self.cores,
             memory_bytes=memory,
             host=socket.gethostname(),
@@ -221,6 +233,8 @@ class Daemon:
                 logger.warning("kill it: %s", kill.reason, extra=about(task=kill.task, attempt=kill.attempt))
                 self._processes.note_end(kill.task, kill.attempt, message.cause)
                 self._do(core.KillAsked(kill.task, kill.attempt))
+            case "stay":
+                self.departure.cannot(message.stay.reason)
             case "logs":
                 self._desk.asked(message.logs)
             case "fault":
@@ -326,8 +340,7 @@ class Daemon:
 
     def _found(self, task: str) -> list[tuple[int, str]]:
         """The processes of a task; of everything, with this one first."""
-        own = [] if task else [(os.getpid(), f"headrace worker {self.name}")]
-        return [*own, *self._processes.found(task)]
+        return [*([] if task else [(os.getpid(), f"headrace worker {self.name}")]), *self._processes.found(task)]
 
     def _set_timer(self) -> None:
         wake_at = self._supervisor.wake_at()
@@ -338,13 +351,6 @@ class Daemon:
             delay = max(0.0, wake_at - time.monotonic())
             own = contextvars.Context()
             self._timer = asyncio.get_running_loop().call_later(delay, self._do, core.TimePassed(), context=own)
-
-
-async def _end(task: asyncio.Task[object]) -> None:
-    """Cancel a task until it has ended: a cancellation is lost that comes just when what the task awaits is there."""
-    while not task.done():
-        task.cancel()
-        await asyncio.wait({task}, timeout=CANCEL_AGAIN_S)
 
 
 async def work(
@@ -361,22 +367,23 @@ async def work(
     allow_chaos: bool = False,
     controller_fd: int = -1,
     lifeline_fd: int = -1,
+    ending: tuple[float, str, float] = (0.0, "", 0.0),
 ) -> int:
-    """Attend until a signal, the lifeline's end, or a refusal; the exit code."""
+    """Attend until a signal, a notice, the lifeline's end, or a refusal; the exit code. `ending`: as of Departure."""
     loop = asyncio.get_running_loop()
-    told = asyncio.Event()
-    hear_on(loop, told.set)
+    daemon = Daemon(name, cores, book, labels=labels, member=member)
+    departure = daemon.plan_departure(*ending)
+    hear_on(loop, departure.ask)
 
     def let_go() -> None:
         # Its end would be told at each turn of the loop, for as long as this process takes to end.
         loop.remove_reader(lifeline_fd)
-        told.set()
+        departure.end()
 
     if lifeline_fd >= 0:
         loop.add_reader(lifeline_fd, let_go)
-    daemon = Daemon(name, cores, book, labels=labels, member=member)
     try:
-        scraped = _serve_metrics(metrics, daemon)
+        scraped = _serve_metrics(metrics, daemon) if metrics else None
     except OSError as error:
         logger.error("cannot serve metrics on %s: %s; choose another address with --metrics", metrics, error.strerror)
         return 1
@@ -393,18 +400,18 @@ async def work(
 
     def surprised() -> None:
         surprises.append(1)
-        told.set()
+        departure.end()
 
     end_on_surprise(loop, surprised)
     watched = effects.start("the watchdog", keep_alive())
     running = effects.start("the sessions with controllers", _attend(daemon, controller, controller_fd))
-    waiting = effects.start("the wait for the end", told.wait())
+    waiting = effects.start("the wait for the end", departure.wait())
     try:
         await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         notify("STOPPING=1")
         for task in (running, waiting, watched):
-            await _end(task)
+            await end_task(task)
         daemon.close()
         if scraped is not None:
             scraped.shutdown()
@@ -417,9 +424,7 @@ async def work(
     return 0
 
 
-def _serve_metrics(address: str, daemon: Daemon) -> WSGIServer | None:
-    if not address:
-        return None
+def _serve_metrics(address: str, daemon: Daemon) -> WSGIServer:
     from headrace.daemon import serve_metrics
 
     server = serve_metrics(address, daemon.metrics)
@@ -430,21 +435,13 @@ def _serve_metrics(address: str, daemon: Daemon) -> WSGIServer | None:
 async def _attend(daemon: Daemon, controller: str, controller_fd: int) -> str:
     """Attend until this worker is refused; the reason."""
     if controller_fd >= 0:
-        controller = await _told_by(controller_fd, daemon)
+        controller = await told_by(controller_fd, daemon.preload)
     addresses = [address.strip() for address in controller.split(",") if address.strip()]
     if not addresses:
         return ""
     session = daemon.open_session(addresses)
     await session.run()
     return session.refused
-
-
-async def _told_by(descriptor: int, daemon: Daemon) -> str:
-    """The controller's address, once it is known; lists of what tasks will inherit may come before it."""
-    with os.fdopen(descriptor) as pipe:
-        while (line := await asyncio.to_thread(pipe.readline)).startswith("["):
-            daemon.preload([(str(module), dict(parameters)) for module, parameters in json.loads(line)])
-    return line.strip()
 
 
 def main(argv: Sequence[str] | None = None, forkserver: Forkserver | None = None) -> int:
@@ -464,6 +461,9 @@ def main(argv: Sequence[str] | None = None, forkserver: Forkserver | None = None
     parser.add_argument("--metrics", default="", help="serve metrics for Prometheus there, as HOST:PORT")
     parser.add_argument("--relay-port", type=int, default=0, help=f"UDP port to relay on; 0: any, {NO_RELAY}: do not")
     parser.add_argument("--allow-chaos", action="store_true", help="let operators do faults to it and its tasks")
+    parser.add_argument("--drain", type=float, default=0.0, help="seconds to hand on its tasks before it ends")
+    parser.add_argument("--notice", default="", help="a file or URL that says that this host will be taken away")
+    parser.add_argument("--idle", type=float, default=0.0, help="seconds without a task after which it ends; 0: never")
     parser.add_argument("--controller-fd", type=int, default=-1, help=argparse.SUPPRESS)
     parser.add_argument("--lifeline-fd", type=int, default=-1, help=argparse.SUPPRESS)
     args = parse_arguments(parser, argv)
@@ -495,5 +495,6 @@ def main(argv: Sequence[str] | None = None, forkserver: Forkserver | None = None
             allow_chaos=args.allow_chaos,
             controller_fd=args.controller_fd,
             lifeline_fd=args.lifeline_fd,
+            ending=(args.drain, args.notice, args.idle),
         )
     )

@@ -99,6 +99,18 @@ def worker(
         int,
         typer.Option(min=-1, max=65535, metavar="PORT", help="UDP port of its relay; default: any; -1: no relay."),
     ] = 0,
+    drain: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="To hand on its tasks before it ends; 0: it does not.")
+    ] = 25.0,
+    notice: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE|URL", help="Hand on its tasks and end once this file is there, or this URL says so."
+        ),
+    ] = "",
+    idle: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="End after so long without a task; 0: never.")
+    ] = 0.0,
     allow_chaos: Annotated[
         bool,
         typer.Option(
@@ -106,7 +118,7 @@ def worker(
         ),
     ] = False,
 ) -> int:
-    """Start a worker: it runs the tasks of a controller."""
+    """Start a worker: it runs the tasks of a controller. At a signal it hands them on before it ends."""
     import socket
 
     from headrace.client import usable_cores
@@ -128,6 +140,7 @@ def worker(
     called = name or socket.gethostname()
     arguments += ["--metrics", _metrics_of(metrics, "HEADRACE_WORKER_METRICS"), "--relay-port", str(relay_port)]
     arguments += ["--allow-chaos"] if allow_chaos else []
+    arguments += ["--drain", str(drain), "--notice", notice, "--idle", str(idle)]
     return work([*arguments, "--join", join, "--logs", logs_folder(logs, f"worker-{called}")])
 
 

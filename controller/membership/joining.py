@@ -38,6 +38,7 @@ from headrace.cluster import (
 from headrace.controller.membership.cluster_files import CONTROLLER, ClusterFiles
 from headrace.controller.membership.strangers import Strangers, Told
 from headrace.daemon import Effects
+from headrace.protos.protocol import Spoken, spoken_here, why_foreign
 
 logger = logging.getLogger("headrace.controller")
 
@@ -163,8 +164,9 @@ class Door:
         await writer.drain()
 
     async def _judge(self, request: JoinRequest, now: datetime, stranger: int) -> JoinAnswer:
-        if request.version != self._version:
-            return JoinAnswer(b"", "", f"this node is Headrace {request.version}, the controller {self._version}")
+        theirs = Spoken(request.version, request.protocol, request.protocol_oldest)
+        if wrong := why_foreign("this node", theirs, spoken_here(self._version)):
+            return JoinAnswer(b"", "", wrong)
         token = check_token(request.token, self._files.key, now.timestamp())
         if self._nodes >= NODES_MAX:
             return JoinAnswer(b"", "", f"{NODES_MAX} nodes join at this moment, which is the limit: ask again")

@@ -3,7 +3,7 @@
 import { clock, h, number, s, share, visible } from "./dom.js";
 
 export const VERDICTS = ["kept", "filtered", "duplicate", "quarantined"];
-const HEIGHT = 190, LEFT = 64, TOP = 18, BOTTOM = 20;
+const HEIGHT = 198, LEFT = 64, TOP = 26, BOTTOM = 20, APART = 26, NAMED = 12;
 const GLYPHS = { death: "✕", fault: "⚡", state: "●", change: "◇", worker: "▣", asked: "▸" };
 
 export function drawTime(points, marks, wide) {
@@ -26,10 +26,10 @@ export function drawTime(points, marks, wide) {
     s("line", { class: "axis", x1: LEFT, x2: WIDTH - 10, y1: y(top * part), y2: y(top * part) }),
     s("text", { class: "faint", x: LEFT - 6, y: y(top * part) + 4, "text-anchor": "end" }, number(top * part)),
   ]);
-  const drawn = marks.map((mark) => s("g", {},
-    s("title", {}, visible(`${clock(mark.at)} ${mark.words}`)),
-    s("line", { class: `mark ${mark.kind}`, x1: x(mark.at), x2: x(mark.at), y1: TOP - 2, y2: HEIGHT - BOTTOM }),
-    s("text", { x: x(mark.at), y: 12, "text-anchor": "middle" }, GLYPHS[mark.kind] ?? "·")));
+  const drawn = clusters(marks, x).map((one) => s("g", {},
+    s("title", {}, [...one.marks.slice(0, NAMED).map((mark) => visible(`${clock(mark.at)} ${mark.words}`)), one.marks.length > NAMED ? `and ${number(one.marks.length - NAMED)} more` : ""].join("\n")),
+    s("line", { class: `mark ${one.kind}`, x1: one.x, x2: one.x, y1: 16, y2: HEIGHT - BOTTOM }),
+    s("text", { x: one.x, y: 12, "text-anchor": "middle" }, `${GLYPHS[one.kind] ?? "·"}${one.marks.length > 1 ? number(one.marks.length) : ""}`)));
   const last = points[points.length - 1];
   return [
     h("div", { class: "scroll" }, s("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, width: WIDTH, height: HEIGHT, role: "img", "aria-label": "Closed records over time" },
@@ -38,6 +38,22 @@ export function drawTime(points, marks, wide) {
       s("text", { class: "faint", x: WIDTH - 10, y: HEIGHT - 4, "text-anchor": "end" }, clock(end)))),
     h("p", { class: "key" }, VERDICTS.map((verdict) => h("span", {}, s("svg", { viewBox: "0 0 14 12", "aria-hidden": "true" }, s("rect", { class: verdict, width: 12, height: 12, rx: 2 })), `${verdict} ${number(last[verdict])}`))),
   ];
+}
+
+// Parts of a whole, one upon the other, with words for who does not see them.
+export const meter = (words, parts, whole) => s("svg", { class: "meter", viewBox: "0 0 100 12", preserveAspectRatio: "none", role: "img", "aria-label": words },
+  s("rect", { class: "track", width: 100, height: 12 }), parts.map(([name, value]) => s("rect", { class: name, width: whole > 0 ? (100 * value) / whole : 0, height: 12 })));
+
+// Marks that would lie upon one another are one, with their number; the gravest says what it is.
+const GRAVE = ["death", "fault", "change", "asked", "worker", "state"];
+function clusters(marks, x) {
+  const found = [];
+  for (const mark of marks) {
+    const last = found[found.length - 1];
+    if (last && x(mark.at) - last.x < APART) last.marks.push(mark);
+    else found.push({ x: x(mark.at), marks: [mark] });
+  }
+  return found.map((one) => ({ ...one, kind: GRAVE.find((kind) => one.marks.some((mark) => mark.kind === kind)) ?? "" }));
 }
 
 export const listMarks = (marks) => h("ul", { class: "plain marks", tabindex: 0, "aria-label": "What happened, newest first" },

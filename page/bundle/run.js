@@ -1,7 +1,7 @@
 // The screens of a run: overview, tasks, links, workers, records, logs.
 
-import { VERDICTS, bars, drawTime, listMarks } from "./chart.js";
-import { bytes, card, counted, facts, h, number, seconds, share, show, visible } from "./dom.js";
+import { VERDICTS, bars, drawTime, listMarks, meter } from "./chart.js";
+import { bytes, card, clock, counted, facts, h, number, seconds, share, show, visible } from "./dom.js";
 import { drawGraph } from "./graph.js";
 import { recordsOf } from "./records.js";
 import { ENDED } from "./state.js";
@@ -56,7 +56,7 @@ export class RunScreens {
     const stages = run.graph.map((stage) => stage.name);
     const stage = h("select", { name: "stage" }, stages.map((one) => h("option", { value: one }, visible(one))));
     const tasks = h("input", { type: "number", name: "tasks", min: 1, max: 65536, required: true });
-    const fit = () => { tasks.value = this.state.tasksOf(run.pipeline).filter((task) => task.stages.includes(stage.value)).length || 1; };
+    const fit = () => { tasks.value = this.state.onMainPath(run.pipeline).filter((task) => task.stages.includes(stage.value)).length || 1; };
     stage.addEventListener("change", fit);
     fit();
     this.app.ask("Scale a stage, with the stages fused with it", [h("label", {}, "stage ", stage), h("label", {}, "tasks ", tasks)], "Scale",
@@ -72,7 +72,7 @@ export class RunScreens {
     const shown = points.length ? marks.filter((mark) => mark.at >= points[0].at - 60) : marks;
     show(place, h("div", { class: "grid" },
       this.troubles(run),
-      h("section", { class: "card wide" }, h("h2", {}, "Flow"), drawGraph(graph, rates)),
+      h("section", { class: "card wide" }, h("h2", {}, "Flow"), drawGraph(graph, rates, place.clientWidth - 74)),
       this.progressCard(run, now), this.balanceCard(run), this.commitCard(run),
       h("section", { class: "card wide" }, h("h2", {}, "Closed records over time"), drawTime(points, shown, place.clientWidth - 74)),
       card("Events", marks.length ? listMarks(marks) : h("p", { class: "faint" }, "none")), this.deathsCard(run), this.stagesCard(run, rates), this.loadersCard()));
@@ -90,13 +90,13 @@ export class RunScreens {
   }
 
   progressCard(run, now) {
-    const { done, whole, speed, left } = this.state.progress(run.pipeline, now);
+    const { done, closed, whole, speed, left } = this.state.progress(run.pipeline, now);
     const ended = ENDED.has(run.state);
     return card("Progress",
-      h("p", { class: "big" }, whole ? `${share(done, whole)} read` : run.state),
-      h("progress", { max: Math.max(1, whole), value: done, "aria-label": "Input that was read" }),
+      h("p", { class: "big" }, whole ? `${share(closed, whole)} closed` : run.state),
+      meter(`${share(closed, whole)} of the input is closed, ${share(done, whole)} read`, [["read", done], ["shut", closed]], whole),
       facts([
-        ["input", `${bytes(done)} of ${whole ? bytes(whole) : "what is not listed yet"}`],
+        ["read", `${bytes(done)} of ${whole ? `${bytes(whole)}, ${share(done, whole)}` : "what is not listed yet"}`],
         ["speed", speed && !ended ? `${bytes(speed)}/s` : ""], ["time left", left !== null && !ended ? `about ${seconds(left)}` : ""],
         ["fragments", `${number(run.fragments_done ?? 0)} of ${number(run.fragments ?? 0)} done`],
         ["resumed", run.records_resumed ? counted(run.records_resumed, "record") : ""],
@@ -150,8 +150,9 @@ export class RunScreens {
   }
 
   deathsCard(run) {
-    const deaths = [...(run.deaths ?? []), ...(this.state.about("cluster").lost ?? [])];
-    return card("Dead", deaths.length
+    const known = new Set((run.deaths ?? []).map((death) => `${death.what} ${death.name}`));
+    const deaths = [...(run.deaths ?? []), ...(this.state.about("cluster").lost ?? []).filter((death) => !known.has(`${death.what} ${death.name}`))];
+    return h("section", { class: "card rest" }, h("h2", {}, "Dead"), deaths.length
       ? h("table", { class: "small" }, h("tbody", {}, deaths.map((death) => h("tr", {}, h("td", {}, `${death.what} ${visible(death.name)}`), h("td", {}, `${number(death.count)}×`), h("td", { class: "bad" }, `✕ ${visible(death.cause)}`)))))
       : h("p", { class: "faint" }, "no task and no worker has died"));
   }
@@ -165,13 +166,14 @@ export class RunScreens {
   tasks(place) {
     const report = (task) => this.state.reportOf(task);
     const records = (task) => Math.max(0, ...(report(task).stages ?? []).map((stage) => stage.records ?? 0));
+    const busy = (task) => (report(task).stages ?? []).reduce((sum, stage) => sum + (stage.busy_s ?? 0), 0);
     const state = (task) => h("span", { class: task.state === "ready" ? "good" : "warn" }, `${{ ready: "●", starting: "◐", waiting: "○", stopped: "■" }[task.state] ?? "·"} ${task.state}`);
     this.table("tasks", place, "tasks", [
-      ["task", 220, (task) => task.task], ["stages", 240, (task) => task.stages.join(" + ")], ["worker", 130, (task) => task.worker],
-      ["state", 100, (task) => task.state, state], ["attempt", 80, (task) => task.attempt, (task) => number(task.attempt % 2 ** 20), true], ["restarts", 80, (task) => task.restarts, (task) => number(task.restarts), true],
-      ["records", 110, records, (task) => number(records(task)), true], ["busy", 90, (task) => report(task).busy_s ?? 0, (task) => seconds(report(task).busy_s ?? 0), true],
+      ["task", 210, (task) => task.task], ["stages", 200, (task) => task.stages.join(" + ")], ["worker", 110, (task) => task.worker],
+      ["state", 90, (task) => task.state, state], ["attempt", 70, (task) => task.attempt, (task) => number(task.attempt % 2 ** 20), true], ["restarts", 80, (task) => task.restarts, (task) => number(task.restarts), true],
+      ["records", 90, records, (task) => number(records(task)), true], ["busy", 70, busy, (task) => seconds(busy(task)), true],
       ["holds", 90, (task) => report(task).held_bytes ?? 0, (task) => bytes(report(task).held_bytes ?? 0), true],
-      ["waits, or how it died last", 520, (task) => report(task).trouble || task.story, (task) => h("span", { class: report(task).trouble ? "warn" : "bad", title: visible(task.story) }, visible(report(task).trouble || task.story.trim().split("\n").pop()))],
+      ["waits, or how it died last", 340, (task) => report(task).trouble || task.story, (task) => h("span", { class: report(task).trouble ? "warn" : "bad", title: visible(task.story) }, visible(report(task).trouble || task.story.trim().split("\n").pop()))],
     ], this.state.tasksOf(this.app.pipeline));
   }
 
@@ -179,11 +181,11 @@ export class RunScreens {
     const credit = (link) => this.state.credit.get(link.link) ?? { bytes: 0, flying: 0, blocked: 0, short: -Infinity, via: "" };
     const state = (link) => (link.trouble ? "✕ cut" : now - credit(link).short < 3 ? "▲ waits for credit" : credit(link).bytes ? "● flows" : "○ idle");
     this.table("links", place, "links", [
-      ["sender", 200, (link) => link.sender], ["receiver", 200, (link) => link.receiver], ["transport", 80, (link) => link.transport],
+      ["sender", 190, (link) => link.sender], ["receiver", 190, (link) => link.receiver], ["transport", 75, (link) => link.transport],
       ["state", 150, state, (link) => h("span", { class: link.trouble ? "bad" : now - credit(link).short < 3 ? "warn" : "" }, state(link))],
       ["sent", 90, (link) => credit(link).bytes, (link) => bytes(credit(link).bytes), true], ["in flight", 90, (link) => credit(link).flying, (link) => bytes(credit(link).flying), true],
       ["found no credit", 120, (link) => credit(link).blocked, (link) => number(credit(link).blocked), true],
-      ["made", 70, (link) => link.generation, (link) => number(link.generation % 2 ** 20), true], ["relayed by", 120, (link) => credit(link).via], ["why it was cut", 400, (link) => link.trouble],
+      ["made", 60, (link) => link.generation, (link) => number(link.generation % 2 ** 20), true], ["relayed by", 120, (link) => credit(link).via], ["why it was cut", 240, (link) => link.trouble],
     ], [...this.state.links.values()].filter((link) => link.of === this.app.pipeline));
   }
 
@@ -196,11 +198,14 @@ export class RunScreens {
       const drained = worker.state !== "registered";
       return h("button", { type: "button", "data-key": `worker ${worker.worker}`, onclick: () => (drained ? this.app.act("undrain", { worker: worker.worker }) : this.drain(worker.worker)) }, drained ? "Admit tasks" : "Drain…");
     };
+    const columns = [["worker", (worker) => visible(worker.worker)], ["state", (worker) => h("span", { class: worker.state === "registered" ? "good" : "warn" }, `${worker.state === "registered" ? "●" : "◐"} ${worker.state}`)],
+      ["host", (worker) => visible(worker.host)], ["cores", (worker) => `${number(worker.cores_reserved)} of ${number(worker.cores)} reserved`], ["tasks", (worker) => number(tasks.get(worker.worker) ?? 0)],
+      ["labels", (worker) => visible(worker.labels.join(", "))], ["addresses", (worker) => visible(worker.addresses.join(", "))], ["", act]]
+      .filter(([title]) => !["labels", "addresses"].includes(title) || alive.some((worker) => worker[title].length));
     show(place, h("div", { class: "grid" },
       h("section", { class: "card wide scroll" }, h("h2", {}, counted(alive.length, "worker")), h("table", { class: "small" },
-        h("thead", {}, h("tr", {}, ["worker", "state", "host", "cores", "tasks", "labels", "addresses", ""].map((title) => h("th", {}, title)))),
-        h("tbody", {}, alive.slice(0, 500).map((worker) => h("tr", {}, [visible(worker.worker), h("span", { class: worker.state === "registered" ? "good" : "warn" }, `${worker.state === "registered" ? "●" : "◐"} ${worker.state}`),
-          visible(worker.host), `${number(worker.cores_reserved)} of ${number(worker.cores)} reserved`, number(tasks.get(worker.worker) ?? 0), visible(worker.labels.join(", ")), visible(worker.addresses.join(", ")), act(worker)].map((cell) => h("td", {}, cell))))))),
+        h("thead", {}, h("tr", {}, columns.map(([title]) => h("th", {}, title)))),
+        h("tbody", {}, alive.slice(0, 500).map((worker) => h("tr", {}, columns.map(([, cell]) => h("td", {}, cell(worker)))))))),
       card("Lost workers", lost.length ? h("ul", { class: "plain" }, lost.map((death) => h("li", { class: "bad" }, `✕ ${visible(death.name)} (${number(death.count)}×): ${visible(death.cause)}`))) : h("p", { class: "faint" }, "none"))));
   }
 
@@ -220,7 +225,7 @@ export class RunScreens {
     this.samples = { of, words: "reading…", found: this.samples?.of === of ? this.samples.found : {} };
     this.app.soon();
     const found = await this.app.question("samples", { pipeline: of });
-    this.samples = found ? { of, words: "", found } : null;
+    this.samples = found ? { of, words: `read at ${clock(Date.now() / 1000)}`, found } : null;
     this.app.soon();
   }
 

@@ -2,6 +2,10 @@
 
 const TEXT = new TextDecoder();
 const AVERAGE_S = 10;
+// Sinks close in steps of many seconds.
+const CLOSING_S = 60;
+// Tasks that read suspect records alone, off the main path.
+const ALONE = /\/solitary\.[0-9]+$/;
 const BLOCKED_S = 3;
 const SUMS = ["records", "bytes", "busy_s", "cpu_s", "dropped", "skipped_bytes", "stored_bytes"];
 
@@ -120,6 +124,7 @@ export class State {
   reportOf(task) { return this.reports.get(`${task.task}@${task.attempt}`) ?? {}; }
 
   tasksOf(name) { return [...this.tasks.values()].filter((task) => task.of === name); }
+  onMainPath(name) { return this.tasksOf(name).filter((task) => !ALONE.test(task.task)); }
 
   // What each stage did in this run, dead attempts included, in the order of the graph.
   totals(name) {
@@ -177,8 +182,7 @@ export class State {
     const nodes = new Map();
     const edges = new Map();
     const order = (this.tables.pipelines.get(name)?.graph ?? []).map((stage) => stage.name);
-    for (const task of this.tasksOf(name)) {
-      if (task.task.endsWith("/solitary")) continue;
+    for (const task of this.onMainPath(name)) {
       let node = nodes.get(task.chain);
       if (!node) nodes.set(task.chain, (node = { key: task.chain, stages: task.stages, tasks: 0, ready: 0, workers: new Set(), waits: [], holds: [], held: 0 }));
       node.tasks += 1;
@@ -217,10 +221,15 @@ export class State {
       nodes.get(edge.to)?.holds.push(edge.from);
     }
     const place = (node) => Math.min(...node.stages.map((stage) => (order.indexOf(stage) + order.length + 1) % (order.length + 1)));
+    // Answers go back to who asked: they are no step forward.
+    for (const edge of edges.values()) {
+      const [from, to] = [nodes.get(edge.from), nodes.get(edge.to)];
+      edge.back = from !== undefined && to !== undefined && place(from) > place(to);
+    }
     return { nodes: [...nodes.values()].sort((a, b) => place(a) - place(b)), edges: [...edges.values()] };
   }
 
-  // Bytes of the input as it is stored: done, whole, a second, and seconds left.
+  // Bytes of the input as it is stored: read, closed (by the share of the records that are), whole, and seconds left.
   progress(name, now) {
     const run = this.tables.pipelines.get(name) ?? {};
     const before = /^[0-9]{1,15}$/.test(run.facts?.bytes_resumed ?? "") ? Number(run.facts.bytes_resumed) : 0;
@@ -228,12 +237,19 @@ export class State {
     for (const [stage, sum] of this.totals(name)) if ((run.sources ?? []).includes(stage)) done += sum.stored_bytes;
     const whole = run.input_bytes ?? 0;
     if (whole) done = Math.min(done, whole);
-    const points = (this.meters.get(name) ?? []).filter((point) => point.now > now - AVERAGE_S && point.done <= done);
-    if (!points.length || now >= points[points.length - 1].now + 0.5) points.push({ now, done });
+    const { records_closed: shut = 0, records_open: open = 0 } = run.balance ?? {};
+    const closed = shut + open > 0 ? (done * shut) / (shut + open) : 0;
+    const points = (this.meters.get(name) ?? []).filter((point) => point.now > now - CLOSING_S && point.done <= done);
+    if (!points.length || now >= points[points.length - 1].now + 0.5) points.push({ now, done, closed });
     this.meters.set(name, points);
-    const span = now - points[0].now;
-    const speed = span > 2 ? (done - points[0].done) / span : 0;
-    return { done, whole, speed, left: speed > 0 && whole > done ? (whole - done) / speed : null };
+    const over = (seconds, field, value) => {
+      const first = points.find((point) => point.now > now - seconds) ?? { now };
+      return now - first.now > 2 ? Math.max(0, (value - first[field]) / (now - first.now)) : 0;
+    };
+    const speed = over(AVERAGE_S, "done", done), pace = over(CLOSING_S, "closed", closed);
+    const toRead = speed > 0 && whole > done ? (whole - done) / speed : null;
+    const toClose = pace > 0 && whole > closed ? (whole - closed) / pace : null;
+    return { done, closed, whole, speed, left: toRead === null && toClose === null ? null : Math.max(toRead ?? 0, toClose ?? 0) };
   }
 }
 

@@ -85,7 +85,7 @@ def test_any_text_is_refused_by_name(text: str) -> None:
     "message",
     [
         Greeting(b"pem", "1.0"),
-        JoinRequest("hrj1.x", b"key", "1.0"),
+        JoinRequest("hrj1.x", b"key", "1.0", 3, 2),
         JoinAnswer(b"cert", "one", ""),
         JoinAnswer(b"", "", "no"),
     ],

@@ -13,6 +13,7 @@ from headrace.controller.logging.logs import identity
 from headrace.controller.servicer import Servicer
 from headrace.controller.shell import Shell
 from headrace.protos import control_pb2 as pb
+from headrace.protos.protocol import PROTOCOL
 
 Session = AsyncGenerator[pb.ToWorker, None]
 
@@ -30,6 +31,7 @@ class House:
 
         async def says() -> AsyncIterator[pb.FromWorker]:
             register = pb.Register(worker="w", version=version("headrace"), host="h", pid=pid, cores=cores)
+            register.protocol = register.protocol_oldest = PROTOCOL
             yield pb.FromWorker(register=register)
             await asyncio.get_running_loop().create_future()
 

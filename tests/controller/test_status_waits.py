@@ -27,7 +27,7 @@ def servicer() -> Servicer:
 
 
 async def registering(over: asyncio.Event) -> AsyncIterator[pb.FromWorker]:
-    yield pb.FromWorker(register=pb.Register(worker="w", version=release(), cores=1))
+    yield pb.FromWorker(register=pb.Register(worker="w", version=release(), protocol=1, protocol_oldest=1, cores=1))
     await over.wait()
 
 

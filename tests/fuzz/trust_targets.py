@@ -78,7 +78,7 @@ def run_join(data: bytes) -> object | None:
 def joins() -> list[bytes]:
     said = (
         join_wire.Greeting(b"-----BEGIN", "0.1"),
-        join_wire.JoinRequest("hrj1.x", b"-----BEGIN", "0.1"),
+        join_wire.JoinRequest("hrj1.x", b"-----BEGIN", "0.1", 3, 2),
         join_wire.JoinAnswer(b"-----BEGIN", "w1", ""),
     )
     return [join_wire.encode_message(message) for message in said]

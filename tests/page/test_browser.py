@@ -255,3 +255,69 @@ def test_another_page_learns_nothing_and_changes_nothing(tmp_path: Path) -> None
                     script = f"fetch('{place}/api/ask', {given}).then((r) => r.type + r.status, () => 'refused')"
                     assert browser.run(script) in ("refused", "opaque0")
     assert source.asked == []
+
+
+#: A run whose decider answers those that ask it, as the server would send it.
+CYCLE = """
+(async () => {
+  const { State } = await import("/state.js");
+  const { drawGraph } = await import("/graph.js");
+  const state = new State();
+  const stages = ["read", "keys", "dedup", "write"];
+  const tasks = {}, links = {};
+  for (const stage of stages) tasks[`run/${stage}.0`] = ["run", [stage], "one", "ready", 1, 0, ""];
+  tasks["run/solitary.0"] = ["run", stages, "one", "ready", 1, 0, ""];
+  for (const [a, b] of [["read", "keys"], ["keys", "dedup"], ["dedup", "keys"], ["keys", "write"]]) {
+    links[`${a}-${b}`] = [`run/${a}.0`, `run/${b}.0`, "ring", 1, "", "run"];
+  }
+  const graph = stages.map((name) => ({ name, after: [] }));
+  state.apply({ pipelines: { run: { pipeline: "run", state: "running", graph } }, tasks, links }, 1);
+  const found = state.graph("run", 1);
+  const place = document.createElement("div");
+  place.append(...drawGraph(found, state.rates("run", 1), 1300).flat());
+  const left = Object.fromEntries([...place.querySelectorAll("g:has(> .box)")].map((box) =>
+    [box.querySelector("title").textContent.split("\\n")[0], Number(box.querySelector(".box").getAttribute("x"))]));
+  return { left, edges: place.querySelectorAll("svg[role=img] .edge").length };
+})()
+"""
+#: Pairs of texts of one picture of which one lies upon the other, by more than a pixel each way.
+UPON = """
+[...document.querySelectorAll('main svg[role=img]')].flatMap((picture) => {
+  const texts = [...picture.querySelectorAll('text')].filter((one) => one.textContent)
+    .map((one) => [one.textContent, one.getBoundingClientRect()]);
+  return texts.flatMap(([a, one], at) => texts.slice(at + 1).filter(([, other]) =>
+    Math.min(one.right, other.right) - Math.max(one.left, other.left) > 1 &&
+    Math.min(one.bottom, other.bottom) - Math.max(one.top, other.top) > 3).map(([b]) => `${a} | ${b}`));
+})
+"""
+
+
+def test_who_answers_stands_behind_who_asks(tmp_path: Path) -> None:
+    with served(hostile_run(), tmp_path) as (url, _), Browser() as browser:
+        browser.open(url)
+        browser.until("document.body.dataset.drawn > 0")
+        found = browser.run(CYCLE)
+    assert sorted(found["left"], key=found["left"].get) == ["read", "keys", "dedup", "write"], "no solitary task"
+    assert found["left"]["dedup"] == found["left"]["write"] > found["left"]["keys"] > found["left"]["read"]
+    assert found["edges"] == 3, "answers go along the line of what asks"
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_no_words_of_a_picture_lie_upon_others(tmp_path: Path, dark: bool) -> None:
+    run = LargeRun(6, 8)
+    for second in range(40):
+        run.report(6)
+        run.stand.run.deaths.note("task", f"run/read.{second % 2}", f"signal {second}")
+        run.page.note(1000.0 + second)
+    with served(Answers(run), tmp_path) as (url, _), Browser(dark=dark) as browser:
+        browser.open(url)
+        browser.until("document.body.dataset.drawn > 2")
+        for width in (1400, 1000, 420):
+            browser.resize(width, 1000)
+            browser.until(f"window.innerWidth === {width}")
+            run.report(6)
+            drawn = int(browser.run("document.body.dataset.drawn"))
+            browser.until(f"document.body.dataset.drawn > {drawn}")
+            assert browser.run(UPON) == [], width
+            wide = "document.querySelector('main').scrollWidth <= document.querySelector('main').clientWidth"
+            assert browser.run(wide), f"nothing is cut off at {width}"

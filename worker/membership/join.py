@@ -45,6 +45,7 @@ from headrace.cluster import (
     write_secret,
 )
 from headrace.daemon import AddressError, host_and_port, read_private
+from headrace.protos.protocol import spoken_here
 from headrace.store.files import disk
 from headrace.worker.membership.member import JoinError, Membership
 
@@ -110,7 +111,9 @@ def _ask(address: str, text: str, token: JoinToken, public_key_pem: bytes) -> tu
         shown = connection.getpeercert(binary_form=True)
         leaf = read_certificate(shown) if shown else None
         verify(leaf, authority, {Role.CONTROLLER}, utc_now())
-        connection.sendall(encode_message(JoinRequest(text, public_key_pem, version("headrace"))))
+        spoken = spoken_here(version("headrace"))
+        request = JoinRequest(text, public_key_pem, spoken.release, spoken.newest, spoken.oldest)
+        connection.sendall(encode_message(request))
         return greeting.authority_pem, decode_message(JoinAnswer, _receive(connection))
 
 

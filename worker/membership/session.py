@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,6 +15,7 @@ import grpc
 
 from headrace.daemon import INSECURE, AddressError, Effects
 from headrace.protos import control_pb2 as pb, control_pb2_grpc as rpc
+from headrace.stages.shipping import Inherited
 from headrace.worker.membership.credentials import open_channel
 from headrace.worker.membership.member import Membership
 
@@ -28,6 +31,14 @@ WELCOME_S = 2.0
 #: Seconds before the next controller is tried, doubled each time up to RECONNECT_S_MAX.
 RECONNECT_S = 0.1
 RECONNECT_S_MAX = 1.0
+
+
+async def told_by(descriptor: int, preload: Callable[[Sequence[Inherited]], None]) -> str:
+    """The controller's address, once it is known; lists of what tasks will inherit may come before it."""
+    with os.fdopen(descriptor) as pipe:
+        while (line := await asyncio.to_thread(pipe.readline)).startswith("["):
+            preload([(str(module), dict(parameters)) for module, parameters in json.loads(line)])
+    return line.strip()
 
 
 class ControllerSession:

@@ -6,7 +6,8 @@ those that it does not keep end, new ones start. What is open is read by the tas
 read twice. The graph stays as it was, so no epoch is raised.
 
 A change of the graph needs no pause (`Amendment`, docs/design/surgery.md): the tasks of the next version start beside
-those in force, and take the input when they are ready.
+those in force, and take the input when they are ready. Nor do tasks that leave a worker, where no stage remembers: its
+sinks seal, then its tasks start elsewhere as they would after its death, and what they had on hand is read again.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from headrace.controller.core.plan import (
 )
 from headrace.controller.core.run.input import Intake, Listing
 from headrace.controller.core.run.states import AMEND_TRANSITIONS, AmendState, AmendTurn, Machine, RunState
+from headrace.controller.core.run.sweeps import Sweeps
 from headrace.controller.core.run.tasks import RunTasks, Task, TaskState, Workers
 from headrace.controller.core.run.work import Parts, Work, Works
 from headrace.pipeline import Pipeline, PipelineError, StageKind, difference, validate
@@ -37,6 +39,8 @@ from headrace.store import counted
 from headrace.store.ledger import LedgerState, PipelineApplied
 
 _V = TypeVar("_V")
+#: Seconds that the sinks of a worker that is left under flow have for what they hold; the rest is read again.
+SEAL_S_MAX = 3.0
 
 
 class Reconfiguration:
@@ -70,6 +74,9 @@ class Reconfiguration:
         self.refused = ""
         #: Whether each change that people requested was made, the oldest first; the cluster's log takes them.
         self.outcomes: list[bool] = []
+        #: While workers are left under flow: until when at most sinks seal, and which have closed nothing since.
+        self.seal_until: float | None = None
+        self._sealing = set[str]()
 
     @property
     def stands(self) -> bool:
@@ -94,6 +101,29 @@ class Reconfiguration:
     def leave(self, worker: str) -> None:
         """Have no task on a worker any more."""
         self.waiting.append(Change(leave=worker))
+
+    def leaves_under_flow(self, work: Work) -> bool:
+        """Whether all that waits is to leave workers, in a graph in which nothing remembers: then the others go on."""
+        leaves = bool(self.waiting) and all(change.leave for change in self.waiting)
+        return leaves and not (self.stands or self._pipeline.stateful or work.adoption.rejoin_at is not None)
+
+    def leave_under_flow(self, tasks: RunTasks, now: float, sweeps: Sweeps) -> list[Command]:
+        """Have the sinks of those workers seal; once that is closed, or late, start the tasks elsewhere."""
+        leaving = {change.leave for change in self.waiting}
+        if self.seal_until is None:
+            sinks = [stage.name for stage in self._pipeline.of_kind(StageKind.SINK)]
+            seals = [seal for seal in tasks.seal(sinks, "drain") if seal.worker in leaving]
+            self.seal_until, self._sealing = now + SEAL_S_MAX, {seal.task for seal in seals}
+            return [*seals]
+        if self._sealing and now < self.seal_until:
+            return []
+        self.seal_until = None
+        sweeps.lost()
+        return self.change_all(tasks, now)
+
+    def closed(self, sink: str) -> None:
+        """A shard of this sink's task is in the ledger."""
+        self._sealing.discard(sink)
 
     def fusible(self, chains: Sequence[tuple[str, ...]]) -> list[tuple[int, int]]:
         """Pairs of these chains, by their place, that would be one if both had the same number of tasks."""

@@ -161,7 +161,7 @@ class Run:
             times.append(self._opening.wake_at)
         if self.works and self.state in WORKING:
             # A past moment would be waited for without end: absent workers matter while there is work.
-            times += self.works.wake_times()
+            times += [*self.works.wake_times(), self.reconfiguration.seal_until]
         return min((time for time in times if time is not None), default=None)
 
     # -- events --
@@ -275,7 +275,8 @@ class Run:
         for change in entry.changes:
             commands += self._durable(change)
         if self.leadership.state is LeaderState.RESIGNED and not self.ended:
-            commands += self._resigned()
+            self._machine.turn(RunTurn.RESIGNED)
+            commands += self._ended(self.state.value)
         return commands
 
     def _durable(self, change: LedgerChange) -> list[Command]:
@@ -294,6 +295,7 @@ class Run:
         elif isinstance(change, Closed):
             self._closed([item.fragment for item in change.ranges])
             for waiter in self.committer.durable(change):
+                self.reconfiguration.closed(waiter.task)
                 commands += self.works.of(waiter.task).proposals.accepted(waiter) if self.works else []
         elif isinstance(change, VersionPublished):
             commands.append(m.WriteManifest(self.pipeline.dataset))
@@ -424,20 +426,22 @@ class Run:
 
     def _admitted(self, event: m.SteerAdmitted) -> list[Command]:
         self.reconfiguration.take(event.pause, event.change)
-        words = () if event.change.empty else (event.change.words(),)
-        return [m.AnswerRequest(event.request, accepted=True, warnings=words)]
+        return [m.AnswerRequest(event.request, accepted=True, warnings=tuple(filter(None, [event.change.words()])))]
 
     def _change_if_due(self, work: Work, now: float) -> list[Command]:
         requested = self.reconfiguration
+        flows = self.state is RunState.RUNNING and not self.amendment.why_busy()
+        if flows and requested.leaves_under_flow(work):
+            return requested.leave_under_flow(work.tasks, now, self._sweeps)
+        requested.seal_until = None
         if self.state is RunState.RUNNING and (requested.stands or requested.waiting or work.tasks.index_lost):
             self._machine.turn(RunTurn.PAUSE_ASKED)
             self._halt()
         elif self.state is RunState.PAUSING and self._sweeps.empty:
             self._machine.turn(RunTurn.SINKS_EMPTY)
-        if self.state is not RunState.PAUSED or not self._sweeps.empty:
-            # After a death a marker that halts is on its way: it must not meet what is read again.
-            return []
-        if work.tasks.index_lost and not self._epoch.begun_anew():
+        # After a death a marker that halts is on its way: it must not meet what is read again.
+        stands = self.state is RunState.PAUSED and self._sweeps.empty
+        if not stands or (work.tasks.index_lost and not self._epoch.begun_anew()):
             return []
         commands = requested.change_all(work.tasks, now)
         if not requested.stands:
@@ -469,10 +473,6 @@ class Run:
         return []
 
     # -- the end --
-
-    def _resigned(self) -> list[Command]:
-        self._machine.turn(RunTurn.RESIGNED)
-        return self._ended(self.state.value)
 
     def _of_work(self, step: Step) -> list[Command]:
         return [*self._failed_for(step[1]), *step[0]]

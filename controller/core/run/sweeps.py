@@ -94,4 +94,4 @@ class Sweeps:
         self._machine.turn(SweepTurn.SWEPT_CLEAN if clean else SweepTurn.SWEPT)
         if clean:
             return [command for tasks in task_sets for command in tasks.seal(self._sinks, "end")]
-        return leaving.seal(self._sinks, "amended") if leaving is not None else []
+        return [*leaving.seal(self._sinks, "amended")] if leaving is not None else []

@@ -8,9 +8,10 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
 
 from headrace.client.client import Client, ControllerSilent, RunOptions
 from headrace.client.pipeline_file import load
@@ -21,6 +22,8 @@ from tests.kits.run.kill import Marked, headrace
 PATIENCE_S = 120.0
 LOOK_S = 0.02
 ENDED = ("completed", "stopped", "cancelled", "failed")
+#: No variables besides.
+NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 T = TypeVar("T")
 
 
@@ -37,8 +40,8 @@ def until(look: Callable[[], T], what: str, patience_s: float = PATIENCE_S) -> T
 class Daemon:
     """One process with a log, and what can be done to it."""
 
-    def __init__(self, folder: Path, name: str, *command: str) -> None:
-        self.name = name
+    def __init__(self, folder: Path, name: str, *command: str, environment: Mapping[str, str] = NOTHING) -> None:
+        self.name, self.environment = name, environment
         self.marked = Marked(headrace(*command), folder)
         self.log = folder / f"{name}.log"
         self.process: subprocess.Popen[bytes] | None = None
@@ -48,7 +51,7 @@ class Daemon:
             self.process = subprocess.Popen(
                 self.marked.command,
                 cwd=self.marked.cwd,
-                env={**os.environ, "HEADRACE_TEST_MARK": self.marked.mark, "SPT_NOENV": "1"},
+                env={**os.environ, "HEADRACE_TEST_MARK": self.marked.mark, "SPT_NOENV": "1", **self.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -91,10 +94,11 @@ class Cluster:
         self.addresses: dict[str, str] = {}
         self.workers: dict[str, Daemon] = {}
 
-    def add_controller(self, name: str, *, root: str = "") -> Daemon:
+    def add_controller(self, name: str, *, root: str = "", environment: Mapping[str, str] = NOTHING) -> Daemon:
         """Another controller of the root, which it may reach by a way of its own; again where it was before."""
         listen = self.addresses.get(name) or f"unix:{self.folder}/sockets/{name}.sock"
-        daemon = Daemon(self.folder, name, "controller", "--listen", listen, "--root", root or self.root)
+        command = ("controller", "--listen", listen, "--root", root or self.root)
+        daemon = Daemon(self.folder, name, *command, environment=environment)
         if self.snapshot_entries:
             own = ["-m", "headrace.controller", *daemon.marked.command[5:]]
             daemon.marked.command[2:] = [*own, "--snapshot-entries", str(self.snapshot_entries)]
@@ -103,9 +107,9 @@ class Cluster:
         self.addresses[name] = daemon.says("serves on")
         return daemon
 
-    def add_worker(self, name: str, cores: int = 1) -> Daemon:
+    def add_worker(self, name: str, cores: int = 1, *, environment: Mapping[str, str] = NOTHING) -> Daemon:
         arguments = ("worker", "--controller", self.known(), "--name", name, "--cores", str(cores))
-        daemon = Daemon(self.home, name, *arguments)
+        daemon = Daemon(self.home, name, *arguments, environment=environment)
         daemon.log = self.folder / f"{name}.log"
         daemon.start()
         self.workers[name] = daemon

@@ -235,7 +235,7 @@ class RunTasks:
         """Let a marker pass every task."""
         return [SweepTask(task.plan.worker, task.plan.name, task.attempt, number, halt) for task in self.table]
 
-    def seal(self, sinks: Sequence[str], reason: str) -> list[Command]:
+    def seal(self, sinks: Sequence[str], reason: str) -> list[SealSink]:
         """Have every sink seal what it gathers."""
         return [
             SealSink(task.plan.worker, task.plan.name, task.attempt, reason)

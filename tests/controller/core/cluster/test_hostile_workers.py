@@ -262,7 +262,8 @@ def test_every_kind_of_message_has_a_case() -> None:
     assert said == CASES.keys()
     by_worker = {field.name for field in pb.FromWorker.DESCRIPTOR.oneofs_by_name["message"].fields}
     # `logs` are attacked in test_log_search, `fault` in test_fault_desk, `register` below; a heartbeat says nothing.
-    assert by_worker == {"register", "task", "heartbeat", "logs", "fault"}
+    # Who is `leaving` says nothing besides, and is drained as if a person had asked for it.
+    assert by_worker == {"register", "task", "heartbeat", "logs", "fault", "leaving"}
     assert set(get_args(m.TaskEvent)) == set(event_checks._CHECKS), "every event that a message becomes is looked at"
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.controller.core.messages import messages as m
+from headrace.controller.core.run.reconfiguration import SEAL_S_MAX
 from headrace.controller.core.run.states import RunState
 from headrace.pipeline.graph import Pipeline
 from headrace.store.ledger.core.entries import Range
@@ -225,15 +226,47 @@ def drained(stand: Stand, worker: str, *, back: bool = False) -> tuple[m.AnswerR
     return answer, commands
 
 
-def test_the_tasks_of_a_drained_worker_go_to_the_others() -> None:
+def test_a_drained_workers_sinks_seal_then_its_tasks_start_elsewhere() -> None:
     stand = Stand()
     running(stand, "w1", "w2")
     answer, commands = drained(stand, "w1")
     assert answer.accepted
-    commands = stand.swept(commands)
+    assert [(seal.worker, seal.task) for seal in of(m.SealSink, commands)] == [("w1", "run/read.0")]
+    assert of(m.StopTask, commands) == []
+    commands = stand.later(SEAL_S_MAX)
     assert workers_of(stand) == ["w2", "w2"]
     assert [(stop.worker, stop.task) for stop in of(m.StopTask, commands)] == [("w1", "run/read.0")]
     assert [(start.worker, start.task) for start in of(m.StartTask, commands)] == [("w2", "run/read.0")]
+    assert stand.run.state is RunState.RUNNING
+
+
+def test_a_worker_is_left_once_what_its_sink_held_is_closed() -> None:
+    stand = Stand()
+    running(stand, "w1", "w2")
+    drained(stand, "w1")
+    assert workers_of(stand) == ["w1", "w2"]
+    stand.propose(Range(A.id, 0, 4))
+    assert workers_of(stand) == ["w2", "w2"]
+
+
+def test_a_run_that_ends_while_a_worker_is_left_waits_for_nothing() -> None:
+    stand = Stand()
+    running(stand, "w1", "w2")
+    drained(stand, "w1")
+    assert stand.run.wake_at() is not None
+    stand.tell(m.StopRequested("run", cancel=True))
+    assert (stand.run.wake_at() or SEAL_S_MAX + 1) > SEAL_S_MAX
+
+
+def test_what_is_asked_while_a_worker_is_left_pauses_the_run() -> None:
+    stand = Stand()
+    running(stand, "w1", "w2")
+    drained(stand, "w1")
+    commands = steer(stand, replicas={"read": 3})[1]
+    assert stand.run.state is RunState.PAUSING
+    stand.swept(commands)
+    assert set(workers_of(stand)) == {"w2"}
+    assert stand.run.wake_at() != SEAL_S_MAX
 
 
 def test_a_drained_worker_gets_no_task_until_it_is_taken_back() -> None:

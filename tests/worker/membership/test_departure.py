@@ -1,0 +1,118 @@
+"""How a worker ends: what is a notice, and what it waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from headrace.protos import control_pb2 as pb
+from headrace.worker.core.live_tasks import LiveTasks
+from headrace.worker.membership.departure import Departure, noticed
+
+
+class Metadata(BaseHTTPRequestHandler):
+    """A metadata service; `/tokens/...` wants a token that is put for."""
+
+    def do_GET(self) -> None:
+        answers = {"/yes": "TRUE", "/no": "FALSE", "/empty": "", "/tokens/action": '{"action": "terminate"}'}
+        wants = self.path.startswith("/tokens") and self.headers.get("X-aws-ec2-metadata-token") != "secret"
+        self._say(401 if wants else 200 if self.path in answers else 404, answers.get(self.path, ""))
+
+    def do_PUT(self) -> None:
+        self._say(200, "secret")
+
+    def _say(self, status: int, text: str) -> None:
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
+        pass
+
+
+@pytest.fixture
+def service() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Metadata) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("path", "is_one"),
+    [("/yes", True), ("/no", False), ("/empty", False), ("/none", False), ("/tokens/action", True)],
+)
+def test_what_a_metadata_service_answers_is_a_notice_or_not(service: str, path: str, is_one: bool) -> None:
+    assert noticed(service + path) is is_one
+
+
+def test_a_service_that_is_not_there_is_no_notice() -> None:
+    assert not noticed("http://127.0.0.1:1/yes")
+
+
+def test_a_file_is_a_notice_once_it_is_there(tmp_path: Path) -> None:
+    assert not noticed(str(tmp_path / "notice"))
+    (tmp_path / "notice").touch()
+    assert noticed(str(tmp_path / "notice"))
+
+
+def departed(within_s: float = 30.0, *, tasks: int = 1, connected: bool = True) -> tuple[Departure, list[str]]:
+    live, said = LiveTasks(), list[str]()
+    for number in range(tasks):
+        live.started(f"run/read.{number}", 1, "v", 0)
+
+    def say(message: pb.FromWorker) -> None:
+        said.append(str(message.WhichOneof("message")))
+        live.tasks.clear()
+
+    return Departure(live, lambda: connected, say, within_s, "", 0.0), said
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [({}, ["leaving"]), ({"tasks": 0}, []), ({"connected": False}, []), ({"within_s": 0.0}, [])],
+    ids=["tasks", "no task", "no controller", "no time"],
+)
+def test_who_has_tasks_and_a_controller_hands_them_on(given: dict[str, float], said: list[str]) -> None:
+    async def play() -> list[str]:
+        departure, found = departed(**given)  # type: ignore[arg-type]
+        departure.ask()
+        await departure.wait()
+        return found
+
+    assert asyncio.run(play()) == said
+
+
+def test_who_is_to_end_at_once_says_nothing() -> None:
+    async def play() -> list[str]:
+        departure, found = departed()
+        departure.end()
+        await departure.wait()
+        return found
+
+    assert asyncio.run(play()) == []
+
+
+def test_tasks_that_nobody_can_have_are_waited_for_no_more() -> None:
+    async def play() -> None:
+        live = LiveTasks()
+        live.started("run/read.0", 1, "v", 0)
+        departure = Departure(live, lambda: True, lambda _: departure.cannot("no other worker"), 1e6, "", 0.0)
+        departure.ask()
+        await departure.wait()
+
+    asyncio.run(play())
+
+
+def test_a_worker_without_a_task_is_given_back(tmp_path: Path) -> None:
+    async def play() -> None:
+        await Departure(LiveTasks(), lambda: True, lambda _: None, 30.0, str(tmp_path / "notice"), 0.5).wait()
+
+    asyncio.run(play())
