@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import xxhash
 
-from headrace.chaos.sim import dedup_mutants, version_mutants
+from headrace.chaos.sim import dedup_mutants, task_mutants, version_mutants
 from headrace.chaos.sim.network import connections
 from headrace.chaos.sim.nodes import SimulatedSink
 from headrace.chaos.sim.storage import SHARD, log, twin
@@ -75,19 +75,13 @@ from headrace.store.ledger import (
 )
 from headrace.transport.core import CreditSender, frame
 from headrace.worker.task import (
-    ORDER,
     AskNeeds,
     Duplicates,
     Gathering,
-    HeldBatches,
     NeedsAnswered,
     Ranges,
     ShardOverlapped,
-    TaskCore,
-    TaskState,
     held,
-    messages,
-    task_core,
 )
 
 
@@ -358,33 +352,6 @@ def _without_releases(state: Any) -> bytes:
     return encode_snapshot(state)
 
 
-def _no_epoch_fault(*_arguments: Any) -> str:
-    return ""
-
-
-def _first_page_only(self: TaskCore[Any, Any], event: Any, now: float) -> None:
-    _noted(self, messages.PageListed(last=True) if isinstance(event, messages.PageListed) else event, now)
-
-
-_noted = TaskCore._note
-
-
-def _pending_untold(self: TaskCore[Any, Any], sweep: int) -> list[Any]:
-    commands = _answered(self, sweep)
-    return [replace(item, pending=()) if isinstance(item, messages.AnswerSweep) else item for item in commands]
-
-
-_answered = TaskCore._swept
-
-
-def _unheard(kind: type[Any]) -> Callable[..., None]:
-    return lambda self, event, now: None if isinstance(event, kind) else _noted(self, event, now)
-
-
-def _all_of_it(_self: HeldBatches[Any, Any], item: Range) -> tuple[Range, ...]:
-    return (item,)
-
-
 def _no_dependents(*_arguments: Any) -> Ranges:
     return Ranges({})
 
@@ -436,15 +403,9 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "queued-taken-for-kept": ((Committer, "_needs_fault", _queued_counts),),
     "not-asked-after-overlap": ((Gathering, "_overlapped", _unasked),),
     "snapshot-forgets-releases": ((log, "encode_snapshot", _without_releases),),
-    "frame-epoch-not-looked-at": ((task_core, "epoch_fault", _no_epoch_fault),),
     "manifest-not-fenced": ((manifest, "_is_later", _never),),
-    "full-sink-fed": ((task_core, "ORDER", tuple(row for row in ORDER if row[0] is not TaskState.FULL)),),
     **dedup_mutants.MUTANTS,
-    "pending-untold": ((TaskCore, "_swept", _pending_untold),),
-    "gone-link-awaited": ((TaskCore, "_note", _unheard(messages.LinkClosed)),),
-    "link-not-awaited": ((TaskCore, "_note", _unheard(messages.LinkOpened)),),
-    "listing-ends-with-a-page": ((TaskCore, "_note", _first_page_only),),
-    "held-batch-taken-again": ((HeldBatches, "missing", _all_of_it),),
+    **task_mutants.MUTANTS,
     "void-verdicts-kept": ((held, "dependents", _no_dependents),),
     **version_mutants.MUTANTS,
     "neighbour-condemned": ((Suspicion, "died_alone", _neighbour_too),),
