@@ -90,7 +90,9 @@ def encode_keys(
     holders, words = np.concatenate([np.arange(len(keys)), holders]), np.concatenate([np.zeros(len(keys), int), bands])
     low = np.zeros(len(holders), np.uint64)
     low[: len(keys)] = keys[:, 1]
-    fragments = pa.array([fragment.hex() for fragment, _, _ in parts], pa.string()).take(pa.array(codes[holders]))
+    fragments = pa.array([fragment.hex() for fragment, _, _ in parts], pa.string()).take(
+        pa.array(codes[holders], pa.int32())
+    )
     columns = (keys[holders, words], low, words.astype(np.uint16))
     arrays = [*map(pa.array, columns), fragments, pa.array(rows[holders])]
     return _to_file(pa.Table.from_arrays(arrays, schema=_schema()), scheme)
@@ -110,7 +112,7 @@ def merge_keys(files: Sequence[tuple[str, bytes]], only: Callable[[pa.Table], pa
 
 def _to_file(table: pa.Table, scheme: str) -> bytes:
     """The rows by key, and of equal ones by record, so that the same keys are the same bytes."""
-    table = table.take(pa.array(_order(table)))
+    table = table.take(pa.array(_order(table), pa.int64()))
     partitions = (np.asarray(table.column("high"), np.uint64) >> _PARTITION_SHIFT).astype(np.int64)
     bounds = np.searchsorted(partitions, np.arange(PARTITIONS + 1))
     facts = {"format": KEYS_FORMAT, "scheme": scheme, "partitions": bounds.tolist()}
@@ -131,7 +133,7 @@ def _order(table: pa.Table) -> npt.NDArray[np.int64]:
     if len(tied):
         import pyarrow.compute as pc  # a tenth of a second, which no reader needs
 
-        mine = table.take(pa.array(order[tied]))
+        mine = table.take(pa.array(order[tied], pa.int64()))
         by = [(name, "ascending") for name in ("high", "low", "word", "fragment", "row")]
         order[tied] = order[tied][np.asarray(pc.sort_indices(mine, sort_keys=cast("Any", by)))]
     return order

@@ -46,7 +46,6 @@ ASKED_BY_NAME = {
     "stages/library/stages.py": "any callable of the user's",
     "stages/runtime/malloc.py": "of glibc alone",
     "stages/sources/parquet_values.py": "Arrow's types of times, some of which have a unit",
-    "stages/text/kernels.py": "a dispatcher of numba, of which only ours compiles parts",
     "stages/tokenizer/engines.py": "a tokenizer's model, one of several classes",
     "store/ledger/core/log_state.py": "the slots of any class",
     "store/s3/wire.py": "urllib3's socket, which it keeps to itself",

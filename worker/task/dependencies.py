@@ -157,7 +157,8 @@ def duplicates_of(batch: Batch) -> Duplicates:
     rows, targets = (ordinals_of(lost.column(name)) for name in ("row", "named_row"))
     found = dict[bytes, int]()
     places = [found.setdefault(name, len(found)) for name in names_in(lost.column("named_fragment"))]
-    numbers, settled = np.array(places, np.int64), lost.column("named_settled")
+    settled: Any = lost.column("named_settled")
+    numbers = np.array(places, np.int64)
     if settled.true_count:
         numbers[np.asarray(settled.fill_null(False))] = SETTLED
     return Duplicates(rows, numbers, targets, tuple(found))
