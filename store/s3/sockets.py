@@ -17,6 +17,7 @@ from typing import Any
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.util import create_urllib3_context
 
 #: Until the headers of an answer are there.
 HEAD_S_MAX = 60.0
@@ -108,7 +109,7 @@ def pools_of(pools: Any, ca: str, met: Met | None = None) -> Any:
             return _timed(super()._new_conn(), self.host, met)
 
         def connect(self) -> None:
-            self.ssl_context = urllib3.util.create_urllib3_context(cert_reqs=ssl.CERT_REQUIRED)
+            self.ssl_context = create_urllib3_context(cert_reqs=ssl.CERT_REQUIRED)
             self.ssl_context.load_verify_locations(ca)
             self.ssl_context.sslsocket_class = TimedTls
             super().connect()

@@ -37,7 +37,7 @@ OWN: dict[str, str] = {
     for reason, modules in {
         "what this user gives the command, bounded or as an argument": (
             "cli.commands.contamination cli.commands.cost cli.commands.dataset cli.commands.lists "
-            "cli.commands.reconfigure"
+            "cli.commands.reconfigure worker.membership.departure"
         ),
         "a file of this user's own folder, of mode 0600 or in a private one": (
             "cli.host.facts client.client client.launch.launching controller.membership.cluster_files "
@@ -45,9 +45,9 @@ OWN: dict[str, str] = {
         ),
         "what comes with Headrace": "cli.commands.examples",
         "what an own process, or the controller that a worker obeys, says": (
-            "client.launch.ray_driver controller.page worker.daemon worker.faults worker.links.inbox "
-            "worker.processes.forkserver worker.processes.forkserver_start worker.processes.processes "
-            "worker.task.forkserver_main worker.task.task loader.torch stages.commands.process"
+            "client.launch.ray_driver controller.page worker.faults worker.links.inbox "
+            "worker.membership.session worker.processes.forkserver worker.processes.forkserver_start "
+            "worker.processes.processes worker.task.forkserver_main worker.task.task loader.torch stages.commands.process"
         ),
         "bits, hashes or names that were checked where they came from": (
             "cli.commands.splitting cli.host.machine controller.core.run.proposals worker.rebuild.deaths "

@@ -110,13 +110,14 @@ def noticed(where: str) -> bool:
     if "://" not in where:
         return Path(where).exists()
     place = urlsplit(where)
+    asked = place._replace(scheme="", netloc="", fragment="").geturl()
     try:
-        status, answer = _ask(place.netloc, "GET", place.path, {"Metadata-Flavor": "Google"})
+        status, answer = _ask(place.netloc, "GET", asked, {"Metadata-Flavor": "Google"})
         if status == HTTPStatus.UNAUTHORIZED:
             # Amazon's service wants a token that it gives to who can put.
             wants = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
             _, token = _ask(place.netloc, "PUT", "/latest/api/token", wants)
-            status, answer = _ask(place.netloc, "GET", place.path, {"X-aws-ec2-metadata-token": token})
+            status, answer = _ask(place.netloc, "GET", asked, {"X-aws-ec2-metadata-token": token})
     except (OSError, ValueError, HTTPException):
         return False
     return status == HTTPStatus.OK and answer.lower() not in _NO
