@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.util import create_urllib3_context

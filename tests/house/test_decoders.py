@@ -47,7 +47,8 @@ OWN: dict[str, str] = {
         "what an own process, or the controller that a worker obeys, says": (
             "client.launch.ray_driver controller.page worker.faults worker.links.inbox "
             "worker.membership.session worker.processes.forkserver worker.processes.forkserver_start "
-            "worker.processes.processes worker.task.forkserver_main worker.task.task loader.torch stages.commands.process"
+            "worker.processes.processes worker.task.forkserver_main worker.task.task loader.torch "
+            "stages.commands.process"
         ),
         "bits, hashes or names that were checked where they came from": (
             "cli.commands.splitting cli.host.machine controller.core.run.proposals worker.rebuild.deaths "
