@@ -14,15 +14,15 @@ host: `headrace-loader` alone.
 
 Needs uv (`pip install uv`), and packages that it can install.
 
-Last result (two cores that others used too, load 4 to 6; seconds):
+Last result (two cores, a load of about 4, its own included; seconds):
 
                  installed   install   first output   balance   run alone, first batch   warm
-    headrace        685 MB      12.4           33.6      33.7                     19.6    2.4
-    datatrove       361 MB       9.0           15.6     105.3
-    headrace-loader  78 MB       2.3
+    headrace        678 MB       8.5           18.2      18.4                      8.3    1.4
+    datatrove       361 MB      13.1           18.0      58.9
+    headrace-loader  79 MB       2.3
 
-So Headrace is 3.1 times sooner at the balance, and takes twice as long to the first output: it compiles first, and a
-sink writes when its shard is sealed.
+So datatrove takes 0.99 times as long as Headrace to the first output and 3.2 times to the balance: Headrace
+compiles first, and a sink writes when its shard is sealed.
 """
 
 import argparse
