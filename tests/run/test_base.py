@@ -169,7 +169,7 @@ def test_what_cannot_be_taken_over_is_refused_by_name(
 
 
 def test_the_dataset_that_is_written_is_no_base(home: Path) -> None:
-    with pytest.raises(UsageError, match="the dataset that is written"):
+    with pytest.raises(UsageError, match="the dataset that this run writes"):
         based(home, "old", "old")
 
 
