@@ -313,7 +313,9 @@ class Servicer(rpc.ControlServicer):
         return ""
 
     async def _hand_on(self, session: Session) -> None:
-        """A worker is about to end: it is drained until it comes again."""
+        """A worker is about to end: it is drained until it comes again, or as long as whoever drained it wants."""
+        if session.worker in self._shell.core.drained:
+            return
         number, answered = self._shell.expect_answer()
         session.leaves = True
         self._shell.post(core.DrainRequested(number, session.worker))

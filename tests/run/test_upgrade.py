@@ -114,6 +114,17 @@ def test_a_worker_that_is_ended_hands_on_its_tasks(house: Cluster) -> None:
     check_all_once(house)
 
 
+def test_a_drain_that_a_person_asked_for_outlives_the_worker(house: Cluster) -> None:
+    drain(house, "w0")
+    house.workers["w0"].signal(signal.SIGTERM)
+    assert ended(house.workers["w0"]) == 0
+    house.add_worker("w0")
+    house.wait_for_workers()
+    until(lambda: workers_of(house) == {"w1"}, "its tasks are elsewhere")
+    drain(house, "w0", "--back")
+    check_all_once(house)
+
+
 def test_the_last_worker_ends_without_waiting(house: Cluster) -> None:
     house.workers["w0"].signal(signal.SIGTERM)
     assert ended(house.workers["w0"]) == 0
