@@ -27,7 +27,7 @@ from pathlib import Path
 
 from headrace.client import Client, ControllerAt, pipeline_of
 
-MEGABYTES = 1500
+MEGABYTES = 2600
 FILE_BYTES = 4 << 20
 LOOK_S, WINDOW_S, BEFORE_S, BEHIND_S = 0.05, 1.0, 10.0, 15.0
 LOWEST_MIN, BELOW_S_MAX = 0.6, 5.0
