@@ -128,6 +128,8 @@ def worker(
 
     if is_token(join):
         raise UsageError(f"--join: {SHOWN}")
+    if "://" in notice and not notice.startswith("http://"):
+        raise UsageError("--notice: a metadata service is asked over http:// alone; give such a URL, or a file")
     check_pairs("--label", label)
     if not (join or state or os.environ.get("HEADRACE_STATE")):
         for address in usual_address(controller).split(","):

@@ -13,6 +13,8 @@ from headrace.cli.main import invoke
         ("dataset sow", "Did you mean 'show'? see `headrace dataset --help`"),
         ("controller --listen nowhere", "--listen 'nowhere': give HOST:PORT"),
         ("controller --cluster x --listen 127.0.0.1:70000", "--listen '127.0.0.1:70000': give HOST:PORT"),
+        ("worker --notice https://metadata/notice", "--notice: a metadata service is asked over http:// alone"),
+        ("worker --notice gs://bucket/notice", "--notice: a metadata service is asked over http:// alone"),
         ("controller --metrics here:there", "--metrics 'here:there': give HOST:PORT"),
         ("controller --advertise gate", "--advertise 'gate': give HOST:PORT"),
         ("worker --controller here", "--controller 'here': give HOST:PORT"),
