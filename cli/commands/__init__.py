@@ -18,14 +18,6 @@ if TYPE_CHECKING:
     from headrace.cli.commands.canary import CanaryOptions as CanaryOptions
     from headrace.cli.commands.dataset import read_gate as read_gate
     from headrace.cli.commands.examples import show_examples as show_examples
-    from headrace.cli.commands.operate import (
-        Canary as Canary,
-        ClusterFolder as ClusterFolder,
-        ControllerAddress as ControllerAddress,
-        Json as Json,
-        TrustCode as TrustCode,
-        Yes as Yes,
-    )
     from headrace.cli.commands.preview import preview_file as preview_file
     from headrace.cli.commands.run import (
         Interrupts as Interrupts,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.cli.commands.blame_texts import ENCODING, Texts, edges_of, has_broken_encoding
-from headrace.cli.commands.trace import loader_state_in, sources_of
+from headrace.cli.commands.checkpoints import loader_state_in, sources_of
 from headrace.cli.ui import FAINT, console, plain_table, safe, title
 from headrace.client import CliError
 from headrace.loader import LoaderError, Trace

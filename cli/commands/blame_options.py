@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.commands.operate import Json
+from headrace.cli.ui import Json
 from headrace.client import UsageError
 
 

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli.commands.metrics import metrics
-from headrace.cli.commands.operate import ClusterFolder, ControllerAddress, Json
+from headrace.cli.ui import ClusterFolder, ControllerAddress, Json
 from headrace.client import UsageError, check_address, check_pairs, check_without_cluster
 
 Metrics = Annotated[str, typer.Option(metavar="HOST:PORT", help="Serve Prometheus metrics; default host: loopback.")]

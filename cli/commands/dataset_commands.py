@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from headrace.cli.commands.blame_options import dataset_blame
-from headrace.cli.commands.operate import Json
+from headrace.cli.ui import Json
 from headrace.client import UsageError
 
 Dataset = Annotated[str, typer.Argument(metavar="URI", help="The dataset's URI or folder.")]

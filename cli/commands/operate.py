@@ -9,22 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.cli.ui import Canary, ClusterFolder, ControllerAddress, Json, TrustCode, Yes
+
 if TYPE_CHECKING:
     from headrace.pipeline import Pipeline, Stage as PipelineStage
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
-ControllerAddress = Annotated[
-    str,
-    typer.Option(
-        "--controller",
-        metavar="ADDRESS",
-        help="The controller; default: HEADRACE_CONTROLLER, else this user's on this host.",
-    ),
-]
-ClusterFolder = Annotated[
-    str,
-    typer.Option("--cluster", metavar="DIR", help="The cluster's folder, for mutual TLS; default: HEADRACE_CLUSTER."),
-]
 
 Name = Annotated[str, typer.Argument(metavar="PIPELINE", help="The pipeline's name.")]
 Maybe = Annotated[str, typer.Argument(metavar="PIPELINE", help="One pipeline; default: all.")]
@@ -246,18 +234,6 @@ NewStage = Annotated[
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what starts and stops; change nothing.")]
-Canary = Annotated[
-    str,
-    typer.Option(
-        "--canary",
-        metavar="SHARE",
-        help="Run both versions here on a share of the fragments, such as 2%, and show the verdicts that differ.",
-    ),
-]
-Yes = Annotated[bool, typer.Option("--yes", help="With --canary: then make the change; without it none is made.")]
-TrustCode = Annotated[
-    bool, typer.Option("--trust-code", help="With --canary: run the code that the dataset's ledger names.")
-]
 Parameters = Annotated[
     list[str],
     typer.Option("-p", "--parameter", metavar="NAME=VALUE", help="A parameter of FILE.py's build(); repeatable."),

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from headrace.cli.commands.checkpoints import loader_state_in, refuse_servers, sources_here
 from headrace.cli.commands.maintenance import commit_retraction, write_manifest
-from headrace.cli.commands.trace import loader_state_in, refuse_servers, sources_here
 from headrace.cli.ui import FAINT, console, number, safe, title
 from headrace.client import CliError
 from headrace.controller import OfflineWriter, with_offline_writer

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.commands import ClusterFolder, ControllerAddress, Json
+from headrace.cli.ui import ClusterFolder, ControllerAddress, Json
 
 Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
 

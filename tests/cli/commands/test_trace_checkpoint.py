@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.cli.commands.trace import where_now
+from headrace.cli.commands.checkpoints import where_now
 from headrace.cli.main import invoke
 from headrace.client.errors import CliError
 from headrace.loader.loader import Loader, Source
