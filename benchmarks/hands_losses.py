@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 import headrace as hr
-from headrace.cli.commands import Question, diagnose
+from headrace.cli.commands.dataset import Question, diagnose
 from headrace.cli.ui import RunResult
 from headrace.loader import Loader, Trace
 

@@ -3,7 +3,7 @@
     python -m headrace.chaos.process_faults --pid N --kind freeze --for-s 2
 
 The program injects one fault into one process. A controller that allows chaos starts it detached, to inject a fault
-into itself (controller/faults.py): the controller may be stopped or dead meanwhile.
+into itself (controller/effects/faults.py): the controller may be stopped or dead meanwhile.
 """
 
 from __future__ import annotations

@@ -15,7 +15,9 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from headrace.cli.commands import daemons, dataset_commands, launch, operate, queue, sizing
+from headrace.cli.commands import sizing
+from headrace.cli.commands.cluster import daemons, launch, operate, queue
+from headrace.cli.commands.dataset import dataset_commands
 from headrace.cli.ending import leave, outcome
 from headrace.cli.help import Application
 from headrace.cli.run_options import PARAMETER, PLACES, QUEUE, RUN, SHARED, Option, run_command, run_options

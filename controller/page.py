@@ -23,7 +23,7 @@ import orjson
 from headrace.controller.core.cluster import Controller
 from headrace.controller.core.run import Run
 from headrace.controller.core.run.tasks import RunTasks
-from headrace.controller.progress import RunProgress
+from headrace.controller.effects import RunProgress
 from headrace.controller.status import cluster_status, earlier_runs, pipeline_status, queue_waits, queued_runs
 from headrace.daemon import Effects, parse
 from headrace.page import PageServer, QuestionRefused, serve_page

@@ -56,7 +56,7 @@ from headrace.store import StoreError, below, open_store, release
 if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer
 
-    from headrace.controller.lineage import Lineage
+    from headrace.controller.effects import Lineage
     from headrace.controller.membership import ClusterFiles, Door
     from headrace.controller.page import RunPage
 
@@ -254,7 +254,7 @@ def _tell_lineage(shell: Shell) -> Lineage | None:
     """Events of lineage from now on, if the environment asks for them. Raises _NotServed."""
     if not os.environ.get("HEADRACE_LINEAGE"):
         return None
-    from headrace.controller.lineage import Lineage
+    from headrace.controller.effects import Lineage
 
     try:
         told = Lineage.of(os.environ, lambda: shell.core.runs)

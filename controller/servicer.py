@@ -18,8 +18,8 @@ from headrace.controller.core.cluster import Controller, registration_fault
 from headrace.controller.core.messages import Allowance, ChangedInput, PipelineRequested, messages as core
 from headrace.controller.core.plan import Plan, TaskPlan
 from headrace.controller.core.scaling import ScalingMode
+from headrace.controller.effects import RunProgress
 from headrace.controller.membership import Act, act_of, why_not
-from headrace.controller.progress import RunProgress
 from headrace.controller.shell import Session, Shell
 from headrace.controller.status import reply
 from headrace.daemon import Effects

@@ -21,12 +21,9 @@ from headrace.controller.convert import add_reads, said_together, to_worker
 from headrace.controller.core.cluster import Controller, why_not_expelled
 from headrace.controller.core.log import LeaderState, fence_of
 from headrace.controller.core.messages import ExpelRequested, TaskEvent, TokenOffered, messages as core
-from headrace.controller.faults import FaultDesk, OwnFaults
+from headrace.controller.effects import FaultDesk, OwnFaults, RunProgress, TraceIndexes, in_words, outcome
 from headrace.controller.logging import Causes, Logs, LogSearches, tell_command, tell_entry, tell_event
 from headrace.controller.membership import introduce
-from headrace.controller.outcomes import in_words, outcome
-from headrace.controller.progress import RunProgress
-from headrace.controller.traces import TraceIndexes
 from headrace.daemon import Effects, LogFiles, about, caused_by, current_cause
 from headrace.protos import codec, control_pb2 as pb
 from headrace.store import StoreError

@@ -12,7 +12,7 @@ from headrace.controller.core.plan import NOTHING
 from headrace.controller.core.queue import QueueUse
 from headrace.controller.core.run import Run
 from headrace.controller.core.run.tasks import Deaths, Task, TaskState
-from headrace.controller.progress import RunProgress
+from headrace.controller.effects import RunProgress
 from headrace.pipeline import Pipeline, StageKind
 from headrace.protos import codec, control_pb2 as pb
 from headrace.store.ledger import balance_of

@@ -23,7 +23,7 @@ import xxhash
 from headrace.stages.dedup.core.scheme import EXACT_WORDS, Scheme
 from headrace.stages.dedup.judge import is_near, make_room
 from headrace.stages.dedup.offline import Records, Room
-from headrace.stages.text import compiled
+from headrace.stages.text.machine import compiled
 
 #: Records of a bucket that each of them is compared with before clusters are chosen, as many as a decider asks.
 COMPARED_MAX = 16

@@ -6,9 +6,7 @@ import contextlib
 import re
 from enum import Enum
 
-from headrace.store.s3.config import S3Target
-from headrace.store.s3.wire import Answer
-from headrace.store.s3.xml import BadXml, read_xml
+from headrace.store.s3.connection import Answer, BadXml, S3Target, read_xml
 
 
 class Outcome(Enum):

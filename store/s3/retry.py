@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from headrace.store.contract import StoreRefused, StoreStalled, StoreUnavailable
 from headrace.store.s3.answers import Outcome, no_bucket, outcome_of, problem_of, remedy_of
 from headrace.store.s3.backoff import Breaker, RetryPolicy
-from headrace.store.s3.config import S3Target
-from headrace.store.s3.wire import Answer, NoAnswer, Wire
+from headrace.store.s3.connection import Answer, NoAnswer, S3Target, Wire
 
 #: Seconds for which an operation has been tried in vain before it is told what the store's trouble is.
 TROUBLE_S = 10.0

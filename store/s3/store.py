@@ -33,8 +33,16 @@ from headrace.store.contract import (
 )
 from headrace.store.s3.answers import Outcome
 from headrace.store.s3.backoff import RetryPolicy
-from headrace.store.s3.body import Body
-from headrace.store.s3.config import resolve
+from headrace.store.s3.connection import (
+    CONNECTIONS_KEPT,
+    READ_TIMEOUT_S,
+    Answer,
+    Body,
+    NoAnswer,
+    Wire,
+    announced_bytes,
+    resolve,
+)
 from headrace.store.s3.listing import Listed, OutOfOrder, list_flat, list_folders
 from headrace.store.s3.retry import Pace, Retrier
 from headrace.store.s3.upload import (
@@ -49,7 +57,6 @@ from headrace.store.s3.upload import (
     put_in_parts,
     replaces_once,
 )
-from headrace.store.s3.wire import CONNECTIONS_KEPT, READ_TIMEOUT_S, Answer, NoAnswer, Wire, announced_bytes
 
 #: Times that a read starts over because the object was replaced, or damaged on its way, in between.
 READS_MAX = 4

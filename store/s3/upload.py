@@ -13,10 +13,8 @@ from xml.sax.saxutils import escape
 
 from headrace.store.contract import StoreError, StoreRefused, StoreUnavailable
 from headrace.store.s3.answers import Outcome, problem_of
-from headrace.store.s3.body import Body
+from headrace.store.s3.connection import Answer, BadXml, Body, read_xml
 from headrace.store.s3.retry import Retrier
-from headrace.store.s3.wire import Answer
-from headrace.store.s3.xml import BadXml, read_xml
 
 #: The largest object that one PUT takes (S3's own limit).
 PUT_BYTES_MAX = 5 << 30

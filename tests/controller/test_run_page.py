@@ -12,8 +12,8 @@ from typing import Any, cast
 import pytest
 
 from headrace.controller import page as module
+from headrace.controller.effects.progress import RunProgress
 from headrace.controller.page import RunPage, request_of, schema
-from headrace.controller.progress import RunProgress
 from headrace.controller.servicer import Servicer
 from headrace.controller.shell import Shell
 from headrace.page import QuestionRefused

@@ -45,10 +45,10 @@ ASKED_BY_NAME = {
     "loader/trainers.py": "the loaders of others",
     "stages/library/stages.py": "any callable of the user's",
     "stages/runtime/malloc.py": "of glibc alone",
-    "stages/sources/parquet_values.py": "Arrow's types of times, some of which have a unit",
+    "stages/sources/tables/parquet_values.py": "Arrow's types of times, some of which have a unit",
     "stages/tokenizer/engines.py": "a tokenizer's model, one of several classes",
     "store/ledger/core/log_state.py": "the slots of any class",
-    "store/s3/wire.py": "urllib3's socket, which it keeps to itself",
+    "store/s3/connection/wire.py": "urllib3's socket, which it keeps to itself",
     "worker/processes/forkserver_start.py": "of glibc alone",
 }
 #: How a test would sleep.

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from headrace.cli.commands.dataset_page import DatasetPage
+from headrace.cli.commands.dataset.page import DatasetPage
 from headrace.page import serve_page
 from headrace.page.server import Source
 from headrace.protos import control_pb2 as pb

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from headrace.controller.faults import FaultDesk as Controllers
+from headrace.controller.effects.faults import FaultDesk as Controllers
 from headrace.protos import control_pb2 as pb
 from headrace.worker.faults import FaultDesk
 

@@ -24,7 +24,8 @@ from headrace.worker.links import HostLinks, Lost
 from headrace.worker.processes.forkserver import ForkserverClient
 from headrace.worker.processes.forkserver_start import Forkserver
 from headrace.worker.processes.tree_memory import command_bytes
-from headrace.worker.task import STAGES, Channel, ChannelClosed, InFlightPage, write_on
+from headrace.worker.task import Channel, ChannelClosed, write_on
+from headrace.worker.task.batch import STAGES, InFlightPage
 
 logger = logging.getLogger("headrace.worker")
 

@@ -10,7 +10,8 @@ from headrace.stages.runtime import QUARANTINED, Batch, reason_class, uncut
 from headrace.store import FormatError, ObjectMissing, ObjectStore
 from headrace.store.ledger import UNKNOWN, Closed, Fragment, Gap, Range
 from headrace.store.shards import read_table
-from headrace.worker.task import KILLED, Chain
+from headrace.worker.task import Chain
+from headrace.worker.task.batch import KILLED
 
 _COLUMNS = ("fragment", "row", "stage", "verdict", "reason")
 

@@ -38,13 +38,12 @@ from headrace.store.shards import (
     numbered_role,
     read_table,
 )
+from headrace.worker.task.batch import KILLED, STAGES, InFlightPage
 from headrace.worker.task.chain import Chain
 from headrace.worker.task.codec import FRAGMENT_BYTES
 from headrace.worker.task.core.held import SETTLED, Duplicates
 from headrace.worker.task.core.ranges import Ordinals
 from headrace.worker.task.core.task import Dedup
-from headrace.worker.task.in_flight import STAGES, InFlightPage
-from headrace.worker.task.isolation import KILLED
 
 if TYPE_CHECKING:
     from headrace.stages.dedup import Match

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from headrace.stages.dedup.index.memory import numbers_at
 from headrace.stages.dedup.index.records import COUNT, FAILED, is_released
 from headrace.stages.dedup.index.slots import HASH_BITS, SECTION_BITS, SECTIONS, SLOT_BITS, USED, collect
-from headrace.stages.text import compiled, pointer
+from headrace.stages.text.machine import compiled, pointer
 from headrace.store.files import Scratch
 
 #: Runs of a level that become one of the next.

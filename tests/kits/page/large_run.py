@@ -11,8 +11,8 @@ from typing import cast
 from headrace.controller.core.plan.plans import LinkPlan, Plan, TaskPlan
 from headrace.controller.core.run.tasks.run_tasks import RunTasks
 from headrace.controller.core.run.tasks.task_table import TaskTurn
+from headrace.controller.effects.progress import RunProgress
 from headrace.controller.page import RunPage
-from headrace.controller.progress import RunProgress
 from headrace.controller.servicer import Servicer
 from headrace.controller.shell import Shell
 from headrace.pipeline.graph import Pipeline

@@ -19,13 +19,13 @@ from minio.credentials.providers import IamAwsProvider, Provider
 from headrace.chaos.gates.s3 import Fault, S3Proxy
 from headrace.store.contract.errors import InvalidUri, StoreRefused, StoreUnavailable
 from headrace.store.s3.answers import Outcome, outcome_of
-from headrace.store.s3.body import Body
-from headrace.store.s3.config import proxy_of, resolve
-from headrace.store.s3.credentials import credentials_of
+from headrace.store.s3.connection.body import Body
+from headrace.store.s3.connection.config import proxy_of, resolve
+from headrace.store.s3.connection.credentials import credentials_of
+from headrace.store.s3.connection.wire import Answer
 from headrace.store.s3.retry import Pace
 from headrace.store.s3.store import S3Store
 from headrace.store.s3.upload import UPLOADS_MAX, Sizes, new_writer, put_in_parts
-from headrace.store.s3.wire import Answer
 from tests.kits.store.s3_server import S3Server
 
 MIB = 1 << 20

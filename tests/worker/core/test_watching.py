@@ -9,7 +9,7 @@ import pytest
 from headrace.store.ledger.core.entries import Range
 from headrace.worker.core.watchdog import Held, InHand, Limits, Memory, fault
 from headrace.worker.processes.processes import _spent_s
-from headrace.worker.task.in_flight import RANGES_MAX, STAGES, WRITER, InFlightPage
+from headrace.worker.task.batch.in_flight import RANGES_MAX, STAGES, WRITER, InFlightPage
 
 FILE = b"f" * 16
 NOTHING = Memory(0)

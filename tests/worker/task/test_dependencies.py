@@ -12,6 +12,8 @@ from headrace.stages.runtime.batch import Batch, join_verdicts, make_verdicts, n
 from headrace.stages.runtime.errors import StageContractError
 from headrace.store.ledger.core.entries import Range
 from headrace.store.shards.key_files import RecordName
+from headrace.worker.task.batch.coverage import fates
+from headrace.worker.task.batch.isolation import KILLED
 from headrace.worker.task.core.held import dependents, needs, released
 from headrace.worker.task.core.sink import (
     NEED_BYTES,
@@ -33,9 +35,7 @@ from headrace.worker.task.core.sink import (
     TimePassed,
     WriteShard,
 )
-from headrace.worker.task.coverage import fates
 from headrace.worker.task.dependencies import DuplicateDependencies
-from headrace.worker.task.isolation import KILLED
 from headrace.worker.task.sink import SinkBatch, joined
 
 A, B = b"a" * 16, b"b" * 16

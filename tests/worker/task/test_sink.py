@@ -19,9 +19,9 @@ from headrace.stages.runtime.records import BatchDraft, Columns, batch_of
 from headrace.stages.sinks.texts import DocumentSink, JsonlSink
 from headrace.store.ledger.core.entries import Fragment
 from headrace.store.open import open_store
+from headrace.worker.task.batch.in_flight import InFlightPage
+from headrace.worker.task.batch.isolation import Isolation, try_writing
 from headrace.worker.task.core.sink import SealAsked, SealPolicy
-from headrace.worker.task.in_flight import InFlightPage
-from headrace.worker.task.isolation import Isolation, try_writing
 from headrace.worker.task.sink import TaskSink
 
 PATIENCE_S = 120.0
