@@ -36,7 +36,8 @@ OWN: dict[str, str] = {
     f"headrace.{module}": reason
     for reason, modules in {
         "what this user gives the command, bounded or as an argument": (
-            "cli.commands.maintenance.contamination cli.commands.cluster.cost cli.commands.dataset.show cli.commands.maintenance.lists "
+            "cli.commands.maintenance.contamination cli.commands.cluster.cost cli.commands.dataset.show "
+            "cli.commands.maintenance.lists "
             "cli.commands.cluster.reconfigure worker.membership.departure"
         ),
         "a file of this user's own folder, of mode 0600 or in a private one": (
@@ -52,7 +53,8 @@ OWN: dict[str, str] = {
         ),
         "bits, hashes or names that were checked where they came from": (
             "cli.commands.maintenance.splitting cli.host.machine controller.core.run.proposals worker.rebuild.deaths "
-            "worker.task.batch.tracing stages.dedup.offline stages.dedup.stage stages.sinks.held_out stages.text.machine.hashing"
+            "worker.task.batch.tracing stages.dedup.offline stages.dedup.stage stages.sinks.held_out "
+            "stages.text.machine.hashing"
         ),
         "arrays of this process, or of a file whose checksum was looked at": (
             "loader.batch.buffers loader.cache.cache loader.cache.partial_shard loader.dataset.mapped "

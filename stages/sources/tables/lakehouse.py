@@ -35,7 +35,7 @@ _IO, PLACES = "py-io-impl", "write.py-location-provider.impl"
 #: time that is waited for it; and the bytes of its answer.
 TABLE_MEMORY_BYTES, TABLE_CPU_S, TABLE_S_MAX = 2 << 30, 300, 900.0
 ANSWER_BYTES_MAX = 256 << 20
-_START = "from headrace.stages.sources.tables import answer; answer()"
+_START = "from headrace.stages.sources.tables.lakehouse import answer; answer()"
 #: Threads of the child's libraries: each takes address space.
 _FEW = {"TOKIO_WORKER_THREADS": "2", "RAYON_NUM_THREADS": "2", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
 

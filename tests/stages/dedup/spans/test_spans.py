@@ -314,7 +314,7 @@ def test_one_record_keeps_a_span_whatever_order_they_come_in(tmp_path: Path) -> 
 def test_a_later_stage_of_functions_keeps_what_was_removed(tmp_path: Path) -> None:
     given = [f"own line {number}\n{BANNER}\n" for number in range(3)]
     answer = removed(given, index_of(tmp_path, given))
-    later = build_stage(map_records("tests.stages.dedup.test_spans:shout"), {}).process(answer)
+    later = build_stage(map_records("tests.stages.dedup.spans.test_spans:shout"), {}).process(answer)
     for lineage in later.rows.column("__lineage").to_pylist():
         story = orjson.loads(lineage)
         assert story["edited_by"] == ["dedup-lines", "shout"]

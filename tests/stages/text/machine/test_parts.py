@@ -12,7 +12,7 @@ from headrace.stages.text.machine import kernels, parts
 
 ADDED = """
 import sys
-from headrace.stages.text import kernels, parts
+from headrace.stages.text.machine import kernels, parts
 
 kernels._cache_folder = lambda: sys.argv[1]
 
