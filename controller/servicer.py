@@ -18,7 +18,7 @@ from headrace.controller.core.cluster import Controller, registration_fault
 from headrace.controller.core.messages import Allowance, ChangedInput, PipelineRequested, messages as core
 from headrace.controller.core.plan import Plan, TaskPlan
 from headrace.controller.core.scaling import ScalingMode
-from headrace.controller.effects import RunProgress
+from headrace.controller.effects import ReportedProgress
 from headrace.controller.membership import Act, act_of, why_not
 from headrace.controller.shell import Session, Shell
 from headrace.controller.status import reply
@@ -162,7 +162,7 @@ class Servicer(rpc.ControlServicer):
         if request.dry_run:
             return dry_run(self._shell.core, requested)
         if name not in self._shell.core.runs or self._shell.core.runs[name].over:
-            self._shell.progress[name] = RunProgress()
+            self._shell.progress[name] = ReportedProgress()
         self._shell.post(requested)
         try:
             answer = await asyncio.wait_for(answered, AMEND_S if requested.amend else APPLY_S)

@@ -265,7 +265,7 @@ class Daemon:
             self.counters.answered(message.task, message.attempt, message.answer)
         if message.WhichOneof("command") == "stop":
             self._processes.note_end(message.task, message.attempt, message.cause)
-            self._do(core.StopAsked(message.task, message.attempt))
+            self._do(core.TaskStopAsked(message.task, message.attempt))
 
     def _link(self, message: pb.MakeLink) -> None:
         ends = (message.sender, message.sender_attempt), (message.receiver, message.receiver_attempt)
@@ -350,7 +350,7 @@ class Daemon:
         if wake_at is not None:
             delay = max(0.0, wake_at - time.monotonic())
             own = contextvars.Context()
-            self._timer = asyncio.get_running_loop().call_later(delay, self._do, core.TimePassed(), context=own)
+            self._timer = asyncio.get_running_loop().call_later(delay, self._do, core.WatchTimePassed(), context=own)
 
 
 async def work(

@@ -38,7 +38,7 @@ from headrace.controller.core.messages import (
 )
 from headrace.controller.core.run import (
     Committer,
-    Judgement,
+    ProposalJudgement,
     Run,
     RunEvent,
     RunState,
@@ -46,8 +46,8 @@ from headrace.controller.core.run import (
 )
 from headrace.controller.core.run.input import (
     Comparing,
-    Earlier,
     Intake,
+    KnownObjects,
     ListedAs,
     Suspicion,
     comparison,
@@ -101,7 +101,7 @@ def _counts_only(_item: Any, _cover: Any) -> str:
     return ""
 
 
-def _any_epoch(self: Committer, event: ShardProposed, _version: str, _epoch: int) -> Judgement:
+def _any_epoch(self: Committer, event: ShardProposed, _version: str, _epoch: int) -> ProposalJudgement:
     return _judge(self, event, event.version, event.epoch)
 
 
@@ -397,7 +397,7 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
         (comparison, "evidence_of", _part_unread),
     ),
     "content-not-compared": ((Comparing, "heard", _believed),),
-    "other-version-listed": ((Earlier, "listed_as", _new),),
+    "other-version-listed": ((KnownObjects, "listed_as", _new),),
     "atom-cut": ((Leadership, "submit", _cut_anywhere),),
     "queue-cut-off": ((Leadership, "flush", _rest_lost),),
     "queued-taken-for-kept": ((Committer, "_needs_fault", _queued_counts),),

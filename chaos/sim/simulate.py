@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
 
 from headrace.chaos.sim.mutants import MUTANTS, planted
-from headrace.chaos.sim.simulator import Outcome, simulate
+from headrace.chaos.sim.simulator import SimulationOutcome, simulate
 from headrace.daemon import be_killed_with
 
 SEEDS = 1000
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def _outcomes(seeds: range, mutant: str | None, jobs: int) -> Iterator[Iterator[Outcome]]:
+def _outcomes(seeds: range, mutant: str | None, jobs: int) -> Iterator[Iterator[SimulationOutcome]]:
     """The outcome of each seed, in the order of the seeds, whoever simulates it."""
     with ExitStack() as stack:
         if jobs <= 1:
@@ -72,7 +72,7 @@ def _plant(mutant: str | None, stack: ExitStack | None) -> None:
         (stack or _FOR_LIFE).enter_context(planted(mutant))
 
 
-def _run(seeds: range, outcomes: Iterator[Outcome], mutant: str | None) -> int:
+def _run(seeds: range, outcomes: Iterator[SimulationOutcome], mutant: str | None) -> int:
     started = time.perf_counter()
     events = faults = 0
     for done, outcome in enumerate(outcomes, start=1):
@@ -94,7 +94,7 @@ def _run(seeds: range, outcomes: Iterator[Outcome], mutant: str | None) -> int:
     return 0
 
 
-def _tell(outcome: Outcome, mutant: str | None) -> None:
+def _tell(outcome: SimulationOutcome, mutant: str | None) -> None:
     print("\n".join(outcome.story))
     print(f"\n{outcome.violation}")
     print(f"after {outcome.events} events and these faults: {', '.join(outcome.faults) or 'none'}")

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from headrace.controller.effects.faults import FaultDesk as FaultDesk, OwnFaults as OwnFaults
     from headrace.controller.effects.lineage import Lineage as Lineage
     from headrace.controller.effects.outcomes import in_words as in_words, outcome as outcome
-    from headrace.controller.effects.progress import RunProgress as RunProgress
+    from headrace.controller.effects.progress import ReportedProgress as ReportedProgress
     from headrace.controller.effects.traces import TraceIndexes as TraceIndexes
 else:
     __getattr__ = door(__name__)

@@ -18,7 +18,7 @@ ROWS_MAX = 65_536
 
 
 @dataclass(slots=True)
-class RunProgress:
+class ReportedProgress:
     """Progress of one run: the newest report of each attempt, and what dead attempts had done."""
 
     started_at: float = field(default_factory=time.monotonic)

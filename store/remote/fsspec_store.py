@@ -20,7 +20,7 @@ from headrace.store.contract import (
     StoreUnavailable,
     validate_key,
 )
-from headrace.store.remote.folders import ENTRIES_MAX, Entry, FolderStore
+from headrace.store.remote.folders import ENTRIES_MAX, FolderEntry, FolderStore
 from headrace.store.remote.http_store import bounded_version
 from headrace.store.remote.patience import Patience, TryAgain
 from headrace.store.s3 import RetryPolicy
@@ -101,7 +101,7 @@ class FsspecStore(FolderStore):
             self._known.pop(next(iter(self._known)), None)
         self._known[info.key] = info
 
-    def entries(self, folder: str) -> Iterator[Entry]:
+    def entries(self, folder: str) -> Iterator[FolderEntry]:
         """See `FolderStore.entries`."""
         what = f"list {folder!r}"
         found = self._call(what, lambda system, base: system.ls((base + folder).rstrip("/") or "/", detail=True))
@@ -115,9 +115,9 @@ class FsspecStore(FolderStore):
                 continue
             name = path[len(place) :].strip("/")
             if item.get("type") == "directory":
-                yield Entry(name + "/")
+                yield FolderEntry(name + "/")
             elif item.get("type") == "file" and name:
-                yield Entry(name, self._info(folder + name, item))
+                yield FolderEntry(name, self._info(folder + name, item))
 
     def _info(self, key: str, found: Mapping[str, Any]) -> ObjectInfo:
         size = found.get("size")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import xxhash
 
 from headrace.store.contract import InvalidUri, ObjectInfo, ObjectMissing, StoreRefused, validate_key
-from headrace.store.remote.folders import VERSION_CHARACTERS_MAX, Entry, FolderStore
+from headrace.store.remote.folders import VERSION_CHARACTERS_MAX, FolderEntry, FolderStore
 from headrace.store.remote.http_wire import HttpAnswer, HttpWire, joined
 from headrace.store.remote.patience import Patience
 from headrace.store.s3 import RetryPolicy
@@ -56,14 +56,14 @@ class HttpStore(FolderStore):
             raise ObjectMissing(key, self.uri)
         return answer.body, self._info(key, answer)
 
-    def entries(self, folder: str) -> Iterable[Entry]:
+    def entries(self, folder: str) -> Iterable[FolderEntry]:
         """See `FolderStore.entries`: the links of the folder's index page that lead to what lies directly below it."""
         answer = self._page(folder, self._url(folder))
         if self._is_missing(answer, folder):
             return []
         if "html" not in answer.headers.get("Content-Type", "").lower():
             raise StoreRefused(f"{self.uri}: the server shows no index of {folder!r}; name each file")
-        return [Entry(name) for name in links_below(answer.body, answer.url.partition("?")[0])]
+        return [FolderEntry(name) for name in links_below(answer.body, answer.url.partition("?")[0])]
 
     def _page(self, folder: str, url: str) -> HttpAnswer:
         return self._patience.ask(f"list {folder!r}", lambda: self._wire.page(url, self._headers()))

@@ -109,7 +109,7 @@ def run_answer(data: bytes) -> object | None:
     assert answers.remedy_of(answer, TARGET)
     said = answers.problem_of(answer), answers.code_of(answer)
     if said[1] and answer.status in (200, 204, 206):
-        assert outcome is not answers.Outcome.DONE
+        assert outcome is not answers.AnswerKind.DONE
     return (outcome.value, said[1]) if said[1] else None
 
 

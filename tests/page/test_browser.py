@@ -14,7 +14,7 @@ import pytest
 
 from headrace.cli.commands.dataset.page import DatasetPage
 from headrace.page import serve_page
-from headrace.page.server import Source
+from headrace.page.server import PageSource
 from headrace.protos import control_pb2 as pb
 from tests.kits.page.browser import CHROMIUM, Browser
 from tests.kits.page.large_run import LargeRun
@@ -53,7 +53,7 @@ class Answers:
 
 
 @contextlib.contextmanager
-def served(source: Source, folder: Path) -> Iterator[tuple[str, Callable[[], None]]]:
+def served(source: PageSource, folder: Path) -> Iterator[tuple[str, Callable[[], None]]]:
     """Serve it on a loop of its own; the address, and what ends the serving."""
     loop, file = asyncio.new_event_loop(), folder / "page.url"
     folder.chmod(0o700)

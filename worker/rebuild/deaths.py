@@ -16,7 +16,7 @@ from headrace.worker.task.batch import KILLED
 _COLUMNS = ("fragment", "row", "stage", "verdict", "reason")
 
 
-class Deaths:
+class KilledRecords:
     """Which records of one shard are condemned, at which stage, and why.
 
     Raises FormatError where the ledger counts such records and the table that names them cannot be read: what killed

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headrace.worker.task.core.source import ReadQueue as ReadQueue
     from headrace.worker.task.core.task import (
         ORDER as ORDER,
-        Dedup as Dedup,
+        DedupRole as DedupRole,
         TaskCore as TaskCore,
         TaskState as TaskState,
         epoch_fault as epoch_fault,

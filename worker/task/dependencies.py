@@ -43,7 +43,7 @@ from headrace.worker.task.chain import Chain
 from headrace.worker.task.codec import FRAGMENT_BYTES
 from headrace.worker.task.core.held import SETTLED, Duplicates
 from headrace.worker.task.core.ranges import Ordinals
-from headrace.worker.task.core.task import Dedup
+from headrace.worker.task.core.task import DedupRole
 
 if TYPE_CHECKING:
     from headrace.stages.dedup import Match
@@ -199,17 +199,17 @@ def begin_dedup(chain: Chain, pipeline: Pipeline, order: pb.StartTask) -> None:
     (chain.share or dedup).begin(open_store(pipeline.dataset), order.epoch, pipeline.dependent_sinks)
 
 
-def role_of(order: pb.StartTask, chain: Chain) -> Dedup:
+def role_of(order: pb.StartTask, chain: Chain) -> DedupRole:
     """What a task has to do with duplicates."""
     if chain.asks:
-        return Dedup.ASKS
+        return DedupRole.ASKS
     if chain.dedup is None:
-        return Dedup.NONE
+        return DedupRole.NONE
     if order.alone:
-        return Dedup.ASKS_ALONE
+        return DedupRole.ASKS_ALONE
     if order.fenced:
-        return Dedup.FENCED
-    return Dedup.CONSULTS if chain.partitions else Dedup.DECIDES
+        return DedupRole.FENCED
+    return DedupRole.CONSULTS if chain.partitions else DedupRole.DECIDES
 
 
 def recall_verdicts(chain: Chain, store: ObjectStore, closed: Closed) -> None:

@@ -46,7 +46,7 @@ from headrace.worker.task.chain import StageStatistics, Watch
 from headrace.worker.task.core import held
 from headrace.worker.task.core.held import SETTLED, Duplicates
 from headrace.worker.task.core.ranges import Columns, Ordinals, columns_of, runs
-from headrace.worker.task.core.sink import SealAsked, SealPolicy, ShardStalled, TimePassed
+from headrace.worker.task.core.sink import SealAsked, SealPolicy, SealTimePassed, ShardStalled
 from headrace.worker.task.dependencies import NO_DUPLICATES, DuplicateDependencies, KeyWriter, duplicates_of
 
 logger = logging.getLogger("headrace.task")
@@ -246,7 +246,7 @@ class TaskSink:
                 self.do(ShardStalled(number, str(error)))
             else:
                 self.do(held.BatchesWritten(number, shard))
-        self.do(TimePassed())
+        self.do(SealTimePassed())
 
     def obey(self, message: pb.TaskCommand) -> None:
         """Take a command that is for a sink. Raises RuntimeError where it says that a proposal is refused."""

@@ -406,7 +406,7 @@ class Task:
         kind = message.WhichOneof("command")
         if kind == "decide":
             if fits(self._chain, message.decide):
-                self._do(messages.DecisionAsked(message.decide))
+                self._do(messages.DecisionNeeded(message.decide))
         elif kind == "decision":
             self._do(messages.DecisionArrived(message.decision.number, message.decision))
         elif self._chain.dedup is not None:

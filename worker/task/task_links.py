@@ -166,7 +166,7 @@ class TaskLinks:
                 self._remote.detach(name)
 
     def _input_closed(self, link: str) -> None:
-        self._do(messages.LinkClosed(link))
+        self._do(messages.InputClosed(link))
 
     def _cut(self, name: str, reason: str) -> None:
         """A link between workers is cut while both tasks live: the controller has it made again."""

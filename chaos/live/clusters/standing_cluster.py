@@ -23,8 +23,8 @@ from types import TracebackType
 from typing import Self
 
 from headrace.chaos.live.checks import Fates, compare, read_fates
-from headrace.chaos.live.faults import Marked, Role
-from headrace.chaos.live.scenario import Timeline
+from headrace.chaos.live.faults import Marked, ProcessRole
+from headrace.chaos.live.scenario import FaultTimeline
 from headrace.client import ENDED, Client, ControllerSilent, RunOptions
 from headrace.daemon import as_text
 from headrace.pipeline import Pipeline
@@ -179,7 +179,7 @@ class Standing:
             process
             for worker in self.workers
             for process in worker.marked.alive()
-            if process.role is Role.TASK and process.title.startswith(begin)
+            if process.role is ProcessRole.TASK and process.title.startswith(begin)
         ]
         if not tasks:
             return False
@@ -265,7 +265,7 @@ def _run(
     standing: Standing, folder: pathlib.Path, source: str, name: str, victim: str, dice: random.Random
 ) -> tuple[_Seen, float]:
     """One run to its end, with its kills."""
-    seen, timeline = _Seen(), Timeline(folder / name)
+    seen, timeline = _Seen(), FaultTimeline(folder / name)
     due = dice.randint(*FIRST_ENTRIES)
     left = KILLS.get(victim, 0)
     started = asked = time.monotonic()

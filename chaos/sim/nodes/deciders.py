@@ -11,7 +11,7 @@ from headrace.chaos.sim.world import DATASET, DEDUPS, Name, Texts, ViolationErro
 from headrace.controller.core.messages import Records, dedup, messages
 from headrace.stages.dedup import decider as core, kept, partitions
 from headrace.store.ledger import LedgerState
-from headrace.worker.task import Dedup
+from headrace.worker.task import DedupRole
 
 
 class Index:
@@ -275,12 +275,12 @@ def resumed(frame: SimulatedFrame, answer: SimulatedFrame | dedup.Decision, stag
     return frame
 
 
-def role_of(order: messages.StartTask, *, consults: bool) -> Dedup:
+def role_of(order: messages.StartTask, *, consults: bool) -> DedupRole:
     """What a task that asks nobody over links has to do with duplicates."""
     if not set(DEDUPS).intersection(order.stages):
-        return Dedup.NONE
+        return DedupRole.NONE
     if order.alone:
-        return Dedup.ASKS_ALONE
+        return DedupRole.ASKS_ALONE
     if order.fenced:
-        return Dedup.FENCED
-    return Dedup.CONSULTS if consults else Dedup.DECIDES
+        return DedupRole.FENCED
+    return DedupRole.CONSULTS if consults else DedupRole.DECIDES

@@ -23,7 +23,7 @@ from headrace.pipeline import Pipeline
 from headrace.store.ledger import Range
 from headrace.worker.links import Inbox, Outbox
 from headrace.worker.task import (
-    Dedup,
+    DedupRole,
     PartitionRequests,
     TaskCore,
     TaskState,
@@ -97,7 +97,7 @@ class SimulatedTask:
             reads=SOURCE in order.stages,
             sink=self.sink.core if self.sink is not None else None,
             outputs=bool(_following(order)),
-            dedup=Dedup.ASKS if asks else role_of(order, consults=self._partitions is not None),
+            dedup=DedupRole.ASKS if asks else role_of(order, consults=self._partitions is not None),
             attempt=order.attempt,
         )
         self._source = SimulatedSource(self, self.core.reading)
@@ -216,7 +216,7 @@ class SimulatedTask:
             return
         self._timer_at = None
         if self.alive and self.sink is not None:
-            self.sink.do(sink_core.TimePassed())
+            self.sink.do(sink_core.SealTimePassed())
         self.wake()
 
     def _now(self) -> float:
@@ -257,7 +257,7 @@ class SimulatedTask:
             case core.ReleaseClaims() if self.decider is not None:
                 self.decider.release(message.records)
             case dedup.AskDecision():
-                self.do(messages.DecisionAsked(message))
+                self.do(messages.DecisionNeeded(message))
             case dedup.AnswerDecision():
                 self.do(messages.DecisionArrived(message.decision.number, message.decision))
             case _:
@@ -300,7 +300,7 @@ class SimulatedTask:
             self._askers = {name: pair for name, pair in self._askers.items() if pair[0] is not link}
 
     def _input_closed(self, link: str) -> None:
-        self.do(messages.LinkClosed(link))
+        self.do(messages.InputClosed(link))
 
     # -- what the core has it do --
 

@@ -227,7 +227,7 @@ class SimulatedWorker:
                 self._make_link(command, ticket)
             case core.StopTask():
                 self._pass_on(command.task, command.attempt, command)
-                self._supervise(supervisor.StopAsked(command.task, command.attempt))
+                self._supervise(supervisor.TaskStopAsked(command.task, command.attempt))
             case core.ListSource() | core.ReadFragment() | core.SweepTask() | core.SealSink() | core.AnswerProposal():
                 self._pass_on(command.task, command.attempt, command)
             case core.AnswerNeeds() | core.ReleaseClaims() | dedup.AskDecision() | dedup.AnswerDecision():
@@ -342,4 +342,4 @@ class SimulatedWorker:
     def _tick(self, life: int) -> None:
         if life == self._life and self.alive and not self._postponed(self._tick, life):
             self._timer_at = None
-            self._supervise(supervisor.TimePassed())
+            self._supervise(supervisor.WatchTimePassed())

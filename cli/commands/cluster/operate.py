@@ -124,10 +124,10 @@ def what_if(
     json: Json = False,
 ) -> int:
     """Predict throughput, bottleneck, time and cost of a running pipeline after a change."""
-    from headrace.cli.commands.cluster.what_if import Question, show_what_if
+    from headrace.cli.commands.cluster.what_if import WhatIfQuestion, show_what_if
     from headrace.client import controller_at
 
-    question = Question(cores, without, replicas, nic, store, model_hosts)
+    question = WhatIfQuestion(cores, without, replicas, nic, store, model_hosts)
     at = controller_at(controller, cluster)
     return show_what_if(at, pipeline, question, over_s=over, price=price, as_json=json)
 

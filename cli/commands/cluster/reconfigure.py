@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headrace.cli.commands import CanaryOptions, Given, check_canary, try_canary
+from headrace.cli.commands import CanaryOptions, GivenCode, check_canary, try_canary
 from headrace.cli.ui import read_ledger, safe
 from headrace.client import ENDED, Client, CliError, ControllerAt, UsageError, load, pipeline_of
 from headrace.pipeline import Pipeline, Stage
@@ -87,7 +87,7 @@ def surgery(
             )
         after = edit(replace(before, modules={**before.modules, **modules}), stage)
         if canary.share:
-            given_by_user = Given((stage,), modules)
+            given_by_user = GivenCode((stage,), modules)
             facts = try_canary(status.dataset, after, given_by_user, canary, as_json=as_json)
         if facts is None:
             return 0

@@ -17,10 +17,10 @@ from typing import Any
 from headrace.cli.ui import FAINT, console, megabytes, plain_table, safe, title
 from headrace.client import Client, CliError, ControllerAt, UsageError
 from headrace.controller.core.scaling import (
-    Answer,
     Forecast,
-    Model,
+    ForecastAnswer,
     ReadingError,
+    ThroughputModel,
     WhatIf,
     bytes_left,
     model_of,
@@ -37,7 +37,7 @@ _UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class WhatIfQuestion:
     """What the command line asks: texts as they were given."""
 
     cores: str = ""
@@ -48,7 +48,7 @@ class Question:
     model_hosts: Sequence[str] = ()
 
 
-def asked_of(question: Question, cores: float) -> WhatIf:
+def asked_of(question: WhatIfQuestion, cores: float) -> WhatIf:
     """The question to the model of a run that has so many cores. Raises UsageError."""
     replicas: dict[str, int] = {}
     for stage, value in _pairs("--replicas", question.replicas).items():
@@ -95,7 +95,7 @@ def _pairs(option: str, given: Sequence[str]) -> dict[str, str]:
 
 
 def show_what_if(
-    at: ControllerAt, pipeline: str, question: Question, *, over_s: float, price: float, as_json: bool
+    at: ControllerAt, pipeline: str, question: WhatIfQuestion, *, over_s: float, price: float, as_json: bool
 ) -> int:
     """Measure for some seconds, ask the model, and show its answer; the exit code. Raises CliError."""
     asked_of(question, math.inf)
@@ -122,12 +122,12 @@ def show_what_if(
     return 0
 
 
-def _plain(answer: Answer, model: Model, price: float) -> dict[str, Any]:
+def _plain(answer: ForecastAnswer, model: ThroughputModel, price: float) -> dict[str, Any]:
     rows = {name: getattr(answer, name) for name in ("now", "then", "best")}
     return {name: _row(row, model, price) for name, row in rows.items()} | {"fit": round(model.fit, 4)}
 
 
-def _row(row: Forecast, model: Model, price: float) -> dict[str, Any]:
+def _row(row: Forecast, model: ThroughputModel, price: float) -> dict[str, Any]:
     core_s = row.left_core_s
     return {
         "records_s": row.prediction.records_s,
@@ -141,7 +141,7 @@ def _row(row: Forecast, model: Model, price: float) -> dict[str, Any]:
     }
 
 
-def _print(pipeline: str, seconds: float, answer: Answer, model: Model, price: float) -> None:
+def _print(pipeline: str, seconds: float, answer: ForecastAnswer, model: ThroughputModel, price: float) -> None:
     out = console(sys.stdout)
     out.print(title(pipeline, f"by a model of the last {seconds:.0f} s; nothing was changed"))
     out.print()

@@ -6,7 +6,7 @@ from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
     from headrace.cli.commands.dataset import commands as dataset_commands  # noqa: F401
-    from headrace.cli.commands.dataset.blame import Question as Question, diagnose as diagnose
+    from headrace.cli.commands.dataset.blame import BlameQuestion as BlameQuestion, diagnose as diagnose
     from headrace.cli.commands.dataset.show import read_gate as read_gate
 else:
     __getattr__ = door(__name__)

@@ -22,9 +22,9 @@ from headrace.loader.blame import (
     WORDS,
     Cause,
     Evidence,
-    Found,
     Losses,
     LossesError,
+    ProfiledRead,
     ReadDocument,
     Spike,
     collect,
@@ -46,7 +46,7 @@ DOCUMENTS_MAX = 4000
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class BlameQuestion:
     """What the command line asks."""
 
     uri: str
@@ -73,7 +73,7 @@ class Diagnosis:
     proposals: list[str] = field(default_factory=list[str])
 
 
-def blame_dataset(question: Question, *, as_json: bool) -> int:
+def blame_dataset(question: BlameQuestion, *, as_json: bool) -> int:
     """Find spikes and what their steps have in common; the exit code. Raises CliError."""
     found = diagnose(question)
     if as_json:
@@ -86,7 +86,7 @@ def blame_dataset(question: Question, *, as_json: bool) -> int:
     return 0
 
 
-def diagnose(question: Question) -> Diagnosis:
+def diagnose(question: BlameQuestion) -> Diagnosis:
     """All of it. Raises CliError."""
     losses = _losses(question)
     spikes = find_spikes(losses, question.height)
@@ -111,7 +111,7 @@ def diagnose(question: Question) -> Diagnosis:
     return found
 
 
-def _losses(question: Question) -> Losses:
+def _losses(question: BlameQuestion) -> Losses:
     path = question.losses
     try:
         with Path(path).open("rb") as file:
@@ -154,7 +154,7 @@ def _compare(found: Diagnosis, trace: Trace, evidence: Evidence, tokenizer: str)
         properties[one.piece.shard, one.piece.document] |= {("edge", name) for name in names}
     documents = [*((one, -1) for one in usual), *((one, one.spike) for one in odd)]
     found.causes = rank_causes(
-        [Found(spike, frozenset(properties[one.piece.shard, one.piece.document])) for one, spike in documents]
+        [ProfiledRead(spike, frozenset(properties[one.piece.shard, one.piece.document])) for one, spike in documents]
     )
     found.documents = _documents(
         found.causes, evidence, properties, dict(zip(map(id, [*usual, *odd]), shown, strict=True)), odd
@@ -238,7 +238,7 @@ def said_of(event: Event) -> str:
             return f"source {source} has grown"
 
 
-def _proposals(found: Diagnosis, evidence: Evidence, question: Question) -> list[str]:
+def _proposals(found: Diagnosis, evidence: Evidence, question: BlameQuestion) -> list[str]:
     lines: list[str] = []
     uri = question.uri or "URI"
     best = found.causes[0] if found.causes else None

@@ -38,8 +38,10 @@ def dataset_blame(
     """Find spikes of a loss, the documents of those steps, and their unusual traits."""
     if not checkpoint or not losses:
         raise UsageError("give --checkpoint FILE and --losses FILE")
-    from headrace.cli.commands.dataset.blame import Question, blame_dataset
+    from headrace.cli.commands.dataset.blame import BlameQuestion, blame_dataset
 
     names = tuple(name.strip() for name in columns.split(",")) if columns else ()
-    asked = Question(uri, checkpoint, losses, names, offset, before, height, tuple(moved or ()), trust_uris, tokenizer)
+    asked = BlameQuestion(
+        uri, checkpoint, losses, names, offset, before, height, tuple(moved or ()), trust_uris, tokenizer
+    )
     return blame_dataset(asked, as_json=json)

@@ -23,7 +23,7 @@ from headrace.store.datasets import (
     Collected,
     Dataset,
     ExpressionError,
-    Found,
+    RecordPlaces,
     bring_forward,
     clear_card,
     collect,
@@ -122,7 +122,7 @@ def retract_records(uri: str, ids: list[str], sources: list[str], *, where: str 
     dataset = Dataset.open(uri)
     store = dataset.store
 
-    async def retracted(pen: OfflineWriter) -> Found:
+    async def retracted(pen: OfflineWriter) -> RecordPlaces:
         found = await pen.beside(lambda: find_records(store, pen.ledger, ids, sources, test))
         missing = [name for name in ids if name not in found.ids and not any(_part(name, one) for one in found.ids)]
         if missing or not found.ids:

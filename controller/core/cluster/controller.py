@@ -51,7 +51,7 @@ from headrace.controller.core.messages import (
 )
 from headrace.controller.core.plan import Need, Plan, reserved, total
 from headrace.controller.core.run import Inheritance, Run, RunState, Surroundings
-from headrace.controller.core.run.tasks import Deaths, ReportedTasks, Workers
+from headrace.controller.core.run.tasks import DeathCounts, ReportedTasks, Workers
 from headrace.store.ledger import (
     ENDED_RUNS_MAX,
     Beat,
@@ -101,7 +101,7 @@ class Controller:
         self.identity = dict(identity)
         self.workers: dict[str, WorkerRegistered] = {}
         #: Workers that were lost since this controller leads.
-        self.lost = Deaths()
+        self.lost = DeathCounts()
         self.runs: dict[str, Run] = {}
         self._log_limits = log_limits
         self.log = self._leadership(log, ClusterState()) if log else None
@@ -340,7 +340,7 @@ class Controller:
         self.drained.clear()
         self.runs.clear()
         self.workers.clear()
-        self.lost = Deaths()
+        self.lost = DeathCounts()
         self._planned.clear()
         self._recorded.clear()
         self._usurpations.clear()

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias, assert_never
 
-from headrace.controller.core.scaling.model import Model, model_of
+from headrace.controller.core.scaling.model import ThroughputModel, model_of
 from headrace.controller.core.scaling.readings import Reading, ReadingError, bytes_left, drain_s, window_of
 
 #: Seconds behind a change that are not measured, and that a window has at least and at most.
@@ -269,7 +269,7 @@ class Autoscaler:
             return self._act("scale", why, late, target, late.measured.records_s * (1 + gain), now)
         return self._spare(late, counts_of_model(late.solved(event.apart)), now) if clear else []
 
-    def _spare(self, late: Model, target: Mapping[str, int], now: float) -> list[ScalingCommand]:
+    def _spare(self, late: ThroughputModel, target: Mapping[str, int], now: float) -> list[ScalingCommand]:
         """Fewer tasks where many are too many for long."""
         present = counts_of_model(late)
         fewer = {stage: min(count, target.get(stage, count)) for stage, count in present.items()}
@@ -287,7 +287,7 @@ class Autoscaler:
         return self._act("scale", "tasks are spare", late, fewer, rate, now)
 
     def _act(
-        self, kind: str, reason: str, model: Model, target: Mapping[str, int], predicted: float, now: float
+        self, kind: str, reason: str, model: ThroughputModel, target: Mapping[str, int], predicted: float, now: float
     ) -> list[ScalingCommand]:
         before = counts_of_model(model)
         changed = {stage: count for stage, count in target.items() if count != before.get(stage)}
@@ -336,7 +336,7 @@ class Autoscaler:
         recent = sum(now - at < CALM_S for at in self._decided_at)
         return BAND * BAND_GROWTH**recent
 
-    def _pays(self, model: Model, gain: float) -> bool:
+    def _pays(self, model: ThroughputModel, gain: float) -> bool:
         """Whether what is left is long enough for a gain to pay for a restart."""
         rate = model.measured.records_s * model.stored_bytes
         if rate <= 0:
@@ -344,7 +344,7 @@ class Autoscaler:
         left_s = bytes_left(self._window[-1]) / rate
         return left_s - left_s / (1 + gain) >= PAYS * (self.restart_s + drain_s(self._window[-1]))
 
-    def _models(self) -> tuple[Model, Model] | None:
+    def _models(self) -> tuple[ThroughputModel, ThroughputModel] | None:
         """The model by the whole window, and by its later half; None where a window says nothing."""
         settled = [item for item in self._window if item.at >= self._window[0].at + SETTLE_S]
         if len(settled) < 2:
@@ -357,7 +357,7 @@ class Autoscaler:
         except ReadingError:
             return None
 
-    def _costs_are_the_same(self, model: Model) -> bool:
+    def _costs_are_the_same(self, model: ThroughputModel) -> bool:
         """Whether a record costs each group what it did when the newest change was decided."""
         now = costs_of(model)
         whole = sum(now.values())
@@ -387,12 +387,12 @@ def counts_of(reading: Reading) -> dict[str, int]:
     return {group.stages[0]: group.replicas for group in reading.groups}
 
 
-def counts_of_model(model: Model) -> dict[str, int]:
+def counts_of_model(model: ThroughputModel) -> dict[str, int]:
     """The same of a model, without groups that keep theirs."""
     return {group.stages[0]: group.replicas for group in model.groups if not group.fixed}
 
 
-def costs_of(model: Model) -> dict[str, float]:
+def costs_of(model: ThroughputModel) -> dict[str, float]:
     """Seconds of each group's tasks for a record of input, by first stage."""
     return {group.stages[0]: model.busy_s(group) for group in model.groups}
 
@@ -401,7 +401,7 @@ def _signature(reading: Reading) -> object:
     return reading.groups, reading.limits, reading.cores
 
 
-def _gain(model: Model, target: Mapping[str, int], trust: float) -> float:
+def _gain(model: ThroughputModel, target: Mapping[str, int], trust: float) -> float:
     """The share by which these replicas would be quicker, as far as predictions are trusted."""
     now = model.measured.records_s
     return (model.with_replicas(target).predict().records_s / now - 1) * trust if now > 0 else 0.0

@@ -11,7 +11,7 @@ import pytest
 from headrace.chaos.sim.checks.verdicts import Verdicts
 from headrace.chaos.sim.mutants import MUTANTS, planted
 from headrace.chaos.sim.simulate import main
-from headrace.chaos.sim.simulator import Outcome, simulate
+from headrace.chaos.sim.simulator import SimulationOutcome, simulate
 from headrace.chaos.sim.storage.log import twin
 from headrace.chaos.sim.world.texts import Texts
 from headrace.chaos.sim.world.world import ViolationError, World
@@ -23,7 +23,7 @@ from headrace.store.ledger.snapshot import encode_snapshot
 MUTANT_SEEDS = 100
 
 
-def first_failure(seeds: Iterable[int]) -> Outcome | None:
+def first_failure(seeds: Iterable[int]) -> SimulationOutcome | None:
     for seed in seeds:
         outcome = simulate(seed)
         if outcome.violation:

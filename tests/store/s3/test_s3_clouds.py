@@ -18,7 +18,7 @@ from minio.credentials.providers import IamAwsProvider, Provider
 
 from headrace.chaos.gates.s3 import Fault, S3Proxy
 from headrace.store.contract.errors import InvalidUri, StoreRefused, StoreUnavailable
-from headrace.store.s3.answers import Outcome, outcome_of
+from headrace.store.s3.answers import AnswerKind, outcome_of
 from headrace.store.s3.connection.body import Body
 from headrace.store.s3.connection.config import proxy_of, resolve
 from headrace.store.s3.connection.credentials import credentials_of
@@ -53,24 +53,24 @@ def store(s3_server: S3Server, proxy: S3Proxy) -> S3Store:
 @pytest.mark.parametrize(
     ("answer", "outcome"),
     [
-        (Answer(200, {}, b"<?xml version='1.0'?>" + b" " * 100_000 + ERROR % b"InternalError"), Outcome.AGAIN),
-        (Answer(200, {}, b"\n  " + ERROR % b"SlowDown"), Outcome.AGAIN),
-        (Answer(200, {}, b"<?xml version='1.0'?>  <CompleteMultipartUploadResult/>"), Outcome.DONE),
-        (Answer(206, {}, ERROR % b"NoSuchKey"), Outcome.DONE),
-        (Answer(200, {}, b"an object about " + ERROR % b"NoSuchKey"), Outcome.DONE),
-        (Answer(200, {}, b"<Errors>are no error</Errors>"), Outcome.DONE),
-        (Answer(400, {}, ERROR % b"XMinioAdminBucketQuotaExceeded"), Outcome.FULL),
-        (Answer(507, {}, ERROR % b"XMinioStorageFull"), Outcome.FULL),
-        (Answer(404, {"x-minio-error-code": "NoSuchBucket"}, b""), Outcome.REFUSED),
-        (Answer(404, {"x-minio-error-code": "NoSuchKey"}, b""), Outcome.MISSING),
-        (Answer(400, {}, b""), Outcome.EXPIRED),
-        (Answer(400, {}, ERROR % b"InvalidArgument"), Outcome.REFUSED),
-        (Answer(409, {}, ERROR % b"ConditionalRequestConflict"), Outcome.AGAIN),
-        (Answer(412, {}, ERROR % b"PreconditionFailed"), Outcome.EXISTS),
-        (Answer(503, {}, ERROR % b"SlowDownWrite"), Outcome.AGAIN),
+        (Answer(200, {}, b"<?xml version='1.0'?>" + b" " * 100_000 + ERROR % b"InternalError"), AnswerKind.AGAIN),
+        (Answer(200, {}, b"\n  " + ERROR % b"SlowDown"), AnswerKind.AGAIN),
+        (Answer(200, {}, b"<?xml version='1.0'?>  <CompleteMultipartUploadResult/>"), AnswerKind.DONE),
+        (Answer(206, {}, ERROR % b"NoSuchKey"), AnswerKind.DONE),
+        (Answer(200, {}, b"an object about " + ERROR % b"NoSuchKey"), AnswerKind.DONE),
+        (Answer(200, {}, b"<Errors>are no error</Errors>"), AnswerKind.DONE),
+        (Answer(400, {}, ERROR % b"XMinioAdminBucketQuotaExceeded"), AnswerKind.FULL),
+        (Answer(507, {}, ERROR % b"XMinioStorageFull"), AnswerKind.FULL),
+        (Answer(404, {"x-minio-error-code": "NoSuchBucket"}, b""), AnswerKind.REFUSED),
+        (Answer(404, {"x-minio-error-code": "NoSuchKey"}, b""), AnswerKind.MISSING),
+        (Answer(400, {}, b""), AnswerKind.EXPIRED),
+        (Answer(400, {}, ERROR % b"InvalidArgument"), AnswerKind.REFUSED),
+        (Answer(409, {}, ERROR % b"ConditionalRequestConflict"), AnswerKind.AGAIN),
+        (Answer(412, {}, ERROR % b"PreconditionFailed"), AnswerKind.EXISTS),
+        (Answer(503, {}, ERROR % b"SlowDownWrite"), AnswerKind.AGAIN),
     ],
 )
-def test_an_answer_means_what_its_server_means_by_it(answer: Answer, outcome: Outcome) -> None:
+def test_an_answer_means_what_its_server_means_by_it(answer: Answer, outcome: AnswerKind) -> None:
     assert outcome_of(answer) is outcome
 
 

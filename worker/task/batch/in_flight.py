@@ -17,7 +17,7 @@ from typing import Any
 import msgpack
 
 from headrace.store.ledger import UNBOUNDED, Range
-from headrace.worker.core import Held, InHand
+from headrace.worker.core import Held, StageInHand
 
 #: Slots: the task's thread, and its sink's writer.
 STAGES, WRITER = 0, 1
@@ -98,7 +98,7 @@ def _held(data: bytes) -> Held | None:
         return None
     if not (isfinite(since) and isfinite(spent_s)):
         return None
-    return Held(since, timed, tuple(InHand(stage, item) for item in ranges), thread, spent_s)
+    return Held(since, timed, tuple(StageInHand(stage, item) for item in ranges), thread, spent_s)
 
 
 def _range(fragment: Any, first: Any, count: Any, offset: Any, length: Any) -> Range:

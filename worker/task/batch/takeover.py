@@ -21,7 +21,7 @@ from headrace.stages.runtime import (
     ordinals_of,
     process_safely,
 )
-from headrace.store.history import Earlier, EarlierVerdicts, open_earlier
+from headrace.store.history import BaseVerdicts, EarlierVerdicts, open_earlier
 from headrace.worker.task.batch.merge import ranges_of
 
 #: What the source counts: records that the base has closed, and that were not judged again by unchanged stages.
@@ -80,7 +80,7 @@ class Takeover:
             self._earlier, self._is_open = open_earlier(self._base), True
         if self._earlier is None:
             return nothing
-        found: list[tuple[int, Earlier]] = []
+        found: list[tuple[int, BaseVerdicts]] = []
         at = batch.first
         for item in ranges_of(batch):
             earlier = self._earlier.over(item.fragment, item.first, item.count)

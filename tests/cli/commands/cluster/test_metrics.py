@@ -9,7 +9,7 @@ from prometheus_client.core import Metric
 
 from headrace.cli.commands.cluster.metrics import BURNS, FIRST_ROW, OBJECTIVES, SECOND_ROW, board, burn_of, rules
 from headrace.cli.main import invoke
-from headrace.controller.effects.progress import RunProgress
+from headrace.controller.effects.progress import ReportedProgress
 from headrace.controller.metrics import REASONS_MAX, families
 from headrace.controller.shell import CommitTimes
 from headrace.loader.statistics import LoaderCollector, LoaderStatistics
@@ -85,7 +85,7 @@ def test_what_it_prints_is_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_ledger_lags_while_records_are_held_and_none_are_closed() -> None:
-    progress, living = RunProgress(), {("p/write.0", 1)}
+    progress, living = ReportedProgress(), {("p/write.0", 1)}
     said = pb.TaskEvent(task="p/write.0", attempt=1, progress=pb.Progress(held_records=5))
     assert progress.ledger_lag_s(living, 100.0) == 0.0
     progress.take(said)

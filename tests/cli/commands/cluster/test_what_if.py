@@ -7,7 +7,7 @@ from typing import Self
 import pytest
 
 from headrace.cli.commands.cluster import what_if as command
-from headrace.cli.commands.cluster.what_if import Question, asked_of, show_what_if
+from headrace.cli.commands.cluster.what_if import WhatIfQuestion, asked_of, show_what_if
 from headrace.client import CliError, ControllerAt, UsageError
 from headrace.protos import control_pb2 as pb
 
@@ -48,14 +48,14 @@ def asks(monkeypatch: pytest.MonkeyPatch) -> list[pb.StatusReply]:
     return answers
 
 
-def ask(question: Question, *, as_json: bool = True, price: float = 0.0) -> int:
+def ask(question: WhatIfQuestion, *, as_json: bool = True, price: float = 0.0) -> int:
     return show_what_if(ControllerAt("nowhere"), "books", question, over_s=1.0, price=price, as_json=as_json)
 
 
 def test_the_answer_has_rate_bottleneck_time_and_cost(
     asks: list[pb.StatusReply], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert ask(Question(replicas=["slow=2"]), price=0.5) == 0
+    assert ask(WhatIfQuestion(replicas=["slow=2"]), price=0.5) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["now"]["records_s"] == pytest.approx(200.0)
     assert said["then"]["records_s"] == pytest.approx(400.0)
@@ -66,7 +66,7 @@ def test_the_answer_has_rate_bottleneck_time_and_cost(
 
 
 def test_the_page_names_what_is_in_the_way(asks: list[pb.StatusReply], capsys: pytest.CaptureFixture[str]) -> None:
-    assert ask(Question(without=["slow"]), as_json=False) == 0
+    assert ask(WhatIfQuestion(without=["slow"]), as_json=False) == 0
     said = capsys.readouterr().out
     assert "nothing was changed" in said
     assert "tasks of read" in said
@@ -75,51 +75,51 @@ def test_the_page_names_what_is_in_the_way(asks: list[pb.StatusReply], capsys: p
 def test_tasks_that_were_changed_meanwhile_cannot_be_judged(asks: list[pb.StatusReply]) -> None:
     asks[1].pipelines[0].tasks.add(task="books/slow.1", stages=["slow"], worker="one", state="ready")
     with pytest.raises(CliError, match="ask again"):
-        ask(Question())
+        ask(WhatIfQuestion())
 
 
 def test_a_controller_that_says_what_cannot_be_is_not_believed(asks: list[pb.StatusReply]) -> None:
     asks[1].pipelines[0].stages[1].busy_s = float("nan")
     with pytest.raises(CliError, match="cannot be judged"):
-        ask(Question())
+        ask(WhatIfQuestion())
 
 
 def test_a_stage_that_is_not_there_is_wrong_usage(asks: list[pb.StatusReply]) -> None:
     with pytest.raises(UsageError, match="no stage 'perplexity'"):
-        ask(Question(without=["perplexity"]))
+        ask(WhatIfQuestion(without=["perplexity"]))
 
 
 @pytest.mark.parametrize(("text", "cores"), [("8", 8.0), ("+4", 6.0), ("-1", 1.0), ("0.5", 0.5)])
 def test_cores_are_a_number_or_a_difference(text: str, cores: float) -> None:
-    assert asked_of(Question(cores=text), 2.0).cores == cores
+    assert asked_of(WhatIfQuestion(cores=text), 2.0).cores == cores
 
 
 def test_a_network_is_told_in_bits_and_a_store_in_bytes() -> None:
-    asked = asked_of(Question(nic="25G", store="200M"), 2.0)
+    asked = asked_of(WhatIfQuestion(nic="25G", store="200M"), 2.0)
     assert (asked.nic_bytes_s, asked.store_bytes_s) == (25e9 / 8, 200e6)
 
 
 @pytest.mark.parametrize(
     "question",
     [
-        Question(cores="-2"),
-        Question(cores="many"),
-        Question(nic="0"),
-        Question(nic="1e9"),
-        Question(store="-1"),
-        Question(replicas=["slow"]),
-        Question(replicas=["slow=0"]),
-        Question(replicas=["slow=²"]),
-        Question(replicas=["slow=" + "9" * 5000]),
-        Question(model_hosts=["=2"]),
+        WhatIfQuestion(cores="-2"),
+        WhatIfQuestion(cores="many"),
+        WhatIfQuestion(nic="0"),
+        WhatIfQuestion(nic="1e9"),
+        WhatIfQuestion(store="-1"),
+        WhatIfQuestion(replicas=["slow"]),
+        WhatIfQuestion(replicas=["slow=0"]),
+        WhatIfQuestion(replicas=["slow=²"]),
+        WhatIfQuestion(replicas=["slow=" + "9" * 5000]),
+        WhatIfQuestion(model_hosts=["=2"]),
     ],
 )
-def test_what_is_no_amount_is_wrong_usage(question: Question) -> None:
+def test_what_is_no_amount_is_wrong_usage(question: WhatIfQuestion) -> None:
     with pytest.raises(UsageError):
         asked_of(question, 2.0)
 
 
 def test_a_question_is_judged_before_anything_is_measured(asks: list[pb.StatusReply]) -> None:
     with pytest.raises(UsageError):
-        ask(replace(Question(), cores="x"))
+        ask(replace(WhatIfQuestion(), cores="x"))
     assert len(asks) == 2

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.commands.dataset.blame import Question, blame_dataset, diagnose, said_of
+from headrace.cli.commands.dataset.blame import BlameQuestion, blame_dataset, diagnose, said_of
 from headrace.client import CliError, UsageError
 from headrace.loader import Loader
 from headrace.loader.order import Cut, Grew, LastBatch, Recut, Revised, Reweighted, Skipped
@@ -29,8 +29,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def ask(place: Path, losses: str = "loss.csv", **more: object) -> Question:
-    return Question(str(place / "data"), str(place / "loader.json"), str(place / losses), **more)  # type: ignore[arg-type]
+def ask(place: Path, losses: str = "loss.csv", **more: object) -> BlameQuestion:
+    return BlameQuestion(str(place / "data"), str(place / "loader.json"), str(place / losses), **more)  # type: ignore[arg-type]
 
 
 def test_spikes_are_found_with_the_documents_that_they_read(place: Path) -> None:
@@ -59,7 +59,7 @@ def test_steps_that_are_counted_otherwise_are_moved(place: Path) -> None:
 
 def test_losses_without_spikes_need_no_checkpoint(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "calm.csv").write_text("\n".join(["step,loss", *(f"{step},2.0" for step in range(50))]))
-    blame_dataset(Question("", str(place / "missing"), str(place / "calm.csv")), as_json=False)
+    blame_dataset(BlameQuestion("", str(place / "missing"), str(place / "calm.csv")), as_json=False)
     assert "no loss stands out" in capsys.readouterr().out
 
 
@@ -79,7 +79,7 @@ def test_a_checkpoint_that_names_servers_is_not_followed(place: Path) -> None:
     state = json.loads((place / "loader.json").read_text())
     (place / "theirs.json").write_text(json.dumps({**state, "uri": "s3://theirs/data"}))
     with pytest.raises(UsageError, match="servers"):
-        diagnose(Question("", str(place / "theirs.json"), str(place / "loss.csv")))
+        diagnose(BlameQuestion("", str(place / "theirs.json"), str(place / "loss.csv")))
 
 
 def test_a_change_of_the_world_near_a_spike_is_named(place: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_change_of_the_world_near_a_spike_is_named(place: Path) -> None:
     for _ in wide:
         pass
     (place / "wide.json").write_text(json.dumps(wide.state_dict()))
-    found = diagnose(Question(str(place / "data"), str(place / "wide.json"), str(place / "loss.csv")))
+    found = diagnose(BlameQuestion(str(place / "data"), str(place / "wide.json"), str(place / "loss.csv")))
     assert [(one["spike"], one["step"], one["change"]) for one in found.changes] == [
         (0, 25, "the world is of 1 ranks with 8 sequences each")
     ]

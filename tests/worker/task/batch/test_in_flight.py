@@ -12,7 +12,7 @@ import pytest
 
 from headrace.store.ledger.core.entries import Range
 from headrace.store.ledger.core.intervals import UNBOUNDED
-from headrace.worker.core.watchdog import InHand
+from headrace.worker.core.watchdog import StageInHand
 from headrace.worker.task.batch.in_flight import RANGES_MAX, STAGES, InFlightPage
 
 HELD = Range(b"f" * 16, 3, 4, 10, 20)
@@ -30,7 +30,7 @@ def test_what_was_taken_is_read(page: int) -> None:
     in_flight = InFlightPage(page)
     in_flight.take(STAGES, "keep", (HELD, replace(HELD, first=9)), timed=True)
     (held,) = in_flight.read()
-    assert held.items == (InHand("keep", HELD), InHand("keep", replace(HELD, first=9)))
+    assert held.items == (StageInHand("keep", HELD), StageInHand("keep", replace(HELD, first=9)))
     in_flight.clear(STAGES)
     assert in_flight.read() == []
 
