@@ -41,7 +41,7 @@ APPLY_S = 60.0
 AMEND_S = 600.0
 #: Seconds that a file system has to tell the one name of a dataset's place.
 PLACE_S = 5.0
-#: Seconds that a wish has to be judged, and to be taken by the cluster's log where there is one.
+#: Seconds that a request has to be judged, and to be taken by the cluster's log where there is one.
 STEER_S = 10.0
 #: Seconds for which a question may be held back until workers have come.
 COME_S_MAX = 10.0

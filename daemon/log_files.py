@@ -150,15 +150,15 @@ def _write(descriptor: int, data: bytes) -> bool:
     """Write to what may be a pipe that nobody empties; False if it has no room."""
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)
-    patience_ms = 0
+    wait_ms = 0
     view = memoryview(data)
     with contextlib.suppress(OSError):
         while view:
-            if not any(seen & select.POLLOUT for _, seen in poll.poll(patience_ms)):
+            if not any(seen & select.POLLOUT for _, seen in poll.poll(wait_ms)):
                 return False
             # A pipe that can be written has room for so much at least (pipe(7)).
             view = view[os.write(descriptor, view[: select.PIPE_BUF]) :]
-            patience_ms = REST_MS
+            wait_ms = REST_MS
         return True
     return False
 

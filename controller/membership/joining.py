@@ -17,9 +17,9 @@ from typing import Any
 
 from headrace.cluster import (
     AUTHORITY,
+    JOIN_S_MAX,
     LENGTH,
     MESSAGE_LIMIT_BYTES,
-    PATIENCE_S,
     CertificateError,
     Greeting,
     JoinAnswer,
@@ -124,7 +124,7 @@ class JoinGate:
                     lambda: protocol, connection, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_S
                 )
             writer = asyncio.StreamWriter(transport, protocol, reader, loop)
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(JOIN_S_MAX):
                 await self._admit(reader, writer, stranger, address)
         except asyncio.CancelledError:
             self._tell(f"join from {address[0]}: it gave way to others: it had said nothing yet", self._told_of_silent)

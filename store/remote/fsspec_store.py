@@ -22,7 +22,7 @@ from headrace.store.contract import (
 )
 from headrace.store.remote.folders import ENTRIES_MAX, FolderEntry, FolderStore
 from headrace.store.remote.http_store import bounded_version
-from headrace.store.remote.patience import Patience, TryAgain
+from headrace.store.remote.retrier import RemoteRetrier, TryAgain
 from headrace.store.s3 import RetryPolicy
 
 #: One call of a file system; it is given up then, and its thread is left behind.
@@ -58,7 +58,7 @@ class FsspecStore(FolderStore):
         self._scheme = plain.partition("://")[0]
         self._plain, self._options = plain, options_of(self._scheme, query)
         self._kind = _kind_of(self._scheme, uri)
-        self._patience, self._call_s_max = Patience(uri, retry_policy), call_s_max
+        self._retrier, self._call_s_max = RemoteRetrier(uri, retry_policy), call_s_max
         self._known: dict[str, ObjectInfo] = {}
         self._lock, self._left = threading.Lock(), 0
         self._pid, self._system, self._base = -1, None, ""
@@ -131,7 +131,7 @@ class FsspecStore(FolderStore):
 
     def _call(self, what: str, deed: Callable[[Any, str], _Answer]) -> _Answer | None:
         """What a call gives; None where nothing stands there. Raises StoreRefused, StoreUnavailable."""
-        return self._patience.ask(what, lambda: self._attempt(what, deed))
+        return self._retrier.ask(what, lambda: self._attempt(what, deed))
 
     def _attempt(self, what: str, deed: Callable[[Any, str], _Answer]) -> _Answer | None:
         done, outcome = threading.Event(), list[Any]()

@@ -313,7 +313,7 @@ class Chain:
         return batch
 
     def probe(self, batch: Batch) -> Batch:
-        """In the solitary task: the batch without what is condemned at the sink, after a trial where one is wanted."""
+        """In the solitary task: the batch without what is poison at the sink, after a trial where one is wanted."""
         if self.isolation is None or self.sink is None:
             return batch
         batch = self.isolation.at(self.sink_name, batch)

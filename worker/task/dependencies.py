@@ -175,7 +175,7 @@ def names_in(fragments: Any) -> list[bytes]:
 
 
 def _killers(batch: Batch) -> list[int]:
-    """The records that were condemned, at whichever stage: one may have come through before it began to kill."""
+    """The records that were poison, at whichever stage: one may have come through before it began to kill."""
     lost = batch.verdicts
     import pyarrow.compute as pc
 
@@ -253,7 +253,7 @@ def fits(chain: Chain, message: pb.AskDecision) -> bool:
     """Whether the question of a solitary task is one."""
     asked = message.question
     if chain.dedup is not None and not chain.dedup.fits(asked.keys):
-        # The asker's worker may be anybody's, and this task decides for all of them.
+        # The asking task's worker may be anybody's, and this task decides for all of them.
         logger.warning("a question of %d bytes, which are no keys, is not answered", len(asked.keys))
         return False
     return chain.dedup is not None
@@ -270,4 +270,4 @@ def decide(chain: Chain, in_flight: InFlightPage, message: pb.AskDecision) -> pb
     if match is not None:
         decision.duplicate, decision.near, decision.settled = True, match.near, match.settled
         decision.fragment, decision.row = match.name.fragment, match.name.row
-    return pb.DecisionMade(asker=message.asker, asker_attempt=message.asker_attempt, decision=decision)
+    return pb.DecisionMade(asking_task=message.asking_task, asking_attempt=message.asking_attempt, decision=decision)

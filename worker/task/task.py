@@ -277,7 +277,7 @@ class Task:
                     break
             else:
                 page.last = last = True
-                page.passed_over = self._chain.skipped()
+                page.skipped = self._chain.skipped()
         except InputError as error:
             page.error, last = str(error), True
         self._say(listed=page)

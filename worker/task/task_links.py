@@ -149,7 +149,7 @@ class TaskLinks:
         else:
             self.inbox.open(link.link, cast("Receiver", end))
             if self._answers is not None:
-                # A question is with its asker: no marker comes on this link.
+                # A question is with its asking task: no marker comes on this link.
                 self._askers[link.link] = link.peer
             else:
                 self._do(messages.LinkOpened(link.link))

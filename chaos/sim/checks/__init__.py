@@ -6,6 +6,6 @@ from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
     from headrace.chaos.sim.checks.invariants import Checker as Checker
-    from headrace.chaos.sim.checks.observed import Asked as Asked, Wish as Wish
+    from headrace.chaos.sim.checks.observed import Asked as Asked, OperatorRequest as OperatorRequest
 else:
     __getattr__ = door(__name__)

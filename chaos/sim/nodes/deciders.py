@@ -249,7 +249,9 @@ class SimulatedDecider:
         frame = self.decide(SimulatedFrame(self._task.epoch, 0, question.fragment, question.row, 1, 1))
         target = frame.duplicates[0][1] if frame.duplicates else None
         made = dedup.Decision(question.number, target, settled=frame.settled > 0)
-        return dedup.DecisionMade(self._task.name, self._task.attempt, message.asker, message.asker_attempt, made)
+        return dedup.DecisionMade(
+            self._task.name, self._task.attempt, message.asking_task, message.asking_attempt, made
+        )
 
     def release(self, records: Records) -> None:
         """Let go of the claims of records that are not kept after all."""

@@ -116,8 +116,8 @@ class Member(Protocol):
         """Whether the process lives on after a stage has had these records; `hand` is what it said that it took."""
         ...
 
-    def condemned(self, fragment: bytes, ordinal: int, stage: str) -> bool:
-        """Whether a record is condemned at a stage."""
+    def poison(self, fragment: bytes, ordinal: int, stage: str) -> bool:
+        """Whether a record is poison at a stage."""
         ...
 
     def do(self, event: messages.Event) -> bool:

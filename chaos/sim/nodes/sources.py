@@ -24,8 +24,8 @@ PREFIX_SHARE = 0.4
 class Reading(Member, Protocol):
     """A task that reads."""
 
-    def condemned(self, fragment: bytes, ordinal: int, stage: str) -> bool:
-        """Whether a record is condemned at a stage."""
+    def poison(self, fragment: bytes, ordinal: int, stage: str) -> bool:
+        """Whether a record is poison at a stage."""
         ...
 
     def outlives(self, stage: str, parts: Sequence[Part], hand: Range | None = None) -> bool:
@@ -93,7 +93,7 @@ class SimulatedSource:
         size, everyone = records * RECORD_BYTES, (1 << records) - 1
         item = Range(fragment.id, first, records, first * RECORD_BYTES, size)
         writing = self._reader.read(fragment, first, item.end)
-        dead = everyone if task.condemned(fragment.id, first, SOURCE) else 0
+        dead = everyone if task.poison(fragment.id, first, SOURCE) else 0
         # A source that reads one record at a time says so; any other does not know how many it will read.
         hand = Range(fragment.id, first, 1 if task.alone else 0)
         if dead or task.outlives(SOURCE, [Part(item, everyone, 0)], hand):

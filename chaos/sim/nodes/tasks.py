@@ -85,11 +85,11 @@ class SimulatedTask:
         self._inbox = Inbox[SimulatedFrame](self._input_closed, _cut)
         self._outbox = Outbox[SimulatedFrame](_following(order), _cut)
         pairs = zip(ASKERS, DEDUPS[: self._corpus.dedups], strict=False)
-        asks = next((stage for asker, stage in pairs if asker in order.stages and not order.alone), "")
+        asks = next((stage for task, stage in pairs if task in order.stages and not order.alone), "")
         self._asks = asks
         self._questions = Outbox[SimulatedFrame]((asks,), _cut) if asks else None
         self._answers = Inbox[SimulatedFrame](lambda _link: None, _cut)
-        #: In a task that decides: the link on which each asker is answered, and what waits for it.
+        #: In a task that decides: the link on which each asking task is answered, and what waits for it.
         self._askers: dict[str, tuple[SimulatedLink, deque[SimulatedFrame]]] = {}
         self._early: dict[str, deque[SimulatedFrame]] = {}
         self.core = TaskCore[SimulatedFrame, dedup.Decision](
@@ -106,7 +106,7 @@ class SimulatedTask:
         #: The frame that has arrived, and on which link.
         self._frame: SimulatedFrame | None = None
         self._came_on = ""
-        #: In the solitary task: the records that are condemned, by stage, and fragments whose sink died.
+        #: In the solitary task: the records that are poison, by stage, and fragments whose sink died.
         self._sentences: set[tuple[bytes, int, str]] = set()
         self._trials: set[bytes] = set()
         self._told_at = 0.0
@@ -166,8 +166,8 @@ class SimulatedTask:
         self.die(-9 if hangs else -11, f"killed by a record in {stage}")
         return False
 
-    def condemned(self, fragment: bytes, ordinal: int, stage: str) -> bool:
-        """Whether a record is condemned at a stage."""
+    def poison(self, fragment: bytes, ordinal: int, stage: str) -> bool:
+        """Whether a record is poison at a stage."""
         return (fragment, ordinal, stage) in self._sentences
 
     def say(self, event: core.Event) -> None:
@@ -232,7 +232,7 @@ class SimulatedTask:
                 self._source.list(message)
                 self.do(messages.ListAsked(message.listing))
             case core.ReadFragment():
-                for item in message.condemned:
+                for item in message.poison:
                     self._sentences.add((message.fragment.id, item.ordinal, item.stage))
                 if message.trial:
                     self._trials.add(message.fragment.id)
@@ -446,8 +446,8 @@ class SimulatedTask:
 
     def _answer(self, frame: SimulatedFrame) -> None:
         if self._came_on in self._links:
-            asker = self._links[self._came_on].made.sender
-            (self._askers[asker][1] if asker in self._askers else self._early.setdefault(asker, deque())).append(frame)
+            task = self._links[self._came_on].made.sender
+            (self._askers[task][1] if task in self._askers else self._early.setdefault(task, deque())).append(frame)
             self.wake()
 
     def _received(self, link: str, frame: SimulatedFrame) -> None:
@@ -460,7 +460,7 @@ class SimulatedTask:
     def _run_stages(self, frame: SimulatedFrame) -> None:
         self._stands = 0
         if FILTER in self.stages:
-            dead = frame.quarantined | self.condemned(frame.fragment, frame.first, FILTER)
+            dead = frame.quarantined | self.poison(frame.fragment, frame.first, FILTER)
             if self._corpus.dies(FILTER) and not self.outlives(FILTER, [_part(frame, frame.kept & ~dead, dead)]):
                 return
             passed = self._corpus.passed(self.version, frame.fragment, frame.first, frame.records)
@@ -481,7 +481,7 @@ class SimulatedTask:
         assert self.sink is not None
         passed = self._corpus.passed_late(self.sink.name, frame.fragment, frame.first, frame.records)
         frame = frame._replace(kept=frame.kept & passed)
-        if self.condemned(frame.fragment, frame.first, self.sink.name):
+        if self.poison(frame.fragment, frame.first, self.sink.name):
             frame = frame._replace(kept=0, quarantined=frame.quarantined | frame.kept)
         elif frame.fragment in self._trials and not self.outlives(self.sink.name, [_part(frame, frame.kept, 0)]):
             return

@@ -13,7 +13,7 @@ from headrace.controller.core.messages import dedup, messages as core
 from headrace.worker.core import Fencing, LiveTasks, supervisor
 
 #: Seconds that a worker stays with a controller that leads nothing, and of silence that it bears.
-PATIENCE_S = 4.0
+LOOK_S = 4.0
 SILENCE_S = 5.0
 #: Seconds of a worker's silence that its controller bears, and of a node's that its peers on links do.
 HEARD_S = 10.0
@@ -174,7 +174,7 @@ class SimulatedWorker:
         session.report(event)
         while self._outbox and session.open:
             session.report(self._outbox.popleft())
-        self.cluster.world.after(PATIENCE_S, self._look, session)
+        self.cluster.world.after(LOOK_S, self._look, session)
 
     def _look(self, session: SimulatedSession) -> None:
         """Is the controller worth staying with?"""
@@ -185,7 +185,7 @@ class SimulatedWorker:
         elif not session.controller.leads:
             session.end("the controller leads nothing")
         else:
-            self.cluster.world.after(PATIENCE_S, self._look, session)
+            self.cluster.world.after(LOOK_S, self._look, session)
 
     def turn_to(self, index: int) -> None:
         """Leave whoever is attended and try that controller next."""
@@ -314,8 +314,8 @@ class SimulatedWorker:
 
     def _report_exit(self, command: supervisor.ReportExit) -> None:
         dead = self._stories.get((command.task, command.attempt))
-        hands, killed_for = (dead.in_hand, dead.killed_for) if dead else ((), "")
-        self.said(core.TaskExited(command.task, command.attempt, command.code, in_hand=hands, killed_for=killed_for))
+        in_hand, killed_for = (dead.in_hand, dead.killed_for) if dead else ((), "")
+        self.said(core.TaskExited(command.task, command.attempt, command.code, in_hand=in_hand, killed_for=killed_for))
 
     def _spawn(self, order: core.StartTask) -> None:
         task = SimulatedTask(self, order)

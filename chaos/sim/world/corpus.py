@@ -88,8 +88,8 @@ def make_pipeline(
     deciding: list[Stage] = []
     for number in range(dedups):
         if number:
-            asker = Stage(ASKERS[number], StageKind.TRANSFORM, "simulated:again", after=(before,), on=near)
-            deciding.append(asker)
+            asking_task = Stage(ASKERS[number], StageKind.TRANSFORM, "simulated:again", after=(before,), on=near)
+            deciding.append(asking_task)
         replicas, name = 1 + partitions, DEDUPS[number]
         asking = (ASKERS[number],)
         deciding.append(Stage(name, StageKind.STATEFUL, "simulated:dedup", replicas=replicas, after=asking, on=near))

@@ -107,15 +107,15 @@ def roll_back(address: str, *, as_json: bool) -> int:
     dataset = Dataset.open(uri)
     version = version_named(dataset.store, dataset.state, name)
 
-    async def rolled(pen: OfflineWriter) -> int:
-        state = pen.ledger
+    async def rolled(writer: OfflineWriter) -> int:
+        state = writer.ledger
         shown, newest = state.published[version], state.newest
         if newest is None or (version != state.version and newest.restores(state.version) != version):
             restored = VersionPublished(state.version + 1, "rollback", shown.shows, shown.complete, restores=version)
-            await pen.commit(restored)
+            await writer.commit(restored)
         # Also where that is done: an earlier call may have been killed before it came to this.
-        await write_manifest(pen, dataset.store)
-        return pen.ledger.version
+        await write_manifest(writer, dataset.store)
+        return writer.ledger.version
 
     made = with_offline_writer(dataset.uri, rolled)
     if as_json:
@@ -141,14 +141,14 @@ def publish_held(uri: str, *, anyway: bool, as_json: bool) -> int:
     if not dataset.state.held and (newest is None or newest.reason != ANYWAY):
         raise CliError(f"{dataset.uri}: no version is held; `headrace run` publishes what it closes")
 
-    async def published(pen: OfflineWriter) -> int:
-        state = pen.ledger
+    async def published(writer: OfflineWriter) -> int:
+        state = writer.ledger
         if state.held:
             whole = all(fragment.done(tuple(state.counts)) for fragment in state.fragments.values())
-            await pen.commit(VersionPublished(state.version + 1, ANYWAY, complete=whole))
+            await writer.commit(VersionPublished(state.version + 1, ANYWAY, complete=whole))
         # Also where that is done: an earlier call may have been killed before it came to this.
-        await write_manifest(pen, dataset.store)
-        return pen.ledger.version
+        await write_manifest(writer, dataset.store)
+        return writer.ledger.version
 
     made = with_offline_writer(dataset.uri, published)
     if as_json:

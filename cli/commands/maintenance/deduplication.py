@@ -91,14 +91,14 @@ def _publish(dataset: Dataset, found: Sequence[OfflineDuplicate]) -> int:
     for one in found:
         documents.setdefault(one.record.tokens_key, []).append(one.record.place)
 
-    async def published(pen: OfflineWriter) -> int:
-        seen, now = dataset.state, pen.ledger
+    async def published(writer: OfflineWriter) -> int:
+        seen, now = dataset.state, writer.ledger
         if (seen.version, seen.retracted_at) != (now.version, now.retracted_at):
             raise CliError(f"{dataset.uri} has changed since its duplicates were looked for: do it again")
-        await pen.commit(EpochRaised(DEDUPLICATION))
+        await writer.commit(EpochRaised(DEDUPLICATION))
         rows = tuple((key, tuple(sorted(places))) for key, places in sorted(documents.items()))
-        await commit_retraction(pen, DEDUPLICATION, rows)
-        await write_manifest(pen, dataset.store)
-        return pen.ledger.version
+        await commit_retraction(writer, DEDUPLICATION, rows)
+        await write_manifest(writer, dataset.store)
+        return writer.ledger.version
 
     return with_offline_writer(dataset.uri, published)

@@ -98,8 +98,8 @@ def _is_led(state: LedgerState) -> bool:
 def _raise_floor(dataset: str) -> str:
     """Fence off every writer that was born before now; why that cannot be done, or nothing."""
 
-    async def raised(pen: OfflineWriter) -> None:
-        await pen.commit(EpochRaised("collection"))
+    async def raised(writer: OfflineWriter) -> None:
+        await writer.commit(EpochRaised("collection"))
 
     try:
         with_offline_writer(dataset, raised)
@@ -122,18 +122,18 @@ def retract_records(uri: str, ids: list[str], sources: list[str], *, where: str 
     dataset = Dataset.open(uri)
     store = dataset.store
 
-    async def retracted(pen: OfflineWriter) -> RecordPlaces:
-        found = await pen.beside(lambda: find_records(store, pen.ledger, ids, sources, test))
+    async def retracted(writer: OfflineWriter) -> RecordPlaces:
+        found = await writer.beside(lambda: find_records(store, writer.ledger, ids, sources, test))
         missing = [name for name in ids if name not in found.ids and not any(_part(name, one) for one in found.ids)]
         if missing or not found.ids:
             asked = [*missing, *sources, where][0]
             raise CliError(f"{dataset.uri}: no record has the id, source or fields {asked!r}: none retracted")
         if found.documents or found.rewritten:
-            await pen.commit(EpochRaised("retraction"))
-            replaced = await pen.beside(lambda: write_rewritten(store, found, pen.ledger.epoch))
-            await commit_retraction(pen, "retraction", found.documents, replaced)
+            await writer.commit(EpochRaised("retraction"))
+            replaced = await writer.beside(lambda: write_rewritten(store, found, writer.ledger.epoch))
+            await commit_retraction(writer, "retraction", found.documents, replaced)
         # Also where nothing was left to retract: an earlier call may have been killed before it came to this.
-        await write_manifest(pen, store)
+        await write_manifest(writer, store)
         return found
 
     found = with_offline_writer(dataset.uri, retracted)
@@ -165,7 +165,7 @@ def retract_records(uri: str, ids: list[str], sources: list[str], *, where: str 
 
 
 async def commit_retraction(
-    pen: OfflineWriter,
+    writer: OfflineWriter,
     reason: str,
     documents: tuple[tuple[str, tuple[int, ...]], ...],
     replaced: tuple[tuple[str, StoredObject], ...] = (),
@@ -174,17 +174,17 @@ async def commit_retraction(
 
     It is of the shards that the newest one shows, and of no more that a run has closed since.
     """
-    base, version = pen.ledger.newest, pen.ledger.version + 1
+    base, version = writer.ledger.newest, writer.ledger.version + 1
     shown = [] if base is None else [VersionPublished(version, reason, base.shows, base.complete)]
-    await pen.commit(Retracted(version, documents, replaced), *shown)
+    await writer.commit(Retracted(version, documents, replaced), *shown)
 
 
-async def write_manifest(pen: OfflineWriter, store: ObjectStore) -> None:
+async def write_manifest(writer: OfflineWriter, store: ObjectStore) -> None:
     """Bring the manifest to the newest version, if there is one."""
-    if pen.ledger.newest is not None:
-        fresh = Dataset(store, pen.ledger)
-        described = await pen.beside(fresh.describe)
-        if said := await pen.beside(lambda: show_version(fresh, fresh.manifest(described))):
+    if writer.ledger.newest is not None:
+        fresh = Dataset(store, writer.ledger)
+        described = await writer.beside(fresh.describe)
+        if said := await writer.beside(lambda: show_version(fresh, fresh.manifest(described))):
             print(f"headrace: {said}", file=sys.stderr)
 
 
@@ -199,12 +199,12 @@ def remove_dataset(uri: str, *, agreed: bool, as_json: bool) -> int:
         size = megabytes(sum(item.size for item in objects))
         raise UsageError(f"{dataset.uri} holds {what}, {size}: add --yes to delete them; this cannot be undone")
 
-    async def removed(pen: OfflineWriter) -> None:
-        if not pen.ledger.removed:
-            await pen.commit(EpochRaised("removal"), Removed("removal"))
+    async def removed(writer: OfflineWriter) -> None:
+        if not writer.ledger.removed:
+            await writer.commit(EpochRaised("removal"), Removed("removal"))
         # Before the shards, so that new readers are not sent to deleted objects.
-        await pen.beside(lambda: bring_forward(store, removal(pen.ledger.number)))
-        await pen.beside(lambda: clear_card(store))
+        await writer.beside(lambda: bring_forward(store, removal(writer.ledger.number)))
+        await writer.beside(lambda: clear_card(store))
 
     with_offline_writer(dataset.uri, removed)
     found = collect(store, Dataset.open(uri, removed=True).state, dry_run=False)
@@ -247,8 +247,8 @@ def compact_dataset(uri: str, into: str, *, shard_bytes: int, as_json: bool) -> 
     if target.uri == old.uri:
         raise UsageError("compact into another place: readers of the old dataset need it as it is")
 
-    async def compacted(pen: OfflineWriter) -> bool:
-        return await _compact(pen, old, target.uri, shard_bytes)
+    async def compacted(writer: OfflineWriter) -> bool:
+        return await _compact(writer, old, target.uri, shard_bytes)
 
     try:
         fresh = with_offline_writer(target.uri, compacted)
@@ -280,29 +280,29 @@ def compact_dataset(uri: str, into: str, *, shard_bytes: int, as_json: bool) -> 
     return 0
 
 
-async def _compact(pen: OfflineWriter, old: Dataset, target: str, shard_bytes: int) -> bool:
+async def _compact(writer: OfflineWriter, old: Dataset, target: str, shard_bytes: int) -> bool:
     """Close group after group, then publish. False if it was done already."""
     # Refuse another's dataset before anything is written to it.
-    todo = left_to_do(old.state, pen.ledger)
+    todo = left_to_do(old.state, writer.ledger)
     store = open_store(target)
-    is_fresh = bool(todo) or not pen.ledger.version
+    is_fresh = bool(todo) or not writer.ledger.version
     if is_fresh or old.state.retracted_at >= 0:
-        await pen.commit(*applied(old.state, pen.ledger, target), EpochRaised(REASON))
+        await writer.commit(*applied(old.state, writer.ledger, target), EpochRaised(REASON))
     if is_fresh:
-        for page in listed(old.state, pen.ledger):
-            await pen.commit(*page)
+        for page in listed(old.state, writer.ledger):
+            await writer.commit(*page)
         for group in groups(todo, shard_bytes):
-            await pen.commit(await pen.beside(partial(merge, old.store, group, store, pen.ledger.epoch)))
-    has_published = await _publish(pen, old, store, is_fresh=is_fresh)
-    new = Dataset(store, pen.ledger)
-    described = await pen.beside(new.describe)
+            await writer.commit(await writer.beside(partial(merge, old.store, group, store, writer.ledger.epoch)))
+    has_published = await _publish(writer, old, store, is_fresh=is_fresh)
+    new = Dataset(store, writer.ledger)
+    described = await writer.beside(new.describe)
     manifest = new.manifest(described)
-    if said := await pen.beside(lambda: show_version(new, manifest)):
+    if said := await writer.beside(lambda: show_version(new, manifest)):
         print(f"headrace: {said}", file=sys.stderr)
     return has_published
 
 
-async def _publish(pen: OfflineWriter, old: Dataset, store: ObjectStore, *, is_fresh: bool) -> bool:
+async def _publish(writer: OfflineWriter, old: Dataset, store: ObjectStore, *, is_fresh: bool) -> bool:
     """Publish what was merged, without what the old dataset has lost meanwhile; whether there was anything to publish.
 
     A retraction may come between a look at the old ledger and our entry, so that it is looked at again behind it; and
@@ -315,16 +315,16 @@ async def _publish(pen: OfflineWriter, old: Dataset, store: ObjectStore, *, is_f
         hidden: tuple[tuple[str, tuple[int, ...]], ...] = ()
         replaced: tuple[tuple[str, StoredObject], ...] = ()
         if now.state.retracted_at >= 0:
-            new = Dataset(store, pen.ledger)
-            hidden = await pen.beside(partial(retracted_rows, now, new))
-            replaced = await pen.beside(partial(write_retracted, now, new, pen.ledger.epoch))
+            new = Dataset(store, writer.ledger)
+            hidden = await writer.beside(partial(retracted_rows, now, new))
+            replaced = await writer.beside(partial(write_retracted, now, new, writer.ledger.epoch))
         if not (is_fresh or hidden or replaced):
             return has_published
-        version = pen.ledger.version + 1
+        version = writer.ledger.version + 1
         retraction = [Retracted(version, hidden, replaced)] if hidden or replaced else []
         complete = base is not None and base.complete
-        published = VersionPublished(version, REASON, pen.ledger.number, complete)
-        await pen.commit(*_settled(old.state, pen.ledger), *retraction, published)
+        published = VersionPublished(version, REASON, writer.ledger.number, complete)
+        await writer.commit(*_settled(old.state, writer.ledger), *retraction, published)
         is_fresh, has_published = False, True
         if Dataset.open(old.uri).state.retracted_at == now.state.retracted_at:
             return True

@@ -35,7 +35,7 @@ def purge_dataset(uri: str, checkpoints: Sequence[str], *, dry_run: bool, as_jso
     states = {path: loader_state_in(path) for path in checkpoints}
     freed: list[str] = []
     if not dry_run:
-        with_offline_writer(dataset.uri, lambda pen: _purged(pen, store))
+        with_offline_writer(dataset.uri, lambda writer: _purged(writer, store))
         # Behind the manifest, so that new readers are not sent to what is deleted here.
         freed = list(collect(store, Dataset.open(uri).state, dry_run=False).keys)
     after = Dataset.open(uri)
@@ -56,17 +56,17 @@ def purge_dataset(uri: str, checkpoints: Sequence[str], *, dry_run: bool, as_jso
     return 0
 
 
-async def _purged(pen: OfflineWriter, store: ObjectStore) -> None:
+async def _purged(writer: OfflineWriter, store: ObjectStore) -> None:
     """Replace the objects of every shard that still holds text, some shards an entry."""
-    waiting = to_erase(pen.ledger)
+    waiting = to_erase(writer.ledger)
     if waiting:
-        await pen.commit(EpochRaised("purge"))
+        await writer.commit(EpochRaised("purge"))
     for first in range(0, len(waiting), SHARDS_AT_ONCE):
         part = waiting[first : first + SHARDS_AT_ONCE]
-        made = await pen.beside(partial(_erase, store, part, pen.ledger.epoch))
-        await commit_retraction(pen, "purge", (), made)
+        made = await writer.beside(partial(_erase, store, part, writer.ledger.epoch))
+        await commit_retraction(writer, "purge", (), made)
     # Also where nothing was left to erase: an earlier call may have been killed before it came to this.
-    await write_manifest(pen, store)
+    await write_manifest(writer, store)
 
 
 def _erase(store: ObjectStore, shards: Sequence[Erasable], epoch: int) -> tuple[tuple[str, StoredObject], ...]:

@@ -67,11 +67,11 @@ def split_dataset(
     if dry_run:
         return _show(training, None, found, dropped, as_json=as_json)
     try:
-        with_offline_writer(target.uri, lambda pen: _hold_out(pen, training, target, rows, shard_bytes))
+        with_offline_writer(target.uri, lambda writer: _hold_out(writer, training, target, rows, shard_bytes))
     except InputError as error:
         raise CliError(f"{target.uri}: {error}") from error
     gone = {key: sorted({*rows.get(key, ()), *dropped.get(key, ())}) for key in sorted({*rows, *dropped})}
-    with_offline_writer(training.uri, lambda pen: _retract(pen, training, gone))
+    with_offline_writer(training.uri, lambda writer: _retract(writer, training, gone))
     return _show(Dataset.open(uri), Dataset.open(into), found, dropped, as_json=as_json)
 
 
@@ -103,25 +103,29 @@ def _is_split(training: Dataset, held: Dataset) -> bool:
     return not names
 
 
-async def _hold_out(pen: OfflineWriter, training: Dataset, target: ObjectStore, rows: Rows, shard_bytes: int) -> None:
+async def _hold_out(
+    writer: OfflineWriter, training: Dataset, target: ObjectStore, rows: Rows, shard_bytes: int
+) -> None:
     """Write and publish the held-out dataset, as far as that is not done."""
-    left = _left(training, pen.ledger, rows)
-    if pen.ledger.version and not left:
-        await write_manifest(pen, target)
+    left = _left(training, writer.ledger, rows)
+    if writer.ledger.version and not left:
+        await write_manifest(writer, target)
         return
-    await pen.commit(*applied(training.state, pen.ledger, target.uri), EpochRaised(HELD_OUT_SPLIT))
+    await writer.commit(*applied(training.state, writer.ledger, target.uri), EpochRaised(HELD_OUT_SPLIT))
     groups = list(chosen_groups(training.state.shards, left, shard_bytes))
     fragments = {item.fragment for group in groups for closed in group.shards for item in closed.ranges}
-    for page in listed(training.state, pen.ledger, fragments):
-        await pen.commit(*page)
+    for page in listed(training.state, writer.ledger, fragments):
+        await writer.commit(*page)
     for group in groups:
-        await pen.commit(await pen.beside(partial(write_chosen, training.store, group, target, pen.ledger.epoch)))
-    for given_up in _given_up(pen.ledger):
-        await pen.commit(*given_up)
+        await writer.commit(
+            await writer.beside(partial(write_chosen, training.store, group, target, writer.ledger.epoch))
+        )
+    for given_up in _given_up(writer.ledger):
+        await writer.commit(*given_up)
     base = training.state.newest
     complete = base is not None and base.complete
-    await pen.commit(VersionPublished(pen.ledger.version + 1, HELD_OUT_SPLIT, pen.ledger.number, complete))
-    await write_manifest(pen, target)
+    await writer.commit(VersionPublished(writer.ledger.version + 1, HELD_OUT_SPLIT, writer.ledger.number, complete))
+    await write_manifest(writer, target)
 
 
 def _left(training: Dataset, held: LedgerState, rows: Rows) -> Rows:
@@ -164,14 +168,14 @@ def _given_up(held: LedgerState) -> Iterator[list[Change]]:
         yield list(whole[begin : begin + PAGE_FRAGMENTS])
 
 
-async def _retract(pen: OfflineWriter, training: Dataset, gone: Rows) -> None:
+async def _retract(writer: OfflineWriter, training: Dataset, gone: Rows) -> None:
     """Publish a version of training without the held-out records and those near to them."""
-    seen, now = training.state, pen.ledger
+    seen, now = training.state, writer.ledger
     if (seen.version, seen.retracted_at) != (now.version, now.retracted_at):
         raise CliError(f"{training.uri} has changed since its clusters were looked for: do it again, into a new place")
-    await pen.commit(EpochRaised(HELD_OUT_SPLIT))
-    await commit_retraction(pen, HELD_OUT_SPLIT, tuple((key, tuple(rows)) for key, rows in gone.items()))
-    await write_manifest(pen, training.store)
+    await writer.commit(EpochRaised(HELD_OUT_SPLIT))
+    await commit_retraction(writer, HELD_OUT_SPLIT, tuple((key, tuple(rows)) for key, rows in gone.items()))
+    await write_manifest(writer, training.store)
 
 
 def _show(training: Dataset, held: Dataset | None, found: HeldOut | None, dropped: Rows, *, as_json: bool) -> int:

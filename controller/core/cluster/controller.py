@@ -147,7 +147,7 @@ class Controller:
         return self.log.ledger.expelled if self.log is not None else self._members.noted
 
     def gathers(self, pipeline: str, worker: str) -> bool:
-        """Whether a wish of this pipeline or this worker is to be asked again: not all is here yet that was before."""
+        """Whether a request of this pipeline or worker is to be asked again: not all is here yet that was before."""
         run = self.runs.get(pipeline)
         away = self.known.keys() - self.workers.keys()
         return not self.leads or worker in away or self._nobody_is_back or (run is not None and run.gathers)

@@ -340,9 +340,11 @@ class Proposals:
                     if known and event.question.stage in decider.plan.stages
                 ]
             case DecisionMade():
-                asker = self._tasks.current(event.asker, event.asker_attempt)
-                if asker is None or all((event.task, event.attempt) != (d.plan.name, d.attempt) for d in ready):
+                asking_task = self._tasks.current(event.asking_task, event.asking_attempt)
+                if asking_task is None or all((event.task, event.attempt) != (d.plan.name, d.attempt) for d in ready):
                     return []
-                return [AnswerDecision(asker.plan.worker, event.asker, event.asker_attempt, event.decision)]
+                return [
+                    AnswerDecision(asking_task.plan.worker, event.asking_task, event.asking_attempt, event.decision)
+                ]
             case _:
                 assert_never(event)

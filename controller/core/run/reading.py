@@ -106,7 +106,7 @@ class InputReading:
                 continue
             for fragment, gaps in solitary.assign(route, task.plan.name):
                 self._sweeps.more()
-                guilty, trial = suspicion.condemned(fragment.id), suspicion.trial(fragment.id)
+                guilty, trial = suspicion.poison(fragment.id), suspicion.trial(fragment.id)
                 plan, fragment = task.plan, self._ledger.as_it_stands(fragment)
                 commands.append(ReadFragment(plan.worker, plan.name, task.attempt, fragment, gaps, guilty, trial))
         return commands

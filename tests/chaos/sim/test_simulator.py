@@ -79,8 +79,8 @@ CAUGHT_BY = {
     "led-skipped": {2, 18},
     "lost-forgotten": {18},
     "suspects-given-to-all": {18},
-    "condemned-untold": {18},
-    "neighbour-condemned": {8},
+    "poison-untold": {18},
+    "neighbour-poison": {8},
     # The version of a shard is in force, and its verdicts are those of that version.
     "next-version-judged-early": {12},
     "shard-named-anew": {8},
@@ -106,7 +106,7 @@ CAUGHT_BY = {
     "led-truncated": {1, 2, 3},
     "checksum-not-looked-at": {20},
     "ticket-not-compared": {20},
-    "wish-granted-before-durable": {3},
+    "request-granted-before-durable": {3},
     "plan-not-recorded": {1},
     "token-spent-by-each": {4},
     "atom-cut": {9},
@@ -154,7 +154,7 @@ FOUND_AT = {
     "claims-not-released": 4,
     "closings-of-any-epoch": 564,
     "collection-by-age": 4,
-    "condemned-untold": 1,
+    "poison-untold": 1,
     "conservation-by-counts": 5,
     "content-not-compared": 38,
     "credit-ignored": 1,
@@ -197,7 +197,7 @@ FOUND_AT = {
     "token-spent-by-each": 6,
     "unknown-epoch-accepted": 46,
     "void-verdicts-kept": 4,
-    "wish-granted-before-durable": 3,
+    "request-granted-before-durable": 3,
 }
 
 

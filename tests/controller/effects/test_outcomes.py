@@ -181,11 +181,11 @@ def test_who_asks_what_the_core_cannot_take_is_refused(tmp_path: Path, monkeypat
 
 def test_a_pen_that_cannot_write_an_entry_says_why_at_once(tmp_path: Path) -> None:
     async def act() -> None:
-        pen = OfflineWriter(str(tmp_path))
-        await pen.lead()
+        writer = OfflineWriter(str(tmp_path))
+        await writer.lead()
         with pytest.raises(StoreRefused, match="is not UTF-8"):
-            await pen.commit(PipelineApplied("v", {"input": "\udce9"}))
-        await pen.resign()
+            await writer.commit(PipelineApplied("v", {"input": "\udce9"}))
+        await writer.resign()
 
     asyncio.run(act())
 

@@ -122,7 +122,7 @@ def test_a_waiting_record_is_pending_until_its_source_halts() -> None:
     assert core.state(2.5, unsent=False) is TaskState.IDLE
 
 
-def asker(count: int = 1, **options: Any) -> TaskCore[str, str]:
+def asking_task(count: int = 1, **options: Any) -> TaskCore[str, str]:
     """A source that has asked its decider about the batches "0", "1" and so on."""
     core = source(dedup=DedupRole.ASKS, **options)
     for number in range(count):
@@ -135,7 +135,7 @@ def asker(count: int = 1, **options: Any) -> TaskCore[str, str]:
 
 
 def test_batches_go_on_in_the_order_in_which_they_were_asked_about() -> None:
-    core = asker(2, outputs=True)
+    core = asking_task(2, outputs=True)
     core.handle(messages.AnswerArrived(2, "second"), 0.0)
     assert core.handle(TURNED, 0.0) == [messages.ReadNext()], "the first has no answer"
     core.handle(messages.AnswerArrived(1, "first"), 0.0)
@@ -151,16 +151,16 @@ def test_a_batch_of_which_no_record_is_left_is_not_asked_about() -> None:
 
 
 def test_a_task_reads_no_further_than_its_questions_may_wait() -> None:
-    core = asker(WAITING_MAX - 1, outputs=True)
+    core = asking_task(WAITING_MAX - 1, outputs=True)
     assert core.state(0.0, unsent=False) is TaskState.READING
-    core = asker(WAITING_MAX, outputs=True)
+    core = asking_task(WAITING_MAX, outputs=True)
     assert core.state(0.0, unsent=False) is TaskState.WAITING
     core.handle(messages.AnswerArrived(1, "first"), 0.0)
     assert core.state(0.0, unsent=False) is TaskState.RESUMING
 
 
 def test_a_sweep_is_answered_when_no_batch_waits_for_the_decider() -> None:
-    core = asker(1, sink=HeldBatches[Any, Any](SealPolicy()))
+    core = asking_task(1, sink=HeldBatches[Any, Any](SealPolicy()))
     core.handle(messages.SweepAsked(1), 0.0)
     assert core.handle(TURNED, 0.0) == []
     core.handle(messages.AnswerArrived(1, "answer"), 0.0)
@@ -171,14 +171,14 @@ def test_a_sweep_is_answered_when_no_batch_waits_for_the_decider() -> None:
 
 def test_a_decided_batch_waits_for_room_in_the_sink() -> None:
     full = HeldBatches[Any, Any](SealPolicy())
-    core = asker(1, sink=full)
+    core = asking_task(1, sink=full)
     core.handle(messages.AnswerArrived(1, "answer"), 0.0)
     full.__class__ = type("Full", (HeldBatches,), {"accepts": False})
     assert core.state(0.0, unsent=False) is TaskState.FULL
 
 
 def test_questions_without_an_answer_are_asked_again_on_a_new_link() -> None:
-    core = asker(3, outputs=True)
+    core = asking_task(3, outputs=True)
     core.handle(messages.AnswerArrived(2, "second"), 0.0)
     again = [messages.AskDecider(1, "0", again=True), messages.AskDecider(3, "2", again=True)]
     assert core.handle(messages.DeciderJoined(), 0.0) == again
@@ -190,7 +190,7 @@ def test_questions_without_an_answer_are_asked_again_on_a_new_link() -> None:
 
 
 def test_what_a_fenced_decider_does_not_let_through_is_nobodys() -> None:
-    core = asker(1, outputs=True)
+    core = asking_task(1, outputs=True)
     core.handle(messages.AnswerArrived(1, None), 0.0)
     core.handle(messages.SweepAsked(1), 0.0)
     assert core.handle(TURNED, 0.0) == [messages.SendMarkers(1)]

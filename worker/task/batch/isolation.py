@@ -35,7 +35,7 @@ KILLED = "killed its process: "
 
 
 class Isolation:
-    """Which records of a fragment are condemned, at which stages, and why."""
+    """Which records of a fragment are poison, at which stages, and why."""
 
     def __init__(self) -> None:
         #: By fragment, ordinal and stage: a record may kill several stages.
@@ -44,7 +44,7 @@ class Isolation:
 
     def learn(self, message: pb.ReadFragment) -> None:
         """Take what comes with an order to read."""
-        for item in message.condemned:
+        for item in message.poison:
             self._stories[message.fragment.id, item.ordinal, item.stage] = item.story
         if message.trial:
             self._probed.add(message.fragment.id)
@@ -54,7 +54,7 @@ class Isolation:
         return fragment in self._probed
 
     def at(self, stage: str, batch: Batch) -> Batch:
-        """The batch of one record, without that record where it is condemned at this stage."""
+        """The batch of one record, without that record where it is poison at this stage."""
         story = self._stories.get((batch.fragment, batch.first, stage))
         if story is None or not batch.rows.num_rows:
             return batch
@@ -75,11 +75,11 @@ class Isolation:
         return replace(batch, rows=batch.rows.slice(0, 0), verdicts=join_verdicts(batch.verdicts, verdict))
 
     def around(self, stage: str, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Gap | Batch]:
-        """The gaps without the records that are condemned at the source, and a batch for each of those, in order."""
-        condemned = sorted(ordinal for name, ordinal, at in self._stories if name == fragment.id and at == stage)
+        """The gaps without the records that are poison at the source, and a batch for each of those, in order."""
+        poison = sorted(ordinal for name, ordinal, at in self._stories if name == fragment.id and at == stage)
         for gap in gaps:
             first, offset = gap.first, gap.offset
-            for ordinal in condemned:
+            for ordinal in poison:
                 if not gap.first <= ordinal < gap.end:
                     continue
                 if first < ordinal:

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from headrace.store.contract import StoreUnavailable
-from headrace.store.remote.patience import FIRST_TROUBLE_S, TROUBLE_S, Patience, TryAgain
+from headrace.store.remote.retrier import FIRST_TROUBLE_S, TROUBLE_S, RemoteRetrier, TryAgain
 
 
 class Server:
@@ -15,7 +15,7 @@ class Server:
 
     def __init__(self, failures: int) -> None:
         self.now, self.left = 0.0, failures
-        self.patience = Patience("https://host", clock=lambda: self.now, sleep=self.wait)
+        self.retrier = RemoteRetrier("https://host", clock=lambda: self.now, sleep=self.wait)
 
     def wait(self, seconds: float) -> None:
         self.now += seconds
@@ -30,16 +30,16 @@ class Server:
 def test_silence_before_the_first_answer_is_said_soon(caplog: pytest.LogCaptureFixture) -> None:
     server = Server(failures=1000)
     with caplog.at_level(logging.WARNING), pytest.raises(StoreUnavailable, match="no route"):
-        server.patience.ask("get 'a'", server.answer)
+        server.retrier.ask("get 'a'", server.answer)
     assert caplog.messages == ["https://host: cannot get 'a': no route; it is asked again"]
     assert server.now > FIRST_TROUBLE_S
 
 
 def test_a_server_that_has_answered_may_pause(caplog: pytest.LogCaptureFixture) -> None:
     server = Server(failures=0)
-    server.patience.ask("get 'a'", server.answer)
+    server.retrier.ask("get 'a'", server.answer)
     server.left = 3
     with caplog.at_level(logging.WARNING):
-        assert server.patience.ask("get 'a'", server.answer) == "found"
+        assert server.retrier.ask("get 'a'", server.answer) == "found"
     assert caplog.messages == []
     assert server.now < TROUBLE_S

@@ -29,7 +29,7 @@ class TryAgain(Exception):  # noqa: N818 - named after what is so
         super().__init__(problem)
 
 
-class Patience:
+class RemoteRetrier:
     """Makes attempts for one store."""
 
     def __init__(
