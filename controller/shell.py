@@ -21,7 +21,7 @@ from headrace.controller.convert import add_reads, said_together, to_worker
 from headrace.controller.core.cluster import Controller, why_not_expelled
 from headrace.controller.core.log import LeaderState, fence_of
 from headrace.controller.core.messages import ExpelRequested, TaskEvent, TokenOffered, messages as core
-from headrace.controller.effects import FaultDesk, OwnFaults, ReportedProgress, TraceIndexes, in_words, outcome
+from headrace.controller.effects import ControllerFaults, OwnFaults, ReportedProgress, TraceIndexes, in_words, outcome
 from headrace.controller.logging import Causes, Logs, LogSearches, tell_command, tell_entry, tell_event
 from headrace.controller.membership import introduce
 from headrace.daemon import Effects, LogFiles, about, caused_by, current_cause
@@ -78,7 +78,7 @@ class Shell:
     ) -> None:
         self.core, self._cluster = controller, cluster
         self.searches = LogSearches(book or LogFiles("controller"), self.tell_worker)
-        self.faults, self.own_faults = FaultDesk(self.tell_worker), OwnFaults()
+        self.faults, self.own_faults = ControllerFaults(self.tell_worker), OwnFaults()
         #: The newest that operators asked for, for people.
         self.fault_words: deque[str] = deque(maxlen=FAULTS_NOTED_MAX)
         self._causes = Causes()

@@ -49,7 +49,7 @@ from headrace.transport import LinkRefusedError
 from headrace.transport.ring import memory_labels
 from headrace.worker.core import LOOK_S, Fencing, LiveTasks, supervisor as core
 from headrace.worker.counters import Counters
-from headrace.worker.faults import FaultDesk, FaultError
+from headrace.worker.faults import FaultError, WorkerFaults
 from headrace.worker.links import Relaying
 from headrace.worker.log_desk import LogDesk
 from headrace.worker.membership import (
@@ -98,7 +98,7 @@ class Daemon:
         self._live = LiveTasks()
         self._processes = Processes(self._said, self._exited, self._lost, book)
         self._desk = LogDesk(book, lambda page: self._say(pb.FromWorker(logs=page)))
-        self._faults = FaultDesk(name, self._found, lambda told: self._say(pb.FromWorker(fault=told)))
+        self._faults = WorkerFaults(name, self._found, lambda told: self._say(pb.FromWorker(fault=told)))
         #: What is counted for metrics, and the sessions of which there is one at a time.
         self.counters = Counters()
         self.session: ControllerSession | None = None

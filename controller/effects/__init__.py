@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
-    from headrace.controller.effects.faults import FaultDesk as FaultDesk, OwnFaults as OwnFaults
+    from headrace.controller.effects.faults import ControllerFaults as ControllerFaults, OwnFaults as OwnFaults
     from headrace.controller.effects.lineage import Lineage as Lineage
     from headrace.controller.effects.outcomes import in_words as in_words, outcome as outcome
     from headrace.controller.effects.progress import ReportedProgress as ReportedProgress

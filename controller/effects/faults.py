@@ -72,7 +72,7 @@ class OwnFaults:
 ANSWER_S = 5.0
 
 
-class FaultDesk:
+class ControllerFaults:
     """What was asked and not answered. Called on the event loop's thread; `ask` sends a message to a worker by name."""
 
     def __init__(self, ask: Callable[[str, pb.ToWorker], None]) -> None:

@@ -73,7 +73,7 @@ class Burnt:
         return self.state == "completed" and not wrong and self.read_again <= self.most
 
 
-class Daemon:
+class StandingDaemon:
     """A controller or a worker that is started again when it is dead, with a log that goes on."""
 
     def __init__(self, folder: pathlib.Path, name: str, *arguments: str) -> None:
@@ -107,8 +107,8 @@ class Standing:
 
     def __init__(self, folder: pathlib.Path, tokenizer: str) -> None:
         self._folder, self.tokenizer = folder, tokenizer
-        self.controllers: dict[str, Daemon] = {}
-        self.workers: list[Daemon] = []
+        self.controllers: dict[str, StandingDaemon] = {}
+        self.workers: list[StandingDaemon] = []
 
     def __enter__(self) -> Self:
         try:
@@ -127,13 +127,15 @@ class Standing:
         root = ("--root", str(self._folder / "root"))
         for name in ("first", "second"):
             address = f"unix:{self._folder}/sockets/{name}.sock"
-            daemon = self.controllers[address] = Daemon(self._folder, name, "controller", "--listen", address, *root)
+            daemon = self.controllers[address] = StandingDaemon(
+                self._folder, name, "controller", "--listen", address, *root
+            )
             daemon.see_to()
             daemon.wait_until_it_serves()
         for name in ("one", "two"):
             known = ",".join(self.controllers)
             arguments = ("--controller", known, "--name", name, "--cores", str(CORES))
-            self.workers.append(Daemon(self._folder, name, "worker", *arguments))
+            self.workers.append(StandingDaemon(self._folder, name, "worker", *arguments))
         self.see_to()
         self.wait_until_whole()
 

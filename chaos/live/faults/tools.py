@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from headrace.chaos.gates import (
     Affected,
-    Fault as StoreFault,
+    S3Fault as StoreFault,
     Impairment,
     NetworkFault,
     NetworkGates,

@@ -24,7 +24,7 @@ from headrace.chaos.sim.world import (
     HELD_BYTES,
     Name,
     Part,
-    Texts,
+    SimulatedTexts,
     ViolationError,
     keys_of,
 )
@@ -53,7 +53,7 @@ class Checker:
         #: What is asked of the cluster's own log, where it has one.
         self.assignments = Assignments(cluster.cluster_log) if cluster.cluster_log is not None else None
         #: What is asked of duplicates, where there is a dedup stage.
-        self.verdicts = Verdicts(cluster.corpus.texts or Texts(), cluster.corpus.dedups)
+        self.verdicts = Verdicts(cluster.corpus.texts or SimulatedTexts(), cluster.corpus.dedups)
         #: The controllers that have handled an event since the last check: no other fold can have changed.
         self._stirred: list[Folding] = []
         self._proposals: dict[tuple[str, int, int], set[bytes]] = {}

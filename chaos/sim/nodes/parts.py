@@ -66,7 +66,7 @@ class Cluster(Protocol):
         ...
 
 
-class Host(Protocol):
+class SimulatedHost(Protocol):
     """A worker, as its tasks see it."""
 
     cluster: Cluster
@@ -76,12 +76,12 @@ class Host(Protocol):
         """Pass on what a task says."""
         ...
 
-    def task_gone(self, task: Member, code: int) -> None:
+    def task_gone(self, task: FramePart, code: int) -> None:
         """A task's process ended."""
         ...
 
 
-class Member(Protocol):
+class FramePart(Protocol):
     """A task, as its sink and its worker see it."""
 
     cluster: Cluster

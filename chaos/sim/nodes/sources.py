@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Protocol
 
 from headrace.chaos.sim.network import SimulatedFrame
-from headrace.chaos.sim.nodes.parts import Member
+from headrace.chaos.sim.nodes.parts import FramePart
 from headrace.chaos.sim.world import BATCH_RECORDS_MAX, RECORD_BYTES, SOURCE, InputReader, Part, ViolationError
 from headrace.controller.core.messages import messages as core
 from headrace.stages.runtime import FragmentChanged
@@ -21,7 +21,7 @@ PAGE_FRAGMENTS = 3
 PREFIX_SHARE = 0.4
 
 
-class Reading(Member, Protocol):
+class SimulatedReading(FramePart, Protocol):
     """A task that reads."""
 
     def poison(self, fragment: bytes, ordinal: int, stage: str) -> bool:
@@ -40,7 +40,7 @@ class Reading(Member, Protocol):
 class SimulatedSource:
     """The source in one task."""
 
-    def __init__(self, task: Reading, reading: ReadQueue) -> None:
+    def __init__(self, task: SimulatedReading, reading: ReadQueue) -> None:
         self._reading, self._task = reading, task
         self._reader = InputReader(task.cluster.inputs)
         #: What is being listed, and of which stage.

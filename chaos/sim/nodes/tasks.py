@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, assert_never
 
 from headrace.chaos.sim.network import MARKER_BYTES, SimulatedFrame, SimulatedLink
-from headrace.chaos.sim.nodes.deciders import Answer, SimulatedDecider, SimulatedPartition, resumed, role_of
-from headrace.chaos.sim.nodes.parts import Cluster, Host, core_of
+from headrace.chaos.sim.nodes.deciders import SimulatedAnswer, SimulatedDecider, SimulatedPartition, resumed, role_of
+from headrace.chaos.sim.nodes.parts import Cluster, SimulatedHost, core_of
 from headrace.chaos.sim.nodes.sinks import SimulatedSink
 from headrace.chaos.sim.nodes.sources import SimulatedSource
 from headrace.chaos.sim.world import (
@@ -49,7 +49,7 @@ def _following(order: core.StartTask) -> tuple[str, ...]:
 class SimulatedTask:
     """One attempt."""
 
-    def __init__(self, worker: Host, order: core.StartTask) -> None:
+    def __init__(self, worker: SimulatedHost, order: core.StartTask) -> None:
         self.cluster: Cluster = worker.cluster
         self._corpus = worker.cluster.corpus
         self.clock = worker.clock
@@ -78,7 +78,7 @@ class SimulatedTask:
                 self.partition = SimulatedPartition(self, texts, number, behind, share, parts, fenced=fenced)
             else:
                 self.decider = SimulatedDecider(self, texts, number, behind, parts, fenced=fenced)
-        self._partitions: PartitionRequests[SimulatedFrame, Answer] | None = None
+        self._partitions: PartitionRequests[SimulatedFrame, SimulatedAnswer] | None = None
         if self.decider is not None and parts:
             self._partitions = PartitionRequests(parts, _cut)
         self._consulted = 0
@@ -392,7 +392,7 @@ class SimulatedTask:
         return self.decider is not None or self.partition is not None
 
     def _ask_partitions(
-        self, links: PartitionRequests[SimulatedFrame, Answer], command: messages.AskDecider[Any]
+        self, links: PartitionRequests[SimulatedFrame, SimulatedAnswer], command: messages.AskDecider[Any]
     ) -> None:
         assert self.decider is not None
         if command.again:
@@ -401,14 +401,14 @@ class SimulatedTask:
         self._consulted = command.number
         links.ask(self.decider.requests(command.batch))
 
-    def _partitions_answered(self, answers: list[Answer]) -> None:
+    def _partitions_answered(self, answers: list[SimulatedAnswer]) -> None:
         assert self.decider is not None
         fenced = any(answer.holders is None for answer in answers)
         if fenced:
             self.decider.forbid()
         self.do(messages.AnswerArrived(self._consulted, None if fenced else answers))
 
-    def _decided(self, question: SimulatedFrame | dedup.AskDecision, answers: list[Answer]) -> None:
+    def _decided(self, question: SimulatedFrame | dedup.AskDecision, answers: list[SimulatedAnswer]) -> None:
         assert self.decider is not None
         assert self.decider.parted is not None
         self.decider.parted.answered(answers)
@@ -417,10 +417,10 @@ class SimulatedTask:
         else:
             self.say(self.decider.asked(question))
 
-    def _partition_answer(self, link: str, frame: SimulatedFrame) -> tuple[int, Answer]:
+    def _partition_answer(self, link: str, frame: SimulatedFrame) -> tuple[int, SimulatedAnswer]:
         if fault := epoch_fault(link, frame.epoch, self.epoch):
             self.die(1, fault)
-        answer = frame.message if isinstance(frame.message, Answer) else Answer(0, None)
+        answer = frame.message if isinstance(frame.message, SimulatedAnswer) else SimulatedAnswer(0, None)
         return answer.number, answer
 
     def _consult(self) -> bool:

@@ -13,7 +13,7 @@ from headrace.chaos.sim.mutants import MUTANTS, planted
 from headrace.chaos.sim.simulate import main
 from headrace.chaos.sim.simulator import SimulationOutcome, simulate
 from headrace.chaos.sim.storage.log import twin
-from headrace.chaos.sim.world.texts import Texts
+from headrace.chaos.sim.world.texts import SimulatedTexts
 from headrace.chaos.sim.world.world import ViolationError, World
 from headrace.store.ledger.core.entries import Fragment
 from headrace.store.ledger.core.fold import FragmentState, LedgerState
@@ -305,7 +305,7 @@ def test_two_readers_of_one_snapshot_share_nothing_that_folding_changes() -> Non
 
 
 def test_a_fenced_deciders_release_takes_no_claim_from_another() -> None:
-    name, verdicts = (bytes(16), 1), Verdicts(Texts())
+    name, verdicts = (bytes(16), 1), Verdicts(SimulatedTexts())
     verdicts.begun("lost", 1, 0, {})
     verdicts.granted("lost", 1, 0, [name], {name: ()})
     verdicts.released("fenced", 1, 0, name)

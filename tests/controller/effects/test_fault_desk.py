@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from headrace.controller.effects import faults
-from headrace.controller.effects.faults import FaultDesk
+from headrace.controller.effects.faults import ControllerFaults
 from headrace.protos import control_pb2 as pb
 
 
@@ -13,7 +13,7 @@ def test_who_waits_no_more_for_a_fault_ends_nobody_elses_wait(monkeypatch: pytes
     asked: list[str] = []
 
     async def scene() -> None:
-        desk = FaultDesk(lambda worker, message: asked.append(message.fault.fault))
+        desk = ControllerFaults(lambda worker, message: asked.append(message.fault.fault))
         fault = pb.FaultAsked(worker="w", fault="freeze-1")
         patient = asyncio.ensure_future(desk.request(fault, ["w"]))
         while not asked:
@@ -32,6 +32,6 @@ def test_another_workers_answer_answers_nobody() -> None:
         desk.told("two", pb.FaultTold(fault="f", accepted=True, reason="forged"))
         desk.told("one", pb.FaultTold(fault="f", accepted=True, reason="true"))
 
-    desk = FaultDesk(both_answer)
+    desk = ControllerFaults(both_answer)
     asked = pb.FaultAsked(fault="f", worker="one")
     assert asyncio.run(desk.request(asked, {"one", "two"})).reason == "true"

@@ -16,7 +16,7 @@ import pytest
 from minio.credentials.credentials import Credentials
 from minio.credentials.providers import IamAwsProvider, Provider
 
-from headrace.chaos.gates.s3 import Fault, S3Proxy
+from headrace.chaos.gates.s3 import S3Fault, S3Proxy
 from headrace.store.contract.errors import InvalidUri, StoreRefused, StoreUnavailable
 from headrace.store.s3.answers import AnswerKind, outcome_of
 from headrace.store.s3.connection.body import Body
@@ -76,16 +76,16 @@ def test_an_answer_means_what_its_server_means_by_it(answer: Answer, outcome: An
 
 def test_an_expired_token_that_head_cannot_name_is_renewed_once(store: S3Store, proxy: S3Proxy) -> None:
     store.create("k", [b"x"])
-    proxy.plan(Fault.EXPIRED, "HEAD")
+    proxy.plan(S3Fault.EXPIRED, "HEAD")
     assert store.head("k") is not None
-    proxy.plan(Fault.EXPIRED, "HEAD", times=10)
+    proxy.plan(S3Fault.EXPIRED, "HEAD", times=10)
     with pytest.raises(StoreRefused, match="the session token has expired, or the region"):
         store.head("k")
 
 
 def test_a_completion_that_met_another_write_is_made_by_a_new_upload(store: S3Store, proxy: S3Proxy) -> None:
     body = bytes(6 * MIB)
-    proxy.plan(Fault.CONFLICT, "POST", "uploadId")
+    proxy.plan(S3Fault.CONFLICT, "POST", "uploadId")
     assert store.create("k", [body]) is True
     assert (proxy.count("POST", "uploads="), proxy.count("PUT", "partNumber")) == (2, 4)
     assert proxy.count("DELETE", "uploadId") == 1, "the first upload was aborted"
@@ -93,7 +93,7 @@ def test_a_completion_that_met_another_write_is_made_by_a_new_upload(store: S3St
 
 
 def test_a_completion_that_always_meets_another_write_is_given_up(store: S3Store, proxy: S3Proxy) -> None:
-    proxy.plan(Fault.CONFLICT, "POST", "uploadId", times=100)
+    proxy.plan(S3Fault.CONFLICT, "POST", "uploadId", times=100)
     with pytest.raises(StoreUnavailable, match="409 ConditionalRequestConflict; try again"):
         store.create("k", [bytes(6 * MIB)])
     assert proxy.count("POST", "uploads=") == proxy.count("DELETE", "uploadId") == UPLOADS_MAX

@@ -183,11 +183,11 @@ def test_a_change_that_no_worker_can_hold_is_refused_at_once() -> None:
     assert stand.run.state is RunState.RUNNING
 
 
-@pytest.mark.parametrize(("request", "words"), [({"nope": 2}, "has no stage 'nope'"), ({"read": 0}, "headrace pause")])
-def test_a_scale_that_makes_no_sense_is_refused(request: dict[str, int], words: str) -> None:
+@pytest.mark.parametrize(("replicas", "words"), [({"nope": 2}, "has no stage 'nope'"), ({"read": 0}, "headrace pause")])
+def test_a_scale_that_makes_no_sense_is_refused(replicas: dict[str, int], words: str) -> None:
     stand = Stand()
     running(stand, "w1")
-    answer, _ = steer(stand, replicas=request)
+    answer, _ = steer(stand, replicas=replicas)
     assert words in answer.reason
 
 
