@@ -131,6 +131,9 @@ class Operator:
             if isinstance(command, core.AnswerRequest) and command.accepted:
                 self._rule, self._amended = self._surgeries[request.token], True
             return
+        if isinstance(command, core.AnswerRequest) and command.differences and self._surgeries:
+            # A change of the graph came true, and the leader died before it could say so: what is refused says it.
+            self._amended = True
         done = isinstance(command, core.ReportRun) and command.outcome == "completed"
         if done and self._asked_at.get(controller.token, -1.0) > self._cluster.inputs.changed_at:
             self.completed = True
