@@ -224,7 +224,7 @@ class Dedup(StatefulTransform):
             return batch
         mask = np.ones(len(duplicates_of), np.bool_)
         mask[lost] = False
-        gone = batch.rows.take(pa.array(lost, pa.int64()))
+        gone = batch.rows.select([ROW, "id"]).take(pa.array(lost, pa.int64()))
         verdicts = make_verdicts(
             rows=gone.column(ROW),
             ids=gone.column("id"),

@@ -55,19 +55,23 @@ def with_samples(answer: Batch, before: Batch) -> Batch:
     fresh = np.flatnonzero((given[at] == rows) & ~np.asarray(lost.column("raw").is_valid()))
     if not len(fresh):
         return answer
-    picked = lost.select(["id", "stage", "reason"]).take(pa.array(fresh, pa.int64()))
-    columns = [column.to_pylist() for column in picked.columns]
-    named = (
-        (stage, reason_class(why), name, place)
-        for name, stage, why, place in zip(*columns, fresh.tolist(), strict=True)
-    )
-    chosen = draw(((stage, why), name, place) for stage, why, name, place in named)
-    texts: Any = before.rows.column("text").take(pa.array(at[chosen], pa.int64()))
-    begun = pc.utf8_slice_codeunits(texts, 0, SAMPLE_CHARACTERS_MAX).cast(pa.binary())
-    mask = np.zeros(lost.num_rows, np.bool_)
-    mask[chosen] = True
-    raw: Any = pc.replace_with_mask(lost.column("raw"), pa.array(mask), begun)
-    return replace(answer, verdicts=lost.set_column(lost.schema.get_field_index("raw"), "raw", raw))
+    names, stages, reasons = (lost.column(name).take(pa.array(fresh)).to_pylist() for name in ("id", "stage", "reason"))
+    classes = {why: reason_class(why) for why in set(reasons)}
+    named = zip(stages, reasons, names, fresh.tolist(), strict=True)
+    chosen = draw(((stage, classes[why]), name, place) for stage, why, name, place in named)
+    raw: list[bytes | None] = lost.column("raw").to_pylist()
+    texts: Any = before.rows.column("text")
+    for place in chosen:
+        raw[place] = _beginning(texts[int(at[place])].as_buffer())
+    column = pa.array(raw, pa.binary())
+    return replace(answer, verdicts=lost.set_column(lost.schema.get_field_index("raw"), "raw", column))
+
+
+def _beginning(text: Any) -> bytes:
+    """The first code points of a text, of which no more is looked at."""
+    begun = text.slice(0, min(text.size, 4 * SAMPLE_CHARACTERS_MAX)).to_pybytes()
+    # What is cut off in the middle of a code point is behind them.
+    return begun.decode("utf-8", "ignore")[:SAMPLE_CHARACTERS_MAX].encode()
 
 
 def sampled_of(batch: Batch) -> dict[str, Any]:

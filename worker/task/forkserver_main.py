@@ -123,6 +123,7 @@ def _preload(module: str, parameters: dict[str, Any]) -> None:
 
     Loading a tokenizer leaves some 17 MiB free in between, which are given back before tasks are born.
     """
+    gc.disable()
     try:
         preload.preload(module, parameters)
     except BaseException as error:  # noqa: BLE001 - a panic of Rust code is no Exception
@@ -131,6 +132,7 @@ def _preload(module: str, parameters: dict[str, Any]) -> None:
 
     give_back()
     gc.freeze()
+    gc.enable()
 
 
 def _fork(forkserver: Channel, worker: int, brought: tuple[int, ...]) -> int:

@@ -32,7 +32,7 @@ from headrace.stages.dedup.index.records import (
     word_of,
 )
 from headrace.stages.dedup.index.runs import ADDRESS as RUN_ADDRESS, COLUMNS as RUN_COLUMNS, place_in
-from headrace.stages.dedup.index.slots import ADDRESS, COLUMNS, HASH_BITS, HOMES, NOBODY, SLOT_BITS, home_of, put_slot
+from headrace.stages.dedup.index.slots import ADDRESS, COLUMNS, HASH_BITS, HOMES, NOBODY, SLOT_BITS, home_of, put_at
 from headrace.stages.text.machine import compiled, pointer
 
 #: Holders that are named for a record at most.
@@ -165,7 +165,7 @@ def take(state: Any, hashed: Any, number: Any) -> None:
             return
         at += 1
         slot = found[at]
-    put_slot(table, hashed, number)
+    put_at(table, section, at, (low << _THIRTY_TWO) | np.uint64(number + 1))
     if state[FILTERS]:
         enter(numbers_at(state[FILTERS]), hashed)
 

@@ -33,6 +33,9 @@ class Block:
 
     def __init__(self) -> None:
         self._map = mmap.mmap(-1, _PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        # A large page would take memory for what is only reserved.
+        with contextlib.suppress(OSError):
+            self._map.madvise(mmap.MADV_NOHUGEPAGE)
         self._settle()
 
     def grow(self, nbytes: int) -> None:

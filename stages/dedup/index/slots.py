@@ -1,8 +1,8 @@
 """The table of slots in memory: which record holds a key, by 42 bits of the key's hash.
 
 A slot is 64 bits: 32 of the hash and the number of a record plus one; 0 is free. The ten highest bits of the hash
-choose one of 1,024 sections, which grow one by one by a quarter and begin at sizes apart, so that at each moment the
-mean load is the same, 0.85. Within a section slots stand in the order of their hashes, each at its home (the hash's
+choose one of 1,024 sections, which grow one by one by a fifteenth and begin at sizes apart, so that at each moment the
+mean load is the same, 0.92. Within a section slots stand in the order of their hashes, each at its home (the hash's
 share of the section) or as close behind it as the order allows, with no free slot between: an absent key is known by
 the first larger one, and a section is read in order without sorting.
 """
@@ -24,9 +24,11 @@ SECTIONS = 1 << SECTION_BITS
 SLOT_BITS = HASH_BITS - SECTION_BITS
 #: The share of slots in use at which a section grows, and by how much.
 FULL = 0.95
-GROWTH = 1.25
+GROWTH = 1.04
 #: Homes that the first section begins with: those of the last one fit the page that it takes anyway.
 HOMES_MIN = 352
+#: Slots of a page, and those behind its homes that a section has at least.
+PAGE_SLOTS, OVERHANG = 512, 24
 #: Of a fixed table: standard deviations of a section's keys that have room, and slots behind its homes.
 SPREAD, BEHIND = 5.0, 512
 
@@ -36,8 +38,8 @@ _NOTHING = np.uint64(0)
 _SLOT_BITS = np.uint64(SLOT_BITS)
 
 #: Columns of a table of sections: where it lies, how many homes, how many slots are in use, one past the last of them,
-#: and how many slots there are.
-ADDRESS, HOMES, USED, END, SIZE = range(5)
+#: how many slots there are, and how many there may be before it moves.
+ADDRESS, HOMES, USED, END, SIZE, ROOM = range(6)
 COLUMNS = 8
 
 
@@ -49,30 +51,23 @@ class Slots:
         self.table = np.zeros((SECTIONS, COLUMNS), np.int64)
         self._blocks = [Block() for _ in range(SECTIONS)]
         self.table[:, ADDRESS] = [block.address for block in self._blocks]
-        self.table[:, SIZE] = [block.nbytes >> 3 for block in self._blocks]
+        self.table[:, SIZE] = self.table[:, ROOM] = PAGE_SLOTS
         self.table[:, HOMES] = [int(HOMES_MIN * GROWTH ** (section / SECTIONS)) for section in range(SECTIONS)]
 
     @property
     def nbytes(self) -> int:
         """Bytes that the table takes."""
-        return sum(block.nbytes for block in self._blocks)
+        return 8 * int(self.table[:, SIZE].sum())
 
     def make_room(self, more: npt.NDArray[np.int64]) -> None:
         """Have room for `more` `[SECTIONS]` keys, wherever in their sections they belong."""
-        used, homes, end = self.table[:, USED], self.table[:, HOMES], self.table[:, END]
-        size = self.table[:, SIZE]
-        for section in np.flatnonzero((used + more > FULL * homes) | (end + more + 1 > size)).tolist():
-            self._grow(section, int(more[section]))
-
-    def _grow(self, section: int, more: int) -> None:
-        row, block = self.table[section], self._blocks[section]
-        homes = int(row[HOMES])
-        while row[USED] + more > FULL * homes:
-            homes = int(homes * GROWTH) + 1
-        wanted = max(homes, int(end_with(self.table, section, homes))) + more + 1
-        block.grow(8 * wanted)
-        row[ADDRESS], row[SIZE] = block.address, block.nbytes >> 3
-        spread(self.table, section, homes)
+        section, wanted = grow_all(self.table, more, 0)
+        while section < SECTIONS:
+            # Addresses are cheap: memory is taken when it is written.
+            block = self._blocks[section]
+            block.grow(8 * 2 * wanted)
+            self.table[section, ADDRESS], self.table[section, ROOM] = block.address, block.nbytes >> 3
+            section, wanted = grow_all(self.table, more, section)
 
 
 class FixedSlots:
@@ -108,6 +103,30 @@ class FixedSlots:
 def home_of(low: Any, homes: Any) -> Any:
     """Where a hash of `SLOT_BITS` belongs among so many homes."""
     return np.int64((low * np.uint64(homes)) >> _THIRTY_TWO)
+
+
+@compiled
+def grow_all(table: Any, more: Any, section: int) -> Any:
+    """Have room for `more` `[SECTIONS]` keys in the sections from `section` on.
+
+    Returns the first that must lie elsewhere before that, and how many slots it will have; SECTIONS: there is none.
+    """
+    while section < SECTIONS:
+        row, count = table[section], more[section]
+        while row[USED] + count > FULL * row[HOMES] or row[END] + count + 1 > row[SIZE]:
+            # What the last page has beside is of use, and the next ones are taken where it overflows.
+            homes, behind = row[HOMES], OVERHANG + count
+            if row[USED] + count > FULL * homes:
+                homes = max(np.int64(homes * GROWTH), np.int64((row[USED] + count) / FULL)) + 1
+            size = (homes + behind + PAGE_SLOTS - 1) // PAGE_SLOTS * PAGE_SLOTS
+            homes = size - behind
+            size += (max(0, end_with(table, section, homes) + count + 1 - size) + PAGE_SLOTS - 1) // PAGE_SLOTS * PAGE_SLOTS
+            if size > row[ROOM]:
+                return section, size
+            row[SIZE] = size
+            spread(table, section, homes)
+        section += 1
+    return section, 0
 
 
 @compiled
@@ -158,15 +177,19 @@ def put_slot(table: Any, hashed: Any, number: int) -> None:
     section, low = np.int64(hashed >> _SLOT_BITS) * COLUMNS, hashed & _LOW
     slots = words_at(table[section + ADDRESS])
     at = home_of(low, table[section + HOMES])
-    slot = slots[at]
-    while slot != _NOTHING and slot >> _THIRTY_TWO <= low:
+    while slots[at] != _NOTHING and slots[at] >> _THIRTY_TWO <= low:
         at += 1
+    put_at(table, section, at, (low << _THIRTY_TWO) | np.uint64(number + 1))
+
+
+@compiled
+def put_at(table: Any, section: int, at: int, carried: Any) -> None:
+    """Put a slot in its place of a section, whose first column is `section`, and those that stand there behind it."""
+    slots = words_at(table[section + ADDRESS])
+    while carried != _NOTHING:
         slot = slots[at]
-    slots[at] = (low << _THIRTY_TWO) | np.uint64(number + 1)
-    at += 1
-    while slot != _NOTHING:
-        carried, slot = slot, slots[at]
         slots[at] = carried
+        carried = slot
         at += 1
     table[section + USED] += 1
     table[section + END] = max(table[section + END], at)
