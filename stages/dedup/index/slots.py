@@ -1,7 +1,7 @@
 """The table of slots in memory: which record holds a key, by 42 bits of the key's hash.
 
 A slot is 64 bits: 32 of the hash and the number of a record plus one; 0 is free. The ten highest bits of the hash
-choose one of 1,024 sections, which grow one by one by a fifteenth and begin at sizes apart, so that at each moment the
+choose one of 1,024 sections, which grow one by one by a twentieth and begin at sizes apart, so that at each moment the
 mean load is the same, 0.92. Within a section slots stand in the order of their hashes, each at its home (the hash's
 share of the section) or as close behind it as the order allows, with no free slot between: an absent key is known by
 the first larger one, and a section is read in order without sorting.
@@ -23,8 +23,8 @@ SECTION_BITS = 10
 SECTIONS = 1 << SECTION_BITS
 SLOT_BITS = HASH_BITS - SECTION_BITS
 #: The share of slots in use at which a section grows, and by how much.
-FULL = 0.95
-GROWTH = 1.04
+FULL = 0.945
+GROWTH = 1.045
 #: Homes that the first section begins with: those of the last one fit the page that it takes anyway.
 HOMES_MIN = 352
 #: Slots of a page, and those behind its homes that a section has at least.
@@ -52,6 +52,7 @@ class Slots:
         self._blocks = [Block() for _ in range(SECTIONS)]
         self.table[:, ADDRESS] = [block.address for block in self._blocks]
         self.table[:, SIZE] = self.table[:, ROOM] = PAGE_SLOTS
+        self._scratch = np.empty(PAGE_SLOTS, np.uint64)
         self.table[:, HOMES] = [int(HOMES_MIN * GROWTH ** (section / SECTIONS)) for section in range(SECTIONS)]
 
     @property
@@ -61,13 +62,16 @@ class Slots:
 
     def make_room(self, more: npt.NDArray[np.int64]) -> None:
         """Have room for `more` `[SECTIONS]` keys, wherever in their sections they belong."""
-        section, wanted = grow_all(self.table, more, 0)
+        section, wanted = grow_all(self.table, more, 0, self._scratch)
         while section < SECTIONS:
+            if wanted > len(self._scratch):
+                self._scratch = np.empty(2 * wanted, np.uint64)
             # Addresses are cheap: memory is taken when it is written.
             block = self._blocks[section]
-            block.grow(8 * 2 * wanted)
+            if 8 * wanted > block.nbytes:
+                block.grow(2 * 8 * wanted)
             self.table[section, ADDRESS], self.table[section, ROOM] = block.address, block.nbytes >> 3
-            section, wanted = grow_all(self.table, more, section)
+            section, wanted = grow_all(self.table, more, section, self._scratch)
 
 
 class FixedSlots:
@@ -106,25 +110,27 @@ def home_of(low: Any, homes: Any) -> Any:
 
 
 @compiled
-def grow_all(table: Any, more: Any, section: int) -> Any:
+def grow_all(table: Any, more: Any, section: int, scratch: Any) -> Any:
     """Have room for `more` `[SECTIONS]` keys in the sections from `section` on.
 
-    Returns the first that must lie elsewhere before that, and how many slots it will have; SECTIONS: there is none.
+    Returns the first that wants more room before that, or a larger `scratch`, and how many slots; SECTIONS: there is
+    none.
     """
     while section < SECTIONS:
         row, count = table[section], more[section]
-        while row[USED] + count > FULL * row[HOMES] or row[END] + count + 1 > row[SIZE]:
-            # What the last page has beside is of use, and the next ones are taken where it overflows.
-            homes, behind = row[HOMES], OVERHANG + count
-            if row[USED] + count > FULL * homes:
-                homes = max(np.int64(homes * GROWTH), np.int64((row[USED] + count) / FULL)) + 1
-            size = (homes + behind + PAGE_SLOTS - 1) // PAGE_SLOTS * PAGE_SLOTS
-            homes = size - behind
-            size += (max(0, end_with(table, section, homes) + count + 1 - size) + PAGE_SLOTS - 1) // PAGE_SLOTS * PAGE_SLOTS
-            if size > row[ROOM]:
-                return section, size
-            row[SIZE] = size
-            spread(table, section, homes)
+        homes, used = row[HOMES], row[USED] + count
+        if used > FULL * homes or row[END] + count + 1 > row[SIZE]:
+            if used > FULL * homes:
+                homes = max(np.int64(homes * GROWTH), np.int64(used / FULL)) + 1
+            # What the last page has beside is of use. Wherever they belong, all have room behind the homes.
+            behind = OVERHANG + count
+            homes = (homes + behind + PAGE_SLOTS - 1) // PAGE_SLOTS * PAGE_SLOTS - behind
+            wanted = homes + used + PAGE_SLOTS
+            if wanted > row[ROOM] or wanted > len(scratch):
+                return section, wanted
+            spread(table, section, homes, scratch, collect(table, section, scratch))
+            size = max(row[END] + count + 1, homes + behind)
+            row[SIZE] = (size + PAGE_SLOTS - 1) // PAGE_SLOTS * PAGE_SLOTS
         section += 1
     return section, 0
 
@@ -141,33 +147,18 @@ def collect(table: Any, section: int, room: Any) -> int:
 
 
 @compiled
-def end_with(table: Any, section: int, homes: int) -> int:
-    """One past the last slot that a section would use with so many homes."""
+def spread(table: Any, section: int, homes: int, kept: Any, count: int) -> None:
+    """Give a section so many homes, and put there what it holds: `kept[:count]`, in order."""
     slots, end = words_at(table[section, ADDRESS]), 0
-    for at in range(table[section, END]):
-        if slots[at] != _NOTHING:
-            end = max(home_of(slots[at] >> _THIRTY_TWO, homes), end) + 1
-    return end
-
-
-@compiled
-def spread(table: Any, section: int, homes: int) -> None:
-    """Give a section so many homes: all slots go to its far end, and from there to their places."""
-    slots, size = words_at(table[section, ADDRESS]), table[section, SIZE]
-    put = size
-    for at in range(table[section, END] - 1, -1, -1):
-        slot = slots[at]
-        if slot != _NOTHING:
-            slots[at] = _NOTHING
-            put -= 1
-            slots[put] = slot
-    end = 0
-    for at in range(put, size):
-        slot = slots[at]
-        slots[at] = _NOTHING
-        end = max(home_of(slot >> _THIRTY_TWO, homes), end)
-        slots[end] = slot
+    for place in range(count):
+        home = home_of(kept[place] >> _THIRTY_TWO, homes)
+        for free in range(end, home):
+            slots[free] = _NOTHING
+        end = max(home, end)
+        slots[end] = kept[place]
         end += 1
+    for free in range(end, table[section, END]):
+        slots[free] = _NOTHING
     table[section, HOMES], table[section, END] = homes, end
 
 
