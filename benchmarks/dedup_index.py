@@ -11,14 +11,15 @@ meet a false holder counts as nominated falsely: a judge would refuse it.
 
 Limits: 200 bytes a record in memory, 25 with the index on disk; 300,000 records a second a core; opened in 5 s.
 
-Last result, one core of a Xeon, with 20 bands:
+Last result with 20 bands, in memory on one core of an EPYC, on disk of a Xeon:
 
     mode, records    bytes a record  records/s CPU  opened cold  longest batch
-    memory, 10^6              217.5        230,000                      0.01 s
+    memory, 10^6              198.3        150,000                      0.03 s
     disk, 10^7                 30.7        212,000       0.17 s         0.18 s
 
-With 16 bands it was 178.9 and 24.1 bytes, and 270,000 and 257,000 records; 10^8 of them 22.9 bytes, 175,000 records,
-opened in 2.1 s.
+While sections grew by a quarter it was 217.1 bytes and 184,000 records in the same minutes: fuller sections cost a
+fifth of the speed. With 16 bands it is 163.5 bytes, on disk 24.1 and 257,000 records; 10^8 of them 22.9 bytes, 175,000
+records, opened in 2.1 s.
 """
 
 from __future__ import annotations
