@@ -174,7 +174,7 @@ def put_slot(table: Any, hashed: Any, number: int) -> None:
 
 
 @compiled
-def put_at(table: Any, section: int, at: int, carried: Any) -> None:
+def put_at(table: Any, section: Any, at: int, carried: Any) -> None:
     """Put a slot in its place of a section, whose first column is `section`, and those that stand there behind it."""
     slots = words_at(table[section + ADDRESS])
     while carried != _NOTHING:
