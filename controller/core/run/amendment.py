@@ -107,10 +107,11 @@ class Amendment:
         self._begin(works, pipeline, made, stay)
         return []
 
-    def reshape(self, works: Works, reshape: Reshape) -> None:
-        """Another plan of the version in force is to take the place of its plan."""
+    def reshape(self, works: Works, reshape: Reshape, now: float) -> list[Command]:
+        """Another plan of the version in force is to take the place of its plan, while the run is running."""
         self._reshape = reshape
         self._begin(works, works.in_force.pipeline, reshape.plan, reshape.stay)
+        return self.advance(works, RunState.RUNNING, now)
 
     def _begin(self, works: Works, pipeline: Pipeline, made: Plan, stay: frozenset[str]) -> None:
         self._machine.turn(AmendTurn.ASKED)

@@ -431,8 +431,7 @@ class Run:
     def _change_if_due(self, works: Works, now: float) -> list[Command]:
         requested, work, busy = self.reconfiguration, works.in_force, self.amendment.busy
         if self.state is RunState.RUNNING and not busy and (reshape := requested.under_flow(work)) is not None:
-            self.amendment.reshape(works, reshape)
-            return self.amendment.advance(works, self.state, now)
+            return self.amendment.reshape(works, reshape, now)
         waits = requested.waiting and not busy
         if self.state is RunState.RUNNING and (requested.stands or waits or work.tasks.index.lost):
             self._machine.turn(RunTurn.PAUSE_ASKED)
