@@ -55,7 +55,9 @@ def with_samples(answer: Batch, before: Batch) -> Batch:
     fresh = np.flatnonzero((given[at] == rows) & ~np.asarray(lost.column("raw").is_valid()))
     if not len(fresh):
         return answer
-    names, stages, reasons = (lost.column(name).take(pa.array(fresh)).to_pylist() for name in ("id", "stage", "reason"))
+    places = pa.array(fresh, pa.int64())
+    columns: list[list[Any]] = [lost.column(name).take(places).to_pylist() for name in ("id", "stage", "reason")]
+    names, stages, reasons = columns
     classes = {why: reason_class(why) for why in set(reasons)}
     named = zip(stages, reasons, names, fresh.tolist(), strict=True)
     chosen = draw(((stage, classes[why]), name, place) for stage, why, name, place in named)
@@ -71,7 +73,7 @@ def _beginning(text: Any) -> bytes:
     """The first code points of a text, of which no more is looked at."""
     begun = text.slice(0, min(text.size, 4 * SAMPLE_CHARACTERS_MAX)).to_pybytes()
     # What is cut off in the middle of a code point is behind them.
-    return begun.decode("utf-8", "ignore")[:SAMPLE_CHARACTERS_MAX].encode()
+    return bytes(begun.decode("utf-8", "ignore")[:SAMPLE_CHARACTERS_MAX].encode())
 
 
 def sampled_of(batch: Batch) -> dict[str, Any]:

@@ -216,8 +216,8 @@ def _renamed(pipeline: str, old: Collection[str], made: Plan, same: Collection[s
     """The plan with names that none of `old` has for all tasks but these."""
     taken: dict[str, set[int]] = {}
     for name in (*old, *(task.name for task in made.tasks if task.name not in old)):
-        head, _, number = name.rpartition(".")
-        taken.setdefault(head, set()).add(int(number))
+        head, _, ordinal = name.rpartition(".")
+        taken.setdefault(head, set()).add(int(ordinal))
     fresh = {head: _free(numbers) for head, numbers in taken.items()}
     tasks: dict[str, TaskPlan] = {}
     for task in made.tasks:

@@ -278,9 +278,9 @@ def why_not_flowing(before: Pipeline, after: Pipeline) -> str:
         if names[0] != names[1]:
             return f"what {words} would be {', '.join(sorted(names[1]))} and is {', '.join(sorted(names[0]))}"
         for line in changed:
-            stage, _, rest = line.partition(".")
-            if stage in names[0] and not rest.startswith("after: "):
-                return f"stage {stage!r} {words}, and would do so otherwise ({line})"
+            name, _, rest = line.partition(".")
+            if name in names[0] and not rest.startswith("after: "):
+                return f"stage {name!r} {words}, and would do so otherwise ({line})"
     return ""
 
 
