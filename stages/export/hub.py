@@ -22,7 +22,7 @@ from headrace.stages.runtime import InputError
 from headrace.store import ObjectMissing, StoreError, counted, open_input, stream
 from headrace.store.datasets import CARD_FILES_MAX, CARD_KEY, Dataset, card_of, files_of, is_our_card
 from headrace.store.remote import may_have_token, token_of
-from headrace.store.s3 import kind_of
+from headrace.store.s3.connection import kind_of
 
 _PLACE = re.compile(r"hf://datasets/([\w.-]{1,96})/([\w.-]{1,96})(?:@([^/@?]{1,96}))?/?(?:\?endpoint=([^?&]+))?")
 _PIECE_BYTES = 1 << 20
