@@ -23,7 +23,7 @@ from headrace.controller.membership import Act, act_of, why_not
 from headrace.controller.shell import Session, Shell
 from headrace.controller.status import reply
 from headrace.daemon import Effects, threads
-from headrace.pipeline import PipelineError, parse_pipeline
+from headrace.pipeline import Pipeline, PipelineError, parse_pipeline
 from headrace.protos import codec, control_pb2 as pb, control_pb2_grpc as rpc
 from headrace.protos.protocol import Spoken, spoken_here, why_foreign
 from headrace.store import StoreError, one_name, release
@@ -119,6 +119,7 @@ class Servicer(rpc.ControlServicer):
         """Take up a pipeline; answered once it is known whether it may write its dataset."""
         try:
             pipeline = parse_pipeline(request.pipeline_json)
+            Pipeline.from_dict(pipeline)
         except PipelineError as error:
             return pb.ApplyReply(accepted=False, reason=str(error))
         if request.changed_input not in ("", *(choice.value for choice in ChangedInput)):
