@@ -231,16 +231,21 @@ async def test_who_never_reads_is_let_go_with_what_he_was_sent(
         async def answer(question: str, given: Mapping[str, Any]) -> dict[str, Any]:
             return {"rows": [row] * 160}
 
+        over, meet = asyncio.Event(), page._meet
+
+        async def met(*given: Any) -> None:
+            await meet(*given)
+            over.set()
+
         shown.answer = answer  # type: ignore[method-assign]
+        page._meet = met  # type: ignore[method-assign]
         reader, writer = await connect(page)
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         if asked == "a question":
             writer.write(request(page, "POST /api/ask HTTP/1.1", b'{"question": "x"}'))
         else:
             writer.write(request(page, "GET /api/state HTTP/1.1") + b"spoken")
-        while not page._effects._tasks:
-            await asyncio.sleep(0)
-        await page._effects.settle(DEADLINE_S)
+        await over.wait()
         writer.transport.resume_reading()  # type: ignore[attr-defined]
         with contextlib.suppress(ConnectionError):
             assert len(await reader.read()) < 160 * len(row)

@@ -148,7 +148,7 @@ def test_an_answer_of_the_hub_has_limits(
     monkeypatch.setattr(module, "ANSWER_S_MAX", 1.0 if part == b" " else 60.0)
     # which ends, so that who believes it reads to an end, and finds no JSON there
     hub.hostile = (200, headers, itertools.repeat(part, 2000 if len(part) > 1 else 1 << 22))
-    with pytest.raises(StoreError, match="takes more than 32 MiB or 1 s|takes more than 32 MiB or 60 s|packs an answer"):
+    with pytest.raises(StoreError, match=r"takes more than 32 MiB or 1 s|more than 32 MiB or 60 s|packs an answer"):
         push(opened(writer), PLACE)
 
 
