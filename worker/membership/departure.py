@@ -16,7 +16,7 @@ from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from urllib.parse import urlsplit
 
-from headrace.daemon import threads
+from headrace.daemon import Effects, threads
 from headrace.protos import control_pb2 as pb
 from headrace.worker.core import LiveTasks
 
@@ -95,14 +95,14 @@ class Departure:
 
     async def _noticed(self) -> bool:
         """Whether there is a notice. A file system or a service that does not answer holds up no end."""
-        asking = asyncio.ensure_future(threads.apart("a look for a notice", lambda: noticed(self._notice)))
-        told = asyncio.ensure_future(self._told.wait())
+        effects = Effects()
+        asking = effects.start("a look for a notice", threads.apart("a notice", lambda: noticed(self._notice)))
+        told = effects.start("the wait to be told", self._told.wait())
         try:
             await asyncio.wait({asking, told}, return_when=asyncio.FIRST_COMPLETED)
             return asking.done() and asking.result()
         finally:
-            asking.cancel()
-            told.cancel()
+            effects.cancel()
 
 
 async def _within(event: asyncio.Event, seconds: float) -> None:
