@@ -122,8 +122,8 @@ class Shell:
     def expect_answer(self) -> tuple[int, asyncio.Future[core.AnswerRequest]]:
         """A number for a request, and what becomes its answer, to be waited for; who stops to wait is forgotten."""
         answered: asyncio.Future[core.AnswerRequest] = asyncio.get_running_loop().create_future()
+        self.requests = {key: waits for key, waits in self.requests.items() if not waits.done()}
         self.requests[number := next(self._numbers)] = answered
-        answered.add_done_callback(lambda _: self.requests.pop(number, None))
         return number, answered
 
     async def spend(self, token: str, worker: str, key: str, further: tuple[str, ...]) -> str:
