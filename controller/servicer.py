@@ -22,8 +22,8 @@ from headrace.controller.effects import ReportedProgress
 from headrace.controller.membership import Act, act_of, why_not
 from headrace.controller.shell import Session, Shell
 from headrace.controller.status import reply
-from headrace.daemon import Effects
-from headrace.pipeline import PipelineError, parse_pipeline
+from headrace.daemon import Effects, threads
+from headrace.pipeline import Pipeline, PipelineError, parse_pipeline
 from headrace.protos import codec, control_pb2 as pb, control_pb2_grpc as rpc
 from headrace.protos.protocol import Spoken, spoken_here, why_foreign
 from headrace.store import StoreError, one_name, release
@@ -45,6 +45,8 @@ PLACE_S = 5.0
 STEER_S = 10.0
 #: Seconds for which a question may be held back until workers have come.
 COME_S_MAX = 10.0
+#: Seconds between two replies to a watcher where nothing changes.
+WATCH_S_MAX = 3600.0
 #: Characters of a fault in words.
 NAMED_MAX = 200
 #: Characters of a user's name by his own word.
@@ -117,6 +119,7 @@ class Servicer(rpc.ControlServicer):
         """Take up a pipeline; answered once it is known whether it may write its dataset."""
         try:
             pipeline = parse_pipeline(request.pipeline_json)
+            Pipeline.from_dict(pipeline)
         except PipelineError as error:
             return pb.ApplyReply(accepted=False, reason=str(error))
         if request.changed_input not in ("", *(choice.value for choice in ChangedInput)):
@@ -127,12 +130,12 @@ class Servicer(rpc.ControlServicer):
             gate = _gate(request.gate_json)
         except ValueError as error:
             return pb.ApplyReply(accepted=False, reason=str(error))
-        named = str(pipeline.get("name", ""))
-        if wrong := self._why_not(context, Act.APPLY, named):
+        name, place = str(pipeline.get("name", "")), await _place_of(str(pipeline.get("dataset", "")))
+        # From here on nothing is waited for until the core has it: it is still his when it is changed.
+        if wrong := self._why_not(context, Act.APPLY, name):
             return pb.ApplyReply(accepted=False, reason=wrong)
-        number, answered = self._shell.expect_answer()
         requested = core.PipelineRequested(
-            number,
+            0,
             pipeline,
             amend=request.amend,
             fuse=request.fuse,
@@ -147,13 +150,12 @@ class Servicer(rpc.ControlServicer):
             gate_pauses=request.gate_pauses,
             autoscale=request.autoscale,
             token=request.token,
-            place=await _place_of(str(pipeline.get("dataset", ""))),
+            place=place,
             by=_who(context, request.user),
             queue=request.queue,
             cores=request.cores,
             priority=request.priority,
         )
-        name = str(pipeline.get("name", ""))
         run = self._shell.core.runs.get(name)
         if request.keep:
             if run is None or run.ended:
@@ -163,7 +165,8 @@ class Servicer(rpc.ControlServicer):
             return dry_run(self._shell.core, requested)
         if name not in self._shell.core.runs or self._shell.core.runs[name].over:
             self._shell.progress[name] = ReportedProgress()
-        self._shell.post(requested)
+        number, answered = self._shell.expect_answer()
+        self._shell.post(replace(requested, request=number))
         try:
             answer = await asyncio.wait_for(answered, AMEND_S if requested.amend else APPLY_S)
         except TimeoutError:
@@ -184,14 +187,14 @@ class Servicer(rpc.ControlServicer):
         """Everything as it stands, once as many workers attend as are asked for, or behind the time that is given."""
         if request.workers:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(request.within_s, COME_S_MAX)):
+                async with asyncio.timeout(_bounded(request.within_s, COME_S_MAX)):
                     while len(self._shell.core.workers) < request.workers:
                         await self._came.wait()
         return reply(self._shell, self._version, request.pipeline)
 
     async def Watch(self, request: pb.WatchRequest, context: Any) -> AsyncIterator[pb.StatusReply]:  # noqa: N802
         """The status again and again, at least each `interval_s`, and at once when a run ends."""
-        interval = max(BETWEEN_S, request.interval_s or 1.0)
+        interval = max(BETWEEN_S, _bounded(request.interval_s, WATCH_S_MAX) or 1.0)
         while True:
             changed, over = self._shell.changed, self._over(request.pipeline)
             yield reply(self._shell, self._version, request.pipeline)
@@ -246,7 +249,6 @@ class Servicer(rpc.ControlServicer):
         try:
             answer = await asyncio.wait_for(answered, STEER_S)
         except TimeoutError:
-            self._shell.requests.pop(number, None)  # an answer that came too late has taken it out
             reason = (
                 f"the cluster's log did not take it within {STEER_S:.0f} s; it may be done yet: see `headrace status`"
             )
@@ -274,7 +276,6 @@ class Servicer(rpc.ControlServicer):
         try:
             answer = await asyncio.wait_for(answered, STEER_S)
         except TimeoutError:
-            self._shell.requests.pop(number, None)
             words = f"the cluster's log did not take it within {STEER_S:.0f} s: see `headrace queue list`"
             return pb.QueueReply(reason=words, again=not self._shell.core.leads)
         again = not answer.accepted and not self._shell.core.leads
@@ -282,6 +283,7 @@ class Servicer(rpc.ControlServicer):
 
     async def Logs(self, request: pb.LogSearch, context: Any) -> AsyncIterator[pb.LogPage]:  # noqa: N802
         """Lines of this controller, of its workers and of their tasks."""
+        request.lines_max = max(0, request.lines_max)
         async for page in self._shell.searches.search(request, list(self._shell.sessions)):
             yield page
 
@@ -384,9 +386,14 @@ async def _within(happened: asyncio.Event, seconds: float) -> None:
 async def _place_of(dataset: str) -> str:
     """The one name of where a dataset is; empty where that cannot be told, and its URI must do."""
     try:
-        return await asyncio.wait_for(asyncio.to_thread(one_name, dataset), PLACE_S)
+        return await asyncio.wait_for(threads.apart("the name of a place", lambda: one_name(dataset)), PLACE_S)
     except (StoreError, OSError, TimeoutError, ValueError):
         return ""
+
+
+def _bounded(seconds: float, most: float) -> float:
+    """Seconds that somebody asked for, between 0 and so many; 0 for what is no number."""
+    return min(seconds, most) if seconds > 0 else 0.0
 
 
 def _allowance(request: pb.ApplyRequest) -> Allowance:

@@ -120,10 +120,10 @@ class Shell:
         self._set_timer()
 
     def expect_answer(self) -> tuple[int, asyncio.Future[core.AnswerRequest]]:
-        """A number for a request, and what becomes its answer."""
-        number = next(self._numbers)
+        """A number for a request, and what becomes its answer, to be waited for; who stops to wait is forgotten."""
         answered: asyncio.Future[core.AnswerRequest] = asyncio.get_running_loop().create_future()
-        self.requests[number] = answered
+        self.requests = {key: waits for key, waits in self.requests.items() if not waits.done()}
+        self.requests[number := next(self._numbers)] = answered
         return number, answered
 
     async def spend(self, token: str, worker: str, key: str, further: tuple[str, ...]) -> str:
@@ -341,7 +341,7 @@ class Shell:
     def _send_off(self, event: core.Event, error: Exception) -> None:
         """An event of no run could not be taken: refuse who asked, or part from that worker, or end."""
         worker = event.worker if isinstance(event, core.WorkerRegistered | core.WorkerLost) else ""
-        if isinstance(event, core.AnsweredRequest) and event.request in self.requests:
+        if isinstance(event, core.AnsweredRequest):  # whoever asked may have gone
             self._execute([core.AnswerRequest(event.request, accepted=False, reason=in_words(error))])
         elif (session := self.sessions.pop(worker, None)) is not None:
             session.outbox.put_nowait(None)

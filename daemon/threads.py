@@ -1,23 +1,27 @@
 """Threads whose end somebody learns of, whatever they raised.
 
 A thread that dies of an error leaves a line on standard error, and those who wait for what it does wait for ever. So
-what runs on a thread of its own either ends as an answer that is asked for (`OneThread`), or takes its process with it
-(`start`): the end of a process is an event for all who deal with it.
+what runs on a thread of its own either ends as an answer that is asked for (`OneThread`, `apart`), or takes its process
+with it (`start`): the end of a process is an event for all who deal with it.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import sys
 import threading
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import TypeVar, cast
 
 T = TypeVar("T")
 #: Exit code of a process whose thread died of an error.
 THREAD_DIED = 70
+#: Threads of one name that may be held up at once.
+APART_MAX = 16
 
 
 def start(name: str, work: Callable[[], None], died: Callable[[], None] | None = None) -> threading.Thread:
@@ -46,6 +50,38 @@ class OneThread:
     def close(self, *, wait: bool) -> None:
         """Begin no more work, and end behind what is being done; with `wait` not before that."""
         self.pool.shutdown(wait=wait, cancel_futures=True)
+
+
+async def apart(name: str, work: Callable[[], T]) -> T:
+    """What `work` returns or raises, of a thread that nobody waits for, whoever stops to wait for this.
+
+    The threads of `asyncio.to_thread` are few and shared, and a loop ends behind the last of them: what others may hold
+    up for long is not for them. Raises TimeoutError where APART_MAX threads of that name have not ended.
+    """
+    if sum(thread.name == name for thread in threading.enumerate()) >= APART_MAX:
+        raise TimeoutError(f"{name}: {APART_MAX} threads wait for it already")
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[T] = loop.create_future()
+
+    def tell(result: T | None, error: BaseException | None) -> None:
+        if answer.done():
+            return
+        if error is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(cast("T", result))
+
+    def do() -> None:
+        result, raised = None, None
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001 - whoever waits is told
+            raised = error
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(tell, result, raised)
+
+    start(name, do)
+    return await answer
 
 
 def _live(name: str, work: Callable[[], None], died: Callable[[], None]) -> None:

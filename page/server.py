@@ -34,6 +34,8 @@ BEHIND_BYTES_MAX = 8 << 20
 #: Seconds between two looks for changes, and between two signs of life.
 LOOK_S, ALIVE_S = 0.18, 5.0
 BACKLOG = 64
+#: Seconds until viewers have taken the last state.
+END_S = 1.0
 #: What is logged of a surprise: whoever has a page has it besides work that must go on.
 FAULT = "the page failed and closed its connections; only the page is affected"
 _BUNDLE = Path(__file__).with_name("bundle")
@@ -112,8 +114,11 @@ class PageServer:
         self._broadcast(b"change", self._source.change() if self._viewers else b"")
         for writer in [*self._viewers, *self._strangers]:
             writer.close()
+        if self._looking is not None:
+            self._looking.cancel()
+        await self._effects.settle(END_S)  # while viewers take it
         self._effects.cancel()
-        await self._effects.settle(1.0)
+        await self._effects.settle(END_S)
 
     @property
     def place(self) -> str:
@@ -143,7 +148,8 @@ class PageServer:
         finally:
             self._strangers.pop(writer, None)
             self._viewers.pop(writer, None)
-            writer.close()
+            # and not `close`: that waits, uncounted and for ever, until who asked has read what he was sent
+            writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with asyncio.timeout(HEAD_S):
@@ -159,12 +165,11 @@ class PageServer:
         if (request.method, request.path) == ("GET", "/api/state"):
             await self._stream(reader, writer)
         elif (request.method, request.path) == ("POST", "/api/ask"):
-            answer = await self._ask(request, reader)
-            await _send(writer, 200, "application/json", orjson.dumps(answer))
+            await self._ask(request, reader, writer)
         else:
             raise RequestRefused(404, "nothing is there")
 
-    async def _ask(self, request: Request, reader: asyncio.StreamReader) -> dict[str, Any]:
+    async def _ask(self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._questions >= QUESTIONS_MAX:
             raise RequestRefused(503, f"{QUESTIONS_MAX} questions are being answered; ask again")
         self._questions += 1
@@ -177,7 +182,8 @@ class PageServer:
                 raise RequestRefused(400, "a question is JSON") from error
             if not isinstance(given, dict) or not isinstance(given.get("question"), str):
                 raise RequestRefused(400, 'a question is an object with "question"')
-            return await self._source.answer(given["question"], given)
+            answer = await self._source.answer(given["question"], given)
+            await _send(writer, 200, "application/json", orjson.dumps(answer))
         finally:
             self._questions -= 1
 

@@ -14,6 +14,8 @@ from headrace.pipeline.errors import PipelineError
 
 #: Lists and objects within each other.
 DEPTH_MAX = 64
+#: What a pipeline has around the parameters of a stage.
+_AROUND = 4
 #: What an integer of msgpack holds.
 _INTEGERS = range(-(1 << 63), 1 << 64)
 _SHOWN = 80
@@ -22,7 +24,7 @@ PIPELINE_CHARACTERS_MAX = 8 << 20
 
 
 def parse_pipeline(text: str) -> dict[str, Any]:
-    """The JSON object in a text. Raises PipelineError for anything else, and for more than PIPELINE_CHARACTERS_MAX."""
+    """The JSON object in a text, of plain data. Raises PipelineError, also for more than PIPELINE_CHARACTERS_MAX."""
     if len(text) > PIPELINE_CHARACTERS_MAX:
         raise PipelineError(
             f"the pipeline has {len(text):,} characters as JSON, the limit is {PIPELINE_CHARACTERS_MAX:,}: "
@@ -34,22 +36,23 @@ def parse_pipeline(text: str) -> dict[str, Any]:
         raise PipelineError(f"the pipeline is not JSON: {str(error)[:_SHOWN]}") from error
     if not isinstance(found, dict):
         raise PipelineError("the pipeline is no JSON object")
+    check_plain(found, "the pipeline", DEPTH_MAX + _AROUND)
     return cast("dict[str, Any]", found)
 
 
-def check_plain(value: Any, what: str) -> None:
+def check_plain(value: Any, what: str, depth: int = DEPTH_MAX) -> None:
     """Raise PipelineError unless JSON and msgpack both hold this value of `what`."""
-    if problem := plain_problem(value):
+    if problem := plain_problem(value, depth=depth):
         raise PipelineError(f"{what}: {problem}")
 
 
-def plain_problem(value: Any, *, binary: bool = False) -> str:
-    """Why a value is no plain data: lists and objects of text, numbers and None, DEPTH_MAX deep; "" if it is.
+def plain_problem(value: Any, *, binary: bool = False, depth: int = DEPTH_MAX) -> str:
+    """Why a value is no plain data: lists and objects of text, numbers and None, so deep at most; "" if it is.
 
     `binary` allows bytes, which msgpack holds and JSON does not.
     """
     level: list[Any] = [value]
-    for _ in range(DEPTH_MAX + 1):
+    for _ in range(depth + 1):
         inner: list[Any] = []
         for item in level:
             if problem := _problem(item, inner, binary):
@@ -57,7 +60,7 @@ def plain_problem(value: Any, *, binary: bool = False) -> str:
         if not inner:
             return ""
         level = inner
-    return f"lists and objects within each other, more than {DEPTH_MAX} deep"
+    return f"lists and objects within each other, more than {depth} deep"
 
 
 def _problem(item: Any, inner: list[Any], binary: bool) -> str:

@@ -6,9 +6,13 @@ the same commit, which names the one that it follows: of two pushes at once one 
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import re
+import socket
 import tempfile
+import time
 import urllib.parse
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,9 +22,12 @@ from headrace.stages.runtime import InputError
 from headrace.store import ObjectMissing, StoreError, counted, open_input, stream
 from headrace.store.datasets import CARD_FILES_MAX, CARD_KEY, Dataset, card_of, files_of, is_our_card
 from headrace.store.remote import may_have_token, token_of
+from headrace.store.s3.connection import kind_of
 
 _PLACE = re.compile(r"hf://datasets/([\w.-]{1,96})/([\w.-]{1,96})(?:@([^/@?]{1,96}))?/?(?:\?endpoint=([^?&]+))?")
 _PIECE_BYTES = 1 << 20
+#: Bytes of one answer of the hub, seconds for its body, and for each wait for a piece of anything.
+ANSWER_BYTES_MAX, ANSWER_S_MAX, SILENT_S_MAX = 32 << 20, 120.0, 120.0
 ENDPOINT = "https://huggingface.co"
 
 
@@ -51,10 +58,16 @@ def push(dataset: Dataset, place: str, *, replaces: bool = False) -> Pushed:
         )
     hub = _Hub(f"{match[1]}/{match[2]}", match[3] or "main", match[4] or os.environ.get("HF_ENDPOINT") or ENDPOINT)
     try:
-        return _push(hub, dataset, card, keys, replaces=replaces)
-    except hub.errors as error:
+        with hub.bounded():
+            return _push(hub, dataset, card, keys, replaces=replaces)
+    except (InputError, StoreError):
+        raise
+    except Exception as error:  # whatever the hub's client makes of any answer
+        if isinstance(error.__cause__, StoreError):
+            raise error.__cause__ from None
         said = str(error).partition("\n")[0]
-        raise StoreError(f"{place}: the push was not committed: {said}; push again to go on") from error
+        word = said if isinstance(error, hub.errors) else f"{type(error).__name__}: {said[:200]}"
+        raise StoreError(f"{place}: the push was not committed: {word}; push again to go on") from error
 
 
 def _push(hub: _Hub, dataset: Dataset, card: str, keys: list[str], *, replaces: bool) -> Pushed:
@@ -113,6 +126,33 @@ class _Hub:
         #: of connections too, by whichever client the hub's has
         self.errors: tuple[type[Exception], ...] = (HfHubHTTPError, *HfHubHTTPError.__bases__, RuntimeError, ValueError)
 
+    @contextlib.contextmanager
+    def bounded(self) -> Iterator[None]:
+        """Have the hub's client, which believes a server's every word, wait, read and follow no more than it may."""
+        from huggingface_hub import get_session
+
+        client: Any = get_session()
+        before = client.event_hooks, client.headers.get("Accept-Encoding", "")
+        home = urllib.parse.urlsplit(self._endpoint)
+
+        def follow(request: Any) -> None:
+            _check_address(home, urllib.parse.urlsplit(str(request.url)))
+            # asked with none
+            request.extensions["timeout"] = dict.fromkeys(("connect", "read", "write", "pool"), SILENT_S_MAX)
+
+        def read(response: Any) -> None:
+            if response.headers.get("Content-Encoding", "identity") != "identity":
+                raise StoreError(f"{self._endpoint}: it packs an answer, which is not unpacked")
+            kind = importlib.import_module(type(client).__module__.partition(".")[0]).SyncByteStream
+            response.stream = type("BoundedBody", (_BoundedBody, kind), {})(self._endpoint, response.stream)
+
+        client.event_hooks = {"request": [*before[0]["request"], follow], "response": [read, *before[0]["response"]]}
+        client.headers["Accept-Encoding"] = "identity"
+        try:
+            yield
+        finally:
+            client.event_hooks, client.headers["Accept-Encoding"] = before
+
     def standing(self) -> tuple[str, set[str]]:
         """The newest commit, and the names of its files."""
         from huggingface_hub.errors import RepositoryNotFoundError
@@ -143,3 +183,38 @@ class _Hub:
             parent_commit=parent,
         )  # fmt: skip
         return str(made.oid)
+
+
+class _BoundedBody:
+    """A body of so many bytes at most, within a deadline."""
+
+    def __init__(self, endpoint: str, body: Any) -> None:
+        self._endpoint, self._body = endpoint, body
+
+    def __iter__(self) -> Iterator[bytes]:
+        until, taken = time.monotonic() + ANSWER_S_MAX, 0
+        for part in self._body:
+            taken += len(part)
+            if taken > ANSWER_BYTES_MAX or time.monotonic() > until:
+                limit = f"{ANSWER_BYTES_MAX >> 20} MiB or {ANSWER_S_MAX:.0f} s"
+                raise StoreError(f"{self._endpoint}: an answer takes more than {limit}; push to another repository")
+            yield part
+
+    def close(self) -> None:
+        self._body.close()
+
+
+def _check_address(home: urllib.parse.SplitResult, asked: urllib.parse.SplitResult) -> None:
+    """Raise StoreError where a hub leads out of TLS, or from elsewhere to an address of this host's own."""
+    host = asked.hostname or ""
+    why = "has no TLS" if home.scheme == "https" and asked.scheme != "https" else ""
+    if not why and host != home.hostname and _kinds_of(host) - _kinds_of(home.hostname or ""):
+        why = "is this host's own"
+    if why:
+        raise StoreError(f"{home.geturl()}: it leads to {host[:200]!r}, which {why}")
+
+
+def _kinds_of(host: str) -> set[str]:
+    with contextlib.suppress(OSError, ValueError):  # which is the client's to find, or a proxy's
+        return {kind_of(str(found[4][0])) for found in socket.getaddrinfo(host, None)} - {""}
+    return set()

@@ -17,6 +17,7 @@ import pyarrow as pa
 import xxhash
 
 from headrace.stages.runtime import InputError
+from headrace.stages.sources.tables import total
 from headrace.store.datasets import Dataset, ShardRecord, main_object
 from headrace.store.history import read_tags, stands_for
 from headrace.store.ledger import main_sink
@@ -67,6 +68,9 @@ class TableFile:
 class MirrorTable(Protocol):
     """A table of one format."""
 
+    #: How people named it.
+    place: str
+
     def position(self) -> int:
         """The entry of the last version that is committed; -1: none. Raises InputError for another's table."""
         ...
@@ -97,17 +101,18 @@ def mirror(dataset: Dataset, table: MirrorTable) -> list[int]:
     ]
     if not versions:
         raise InputError(f"{dataset.uri} has no version yet that a table could show: run it to its end")
-    done, made = table.position(), list[int]()
-    for version in versions:
-        if version.entry <= done:
-            continue
-        shown = {item.name: item for item in _files_of(dataset.of_version(version.version))}
-        standing = table.files()
-        add = [item for name, item in shown.items() if name not in standing]
-        table.commit(version, _schema_of(list(shown.values())), add, sorted(standing - shown.keys()))
-        made.append(version.version)
-    table.finish(versions)
-    return made
+    with total(table.place):
+        done, made = table.position(), list[int]()
+        for version in versions:
+            if version.entry <= done:
+                continue
+            shown = {item.name: item for item in _files_of(dataset.of_version(version.version))}
+            standing = table.files()
+            add = [item for name, item in shown.items() if name not in standing]
+            table.commit(version, _schema_of(list(shown.values())), add, sorted(standing - shown.keys()))
+            made.append(version.version)
+        table.finish(versions)
+        return made
 
 
 def _files_of(dataset: Dataset) -> Iterator[TableFile]:

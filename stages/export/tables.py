@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from headrace.stages.export.mirroring import MirroredVersion, MirrorTable, TableFile, properties_of
 from headrace.stages.runtime import InputError
-from headrace.stages.sources.tables import library, open_catalog, refuse_code
+from headrace.stages.sources.tables import check_delta, check_iceberg, library, open_catalog, refuse_code
 from headrace.store.files import disk
 
 _DATA = "data"
@@ -26,7 +26,7 @@ class DeltaMirror(MirrorTable):
     def __init__(self, place: str, origin: str) -> None:
         self._delta, self._actions = library("deltalake"), library("deltalake.transaction")
         self._folder = pathlib.Path(os.path.abspath(os.path.expanduser(place.removeprefix("file://"))))
-        self._origin = origin
+        self._origin, self.place = origin, place
 
     def _table(self) -> Any:
         place = str(self._folder)
@@ -34,6 +34,8 @@ class DeltaMirror(MirrorTable):
 
     def position(self) -> int:
         """See `MirrorTable`."""
+        if (self._folder / "_delta_log").exists():
+            check_delta(str(self._folder))
         table = self._table()
         if table is None:
             if self._folder.exists() and any(item.name != _DATA for item in self._folder.iterdir()):
@@ -105,6 +107,8 @@ class IcebergMirror(MirrorTable):
         self._origin, self._name = origin, tuple(name.split("."))
         if len(self._name) < 2 or not all(self._name):
             raise InputError(f"table {name!r}: give a namespace and a name, such as corpus.plain")
+        self.place = catalog
+        check_iceberg(catalog, name)
         self._catalog = open_catalog(catalog)
 
     def _table(self) -> Any:

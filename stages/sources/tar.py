@@ -24,9 +24,11 @@ LONG_BYTES_MAX: Final = 1 << 20
 MEMBER_BYTES_MAX: Final = 1 << 60
 #: Members of one sample.
 MEMBERS_MAX: Final = 1000
+#: Characters of a field's name that are remembered, which a header may give a MiB of.
+KIND_CHARACTERS: Final = 40
 _SKIP_BYTES: Final = 1 << 20
 _PLAIN: Final = (b"0", b"\0", b"7")
-_LONG_NAME, _PAX, _BESIDE = b"L", b"x", (b"K", b"g", b"X")
+_LONG_NAME, _PAX, _SPARSE, _BESIDE = b"L", b"x", b"S", (b"K", b"g", b"X")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ class TarSource(StreamedSource):
                 yield sample
                 sample = _Sample("")
             sample.key, sample.stop = key, member.stop
-            sample.kinds.append(kind)
+            sample.kinds.append(kind[:KIND_CHARACTERS])
             if kind in (*self._text_kinds(), "json"):
                 self._hold(sample, kind, member, file, name)
         if sample.kinds:
@@ -166,7 +168,7 @@ class TarSource(StreamedSource):
                 columns.reject(ordinal, sample.key, why, sample.held[kind])
                 return
         if type(text) is not str:
-            others = ", ".join(f".{kind[:40]}" for kind in sample.kinds[:10])
+            others = ", ".join(f".{kind}" for kind in sample.kinds[:10])
             columns.reject(ordinal, sample.key, f"no text: the sample has {others}", around)
             return
         identity: Any = record.get(self.options.id_key)
@@ -206,6 +208,8 @@ def members(file: InputStream, name: str, at: int) -> Iterator[TarMember]:
                 said |= pax_of(data)
             at = TarMember("", at + BLOCK_BYTES, size).stop
             continue
+        if kind == _SPARSE or "sparse" in said:
+            raise DamagedInput(name, f"a sparse file is at byte {at}, whose bytes are not its text: archive it whole")
         if (size := _number(said.get("size", ""), size)) < 0:
             raise DamagedInput(name, f"a header at byte {at} gives no size")
         member = TarMember(said.get("path") or _path_of(block), at + BLOCK_BYTES, 0 if kind in b"123456" else size)
@@ -223,18 +227,20 @@ def _check_whole(file: InputStream, member: TarMember, name: str) -> None:
 
 
 def pax_of(data: bytes) -> dict[str, str]:
-    """The path and the size that records of pax give; nothing where they are none."""
-    found: dict[str, str] = {}
-    while data:
-        length, space, _ = data[:24].partition(b" ")
-        if not space or not length.isdigit() or not len(length) + 3 <= int(length) <= len(data):
+    """The path and the size that records of pax give, and whether a file is sparse; nothing where they are none."""
+    found, at = dict[str, str](), 0
+    while at < len(data):
+        length, space, _ = data[at : at + 24].partition(b" ")
+        if not space or not length.isdigit() or not len(length) + 3 <= int(length) <= len(data) - at:
             return found
-        record, data = data[len(length) + 1 : int(length)], data[int(length) :]
+        record, at = data[at + len(length) + 1 : at + int(length)], at + int(length)
         key, _, value = record.removesuffix(b"\n").partition(b"=")
         if not record.endswith(b"\n"):
             return found
         if key in (b"path", b"size"):
             found[key.decode()] = value.decode("utf-8", "replace")
+        elif key.startswith(b"GNU.sparse."):
+            found["sparse"] = "yes"
     return found
 
 

@@ -81,8 +81,12 @@ class Profile(dict[str, Series]):
     """Series by name."""
 
     def add(self, other: Mapping[str, Series]) -> None:
-        """Add another profile to this one. Raises FormatError where a series of one name is of two kinds."""
+        """Add another profile to this one. Raises FormatError where a series of one name is of two kinds, and for more
+        than SERIES_MAX of them: each shard may name others.
+        """
         for name, series in other.items():
+            if name not in self and len(self) >= SERIES_MAX:
+                raise FormatError(f"the profiles of these shards have more than {SERIES_MAX:,} series together")
             mine = self.setdefault(name, Series(series.kind))
             if mine.kind is not series.kind:
                 raise FormatError(

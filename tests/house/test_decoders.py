@@ -38,7 +38,8 @@ OWN: dict[str, str] = {
         "what this user gives the command, bounded or as an argument": (
             "cli.commands.maintenance.contamination cli.commands.cluster.cost cli.commands.dataset.show "
             "cli.commands.maintenance.lists "
-            "cli.commands.cluster.reconfigure worker.membership.departure"
+            "cli.commands.cluster.reconfigure worker.membership.departure "
+            "stages.export.hub"
         ),
         "a file of this user's own folder, of mode 0600 or in a private one": (
             "cli.host.facts client.client client.launch.launching controller.membership.cluster_files "

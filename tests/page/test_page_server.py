@@ -217,6 +217,40 @@ async def test_a_viewer_who_does_not_read_is_sent_away(tmp_path: Path, monkeypat
         del reader
 
 
+@pytest.mark.parametrize("asked", ["a question", "the state"])
+@on_a_loop
+async def test_who_never_reads_is_let_go_with_what_he_was_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    monkeypatch.setattr(module, "TAKE_S", 0.05)
+    async with served(tmp_path) as (page, shown):
+        row = "x" * (200 << 10)
+        for number in range(160):
+            shown.board.put("tasks", str(number), row)
+
+        async def answer(question: str, given: Mapping[str, Any]) -> dict[str, Any]:
+            return {"rows": [row] * 160}
+
+        over, meet = asyncio.Event(), page._meet
+
+        async def met(*given: Any) -> None:
+            await meet(*given)
+            over.set()
+
+        shown.answer = answer  # type: ignore[method-assign]
+        page._meet = met  # type: ignore[method-assign]
+        reader, writer = await connect(page)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        if asked == "a question":
+            writer.write(request(page, "POST /api/ask HTTP/1.1", b'{"question": "x"}'))
+        else:
+            writer.write(request(page, "GET /api/state HTTP/1.1") + b"spoken")
+        await over.wait()
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+        with contextlib.suppress(ConnectionError):
+            assert len(await reader.read()) < 160 * len(row)
+
+
 @on_a_loop
 async def test_a_question_with_the_key_is_answered(tmp_path: Path) -> None:
     async with served(tmp_path) as (page, shown):

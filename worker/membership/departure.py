@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
+import time
 from collections.abc import Callable
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
-from pathlib import Path
 from urllib.parse import urlsplit
 
+from headrace.daemon import Effects, threads
 from headrace.protos import control_pb2 as pb
 from headrace.worker.core import LiveTasks
 
@@ -22,7 +24,7 @@ logger = logging.getLogger("headrace.worker")
 
 #: Seconds between two looks for a notice or for idleness, and between two at whether the tasks are gone.
 LOOK_S, GONE_S = 2.0, 0.1
-#: Seconds that a metadata service has for an answer, and bytes of it that are read.
+#: Seconds that a metadata service has for a whole answer, and bytes of it that are read.
 ANSWER_S, ANSWER_BYTES_MAX = 2.0, 4096
 #: Seconds after which something that was cancelled and goes on is cancelled again.
 CANCEL_AGAIN_S = 0.5
@@ -87,9 +89,20 @@ class Departure:
             if self._idle_s and loop.time() - idle_since >= self._idle_s:
                 logger.info("has had no task for %.0f s, and is given back", self._idle_s)
                 self.ask()
-            elif self._notice != "" and await asyncio.to_thread(noticed, self._notice):
+            elif self._notice != "" and await self._noticed():
                 logger.warning("there is a notice at %s: this host will be taken away", self._notice)
                 self.ask()
+
+    async def _noticed(self) -> bool:
+        """Whether there is a notice. A file system or a service that does not answer holds up no end."""
+        effects = Effects()
+        asking = effects.start("a look for a notice", threads.apart("a notice", lambda: noticed(self._notice)))
+        told = effects.start("the wait to be told", self._told.wait())
+        try:
+            await asyncio.wait({asking, told}, return_when=asyncio.FIRST_COMPLETED)
+            return asking.done() and asking.result()
+        finally:
+            effects.cancel()
 
 
 async def _within(event: asyncio.Event, seconds: float) -> None:
@@ -108,7 +121,7 @@ async def end_task(task: asyncio.Task[object]) -> None:
 def noticed(where: str) -> bool:
     """Whether there is a notice: the file is there, or the URL answers with something but false and none."""
     if "://" not in where:
-        return Path(where).exists()
+        return os.path.exists(where)  # False, too, where it cannot be told
     place = urlsplit(where)
     asked = place._replace(scheme="", netloc="", fragment="").geturl()
     try:
@@ -125,8 +138,12 @@ def noticed(where: str) -> bool:
 
 def _ask(place: str, method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
     """The status and the text of an answer; no proxy is asked. Raises OSError, ValueError and HTTPException."""
-    connection = HTTPConnection(place, timeout=ANSWER_S)
+    from headrace.store.s3.connection import TimedSocket
+
+    connection, until = HTTPConnection(place, timeout=ANSWER_S), time.monotonic() + ANSWER_S
     try:
+        connection.connect()
+        connection.sock = TimedSocket.of(connection.sock, until)
         connection.request(method, path or "/", headers=headers)
         response = connection.getresponse()
         return response.status, response.read(ANSWER_BYTES_MAX).decode("latin-1").strip()

@@ -10,7 +10,7 @@ many replicas a worker gets is `placement`'s to say.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heapreplace
 
@@ -102,7 +102,11 @@ def plan(
     counts = counts or {}
     chains = groups(pipeline, fuse=fuse, places=where, counts=counts, transports=transports)
     wanted = {chain: counts.get(chain[0]) or pipeline.stage(chain[0]).replicas or replicas or None for chain in chains}
+    for chain, count in wanted.items():
+        if count is not None and count < 1:
+            raise PipelineError(f"stage {chain[0]!r}: {count} tasks are asked for; give 1 or more")
     placed = place(pipeline, chains, workers, {chain: where[chain[0]] for chain in chains}, wanted, taken)
+    _check_load(share for shares in placed.shares.values() for share in shares)
     tasks: list[TaskPlan] = []
     identities = _Identities(current)
     for chain in chains:
@@ -111,7 +115,6 @@ def plan(
         for worker, replica in identities.numbered(chain, shares, _roles(pipeline, chain)):
             name = f"{pipeline.name}/{chain[0]}.{replica}"
             tasks.append(TaskPlan(name, chain, worker, replica, where[chain[0]], need))
-    _check_load(tasks)
     facts = {worker.name: worker for worker in workers}
     made = edges(pipeline, chains, tasks, {chain: placed.workers(chain) for chain in chains}, facts, transports or {})
     tasks += identities.solitary(tasks, {worker.name for worker in workers})
@@ -250,11 +253,12 @@ def _roomiest(heap: list[tuple[int, str]], load: Mapping[str, int], need: Need, 
     return ""
 
 
-def _check_load(tasks: Sequence[TaskPlan]) -> None:
-    per_worker: dict[str, int] = {}
-    for task in tasks:
-        per_worker[task.worker] = per_worker.get(task.worker, 0) + 1
-    for name, count in per_worker.items():
+def _check_load(shares: Iterable[tuple[WorkerFacts, int]]) -> None:
+    """PipelineError where a worker would have too many tasks; before any is made, since billions may be asked for."""
+    counts: dict[str, int] = {}
+    for worker, count in shares:
+        counts[worker.name] = counts.get(worker.name, 0) + count
+    for name, count in counts.items():
         if count > TASKS_A_WORKER_MAX:
             raise PipelineError(f"worker {name!r} would run {count} tasks, the limit is {TASKS_A_WORKER_MAX}")
 

@@ -45,8 +45,12 @@ class Spike:
     height: float
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def find_spikes(losses: Losses, height_min: float = 6.0) -> list[Spike]:
-    """The spikes, by step. Losses that rise for good are one spike, where they begin. None of too few losses."""
+    """The spikes, by step. Losses that rise for good are one spike, where they begin. None of too few losses.
+
+    What is too large for a number of the machine on the way is none that stands out.
+    """
     finite = np.isfinite(losses.loss)
     step, loss = losses.step[finite], losses.loss[finite]
     if step.size < LOSSES_MIN:
@@ -99,11 +103,11 @@ def _medians(values: NDArray[np.float64], around: int, beyond: Literal["odd", "e
 
 def _broken(losses: Losses, finite: NDArray[np.bool_]) -> list[Spike]:
     """The first of each run of losses that are no finite numbers: what follows comes of weights that are ruined."""
-    starts = np.flatnonzero(~finite & np.append(True, finite[:-1]))
+    starts, known = np.flatnonzero(~finite & np.append(True, finite[:-1])), np.flatnonzero(finite)
     found: list[Spike] = []
-    for at in starts.tolist():
-        before = losses.loss[:at][finite[:at]]
+    for at, count in zip(starts.tolist(), np.searchsorted(known, starts).tolist(), strict=True):
+        before = losses.loss[known[max(0, count - AROUND) : count]]
         step = int(losses.step[at])
-        usual = float(np.median(before[-AROUND:])) if before.size else float("nan")
+        usual = float(np.median(before)) if before.size else float("nan")
         found.append(Spike(step, step, step, float(losses.loss[at]), usual, float("inf")))
     return found

@@ -6,12 +6,15 @@ from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
     from headrace.stages.sources.tables.lakehouse import (
+        check_delta as check_delta,
+        check_iceberg as check_iceberg,
         find_iceberg as find_iceberg,
         folder_of_table as folder_of_table,
         library as library,
         newest_delta as newest_delta,
         open_catalog as open_catalog,
         refuse_code as refuse_code,
+        total as total,
     )
 else:
     __getattr__ = door(__name__)

@@ -23,6 +23,7 @@ from typing import Any
 from headrace.stages.runtime import InputError
 from headrace.stages.sources.objects import to_path
 from headrace.stages.sources.tables.parquet import ParquetSource
+from headrace.store import StoreError
 from headrace.store.ledger import Fragment
 
 #: What a table may ask of a reader that the files alone do not tell.
@@ -115,7 +116,7 @@ def answer() -> None:
 
 def delta_facts(folder: str, version: int | None) -> dict[str, Any]:
     """The number of a version of a Delta table, the addresses of its files, and what they do not tell."""
-    delta = library("deltalake")
+    delta, of = library("deltalake"), "" if version is None else f" of version {version}"
     try:
         table = delta.DeltaTable(folder, version=version)
         return {
@@ -125,7 +126,7 @@ def delta_facts(folder: str, version: int | None) -> dict[str, Any]:
             "files": list(table.file_uris()),
         }
     except (delta.exceptions.DeltaError, OSError, ValueError) as error:
-        raise InputError(f"{folder} has no Delta table of version {version}: {error}") from error
+        raise InputError(f"{folder} has no Delta table{of}: {error}") from error
 
 
 def open_catalog(catalog: str) -> Any:
@@ -175,7 +176,7 @@ def iceberg_facts(catalog: str, name: str, snapshot: int | None) -> dict[str, An
     """See `find_iceberg`."""
     errors = library("pyiceberg.exceptions")
     opened = open_catalog(catalog)
-    with _total(catalog):
+    with total(catalog):
         try:
             table = opened.load_table(tuple(name.split(".")))
         except (errors.NoSuchTableError, errors.NoSuchNamespaceError) as error:
@@ -192,20 +193,41 @@ def iceberg_facts(catalog: str, name: str, snapshot: int | None) -> dict[str, An
 
 
 @contextlib.contextmanager
-def _total(place: str) -> Iterator[None]:
+def total(place: str) -> Iterator[None]:
     """Whatever a library raises for a table of others is an InputError; its own are named as they are."""
     try:
         yield
-    except InputError:
+    except (InputError, StoreError):
         raise
     except Exception as error:
         raise InputError(f"{place}: the table cannot be read: {type(error).__name__}: {str(error)[:200]}") from error
 
 
+def check_delta(folder: str) -> None:
+    """Raise InputError for a Delta table that takes more to describe than a child may."""
+    _ask("delta_facts", folder, None)
+
+
+def check_iceberg(catalog: str, name: str) -> None:
+    """Raise InputError for an Iceberg table that takes more to describe than a child may."""
+    _ask("iceberg_size", catalog, name)
+
+
+def iceberg_size(catalog: str, name: str) -> int:
+    """The files of a table's newest snapshot; 0 for no table. Raises InputError."""
+    opened = open_catalog(catalog)
+    with total(catalog):
+        try:
+            table = opened.load_table(tuple(name.split(".")))
+        except (library("pyiceberg.exceptions").NoSuchTableError, library("pyiceberg.exceptions").NoSuchNamespaceError):
+            return 0
+        return sum(1 for _ in table.scan().plan_files())
+
+
 def iceberg_files(metadata_file: str, folder: str, snapshot: int) -> list[str]:
     """The paths of a snapshot's files, by a metadata file that has it. Raises InputError."""
     files, tables = _table_files().FolderIO.below(folder), library("pyiceberg.table")
-    with _total(metadata_file):
+    with total(metadata_file):
         metadata = library("pyiceberg.serializers").FromInputFile.table_metadata(files.new_input(metadata_file))
         known = library("pyiceberg.catalog.noop").NoopCatalog("headrace")
         table = tables.StaticTable(("headrace",), metadata, metadata_file, files, known)
@@ -221,6 +243,7 @@ _ANSWERS: dict[str, Callable[..., Any]] = {
     "delta_facts": delta_facts,
     "iceberg_facts": iceberg_facts,
     "iceberg_files": iceberg_files,
+    "iceberg_size": iceberg_size,
 }
 
 

@@ -7,7 +7,12 @@ from headrace.pipeline.door import door
 if TYPE_CHECKING:
     from headrace.store.s3.connection.body import Body as Body
     from headrace.store.s3.connection.config import S3Target as S3Target, resolve as resolve
-    from headrace.store.s3.connection.sockets import allow as allow, kind_of as kind_of, pools_of as pools_of
+    from headrace.store.s3.connection.sockets import (
+        TimedSocket as TimedSocket,
+        allow as allow,
+        kind_of as kind_of,
+        pools_of as pools_of,
+    )
     from headrace.store.s3.connection.wire import (
         CONNECTIONS_KEPT as CONNECTIONS_KEPT,
         READ_TIMEOUT_S as READ_TIMEOUT_S,

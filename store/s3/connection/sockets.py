@@ -32,6 +32,14 @@ class TimedSocket(socket.socket):
 
     until = math.inf
 
+    @classmethod
+    def of(cls, sock: socket.socket, until: float) -> TimedSocket:
+        """A socket that goes on as this one, up to a time.monotonic()."""
+        timed = cls(fileno=sock.detach())
+        timed.settimeout(sock.timeout)
+        timed.until = until
+        return timed
+
     def recv_into(self, *given: Any) -> int:
         """See socket.socket. Raises TimeoutError behind the deadline."""
         _check(self.until)
@@ -57,9 +65,7 @@ def kind_of(address: str) -> str:
 
 
 def _timed(sock: socket.socket, host: str, met: Met | None) -> TimedSocket:
-    timed = TimedSocket(fileno=sock.detach())
-    timed.settimeout(sock.timeout)
-    timed.until = time.monotonic() + HEAD_S_MAX
+    timed = TimedSocket.of(sock, time.monotonic() + HEAD_S_MAX)
     try:
         if met is not None:
             met(host, timed.getpeername()[0])

@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -30,6 +30,10 @@ class PushHub:
     fails: int = 0
     #: Whether another writer commits between a push's look and its commit.
     has_rival: bool = False
+    #: What it says instead where it is asked for the repository: a status, headers, and pieces of a body.
+    hostile: tuple[int, dict[str, str], Iterable[bytes]] | None = None
+    #: Where it wants large files sent to, instead of to itself.
+    elsewhere: str = ""
     #: What each request showed.
     shown: list[str] = field(default_factory=list)
     url: str = ""
@@ -78,7 +82,7 @@ class PushHub:
 
     def _told(self, item: dict[str, Any]) -> dict[str, Any]:
         said = {"oid": item["oid"], "size": item["size"]}
-        upload = {"href": f"{self.url}/upload/{item['oid']}", "header": {}}
+        upload = {"href": f"{self.elsewhere or self.url}/upload/{item['oid']}", "header": {}}
         return said if item["oid"] in self.objects else {**said, "actions": {"upload": upload}}
 
     def put(self, path: str, body: bytes) -> int:
@@ -141,6 +145,17 @@ def serving_pushes(hub: PushHub) -> Iterator[PushHub]:
             self.wfile.write(data)
 
         def do_GET(self) -> None:
+            if hub.hostile is not None and self.path.startswith("/api/datasets/o/n"):
+                status, headers, parts = hub.hostile
+                self.send_response(status)
+                for name, value in {**headers, "Connection": "close"}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.close_connection = True
+                with contextlib.suppress(OSError):
+                    for part in parts:
+                        self.wfile.write(part)
+                return
             self._say(*hub.get(self.path.partition("?")[0]))
 
         def do_POST(self) -> None:

@@ -1,6 +1,7 @@
 """Losses as people export them, and the spikes in them."""
 
 import math
+import time
 import tracemalloc
 
 import numpy as np
@@ -116,3 +117,19 @@ def test_a_loss_that_is_no_number_is_a_spike_once() -> None:
 
 def test_losses_of_all_nothing_are_one_spike() -> None:
     assert len(find_spikes(losses(np.full(30, math.nan)))) == 1
+
+
+def test_losses_that_break_again_and_again_take_time_by_their_number_alone() -> None:
+    values = np.where(np.arange(400_000) % 2, math.nan, 2.5)
+    began = time.thread_time()
+    found = find_spikes(losses(values))
+    # each looked at all before it: some minutes
+    assert time.thread_time() - began < 60.0
+    assert len(found) == 200_000
+    assert {spike.usual for spike in found} == {2.5}
+
+
+@pytest.mark.filterwarnings("error")
+def test_losses_at_the_end_of_what_a_number_holds_are_no_warning() -> None:
+    found = find_spikes(losses(np.where(np.arange(300) % 7, 1e308, -1e308)))
+    assert all(spike.first % 7 for spike in found), "what is low stands out of nothing"

@@ -16,6 +16,7 @@ from headrace.stages.export import mirroring
 from headrace.stages.export.mirroring import MirrorTable, _files_of, mirror
 from headrace.stages.export.tables import DeltaMirror, IcebergMirror
 from headrace.stages.runtime import InputError
+from headrace.stages.sources.tables import lakehouse
 from headrace.store.datasets import Dataset
 from headrace.store.files.store import FileStore
 from headrace.store.history.tags import set_tag
@@ -143,6 +144,36 @@ def test_a_missing_library_is_named_with_its_command(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "deltalake", None)
     with pytest.raises(InputError, match=r'deltalake is not installed: pip install "headrace\[tables\]"'):
         DeltaMirror("t", "o")
+
+
+def test_what_describes_a_table_is_read_by_a_child_first(
+    tmp_path: Path, table: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "d", 1)
+    dataset = Dataset.open(str(tmp_path / "d"))
+    assert mirror(dataset, table[0](tmp_path / "t", dataset.state.origin)) == [1]
+    monkeypatch.setattr(lakehouse, "TABLE_MEMORY_BYTES", 1 << 20)
+    with pytest.raises(InputError, match="takes more than 1 MiB of memory"):
+        mirror(dataset, table[0](tmp_path / "t", dataset.state.origin))
+
+
+def test_a_table_whose_log_is_damaged_is_one_line(tmp_path: Path) -> None:
+    write(tmp_path / "d", 1)
+    dataset = Dataset.open(str(tmp_path / "d"))
+    mirror(dataset, DeltaMirror(str(tmp_path / "t"), "o"))
+    (log,) = (tmp_path / "t" / "_delta_log").glob("*.json")
+    log.write_text('{"txn": {"appId": "o", "version": "x"}}')
+    with pytest.raises(InputError, match="has no Delta table: "):
+        mirror(dataset, DeltaMirror(str(tmp_path / "t"), "o"))
+
+
+def test_a_snapshot_that_says_no_number_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "d", 1)
+    dataset = Dataset.open(str(tmp_path / "d"))
+    told = {"headrace.origin": "o", "headrace.entry": "many"}
+    monkeypatch.setattr("headrace.stages.export.tables.properties_of", lambda *_: told)
+    with pytest.raises(InputError, match="the table cannot be read: ValueError"):
+        mirror(dataset, IcebergMirror(str(tmp_path / "t"), "c.plain", "o"))
 
 
 def test_a_name_without_a_namespace_is_refused(tmp_path: Path) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib
+import itertools
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
+from headrace.stages.export import hub as module
 from headrace.stages.export.hub import push
 from headrace.stages.runtime.errors import InputError
 from headrace.store.contract.errors import StoreError
@@ -130,6 +135,64 @@ def test_a_hub_that_does_not_answer_is_named(writer: Writer, hub: PushHub, monke
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{bound.getsockname()[1]}")
         with pytest.raises(StoreError, match=r"hf://datasets/o/n: the push was not committed: .*refused"):
             push(opened(writer), PLACE)
+
+
+@pytest.mark.parametrize(
+    ("headers", "part"),
+    [({}, b" " * 65536), ({"Content-Encoding": "gzip"}, gzip.compress(b" " * (1 << 20))), ({}, b" ")],
+    ids=["endless", "packed", "trickled"],
+)
+def test_an_answer_of_the_hub_has_limits(
+    hub: PushHub, writer: Writer, monkeypatch: pytest.MonkeyPatch, headers: dict[str, str], part: bytes
+) -> None:
+    monkeypatch.setattr(module, "ANSWER_S_MAX", 1.0 if part == b" " else 60.0)
+    # which ends, so that who believes it reads to an end, and finds no JSON there
+    hub.hostile = (200, headers, itertools.repeat(part, 2000 if len(part) > 1 else 1 << 22))
+    with pytest.raises(StoreError, match=r"takes more than 32 MiB or 1 s|more than 32 MiB or 60 s|packs an answer"):
+        push(opened(writer), PLACE)
+
+
+def test_a_hub_that_is_silent_is_left(hub: PushHub, writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SILENT_S_MAX", 0.2)
+    given_up = threading.Event()
+
+    def silence() -> Iterator[bytes]:
+        given_up.wait(30.0)
+        yield b"{}"
+
+    hub.hostile = (200, {}, silence())
+    with pytest.raises(StoreError, match="timed out"):
+        push(opened(writer), PLACE)
+    given_up.set()
+
+
+@pytest.mark.parametrize("answer", [b"[]", b"{}", b"null", b'{"id": 1, "sha": {}, "siblings": [3]}', b"\xff"])
+def test_an_answer_that_is_no_repository_is_no_traceback(hub: PushHub, writer: Writer, answer: bytes) -> None:
+    hub.hostile = (200, {}, [answer])
+    with pytest.raises(StoreError, match="was not committed"):
+        push(opened(writer), PLACE)
+
+
+@pytest.mark.parametrize(
+    ("home", "asked"),
+    [
+        ("https://hub.example", "http://hub.example/upload"),
+        ("https://192.0.2.1", "https://127.0.0.1/upload"),
+        ("https://192.0.2.1", "https://169.254.169.254/latest/api/token"),
+        ("https://192.0.2.1", "https://[::ffff:127.0.0.1]/upload"),
+        ("https://127.0.0.1", "https://169.254.169.254/latest/api/token"),
+    ],
+)
+def test_a_hub_leads_no_upload_to_this_hosts_own_addresses(home: str, asked: str) -> None:
+    with pytest.raises(StoreError, match="it leads to"):
+        module._check_address(urlsplit(home), urlsplit(asked))
+
+
+def test_an_upload_that_leads_elsewhere_is_not_begun(hub: PushHub, writer: Writer) -> None:
+    hub.elsewhere = "http://169.254.169.254"
+    with pytest.raises(StoreError, match=r"it leads to '169\.254\.169\.254', which is this host's own"):
+        push(opened(writer), PLACE)
+    assert hub.commits == 0
 
 
 def test_an_object_that_went_meanwhile_is_no_commit(hub: PushHub, writer: Writer) -> None:

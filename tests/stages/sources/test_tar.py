@@ -7,6 +7,8 @@ import io
 import json
 import pathlib
 import tarfile
+import time
+import tracemalloc
 
 import pytest
 
@@ -133,3 +135,32 @@ def test_records_of_pax_that_are_none_say_nothing() -> None:
 def test_an_empty_archive_and_an_empty_file_have_no_records(tmp_path: pathlib.Path) -> None:
     assert read(tmp_path / "a.tar", archive([])) == []
     assert read(tmp_path / "a.tar", b"") == []
+
+
+def test_a_sparse_file_is_no_text_and_is_said(tmp_path: pathlib.Path) -> None:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        member = tarfile.TarInfo("a.txt")
+        member.size, member.pax_headers = 5, {"GNU.sparse.major": "1", "GNU.sparse.minor": "0"}
+        tar.addfile(member, io.BytesIO(b"1\n0\n5"))
+    with pytest.raises(DamagedInput, match="a sparse file is at byte"):
+        read(tmp_path / "a.tar", out.getvalue())
+    with pytest.raises(DamagedInput, match="a sparse file is at byte 0"):
+        read(tmp_path / "b.tar", archive([("a.txt", b"text")], "gnu", tarfile.GNUTYPE_SPARSE))
+
+
+def test_records_of_pax_take_time_by_their_bytes_alone() -> None:
+    began = time.thread_time()
+    assert pax_of(b"4 =\n" * (3 << 18) + b"9 size=7\n") == {"size": "7"}
+    assert time.thread_time() - began < 5.0
+
+
+def test_long_names_of_fields_are_not_kept(tmp_path: pathlib.Path) -> None:
+    members = [(f"a.{number}{'x' * (100 << 10)}", b"") for number in range(100)]
+    path = files.write(tmp_path / "a.tar.gz", gzip.compress(archive([*members, ("a.txt", b"text")]), 1))
+    tracemalloc.start()
+    found = reading.read_all(TarSource("read", [str(path)]))
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert [fate[0] for fate in found] == ["kept"]
+    assert most < 8 << 20

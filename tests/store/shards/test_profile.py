@@ -110,6 +110,15 @@ def test_profiles_add_up_in_any_order() -> None:
     assert sums[0]["language"].counts == {"en": 14}
 
 
+def test_shards_that_name_ever_other_series_are_not_added() -> None:
+    found = p.Profile()
+    series = p.Series(p.SeriesKind.NAMES)
+    found.add({f"a{number}": series for number in range(p.SERIES_MAX)})
+    found.add({"a0": series})
+    with pytest.raises(FormatError, match="more than 1,024 series together"):
+        found.add({"b": series})
+
+
 def test_series_of_two_kinds_are_not_added() -> None:
     found = made(documents(2))
     with pytest.raises(FormatError, match="in another"):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -12,13 +14,20 @@ import pytest
 
 from headrace.protos import control_pb2 as pb
 from headrace.worker.core.live_tasks import LiveTasks
+from headrace.worker.membership import departure as module
 from headrace.worker.membership.departure import Departure, noticed
 
 
 class Metadata(BaseHTTPRequestHandler):
     """A metadata service; `/tokens/...` wants a token that is put for."""
 
+    #: Of who trickles: whether the test is over, and whether anybody reads to the end.
+    over, read_on = threading.Event(), threading.Event()
+
     def do_GET(self) -> None:
+        if self.path.startswith("/trickle"):
+            self._trickle()
+            return
         answers = {"/yes": "TRUE", "/no": "FALSE", "/empty": "", "/tokens/action": '{"action": "terminate"}'}
         wants = self.path.startswith("/tokens") and self.headers.get("X-aws-ec2-metadata-token") != "secret"
         self._say(401 if wants else 200 if self.path in answers else 404, answers.get(self.path, ""))
@@ -31,6 +40,15 @@ class Metadata(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(text.encode())
 
+    def _trickle(self) -> None:
+        """Say a byte at a time, of a head or of a body, for as long as anybody reads."""
+        self.wfile.write(b"HTTP/1.1 200 OK\r\n" + (b"\r\n" if self.path == "/trickle/body" else b"X: "))
+        self.read_on.set()
+        with contextlib.suppress(OSError):
+            while not self.over.wait(0.05):
+                self.wfile.write(b".")
+        self.read_on.clear()
+
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
         pass
 
@@ -40,7 +58,10 @@ def service() -> Iterator[str]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Metadata) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
+        Metadata.over.clear()
+        Metadata.read_on.clear()
         yield f"http://127.0.0.1:{server.server_port}"
+        Metadata.over.set()
         server.shutdown()
         thread.join()
 
@@ -55,6 +76,43 @@ def test_what_a_metadata_service_answers_is_a_notice_or_not(service: str, path: 
 
 def test_a_service_that_is_not_there_is_no_notice() -> None:
     assert not noticed("http://127.0.0.1:1/yes")
+
+
+@pytest.mark.parametrize("path", ["/trickle/head", "/trickle/body"])
+def test_a_service_that_trickles_has_no_more_than_its_seconds(service: str, path: str) -> None:
+    began = time.monotonic()
+    stops = threading.Timer(60.0, Metadata.over.set)
+    stops.start()
+    assert not noticed(service + path)
+    stops.cancel()
+    assert time.monotonic() - began < 30.0
+
+
+def test_who_is_to_end_waits_for_no_answer_about_notices(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered, gave_up = threading.Event(), list[bool]()
+
+    async def play() -> None:
+        asked, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def away(_: str) -> bool:
+            loop.call_soon_threadsafe(asked.set)
+            gave_up.append(not answered.wait(60.0))
+            return False
+
+        monkeypatch.setattr(module, "noticed", away)
+        departure = Departure(LiveTasks(), lambda: True, lambda _: None, 30.0, "/away", 0.0)
+        waiting = asyncio.create_task(departure.wait())
+        await asked.wait()
+        departure.ask()
+        await waiting
+
+    asyncio.run(play())
+    assert not gave_up, "the loop ended behind the answer"
+    answered.set()
+
+
+def test_a_file_that_cannot_be_looked_at_is_no_notice(tmp_path: Path) -> None:
+    assert not noticed(str(tmp_path / ("x" * 300)))
 
 
 def test_a_file_is_a_notice_once_it_is_there(tmp_path: Path) -> None:

@@ -1,5 +1,8 @@
 """The plan: fusing, shares, links and what cannot be planned."""
 
+import tracemalloc
+from typing import Any
+
 import pytest
 from hypothesis import given, strategies as st
 
@@ -104,6 +107,22 @@ def test_no_worker_is_an_error_that_says_what_to_start() -> None:
 def test_too_many_tasks_on_a_worker_are_an_error_with_the_limit() -> None:
     with pytest.raises(PipelineError, match=f"worker 'w1' would run {TASKS_A_WORKER_MAX + 1} tasks, the limit is"):
         plan(make_pipeline(), ONE, replicas=TASKS_A_WORKER_MAX + 1)
+
+
+@pytest.mark.parametrize("asked", [{"replicas": 2**31 - 1}, {"counts": {"read": 2**31 - 1}}])
+def test_billions_of_tasks_are_refused_before_one_is_made(asked: dict[str, Any]) -> None:
+    tracemalloc.start()
+    with pytest.raises(PipelineError, match="tasks, the limit is"):
+        plan(make_pipeline(), ONE, **asked)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 1 << 20
+
+
+@pytest.mark.parametrize("asked", [{"replicas": -1}, {"counts": {"read": -5}}])
+def test_fewer_tasks_than_one_are_refused(asked: dict[str, Any]) -> None:
+    with pytest.raises(PipelineError, match="give 1 or more"):
+        plan(make_pipeline(), ONE, **asked)
 
 
 def test_an_unknown_task_has_no_plan() -> None:

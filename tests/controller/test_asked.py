@@ -1,0 +1,154 @@
+"""What people ask a controller for: no words or numbers of one end what others have, and none are kept for nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.cluster.certificates import Role, create_authority, create_node, utc_now
+from headrace.controller import servicer as module
+from headrace.controller.core.cluster.controller import Controller
+from headrace.controller.core.log.leader import LeaderState
+from headrace.controller.logging.logs import identity
+from headrace.controller.servicer import Servicer
+from headrace.controller.shell import Shell
+from headrace.pipeline.graph import Pipeline, Stage, StageKind
+from headrace.protos import control_pb2 as pb
+from headrace.store.open import open_store
+
+DEADLINE_S = 300.0
+
+
+class Caller:
+    """Who calls, by his certificate."""
+
+    def __init__(self, name: str) -> None:
+        now = utc_now()
+        self._shown = create_node(create_authority("c", now), Role.USER, name, now).certificate_pem
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return {"x509_pem_cert": [self._shown]}
+
+
+class Asked:
+    """A controller without workers, with a log of its own, and its service."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.shell = Shell(Controller(identity(), log=open_store(str(folder / "root")).uri), bytes(32))
+        self.servicer = Servicer(self.shell)
+
+    @property
+    def leads(self) -> bool:
+        assert self.shell.core.log is not None
+        return self.shell.core.log.state is LeaderState.LEADING
+
+    async def until(self, what: Callable[[], bool]) -> None:
+        while not what():
+            await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=0.005)
+
+    def apply(self, caller: Caller | None = None, **more: Any) -> Awaitable[pb.ApplyReply]:
+        options = {name: more.pop(name) for name in ("queue", "dry_run") if name in more}
+        pipeline = Pipeline.chain(
+            "run",
+            open_store(str(self._folder / "data")).uri,
+            Stage("read", StageKind.SOURCE, "m:read", {"input": ["a"]}),
+            Stage("write", StageKind.SINK, "m:write"),
+        )
+        text = json.dumps({**pipeline.to_dict(), **more})
+        return self.servicer.Apply(pb.ApplyRequest(pipeline_json=text, **options), caller)
+
+
+def play(folder: Path, scene: Callable[[Asked], Awaitable[None]]) -> None:
+    async def act() -> None:
+        asked = Asked(folder)
+        async with asyncio.timeout(DEADLINE_S):
+            asked.shell.begin("127.0.0.1:1")
+            await asked.until(lambda: asked.leads)
+            await scene(asked)
+        await asked.shell.close()
+
+    asyncio.run(act())
+
+
+@pytest.mark.parametrize("value", [1 << 64, "\ud800", {"a": [-(1 << 64)]}])
+def test_a_pipeline_that_no_log_can_hold_ends_no_leadership(tmp_path: Path, value: object) -> None:
+    async def scene(asked: Asked) -> None:
+        assert (await asked.servicer.Queue(pb.QueueRequest(queue="q", weight=1), None)).accepted
+        reply = await asked.apply(queue="q", more=value)
+        assert "not a pipeline" in reply.reason or reply.reason.startswith("the pipeline: ")
+        assert (await asked.servicer.Queue(pb.QueueRequest(queue="r", weight=1), None)).accepted
+        assert asked.leads
+
+    play(tmp_path, scene)
+
+
+def test_whose_a_pipeline_is_is_looked_at_when_it_is_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asks, may_tell = threading.Event(), threading.Event()
+
+    def slow(_: str) -> str:
+        asks.set()
+        may_tell.wait(DEADLINE_S)
+        return ""
+
+    async def scene(asked: Asked) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(module, "one_name", slow)
+            patched.setattr(module, "PLACE_S", DEADLINE_S)
+            early = asyncio.ensure_future(asked.apply(Caller("bob")))
+            await asked.until(asks.is_set)
+        late = asyncio.ensure_future(asked.apply(Caller("eve")))
+        await asked.until(lambda: asked.shell.core.owner("run") == "user/eve")
+        may_tell.set()
+        assert "is of user eve" in (await early).reason
+        late.cancel()
+
+    play(tmp_path, scene)
+
+
+def test_a_place_that_tells_no_name_holds_up_no_other_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = threading.Event()
+    monkeypatch.setattr(module, "one_name", lambda _: str(told.wait(DEADLINE_S)))
+    monkeypatch.setattr(module, "PLACE_S", 0.01)
+
+    async def scene(asked: Asked) -> None:
+        for _ in range(100):
+            await asked.apply(dry_run=True)
+        assert await asyncio.to_thread(lambda: True)
+        assert sum(thread.name == "the name of a place" for thread in threading.enumerate()) <= 16
+        told.set()
+
+    play(tmp_path, scene)
+
+
+def test_who_waits_for_no_answer_any_more_is_forgotten(tmp_path: Path) -> None:
+    async def scene(asked: Asked) -> None:
+        assert not (await asked.apply(dry_run=True)).accepted
+        assert not asked.shell.requests
+        _, answered = asked.shell.expect_answer()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(answered, 0.001)
+        asked.shell.expect_answer()
+        assert len(asked.shell.requests) == 1
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, -1.0])
+def test_numbers_that_are_none_are_answered(tmp_path: Path, number: float) -> None:
+    async def scene(asked: Asked) -> None:
+        reply = await asked.servicer.Status(pb.StatusRequest(workers=1, within_s=min(number, 0.01)), None)
+        assert reply.controller
+        watched = asked.servicer.Watch(pb.WatchRequest(interval_s=number), None)
+        assert (await anext(watched)).controller
+        pages = [page async for page in asked.servicer.Logs(pb.LogSearch(since=number, lines_max=-5), None)]
+        assert pages[-1].last
+
+    play(tmp_path, scene)
