@@ -44,7 +44,7 @@ class Assignments:
         #: The queues that were ever set: name, weight, quota, priority.
         self._queues: set[tuple[str, int, int, int]] = set()
         #: Plans that were compared already: the one in force, and the one in the log.
-        self._compared: dict[str, tuple[Plan, object]] = {}
+        self._compared: dict[tuple[str, str], tuple[Plan, object]] = {}
 
     def durable(self, number: int, entry: Entry, writer: str) -> None:
         """1, 2: an entry has become durable. The fold refuses what cannot follow: a token that is spent twice, a run
@@ -121,12 +121,12 @@ class Assignments:
         if run.tasks is None or run.state is RunState.OPENING:
             return
         plan = run.tasks.plan
-        known = self._compared.get(who)
+        known = self._compared.get((who, name))
         if known is not None and known[0] is plan and known[1] is record.plan:
             return
         if record.plan is None or plan_from_plain(record.plan) != plan:
             raise ViolationError(1, f"{who} runs {name} by another plan than the cluster's log has: {plan}")
-        self._compared[who] = (plan, record.plan)
+        self._compared[who, name] = (plan, record.plan)
 
 
 def _plain(wish: Any) -> bytes:

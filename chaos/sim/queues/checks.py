@@ -28,6 +28,7 @@ from headrace.controller.core.run import Run
 from headrace.store.ledger import (
     ClusterState,
     Entry,
+    Led,
     QueueSet,
     RunBegun,
     RunEnded,
@@ -42,6 +43,8 @@ from headrace.store.ledger import (
 
 #: Entries, and seconds, for which what was changed may be what a leader has decided by.
 IN_FLIGHT_ENTRIES, IN_FLIGHT_S = 8, 4.0
+#: Seconds in which the tasks of a run that begins have their places, also where a store is lost for a while.
+PLANNED_S = 25.0
 
 
 class Shared(Protocol):
@@ -94,6 +97,7 @@ class _Claim:
     begun: bool = False
     held: bool = False
     planned: bool = False
+    begun_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +130,8 @@ class QueueJudge:
         self._stirred: list[Folding] = []
         #: The cores of the workers that are with each life of a controller, and when.
         self._present: dict[str, deque[tuple[float, int]]] = {}
+        #: When places were lost last.
+        self._disturbed_at = 0.0
         #: How often a run gave way, went on, and began, so that a test sees that it happens.
         self.held = self.gone_on = self.begun = 0
 
@@ -200,6 +206,7 @@ class QueueJudge:
         """25 to 28: an entry is durable, and not folded yet."""
         for change in entry.changes:
             self._change(number, change, writer)
+        self._check_whole(number)
         self._lately.append(self._rules())
         self._log.durable(number, entry, writer)
 
@@ -209,9 +216,13 @@ class QueueJudge:
                 self._queues[change.name] = change
             case WorkerJoined():
                 self._workers[change.worker] = change.cores
+            case Led():
+                self._disturbed_at = self._cluster.world.now
             case WorkerLeft():
+                self._disturbed_at = self._cluster.world.now
                 self._workers.pop(change.worker, None)
             case WorkerDrainAsked():
+                self._disturbed_at = self._cluster.world.now
                 (self._drained.discard if change.back else self._drained.add)(change.worker)
             case RunQueued():
                 self._claims[change.name] = _Claim(change.options, number)
@@ -257,6 +268,13 @@ class QueueJudge:
                 27, f"entry {number} has {change.name} begin with {len(tasks)} tasks that filter, it asked for {wanted}"
             )
 
+    def _check_whole(self, number: int) -> None:
+        """27: whoever has begun has its tasks soon, where no worker was lost since."""
+        for name, claim in self._claims.items():
+            since = self._cluster.world.now - max(claim.begun_at, self._disturbed_at)
+            if claim.begun and not claim.planned and not claim.held and since > PLANNED_S:
+                raise ViolationError(27, f"entry {number}: {name} has cores for {since:.0f} s, and no place for its tasks")
+
     def _given(self, number: int, name: str, writer: str) -> None:
         """A pipeline gets cores: it begins, or goes on."""
         claim = self._claims.get(name)
@@ -266,6 +284,7 @@ class QueueJudge:
         least = min((cores for _, cores in self._present.get(writer, ())), default=0)
         self._check_order(number, name, claim, [replace(item, cores=min(item.cores, least)) for item in lately])
         self.begun += not claim.begun
+        claim.begun_at = claim.begun_at if claim.begun else self._cluster.world.now
         claim.begun, claim.held = True, False
         using = self._using(writer)
         ways: tuple[tuple[str, Callable[[_Rules], int]], ...] = (

@@ -30,6 +30,7 @@ class QueueFaults(NodeFaults):
                 (self.set_queue, 6),
                 (self.stop_pipeline, 2),
                 (self.drain_worker, 3),
+                (self.scale_run, 3),
             ],
         )
 
@@ -41,6 +42,11 @@ class QueueFaults(NodeFaults):
     def stop_pipeline(self) -> bool:
         """Somebody stops a pipeline, wherever it stands, and applies it again."""
         self._people.stop()
+        return True
+
+    def scale_run(self) -> bool:
+        """A run that scales by itself gets more tasks, or fewer."""
+        self._people.scale()
         return True
 
     def drain_worker(self) -> bool:

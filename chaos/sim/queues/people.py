@@ -21,6 +21,8 @@ USERS = ("user/ann", "user/bob")
 ALL_SHARE, QUOTA_SHARE = 0.15, 0.5
 #: Cores of a pipeline of which a worker has memory for one task.
 HEAVY_CORES_MAX = 2
+#: Tasks of a stage of a pipeline that asked for all cores.
+ALL_TASKS_MAX = 4
 
 
 class Applied(Protocol):
@@ -99,6 +101,7 @@ class QueuePeople:
                 cores=self._cores(tenant.heavy, cores),
                 priority=rng.choice((-1, 0, 1)),
                 by=rng.choice(USERS),
+                autoscale=rng.choice(("off", "on")),
             )
             self._asked[name] = Application(request, self._world.between(0.0, APPLIED_S))
         #: The queues as they are to be.
@@ -133,6 +136,15 @@ class QueuePeople:
             for controller in self._cluster.controllers:
                 if controller.alive:
                     controller.post(core.StopRequested(name, self._world.chance(0.5)))
+
+    def scale(self) -> None:
+        """A run that scales by itself wants another number of tasks, as its scaling machine would say it."""
+        name = self._world.rng.choice(sorted(self._asked))
+        item, record = self._asked[name], self._cluster.checker.ledger.going_on().get(name)
+        if record is not None and item.request.autoscale == "on":
+            most = item.request.cores or self._world.rng.randint(1, ALL_TASKS_MAX)
+            stage = self._world.rng.choice(("read", "write"))
+            self._wish(core.SteerRequested(0, name, replicas={stage: self._world.rng.randint(1, most)}))
 
     def drain(self) -> None:
         """Somebody wants a worker to be empty for a while."""

@@ -115,8 +115,6 @@ class Queues:
             return f"this cluster has queues: name one with --queue: {there}" if rules else ""
         if queue not in rules:
             return f"no queue {queue[:64]!r}; there are: {', '.join(sorted(rules)) or 'none'}"
-        if event.autoscale == "on":
-            return f"pipeline {name!r} has the cores that queue {queue} gives it: leave --autoscale at off or advise"
         if len(self.waiting) >= QUEUED_MAX:
             return f"{QUEUED_MAX} pipelines wait already, which is the limit"
         return why_no_claim(name, rules[queue], event.cores, event.priority)
@@ -361,6 +359,11 @@ class Queues:
     def uses(self) -> list[QueueUse]:
         """What each queue has."""
         return self._scheduler.uses(self.cores, self.outside)
+
+    def grant(self, name: str) -> int | None:
+        """The cores that its queue gives a run as things stand; None for a run outside of all queues."""
+        claim = self._scheduler.claims.get(name)
+        return self._scheduler.cores_of(claim, self.cores) if claim is not None else None
 
     def released(self, name: str) -> bool:
         """Whether a run has given its cores to another."""
