@@ -143,7 +143,14 @@ def _covers(made: bytes, wish: core.SteerRequested) -> bool:
 def cluster_summary(state: ClusterState) -> tuple[Any, ...]:
     """What a fold of the cluster's log knows, in few words; two folds that differ differ here."""
     runs = [
-        (name, run.number, run.outcome, run.stop_asked, (run.paused, run.held, run.since), _plain((run.plan, run.wished, run.waiting)))
+        (
+            name,
+            run.number,
+            run.outcome,
+            run.stop_asked,
+            (run.paused, run.held, run.since),
+            _plain((run.plan, run.wished, run.waiting)),
+        )
         for name, run in state.runs.items()
     ]
     workers, tokens = sorted(state.workers), sorted((name, spent.key) for name, spent in state.tokens.items())

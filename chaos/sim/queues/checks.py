@@ -273,7 +273,9 @@ class QueueJudge:
         for name, claim in self._claims.items():
             since = self._cluster.world.now - max(claim.begun_at, self._disturbed_at)
             if claim.begun and not claim.planned and not claim.held and since > PLANNED_S:
-                raise ViolationError(27, f"entry {number}: {name} has cores for {since:.0f} s, and no place for its tasks")
+                raise ViolationError(
+                    27, f"entry {number}: {name} has cores for {since:.0f} s, and no place for its tasks"
+                )
 
     def _given(self, number: int, name: str, writer: str) -> None:
         """A pipeline gets cores: it begins, or goes on."""

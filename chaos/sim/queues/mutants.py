@@ -74,10 +74,6 @@ def _answered_early(self: Queues, event: QueueRequested, now: float) -> list[Com
     return [*commands, *([] if commands else [AnswerRequest(event.request, accepted=True)])]
 
 
-def _placed_anyhow(_self: Queues, _name: str, _released: frozenset[str]) -> str:
-    return ""
-
-
 def _over_when_it_says_so(self: Queues, name: str) -> bool:
     run = self._cluster.runs.get(name)
     return run is None or run.ended
@@ -100,6 +96,5 @@ MUTANTS: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "gang-in-parts": ((Queues, "apply", _in_parts),),
     "last-comes-first": ((Scheduler, "_key", _last_first),),
     "queue-answered-early": ((Queues, "handle", _answered_early),),
-    "placed-anyhow": ((Queues, "_why_not_placed", _placed_anyhow),),
     "over-before-durable": ((Queues, "_has_ended", _over_when_it_says_so),),
 }

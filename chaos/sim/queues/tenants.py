@@ -50,11 +50,10 @@ class Tenant:
         #: Whether where its tasks run depends on more than cores.
         self.heavy = site.world.chance(HEAVY_SHARE)
         self.demands = corpus.spread or self.heavy
-        made = make_pipeline(
-            1, corpus.sinks, dedups=corpus.dedups, spread=corpus.spread, partitions=corpus.partitions
-        )
+        made = make_pipeline(1, corpus.sinks, dedups=corpus.dedups, spread=corpus.spread, partitions=corpus.partitions)
         stages = tuple(
-            replace(stage, memory_bytes=HEAVY_BYTES) if self.heavy and not stage.after else stage for stage in made.stages
+            replace(stage, memory_bytes=HEAVY_BYTES) if self.heavy and not stage.after else stage
+            for stage in made.stages
         )
         self.declared = Pipeline(name, self.log.uri, stages)
 

@@ -116,11 +116,13 @@ def _run_rows() -> dict[str, Any]:
     balance = {"kept": 61_000, "filtered": 24_000, "duplicate": 9_000, "quarantined": 1_000, "records_closed": 95_000}
     balance |= {"records_open": 5_000, "tokens": 41_000_000, "sequences": 20_000, "balanced": True, "version": 2}
     run = {"pipeline": "rivers", "state": "running", "dataset": "s3://bucket/rivers", "sources": ["read"]}
-    run |= {"graph": [{"name": name, "after": [before] if before else []} for before, name in zip(("", *stages), stages)]}
+    run |= {
+        "graph": [{"name": name, "after": [before] if before else []} for before, name in zip(("", *stages), stages)]
+    }
     run |= {"balance": balance, "input_bytes": 900_000_000, "fragments": 40, "fragments_done": 22, "shards": 31}
     run |= {"ledger_entries": 312, "epoch": 7, "term": 2, "elapsed_s": 75, "sinks": ["write"]}
     run |= {"filtered_by": {"keep: too short": 15_000, "keep: repeats itself": 9_000}, "notes": ["one task was lost"]}
-    run["deaths"] = [{"what": "task", "name": "rivers/keep.1", "words": "signal 9", "times": 2}]
+    run["deaths"] = [{"what": "task", "name": "rivers/keep.1", "cause": "signal 9", "count": 2}]
     tasks = {
         f"rivers/{stage}.{number}": ["rivers", [stage], workers[number], "ready", 1, number, ""]
         for stage in stages
@@ -140,7 +142,7 @@ def _run_rows() -> dict[str, Any]:
         "1": {"at": NOW_S - 75, "kind": "state", "words": "run is running", "of": "rivers"},
         "2": {"at": NOW_S - 30, "kind": "death", "words": "task rivers/keep.1 died", "of": "rivers"},
     }
-    worker = {"state": "registered", "cores": 4, "memory_bytes": 8 << 30, "drained": False}
+    worker = {"state": "registered", "cores": 4, "cores_reserved": 2, "labels": ["disk=ssd"], "addresses": ["10.0.0.1"]}
     known = {name: {**worker, "worker": name, "host": f"{name}.example"} for name in workers}
     return {"pipelines": {"rivers": run}, "tasks": tasks, "links": links, "points": points, "marks": marks} | {
         "workers": known
