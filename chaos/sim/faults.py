@@ -8,7 +8,6 @@ from headrace.chaos.sim.cluster import SimulatedCluster
 from headrace.chaos.sim.network import MARKER_BYTES, SimulatedFrame
 from headrace.chaos.sim.node_faults import NodeFaults
 from headrace.chaos.sim.nodes import SimulatedController
-from headrace.controller.core.messages import messages as core
 from headrace.store.datasets import collection
 from headrace.store.ledger import LedgerState
 

@@ -117,7 +117,10 @@ def _run_rows() -> dict[str, Any]:
     balance |= {"records_open": 5_000, "tokens": 41_000_000, "sequences": 20_000, "balanced": True, "version": 2}
     run = {"pipeline": "rivers", "state": "running", "dataset": "s3://bucket/rivers", "sources": ["read"]}
     run |= {
-        "graph": [{"name": name, "after": [before] if before else []} for before, name in zip(("", *stages), stages)]
+        "graph": [
+            {"name": name, "after": [before] if before else []}
+            for before, name in zip(("", *stages), stages, strict=False)
+        ]
     }
     run |= {"balance": balance, "input_bytes": 900_000_000, "fragments": 40, "fragments_done": 22, "shards": 31}
     run |= {"ledger_entries": 312, "epoch": 7, "term": 2, "elapsed_s": 75, "sinks": ["write"]}
@@ -216,19 +219,22 @@ def served(source: Source, folder: Path) -> Iterator[tuple[str, Callable[[], Non
 def opened(kind: str, *, dark: bool) -> Iterator[Browser]:
     """A browser in which a run, or a dataset, has been drawn for the last time."""
     source = FixedRun() if kind == "run" else fixed_dataset()
-    with tempfile.TemporaryDirectory() as name, served(source, Path(name)) as (url, _):
-        with Browser(WIDTH, HEIGHT, dark=dark) as browser:
-            font = base64.b64encode(square_font()).decode()
-            browser.before(PINNED % {"now": NOW_S * 1000, "font": font}, zone="UTC")
-            browser.open(url)
-            browser.until("document.body.dataset.drawn > 0")
-            browser.run("squares.load()")
-            browser.until("document.fonts.check('14px Square')")
-            if isinstance(source, FixedRun):
-                drawn = browser.run(f"pass({LATER_S * 1000}), Number(document.body.dataset.drawn)")
-                source.go_on()
-                browser.until(f"document.body.dataset.drawn > {drawn}")
-            yield browser
+    with (
+        tempfile.TemporaryDirectory() as name,
+        served(source, Path(name)) as (url, _),
+        Browser(WIDTH, HEIGHT, dark=dark) as browser,
+    ):
+        font = base64.b64encode(square_font()).decode()
+        browser.before(PINNED % {"now": NOW_S * 1000, "font": font}, zone="UTC")
+        browser.open(url)
+        browser.until("document.body.dataset.drawn > 0")
+        browser.run("squares.load()")
+        browser.until("document.fonts.check('14px Square')")
+        if isinstance(source, FixedRun):
+            drawn = browser.run(f"pass({LATER_S * 1000}), Number(document.body.dataset.drawn)")
+            source.go_on()
+            browser.until(f"document.body.dataset.drawn > {drawn}")
+        yield browser
 
 
 def take(browser: Browser, screen: str) -> bytes:

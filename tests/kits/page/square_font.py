@@ -1,4 +1,4 @@
-"""A font of squares, as TrueType: every character is one box, so that a picture with text is the same on any machine."""
+"""A font of squares, as TrueType: each character is one box, so a picture with text is the same on any machine."""
 
 from __future__ import annotations
 
