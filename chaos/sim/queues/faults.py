@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.chaos.sim.node_faults import NodeFaults
+from headrace.chaos.sim import NodeFaults
 from headrace.chaos.sim.queues.tenants import QueueCluster
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from headrace.chaos.sim import CLOSE_S, EVENTS_MAX, VACATE_S, Outcome, until, vacated, without_garbage
 from headrace.chaos.sim.queues.faults import QueueFaults
 from headrace.chaos.sim.queues.tenants import QueueCluster
-from headrace.chaos.sim.simulator import CLOSE_S, EVENTS_MAX, VACATE_S, Outcome, until, vacated, without_garbage
 from headrace.chaos.sim.world import ViolationError
 
 
