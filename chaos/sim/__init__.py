@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
-    from headrace.chaos.sim.mutants import MUTANTS as MUTANTS
+    from headrace.chaos.sim.mutants import ALL_MUTANTS as ALL_MUTANTS, MUTANTS as MUTANTS
     from headrace.chaos.sim.node_faults import NodeFaults as NodeFaults
     from headrace.chaos.sim.simulate import main as main
     from headrace.chaos.sim.simulator import (

@@ -412,11 +412,14 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "neighbour-condemned": ((Suspicion, "died_alone", _neighbour_too),),
 }
 
+#: Those of a cluster in queues, too.
+ALL_MUTANTS = {**MUTANTS, **QUEUE_MUTANTS}
+
 
 @contextmanager
 def planted(name: str) -> Iterator[None]:
     """Plant a mutant. KeyError for a name that is not in MUTANTS."""
     with ExitStack() as stack:
-        for target, attribute, replacement in {**MUTANTS, **QUEUE_MUTANTS}[name]:
+        for target, attribute, replacement in ALL_MUTANTS[name]:
             stack.enter_context(patch.object(target, attribute, replacement))
         yield

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
 
-from headrace.chaos.sim.mutants import MUTANTS, planted
+from headrace.chaos.sim.mutants import ALL_MUTANTS, planted
 from headrace.chaos.sim.queues import MUTANTS as QUEUE_MUTANTS, simulate_queues
 from headrace.chaos.sim.simulator import Outcome, simulate
 from headrace.daemon import be_killed_with
@@ -37,9 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="run this one seed, and tell its story")
     parser.add_argument("--start", type=int, default=0, help="the first seed (default 0)")
     parser.add_argument("--queues", action="store_true", help="several pipelines on one cluster, in queues")
-    parser.add_argument(
-        "--mutant", choices=sorted({**MUTANTS, **QUEUE_MUTANTS}), help="plant this defect; the simulator is to find it"
-    )
+    parser.add_argument("--mutant", choices=sorted(ALL_MUTANTS), help="plant this defect; the simulator is to find it")
     parser.add_argument("--jobs", type=_positive, help="processes that simulate (default: one a core)")
     args = parser.parse_args(argv)
     seeds = range(args.start, args.start + args.seeds) if args.seed is None else range(args.seed, args.seed + 1)
