@@ -101,3 +101,7 @@ if TYPE_CHECKING:
     from headrace.version import __version__ as __version__
 else:
     __getattr__ = door(__name__)
+
+    def __dir__() -> list[str]:
+        """The names of the face, for those who complete them."""
+        return [*globals(), *__getattr__("__names__")]

@@ -38,7 +38,8 @@ from headrace.stages.library import dedup, read_jsonl, write_documents
 from headrace.stages.runtime import DUPLICATE, FILTERED, ROW, Batch, build_stage, make_verdicts, no_verdicts
 from headrace.store import open_store
 from headrace.store.shards import RecordName
-from headrace.worker.task import DuplicateDependencies, InFlightPage, KeyWriter, SealAsked, SealPolicy, TaskSink
+from headrace.worker.task import DuplicateDependencies, KeyWriter, SealAsked, SealPolicy, TaskSink
+from headrace.worker.task.batch import InFlightPage
 
 BATCHES, RECORDS, KEPT, FRAGMENTS = 400, 160, 40, 8
 KINDS = ("kept", FILTERED, DUPLICATE)

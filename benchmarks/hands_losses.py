@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 import headrace as hr
-from headrace.cli.commands import Question, diagnose
+from headrace.cli.commands.dataset import BlameQuestion, diagnose
 from headrace.cli.ui import RunResult
 from headrace.loader import Loader, Trace
 
@@ -151,7 +151,9 @@ def blame(place: Path, seed: int, records: int) -> dict[str, list[Any]]:
     answers: dict[str, list[Any]] = {}
     for at, (group, spikes) in enumerate(sorted(steps_read(state).items())):
         (place / "loss.csv").write_text(losses(state["step"], spikes, seed + at))
-        found = diagnose(Question(str(place / "out"), str(place / "loader.json"), str(place / "loss.csv"), before=0))
+        found = diagnose(
+            BlameQuestion(str(place / "out"), str(place / "loader.json"), str(place / "loss.csv"), before=0)
+        )
         kind, _, number = group.partition("-")
         causes = [(cause.kind, cause.value) for cause in found.causes[:3]]
         right = bool(causes) and is_right(kind, number, causes[0])

@@ -48,7 +48,7 @@ from typing import Any
 
 from headrace.chaos.live.clusters import VICTIMS, Burnt, burn
 from headrace.chaos.live.faults import Marked
-from headrace.chaos.live.scenario import Timeline
+from headrace.chaos.live.scenario import FaultTimeline
 from headrace.cli.ui import input_bytes_read
 from headrace.client import ENDED, Client, ControllerSilent, RunOptions, load
 from headrace.daemon import as_text
@@ -148,7 +148,7 @@ def failover(source: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         pipeline = load(PLAIN, [f"input={source}", f"output={folder}/out"])
-        timeline, samples = Timeline(folder / "out"), list[Sample]()
+        timeline, samples = FaultTimeline(folder / "out"), list[Sample]()
         killed_s = told_s = 0.0
         status: pb.PipelineStatus | None = None
         with daemons(folder, standby=True) as (client, _, controllers):

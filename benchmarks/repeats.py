@@ -22,7 +22,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.stages.dedup import Scheme, SpanCounter, compile_keys, compile_spans, make_keys
+from headrace.stages.dedup import Scheme, compile_keys, make_keys
+from headrace.stages.dedup.spans import SpanCounter, compile_spans
 from headrace.stages.library import dedup_lines
 from headrace.stages.runtime import Batch, build_stage, no_verdicts
 

@@ -24,7 +24,7 @@ from typing import Any
 import setproctitle
 
 from headrace.chaos.gates import Affected, Impairment, NetworkFault, NetworkGates, Way, holders
-from headrace.chaos.live.faults import Handle, Process, Role, hold, parent_of
+from headrace.chaos.live.faults import Handle, Process, ProcessRole, hold, parent_of
 from headrace.chaos.live.scenario import FAULT_S_MAX
 from headrace.chaos.process_faults import GRACE_S, PROCESS_KINDS, inject
 from headrace.protos import control_pb2 as pb
@@ -85,7 +85,7 @@ class Agent:
             return told
         if fault.kind not in PROCESS_KINDS:
             return pb.FaultTold(fault=fault.fault, reason=f"worker {fault.worker}: there is no fault {fault.kind!r}")
-        handles = hold([Process(victim.pid, Role.OTHER, victim.title) for victim in fault.victims])
+        handles = hold([Process(victim.pid, ProcessRole.OTHER, victim.title) for victim in fault.victims])
         if not handles:
             return pb.FaultTold(fault=fault.fault, reason=f"worker {fault.worker}: it has no such process")
         told.victims.extend(handle.process.title for handle in handles)

@@ -3,7 +3,7 @@
     python -m headrace.chaos.process_faults --pid N --kind freeze --for-s 2
 
 The program injects one fault into one process. A controller that allows chaos starts it detached, to inject a fault
-into itself (controller/faults.py): the controller may be stopped or dead meanwhile.
+into itself (controller/effects/faults.py): the controller may be stopped or dead meanwhile.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import setproctitle
 
-from headrace.chaos.live.faults import Handle, Process, Role, hold
+from headrace.chaos.live.faults import Handle, Process, ProcessRole, hold
 from headrace.chaos.live.scenario import FAULT_S_MAX, SLOW_RUNS_S, SLOW_TURN_S, Kind
 
 #: Seconds between the answer and a fault that may keep the answer from leaving.
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # What ends the process must leave time to let it go on.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    handles = hold([Process(args.pid, Role.OTHER, f"process {args.pid}")])
+    handles = hold([Process(args.pid, ProcessRole.OTHER, f"process {args.pid}")])
     asyncio.run(_after_a_while(handles, args.kind, args.for_s))
     return 0
 

@@ -15,23 +15,13 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from headrace.cli.commands import (
-    Canary,
-    ClusterFolder,
-    ControllerAddress,
-    Json,
-    TrustCode,
-    Yes,
-    daemons,
-    dataset_commands,
-    launch,
-    operate,
-    queue,
-    sizing,
-)
+from headrace.cli.commands import sizing
+from headrace.cli.commands.cluster import daemons, launch, operate, queue
+from headrace.cli.commands.dataset import dataset_commands
 from headrace.cli.ending import leave, outcome
 from headrace.cli.help import Application
 from headrace.cli.run_options import PARAMETER, PLACES, QUEUE, RUN, SHARED, Option, run_command, run_options
+from headrace.cli.ui import Canary, ClusterFolder, ControllerAddress, Json, TrustCode, Yes
 from headrace.client import EXIT_FAULT, CliError, UsageError
 from headrace.pipeline import SecretShownError, check_arguments
 

@@ -201,7 +201,7 @@ def run_command(given: Mapping[str, Any]) -> int:
 
 def run_options(given: Mapping[str, Any]) -> RunOptions:
     """How to run a pipeline, from the options of the command line. Raises UsageError."""
-    from headrace.cli.commands import read_gate
+    from headrace.cli.commands.dataset import read_gate
     from headrace.client import RunOptions
 
     records, share = _allowance(given["max_quarantined"])

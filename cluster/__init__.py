@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     )
     from headrace.cluster.errors import PeerError as PeerError
     from headrace.cluster.join_wire import (
+        JOIN_S_MAX as JOIN_S_MAX,
         LENGTH as LENGTH,
         MESSAGE_LIMIT_BYTES as MESSAGE_LIMIT_BYTES,
-        PATIENCE_S as PATIENCE_S,
         PORT_OFFSET as PORT_OFFSET,
         Greeting as Greeting,
         JoinAnswer as JoinAnswer,

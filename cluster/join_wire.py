@@ -18,7 +18,7 @@ from headrace.cluster.errors import PeerError
 #: No message is larger, in bytes.
 MESSAGE_LIMIT_BYTES = 64 << 10
 #: Seconds that one side waits for the other's next message.
-PATIENCE_S = 10.0
+JOIN_S_MAX = 10.0
 #: The join port is so far above the control port.
 PORT_OFFSET = 1
 

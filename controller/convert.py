@@ -29,9 +29,9 @@ def task_event(message: pb.TaskEvent) -> TaskEvent | None:
         case "listed":
             listed = message.listed
             fragments = tuple(codec.fragment_from(item) for item in listed.fragments)
-            error, passed_over = listed.error[:TEXT_MAX], listed.passed_over[:TEXT_MAX]
+            error, skipped = listed.error[:TEXT_MAX], listed.skipped[:TEXT_MAX]
             return core.SourceListed(
-                task, attempt, listed.stage, fragments, listed.last, error, listed.listing, passed_over
+                task, attempt, listed.stage, fragments, listed.last, error, listed.listing, skipped
             )
         case "reads":
             reads = tuple(_read(task, attempt, item) for item in message.reads.reads)
@@ -65,7 +65,7 @@ def _question(m: pb.DecisionAsked) -> dedup.Question:
 def _decided(task: str, attempt: int, m: pb.DecisionMade) -> dedup.DecisionMade:
     target = (m.decision.fragment, m.decision.row) if m.decision.duplicate else None
     made = dedup.Decision(m.decision.number, target, m.decision.near, m.decision.settled)
-    return dedup.DecisionMade(task, attempt, m.asker, m.asker_attempt, made)
+    return dedup.DecisionMade(task, attempt, m.asking_task, m.asking_attempt, made)
 
 
 def _exited(task: str, attempt: int, m: pb.TaskExited) -> core.TaskExited:
@@ -128,7 +128,10 @@ def to_worker(
             if introduction is None:
                 return None
             relay = pb.OpenRelay(link=link.link, generation=link.generation)
-            relay.sender_ticket, relay.receiver_ticket = introduction.sender_knock, introduction.receiver_knock
+            relay.sender_ticket, relay.receiver_ticket = (
+                introduction.sender_rendezvous,
+                introduction.receiver_rendezvous,
+            )
             return pb.ToWorker(term=term, relay=relay)
         case core.KillTask():
             kill = pb.KillTask(task=command.task, attempt=command.attempt, reason=command.reason)
@@ -213,7 +216,7 @@ def _fill(message: pb.TaskCommand, command: core.TaskCommand) -> None:
         case core.ReleaseClaims():
             message.release.records.extend(codec.records_to(command.records))
         case dedup.AskDecision(question=asked):
-            message.decide.asker, message.decide.asker_attempt = command.asker, command.asker_attempt
+            message.decide.asking_task, message.decide.asking_attempt = command.asking_task, command.asking_attempt
             question = pb.DecisionAsked(number=asked.number, fragment=asked.fragment, row=asked.row, keys=asked.keys)
             question.stage = asked.stage
             message.decide.question.CopyFrom(question)
@@ -231,8 +234,8 @@ def _add_read(message: pb.ReadFragments, command: core.ReadFragment) -> None:
     read = message.reads.add(
         fragment=codec.fragment_to(command.fragment), gaps=codec.gaps_to(command.gaps), trial=command.trial
     )
-    for item in command.condemned:
-        read.condemned.add(ordinal=item.ordinal, stage=item.stage, story=item.story)
+    for item in command.poison:
+        read.poison.add(ordinal=item.ordinal, stage=item.stage, story=item.story)
 
 
 def _link(command: core.MakeLink, introduction: Introduction) -> pb.MakeLink:
@@ -255,5 +258,8 @@ def _link(command: core.MakeLink, introduction: Introduction) -> pb.MakeLink:
         end.link, end.generation, end.ticket = command.link, command.generation, introduction.ticket
         for worker, addresses in introduction.relays:
             end.relays.add(worker=worker, addresses=addresses)
-    message.sender_end.knock, message.receiver_end.knock = introduction.sender_knock, introduction.receiver_knock
+    message.sender_end.rendezvous, message.receiver_end.rendezvous = (
+        introduction.sender_rendezvous,
+        introduction.receiver_rendezvous,
+    )
     return message

@@ -137,18 +137,18 @@ class OfflineWriter:
                     await self._logs.truncate(command)
                 return None
             case _:
-                raise TypeError(f"a pen does no {type(command).__name__}")
+                raise TypeError(f"a writer does no {type(command).__name__}")
 
 
 def with_offline_writer(dataset: str, work: Callable[[OfflineWriter], Awaitable[T]]) -> T:
     """Lead the dataset's log, do the work, and resign. Raises DatasetBusy where a run writes it, StoreError."""
 
     async def led() -> T:
-        pen = OfflineWriter(dataset)
+        writer = OfflineWriter(dataset)
         try:
-            await pen.lead()
-            return await work(pen)
+            await writer.lead()
+            return await work(writer)
         finally:
-            await pen.resign()
+            await writer.resign()
 
     return asyncio.run(led())

@@ -23,7 +23,7 @@ import orjson
 from headrace.controller.core.cluster import Controller
 from headrace.controller.core.run import Run
 from headrace.controller.core.run.tasks import RunTasks
-from headrace.controller.progress import RunProgress
+from headrace.controller.effects import ReportedProgress
 from headrace.controller.status import cluster_status, earlier_runs, pipeline_status, queue_waits, queued_runs
 from headrace.daemon import Effects, parse
 from headrace.page import PageServer, QuestionRefused, serve_page
@@ -141,7 +141,7 @@ class RunPage:
         self._board.keep("pipelines", names)
 
     def _head(self, run: Run) -> dict[str, Any]:
-        progress = self._shell.progress.get(run.pipeline.name) or RunProgress()
+        progress = self._shell.progress.get(run.pipeline.name) or ReportedProgress()
         living = {(task.plan.name, task.attempt) for one in run.task_sets for task in one}
         status = pipeline_status(run, progress, living)
         status.waits.extend(queue_waits(self._shell, run.pipeline.name))
@@ -190,7 +190,7 @@ class RunPage:
                 self._board.put("tasks", plan.name, orjson.dumps([*row, task.story[-STORY_MAX:]]))
             yield
 
-    def _reports(self, progress: RunProgress, seen: set[str]) -> Iterator[None]:
+    def _reports(self, progress: ReportedProgress, seen: set[str]) -> Iterator[None]:
         made = self._made_of["progress"]
         for (task, attempt), report in list(progress.latest.items()):
             key = f"{task}@{attempt}"

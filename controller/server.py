@@ -56,8 +56,8 @@ from headrace.store import StoreError, below, open_store, release
 if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer
 
-    from headrace.controller.lineage import Lineage
-    from headrace.controller.membership import ClusterFiles, Door
+    from headrace.controller.effects import Lineage
+    from headrace.controller.membership import ClusterFiles, JoinGate
     from headrace.controller.page import RunPage
 
 logger = logging.getLogger("headrace.controller")
@@ -254,7 +254,7 @@ def _tell_lineage(shell: Shell) -> Lineage | None:
     """Events of lineage from now on, if the environment asks for them. Raises _NotServed."""
     if not os.environ.get("HEADRACE_LINEAGE"):
         return None
-    from headrace.controller.lineage import Lineage
+    from headrace.controller.effects import Lineage
 
     try:
         told = Lineage.of(os.environ, lambda: shell.core.runs)
@@ -279,15 +279,15 @@ async def _serve_page(service: Service, shell: Shell, servicer: Servicer) -> Run
     return shown
 
 
-async def _open_door(service: Service, shell: Shell, port: int) -> Door | None:
+async def _open_door(service: Service, shell: Shell, port: int) -> JoinGate | None:
     """Where nodes join: next to the control port."""
     cluster = service.cluster
     if cluster is None:
         return None
     from headrace.cluster import PORT_OFFSET
-    from headrace.controller.membership import Door
+    from headrace.controller.membership import JoinGate
 
-    door = Door(cluster, shell.spend)
+    door = JoinGate(cluster, shell.spend)
     joins = await door.open(service.listen.rpartition(":")[0], port + PORT_OFFSET)
     logger.info("nodes of cluster %s join on port %d", cluster.name, joins)
     return door

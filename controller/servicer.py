@@ -18,8 +18,8 @@ from headrace.controller.core.cluster import Controller, registration_fault
 from headrace.controller.core.messages import Allowance, ChangedInput, PipelineRequested, messages as core
 from headrace.controller.core.plan import Plan, TaskPlan
 from headrace.controller.core.scaling import ScalingMode
+from headrace.controller.effects import ReportedProgress
 from headrace.controller.membership import Act, act_of, why_not
-from headrace.controller.progress import RunProgress
 from headrace.controller.shell import Session, Shell
 from headrace.controller.status import reply
 from headrace.daemon import Effects
@@ -41,7 +41,7 @@ APPLY_S = 60.0
 AMEND_S = 600.0
 #: Seconds that a file system has to tell the one name of a dataset's place.
 PLACE_S = 5.0
-#: Seconds that a wish has to be judged, and to be taken by the cluster's log where there is one.
+#: Seconds that a request has to be judged, and to be taken by the cluster's log where there is one.
 STEER_S = 10.0
 #: Seconds for which a question may be held back until workers have come.
 COME_S_MAX = 10.0
@@ -162,7 +162,7 @@ class Servicer(rpc.ControlServicer):
         if request.dry_run:
             return dry_run(self._shell.core, requested)
         if name not in self._shell.core.runs or self._shell.core.runs[name].over:
-            self._shell.progress[name] = RunProgress()
+            self._shell.progress[name] = ReportedProgress()
         self._shell.post(requested)
         try:
             answer = await asyncio.wait_for(answered, AMEND_S if requested.amend else APPLY_S)

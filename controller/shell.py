@@ -21,12 +21,9 @@ from headrace.controller.convert import add_reads, said_together, to_worker
 from headrace.controller.core.cluster import Controller, why_not_expelled
 from headrace.controller.core.log import LeaderState, fence_of
 from headrace.controller.core.messages import ExpelRequested, TaskEvent, TokenOffered, messages as core
-from headrace.controller.faults import FaultDesk, OwnFaults
+from headrace.controller.effects import ControllerFaults, OwnFaults, ReportedProgress, TraceIndexes, in_words, outcome
 from headrace.controller.logging import Causes, Logs, LogSearches, tell_command, tell_entry, tell_event
 from headrace.controller.membership import introduce
-from headrace.controller.outcomes import in_words, outcome
-from headrace.controller.progress import RunProgress
-from headrace.controller.traces import TraceIndexes
 from headrace.daemon import Effects, LogFiles, about, caused_by, current_cause
 from headrace.protos import codec, control_pb2 as pb
 from headrace.store import StoreError
@@ -81,13 +78,13 @@ class Shell:
     ) -> None:
         self.core, self._cluster = controller, cluster
         self.searches = LogSearches(book or LogFiles("controller"), self.tell_worker)
-        self.faults, self.own_faults = FaultDesk(self.tell_worker), OwnFaults()
+        self.faults, self.own_faults = ControllerFaults(self.tell_worker), OwnFaults()
         #: The newest that operators asked for, for people.
         self.fault_words: deque[str] = deque(maxlen=FAULTS_NOTED_MAX)
         self._causes = Causes()
         self._ticket_key = ticket_key
         self.sessions: dict[str, Session] = {}
-        self.progress: dict[str, RunProgress] = {}
+        self.progress: dict[str, ReportedProgress] = {}
         self.requests: dict[int, asyncio.Future[core.AnswerRequest]] = {}
         self._numbers = itertools.count(1)
         self.changed = asyncio.Event()
@@ -186,7 +183,7 @@ class Shell:
     def note_scaling(self, pipeline: str, words: str) -> None:
         """Have the status of a run name a decision of its scaling."""
         if pipeline in self.core.runs:
-            self.progress.setdefault(pipeline, RunProgress()).scaling.append(words)
+            self.progress.setdefault(pipeline, ReportedProgress()).scaling.append(words)
 
     def note_facts(self, worker: str, tasks: Iterable[pb.RunningTask]) -> None:
         """What tasks had said of themselves to an earlier leader."""
@@ -411,11 +408,11 @@ class Shell:
 
         return core.DatasetAudited(command.log, command.final, await asyncio.to_thread(rows))
 
-    def _progress_of(self, task: str) -> RunProgress | None:
+    def _progress_of(self, task: str) -> ReportedProgress | None:
         pipeline = task.split("/", 1)[0]
         if pipeline not in self.core.runs:
             return None
-        return self.progress.setdefault(pipeline, RunProgress())
+        return self.progress.setdefault(pipeline, ReportedProgress())
 
     def _set_timer(self) -> None:
         wake_at = self.core.wake_at()

@@ -11,8 +11,8 @@ from headrace.controller.core.messages import PipelineRequested
 from headrace.controller.core.plan import NOTHING
 from headrace.controller.core.queue import QueueUse
 from headrace.controller.core.run import Run
-from headrace.controller.core.run.tasks import Deaths, Task, TaskState
-from headrace.controller.progress import RunProgress
+from headrace.controller.core.run.tasks import DeathCounts, RunTask, TaskPhase
+from headrace.controller.effects import ReportedProgress
 from headrace.pipeline import Pipeline, StageKind
 from headrace.protos import codec, control_pb2 as pb
 from headrace.store.ledger import balance_of
@@ -26,7 +26,7 @@ def reply(shell: Shell, version: str, pipeline: str = "") -> pb.StatusReply:
     answer = cluster_status(shell, version)
     for name, run in shell.core.runs.items():
         if pipeline in ("", name):
-            answer.pipelines.append(_pipeline(run, shell.progress.get(name) or RunProgress()))
+            answer.pipelines.append(_pipeline(run, shell.progress.get(name) or ReportedProgress()))
             answer.pipelines[-1].waits.extend(queue_waits(shell, name))
     for status in [*queued_runs(shell), *earlier_runs(shell)]:
         if pipeline in ("", status.pipeline):
@@ -122,14 +122,14 @@ def earlier_runs(shell: Shell) -> list[pb.PipelineStatus]:
     ]
 
 
-def _deaths(deaths: Deaths) -> list[pb.Death]:
+def _deaths(deaths: DeathCounts) -> list[pb.Death]:
     return [
         pb.Death(what=death.what, name=death.name, cause=death.cause, count=count)
         for death, count in deaths.counts.items()
     ]
 
 
-def pipeline_status(run: Run, progress: RunProgress, living: Container[tuple[str, int]]) -> pb.PipelineStatus:
+def pipeline_status(run: Run, progress: ReportedProgress, living: Container[tuple[str, int]]) -> pb.PipelineStatus:
     """A run without its tasks, links and stages, which may be many."""
     listed = run.listing.counts()
     status = pb.PipelineStatus(
@@ -167,7 +167,7 @@ def pipeline_status(run: Run, progress: RunProgress, living: Container[tuple[str
     return status
 
 
-def _pipeline(run: Run, progress: RunProgress) -> pb.PipelineStatus:
+def _pipeline(run: Run, progress: ReportedProgress) -> pb.PipelineStatus:
     living = {(task.plan.name, task.attempt) for one in run.task_sets for task in one}
     status = pipeline_status(run, progress, living)
     status.stages.extend(_in_order(run, progress, living))
@@ -193,17 +193,17 @@ def _waiting(run: Run) -> list[str]:
     return [change.words() for change in run.reconfiguration.waiting]
 
 
-def _waits(run: Run, progress: RunProgress) -> list[str]:
+def _waits(run: Run, progress: ReportedProgress) -> list[str]:
     """What holds the run up until it passes: a log or a sink whose store is full, or does not answer."""
     told = [run.trouble(time.monotonic())]
     for task in (task for one in run.task_sets for task in one):
         latest = progress.of(task.plan.name, task.attempt)
-        if latest is not None and task.state is TaskState.READY:
+        if latest is not None and task.state is TaskPhase.READY:
             told.append(latest.trouble)
     return sorted({words for words in told if words})
 
 
-def _in_order(run: Run, progress: RunProgress, living: Container[tuple[str, int]]) -> list[pb.StageProgress]:
+def _in_order(run: Run, progress: ReportedProgress, living: Container[tuple[str, int]]) -> list[pb.StageProgress]:
     """What stages did, in the order of the graph."""
     order = {stage.name: index for index, stage in enumerate(run.pipeline.stages)}
     # When the run has ended, nobody is at work any more.
@@ -219,7 +219,7 @@ def _worker_state(shell: Shell, worker: str) -> str:
     return "draining" if busy else "drained"
 
 
-def _task(task: Task, progress: RunProgress) -> pb.TaskStatus:
+def _task(task: RunTask, progress: ReportedProgress) -> pb.TaskStatus:
     status = pb.TaskStatus(
         task=task.plan.name,
         stages=task.plan.stages,

@@ -41,7 +41,7 @@ Line = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class LogLine:
     """What a line says."""
 
     level: str
@@ -101,7 +101,7 @@ class LogFiles(logging.Handler):
         for tell in followers:
             tell(data)
 
-    def take(self, data: bytes, facts: Mapping[str, Any]) -> Told:
+    def take(self, data: bytes, facts: Mapping[str, Any]) -> LogLine:
         """Take a line of a task's standard error, about which its worker knows `facts`; what it says.
 
         What is no line of a log (a traceback, a print) becomes one.
@@ -111,11 +111,11 @@ class LogFiles(logging.Handler):
             text = data.decode("utf-8", "replace")
             with caused_by(""):
                 self.add(make_line(time.time(), "warning", str(facts["task"]), text, facts))
-            return Told("warning", text)
+            return LogLine("warning", text)
         told = {name: value for name, value in line.items() if name not in FIXED}
         with caused_by(""):
             self.add(make_line(line["time"], line["level"], str(facts["task"]), line["message"], {**told, **facts}))
-        return Told(line["level"], line["message"])
+        return LogLine(line["level"], line["message"])
 
     def read(self, search: Search, lines_max: int) -> list[bytes]:
         """The newest lines that a search finds, in the order in which they were taken."""
@@ -150,15 +150,15 @@ def _write(descriptor: int, data: bytes) -> bool:
     """Write to what may be a pipe that nobody empties; False if it has no room."""
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)
-    patience_ms = 0
+    wait_ms = 0
     view = memoryview(data)
     with contextlib.suppress(OSError):
         while view:
-            if not any(seen & select.POLLOUT for _, seen in poll.poll(patience_ms)):
+            if not any(seen & select.POLLOUT for _, seen in poll.poll(wait_ms)):
                 return False
             # A pipe that can be written has room for so much at least (pipe(7)).
             view = view[os.write(descriptor, view[: select.PIPE_BUF]) :]
-            patience_ms = REST_MS
+            wait_ms = REST_MS
         return True
     return False
 

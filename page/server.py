@@ -62,7 +62,7 @@ class QuestionRefused(Exception):  # noqa: N818 - named after what is so
     """A question that is not answered, and why."""
 
 
-class Source(Protocol):
+class PageSource(Protocol):
     """What a page shows. Called on the event loop's thread."""
 
     def whole(self) -> bytes:
@@ -81,7 +81,7 @@ class Source(Protocol):
 class PageServer:
     """One page, of one source."""
 
-    def __init__(self, source: Source, address: PageAddress, file: Path | None = None) -> None:
+    def __init__(self, source: PageSource, address: PageAddress, file: Path | None = None) -> None:
         self._source, self.address, self.file = source, address, file
         self._files = {
             f"/{file.name}": (_KINDS[file.suffix], file.read_bytes())
@@ -231,7 +231,7 @@ class PageServer:
                 writer.write(data)
 
 
-async def serve_page(source: Source, where: str, file: Path | None = None) -> PageServer:
+async def serve_page(source: PageSource, where: str, file: Path | None = None) -> PageServer:
     """Serve a page at HOST:PORT of loopback; the file holds its address with the key.
 
     Raises AddressError for a place beyond this host, OSError.

@@ -20,7 +20,7 @@ def door(room: str) -> Callable[[str], Any]:
     """The `__getattr__` of the package `room`.
 
     The room names what others may use once, as type checkers read it: by imports under `if TYPE_CHECKING`. They run one
-    by one, when their name is asked for, so importing a room imports none of its modules.
+    by one, when their name is asked for, so importing a room imports none of its modules. `__names__` is all of them.
     """
     names: dict[str, tuple[str, str]] = {}
 
@@ -30,6 +30,8 @@ def door(room: str) -> Callable[[str], Any]:
 
             with open(str(sys.modules[room].__file__), encoding="utf-8") as file:
                 names.update(named(ast.parse(file.read())))
+        if name == "__names__":
+            return sorted(names)
         if name not in names:
             raise AttributeError(f"{room} has no {name} for others")
         home, own = names[name]

@@ -204,7 +204,7 @@ class Balance(_message.Message):
     def __init__(self, records_read: _Optional[int] = ..., records_closed: _Optional[int] = ..., records_open: _Optional[int] = ..., kept: _Optional[int] = ..., filtered: _Optional[int] = ..., filtered_by: _Optional[_Mapping[str, int]] = ..., duplicate: _Optional[int] = ..., quarantined: _Optional[int] = ..., quarantined_by: _Optional[_Mapping[str, int]] = ..., edited: _Optional[_Mapping[str, int]] = ..., counters: _Optional[_Mapping[str, int]] = ..., balanced: _Optional[bool] = ..., complete: _Optional[bool] = ..., fragments: _Optional[int] = ..., fragments_open: _Optional[int] = ..., fragments_unended: _Optional[int] = ..., fragments_dropped: _Optional[int] = ..., open_at: _Optional[_Iterable[str]] = ..., tokens: _Optional[int] = ..., sequences: _Optional[int] = ..., padding: _Optional[int] = ..., padding_share: _Optional[float] = ..., shards: _Optional[int] = ..., version: _Optional[int] = ..., seq_len: _Optional[int] = ...) -> None: ...
 
 class LinkEnd(_message.Message):
-    __slots__ = ("link", "stage", "peer", "sends", "ticket", "addresses", "peer_worker", "generation", "relays", "knock")
+    __slots__ = ("link", "stage", "peer", "sends", "ticket", "addresses", "peer_worker", "generation", "relays", "rendezvous")
     LINK_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
@@ -214,7 +214,7 @@ class LinkEnd(_message.Message):
     PEER_WORKER_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RELAYS_FIELD_NUMBER: _ClassVar[int]
-    KNOCK_FIELD_NUMBER: _ClassVar[int]
+    RENDEZVOUS_FIELD_NUMBER: _ClassVar[int]
     link: str
     stage: str
     peer: str
@@ -224,8 +224,8 @@ class LinkEnd(_message.Message):
     peer_worker: str
     generation: int
     relays: _containers.RepeatedCompositeFieldContainer[RelayAt]
-    knock: bytes
-    def __init__(self, link: _Optional[str] = ..., stage: _Optional[str] = ..., peer: _Optional[str] = ..., sends: _Optional[bool] = ..., ticket: _Optional[bytes] = ..., addresses: _Optional[_Iterable[str]] = ..., peer_worker: _Optional[str] = ..., generation: _Optional[int] = ..., relays: _Optional[_Iterable[_Union[RelayAt, _Mapping]]] = ..., knock: _Optional[bytes] = ...) -> None: ...
+    rendezvous: bytes
+    def __init__(self, link: _Optional[str] = ..., stage: _Optional[str] = ..., peer: _Optional[str] = ..., sends: _Optional[bool] = ..., ticket: _Optional[bytes] = ..., addresses: _Optional[_Iterable[str]] = ..., peer_worker: _Optional[str] = ..., generation: _Optional[int] = ..., relays: _Optional[_Iterable[_Union[RelayAt, _Mapping]]] = ..., rendezvous: _Optional[bytes] = ...) -> None: ...
 
 class RelayAt(_message.Message):
     __slots__ = ("worker", "addresses")
@@ -310,18 +310,18 @@ class ReadFragments(_message.Message):
     def __init__(self, reads: _Optional[_Iterable[_Union[ReadFragment, _Mapping]]] = ...) -> None: ...
 
 class ReadFragment(_message.Message):
-    __slots__ = ("fragment", "gaps", "condemned", "trial")
+    __slots__ = ("fragment", "gaps", "poison", "trial")
     FRAGMENT_FIELD_NUMBER: _ClassVar[int]
     GAPS_FIELD_NUMBER: _ClassVar[int]
-    CONDEMNED_FIELD_NUMBER: _ClassVar[int]
+    POISON_FIELD_NUMBER: _ClassVar[int]
     TRIAL_FIELD_NUMBER: _ClassVar[int]
     fragment: Fragment
     gaps: _containers.RepeatedCompositeFieldContainer[Gap]
-    condemned: _containers.RepeatedCompositeFieldContainer[Condemned]
+    poison: _containers.RepeatedCompositeFieldContainer[PoisonRecord]
     trial: bool
-    def __init__(self, fragment: _Optional[_Union[Fragment, _Mapping]] = ..., gaps: _Optional[_Iterable[_Union[Gap, _Mapping]]] = ..., condemned: _Optional[_Iterable[_Union[Condemned, _Mapping]]] = ..., trial: _Optional[bool] = ...) -> None: ...
+    def __init__(self, fragment: _Optional[_Union[Fragment, _Mapping]] = ..., gaps: _Optional[_Iterable[_Union[Gap, _Mapping]]] = ..., poison: _Optional[_Iterable[_Union[PoisonRecord, _Mapping]]] = ..., trial: _Optional[bool] = ...) -> None: ...
 
-class Condemned(_message.Message):
+class PoisonRecord(_message.Message):
     __slots__ = ("ordinal", "stage", "story")
     ORDINAL_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
@@ -448,24 +448,24 @@ class Decision(_message.Message):
     def __init__(self, number: _Optional[int] = ..., duplicate: _Optional[bool] = ..., fragment: _Optional[bytes] = ..., row: _Optional[int] = ..., near: _Optional[bool] = ..., settled: _Optional[bool] = ...) -> None: ...
 
 class AskDecision(_message.Message):
-    __slots__ = ("asker", "asker_attempt", "question")
-    ASKER_FIELD_NUMBER: _ClassVar[int]
-    ASKER_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("asking_task", "asking_attempt", "question")
+    ASKING_TASK_FIELD_NUMBER: _ClassVar[int]
+    ASKING_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     QUESTION_FIELD_NUMBER: _ClassVar[int]
-    asker: str
-    asker_attempt: int
+    asking_task: str
+    asking_attempt: int
     question: DecisionAsked
-    def __init__(self, asker: _Optional[str] = ..., asker_attempt: _Optional[int] = ..., question: _Optional[_Union[DecisionAsked, _Mapping]] = ...) -> None: ...
+    def __init__(self, asking_task: _Optional[str] = ..., asking_attempt: _Optional[int] = ..., question: _Optional[_Union[DecisionAsked, _Mapping]] = ...) -> None: ...
 
 class DecisionMade(_message.Message):
-    __slots__ = ("asker", "asker_attempt", "decision")
-    ASKER_FIELD_NUMBER: _ClassVar[int]
-    ASKER_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("asking_task", "asking_attempt", "decision")
+    ASKING_TASK_FIELD_NUMBER: _ClassVar[int]
+    ASKING_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     DECISION_FIELD_NUMBER: _ClassVar[int]
-    asker: str
-    asker_attempt: int
+    asking_task: str
+    asking_attempt: int
     decision: Decision
-    def __init__(self, asker: _Optional[str] = ..., asker_attempt: _Optional[int] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ...) -> None: ...
+    def __init__(self, asking_task: _Optional[str] = ..., asking_attempt: _Optional[int] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ...) -> None: ...
 
 class TaskCommand(_message.Message):
     __slots__ = ("task", "attempt", "term", "cause", "start", "list", "sweep", "seal", "answer", "open", "close", "stop", "needs", "release", "decide", "decision", "reads", "expelled")
@@ -537,20 +537,20 @@ class LinkLost(_message.Message):
     def __init__(self, link: _Optional[str] = ..., generation: _Optional[int] = ..., reason: _Optional[str] = ..., apart: _Optional[bool] = ..., unreachable: _Optional[bool] = ...) -> None: ...
 
 class FragmentsListed(_message.Message):
-    __slots__ = ("stage", "fragments", "last", "error", "listing", "passed_over")
+    __slots__ = ("stage", "fragments", "last", "error", "listing", "skipped")
     STAGE_FIELD_NUMBER: _ClassVar[int]
     FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     LISTING_FIELD_NUMBER: _ClassVar[int]
-    PASSED_OVER_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
     stage: str
     fragments: _containers.RepeatedCompositeFieldContainer[Fragment]
     last: bool
     error: str
     listing: int
-    passed_over: str
-    def __init__(self, stage: _Optional[str] = ..., fragments: _Optional[_Iterable[_Union[Fragment, _Mapping]]] = ..., last: _Optional[bool] = ..., error: _Optional[str] = ..., listing: _Optional[int] = ..., passed_over: _Optional[str] = ...) -> None: ...
+    skipped: str
+    def __init__(self, stage: _Optional[str] = ..., fragments: _Optional[_Iterable[_Union[Fragment, _Mapping]]] = ..., last: _Optional[bool] = ..., error: _Optional[str] = ..., listing: _Optional[int] = ..., skipped: _Optional[str] = ...) -> None: ...
 
 class FragmentsRead(_message.Message):
     __slots__ = ("reads",)

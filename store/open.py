@@ -97,7 +97,7 @@ def one_name(uri: str) -> str:
     if not said.startswith("s3://"):
         path = urllib.parse.unquote(urllib.parse.urlsplit(said).path, errors="surrogateescape")
         return f"folder {os.path.realpath(path)}"
-    from headrace.store.s3 import resolve
+    from headrace.store.s3.connection import resolve
 
     target = resolve(said)
     server = "aws"

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import headrace.transport.pipe.pipe
 import headrace.worker.core.watchdog
-import headrace.worker.task.in_flight  # noqa: F401 - for both
+import headrace.worker.task.batch.in_flight  # noqa: F401 - for both
 from headrace.daemon import end_with_starter, may_fork
 from headrace.worker.processes import fork_forkserver, hear, start_forkserver
 

@@ -49,7 +49,7 @@ from headrace.transport import LinkRefusedError
 from headrace.transport.ring import memory_labels
 from headrace.worker.core import LOOK_S, Fencing, LiveTasks, supervisor as core
 from headrace.worker.counters import Counters
-from headrace.worker.faults import FaultDesk, FaultError
+from headrace.worker.faults import FaultError, WorkerFaults
 from headrace.worker.links import Relaying
 from headrace.worker.log_desk import LogDesk
 from headrace.worker.membership import (
@@ -98,7 +98,7 @@ class Daemon:
         self._live = LiveTasks()
         self._processes = Processes(self._said, self._exited, self._lost, book)
         self._desk = LogDesk(book, lambda page: self._say(pb.FromWorker(logs=page)))
-        self._faults = FaultDesk(name, self._found, lambda told: self._say(pb.FromWorker(fault=told)))
+        self._faults = WorkerFaults(name, self._found, lambda told: self._say(pb.FromWorker(fault=told)))
         #: What is counted for metrics, and the sessions of which there is one at a time.
         self.counters = Counters()
         self.session: ControllerSession | None = None
@@ -265,7 +265,7 @@ class Daemon:
             self.counters.answered(message.task, message.attempt, message.answer)
         if message.WhichOneof("command") == "stop":
             self._processes.note_end(message.task, message.attempt, message.cause)
-            self._do(core.StopAsked(message.task, message.attempt))
+            self._do(core.TaskStopAsked(message.task, message.attempt))
 
     def _link(self, message: pb.MakeLink) -> None:
         ends = (message.sender, message.sender_attempt), (message.receiver, message.receiver_attempt)
@@ -350,7 +350,7 @@ class Daemon:
         if wake_at is not None:
             delay = max(0.0, wake_at - time.monotonic())
             own = contextvars.Context()
-            self._timer = asyncio.get_running_loop().call_later(delay, self._do, core.TimePassed(), context=own)
+            self._timer = asyncio.get_running_loop().call_later(delay, self._do, core.WatchTimePassed(), context=own)
 
 
 async def work(

@@ -39,7 +39,7 @@ class FaultError(RuntimeError):
     """The agent did not come to be."""
 
 
-class FaultDesk:
+class WorkerFaults:
     """Takes what is asked. Called on the event loop's thread; `say` puts an answer on its way."""
 
     def __init__(self, worker: str, find: Find, say: Callable[[pb.FaultTold], None]) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         require_namespaces as require_namespaces,
     )
     from headrace.chaos.gates.network import NetworkGates as NetworkGates
-    from headrace.chaos.gates.s3 import Fault as Fault, S3Proxy as S3Proxy, Trouble as Trouble
+    from headrace.chaos.gates.s3 import S3Fault as S3Fault, S3Proxy as S3Proxy, Trouble as Trouble
     from headrace.chaos.gates.sockets import (
         callers as callers,
         callers_of_socket as callers_of_socket,

@@ -26,7 +26,7 @@ GATE_S_MAX = 30.0
 SEEN_MAX = 100_000
 
 
-class Fault(enum.Enum):
+class S3Fault(enum.Enum):
     """What affects one request."""
 
     BUSY = "answered 503 SlowDown, not passed on"
@@ -49,7 +49,7 @@ class Fault(enum.Enum):
 class Rule:
     """The next `times` requests of a method whose path or query holds `part` meet the fault."""
 
-    fault: Fault
+    fault: S3Fault
     method: str
     part: str
     times: int
@@ -59,7 +59,7 @@ class Rule:
 class Trouble:
     """A fault that goes on: it affects `share` of the requests of a method ("": any). `delay_s` is for SLOW."""
 
-    fault: Fault
+    fault: S3Fault
     share: float = 1.0
     method: str = ""
     delay_s: float = 0.0
@@ -89,7 +89,7 @@ class S3Proxy:
         """The endpoint for a store."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
-    def plan(self, fault: Fault, method: str = "", part: str = "", times: int = 1) -> None:
+    def plan(self, fault: S3Fault, method: str = "", part: str = "", times: int = 1) -> None:
         """Let a fault affect the next matching requests."""
         with self._lock:
             self._rules.append(Rule(fault, method, part, times))
@@ -119,7 +119,7 @@ class S3Proxy:
         with self._lock:
             return sum(line.startswith(method + " ") and part in line for line in self.seen)
 
-    def take(self, method: str, path: str) -> Fault | None:
+    def take(self, method: str, path: str) -> S3Fault | None:
         """The fault for a request that has come."""
         with self._lock:
             self.seen.append(f"{method} {path}")
@@ -132,7 +132,7 @@ class S3Proxy:
                 if trouble.method in ("", method) and self._chance.random() < trouble.share:
                     self.affected += 1
                     delay_s += trouble.delay_s
-                    found = trouble.fault if trouble.fault is not Fault.SLOW else found
+                    found = trouble.fault if trouble.fault is not S3Fault.SLOW else found
         if delay_s:
             self._ended.wait(delay_s)
         return found
@@ -173,33 +173,33 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _handle(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         fault = self.server.proxy.take(self.command, self.path)
-        if fault is Fault.GONE:
+        if fault is S3Fault.GONE:
             return self._close()
-        if fault is Fault.BUSY:
+        if fault is S3Fault.BUSY:
             return self._answer(503, _error("SlowDown"))
-        if fault is Fault.FULL:
+        if fault is S3Fault.FULL:
             return self._answer(507, _error("XMinioStorageFull"))
-        if fault is Fault.BROKEN:
+        if fault is S3Fault.BROKEN:
             return self._answer(500, b"")
-        if fault is Fault.CONFLICT:
+        if fault is S3Fault.CONFLICT:
             return self._answer(409, _error("ConditionalRequestConflict"))
-        if fault is Fault.EXPIRED:
+        if fault is S3Fault.EXPIRED:
             return self._answer(400, _error("ExpiredToken"))
-        if fault is Fault.TORN_UPLOAD:
+        if fault is S3Fault.TORN_UPLOAD:
             self._tear(body)
             return self._close()
-        if fault is Fault.FLIPPED_UPLOAD:
+        if fault is S3Fault.FLIPPED_UPLOAD:
             body = _flip(body)
         status, headers, answer = self._forward(body)
-        if fault is Fault.HELD:
+        if fault is S3Fault.HELD:
             self.server.proxy.gate.wait(GATE_S_MAX)
-        if fault in (Fault.LOST_ANSWER, Fault.HELD):
+        if fault in (S3Fault.LOST_ANSWER, S3Fault.HELD):
             return self._close()
-        if fault is Fault.BUSY_AFTER:
+        if fault is S3Fault.BUSY_AFTER:
             return self._answer(503, _error("SlowDown"))
-        if fault is Fault.FLIPPED_ANSWER:
+        if fault is S3Fault.FLIPPED_ANSWER:
             answer = _flip(answer)
-        self._relay(status, headers, answer, is_torn=fault is Fault.TORN_ANSWER)
+        self._relay(status, headers, answer, is_torn=fault is S3Fault.TORN_ANSWER)
         return None
 
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _handle  # noqa: N815 - the base class looks for these names

@@ -17,18 +17,29 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.chaos.live.clusters import LocalCluster
-from headrace.chaos.live.faults import TOOLED, Begun, Handle, Marked, Process, Reach, Subjects, Tools, hold, matching
+from headrace.chaos.live.faults import (
+    TOOLED,
+    Begun,
+    Handle,
+    HostReach,
+    Marked,
+    Process,
+    Subjects,
+    Tools,
+    hold,
+    matching,
+)
 from headrace.chaos.live.scenario import (
     NETWORK,
     NOTHING_YET,
     SLOW_RUNS_S,
     SLOW_TURN_S,
+    FaultTimeline,
     Fired,
     Kind,
-    Outcome,
     Planned,
+    ScenarioOutcome,
     Start,
-    Timeline,
     Unit,
 )
 from headrace.store import ObjectStore
@@ -83,10 +94,10 @@ class Conductor:
     #: The processes that faults affect; None: those of the command and the local cluster.
     subjects: Subjects | None = None
     #: The rounds before this one: times, commits and firings are counted on from them.
-    earlier: Outcome = NOTHING_YET
+    earlier: ScenarioOutcome = NOTHING_YET
     #: The workers on other hosts, of a cluster that lives.
-    reach: Reach | None = None
-    _timeline: Timeline = field(init=False)
+    reach: HostReach | None = None
+    _timeline: FaultTimeline = field(init=False)
     _waiting: list[Planned] = field(init=False)
     _fired: list[Fired] = field(default_factory=list[Fired])
     _lasting: list[_Lasting] = field(default_factory=list[_Lasting])
@@ -96,12 +107,12 @@ class Conductor:
     _failures: int = 0
 
     def __post_init__(self) -> None:
-        self._timeline = Timeline(self.dataset)
+        self._timeline = FaultTimeline(self.dataset)
         self._waiting = list(self.schedule)
         self._zero = time.monotonic() - self.earlier.seconds
         self.logs.mkdir(parents=True, exist_ok=True)
 
-    def run(self) -> Outcome:
+    def run(self) -> ScenarioOutcome:
         """See the command through to its end, under all faults."""
         answer: dict[str, Any] = {}
         problem = ""
@@ -264,7 +275,7 @@ class Conductor:
         self._note(planned, victims, handles)
         return True
 
-    def _take(self, planned: Planned, reach: Reach) -> bool:
+    def _take(self, planned: Planned, reach: HostReach) -> bool:
         """Note what workers elsewhere were asked to do, once they have answered; False before, or if it came to nil."""
         begun = reach.take(planned)
         if begun is None:
@@ -331,14 +342,14 @@ class Conductor:
         for lasting in list(self._lasting):
             self._end(lasting)
 
-    def _outcome(self, answer: Mapping[str, Any], left: tuple[str, ...], problem: str) -> Outcome:
+    def _outcome(self, answer: Mapping[str, Any], left: tuple[str, ...], problem: str) -> ScenarioOutcome:
         if self.reach is not None:
             self.reach.finish()
         self._timeline.look(self._now())
         for fired in self._fired:
             closed = self._timeline.next_close(fired.ended_s)
             fired.recovered_s = None if closed is None else closed - fired.ended_s
-        return Outcome(
+        return ScenarioOutcome(
             fired=tuple(self._fired),
             waiting=tuple(self._waiting),
             starts=tuple(self._starts),

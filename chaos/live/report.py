@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from headrace.chaos.live.checks import Finding, unaffected_ways
-from headrace.chaos.live.scenario import NETWORK, Fired, Outcome, Planned, Scenario, Start
+from headrace.chaos.live.checks import CheckResult, unaffected_ways
+from headrace.chaos.live.scenario import NETWORK, Fired, Planned, Scenario, ScenarioOutcome, Start
 
 #: Characters of a victim list that a table cell shows.
 CELL_MAX = 60
@@ -30,8 +30,8 @@ class ChaosReport:
     #: Seconds of the run without faults; 0 where an earlier one was given.
     reference_s: float
     schedule: tuple[Planned, ...]
-    outcome: Outcome
-    findings: tuple[Finding, ...]
+    outcome: ScenarioOutcome
+    findings: tuple[CheckResult, ...]
     #: How often it was run with faults, until all that was planned had been done.
     rounds: int = 1
 
@@ -168,7 +168,7 @@ def _start(item: Start) -> dict[str, Any]:
     }
 
 
-def left_over(outcome: Outcome) -> tuple[Planned, ...]:
+def left_over(outcome: ScenarioOutcome) -> tuple[Planned, ...]:
     """What another round is for: firings that still wait, and those of the network that met nothing, once more each."""
     often = [(item.planned.fault, item.planned.nth) for item in outcome.fired]
     unaffected = (
@@ -181,7 +181,7 @@ def left_over(outcome: Outcome) -> tuple[Planned, ...]:
     return (*outcome.waiting, *unaffected)
 
 
-def joined(earlier: Outcome, later: Outcome) -> Outcome:
+def joined(earlier: ScenarioOutcome, later: ScenarioOutcome) -> ScenarioOutcome:
     """Both as one: what was done, and what is left after the later one."""
     return replace(
         later,
@@ -195,23 +195,23 @@ def joined(earlier: Outcome, later: Outcome) -> Outcome:
     )
 
 
-def of_all_rounds(rounds: Sequence[Sequence[Finding]]) -> list[Finding]:
+def of_all_rounds(rounds: Sequence[Sequence[CheckResult]]) -> list[CheckResult]:
     """The answers to the same questions in each round as one answer each: no if it was no once."""
     if len(rounds) == 1:
         return list(rounds[0])
-    by_name: dict[str, list[tuple[int, Finding]]] = {}
+    by_name: dict[str, list[tuple[int, CheckResult]]] = {}
     for number, findings in enumerate(rounds, 1):
         for finding in findings:
             by_name.setdefault(finding.name, []).append((number, finding))
     return [_of_rounds(name, answers) for name, answers in by_name.items()]
 
 
-def _of_rounds(name: str, answers: Sequence[tuple[int, Finding]]) -> Finding:
+def _of_rounds(name: str, answers: Sequence[tuple[int, CheckResult]]) -> CheckResult:
     passed = {finding.passed for _, finding in answers}
     said: dict[str, list[int]] = {}
     for number, finding in answers:
         said.setdefault(finding.said, []).append(number)
-    return Finding(
+    return CheckResult(
         name,
         False if False in passed else None if None in passed else True,
         "; ".join(f"{_named(numbers)}: {words}" for words, numbers in said.items()),

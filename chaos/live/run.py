@@ -22,10 +22,10 @@ from importlib.metadata import version
 from typing import Any
 
 from headrace.chaos.gates import NetworkGates, NetworkNamespaces, require_namespaces
-from headrace.chaos.live.checks import Finding, check_dataset, check_run, felt_on_network
+from headrace.chaos.live.checks import CheckResult, check_dataset, check_run, felt_on_network
 from headrace.chaos.live.clusters import (
     OWNER,
-    Attached,
+    AttachedCluster,
     LocalCluster,
     Place,
     layout_options,
@@ -35,16 +35,16 @@ from headrace.chaos.live.clusters import (
     places_in,
 )
 from headrace.chaos.live.conductor import Conductor
-from headrace.chaos.live.faults import Disk, Marked, Reach, Tools, enter_namespace
+from headrace.chaos.live.faults import Disk, HostReach, Marked, Tools, enter_namespace
 from headrace.chaos.live.report import ChaosReport, joined, left_over, of_all_rounds
 from headrace.chaos.live.scenario import (
     NETWORK,
     NOTHING_YET,
     STORE,
     Cluster,
-    Outcome,
     Planned,
     Scenario,
+    ScenarioOutcome,
     draw,
     read_scenario,
 )
@@ -190,14 +190,14 @@ class _Work:
     scenario: Scenario
     folder: pathlib.Path
     say: Any
-    findings: list[list[Finding]] = field(default_factory=list[list[Finding]])
+    findings: list[list[CheckResult]] = field(default_factory=list[list[CheckResult]])
     affected: int = 0
     reference: pathlib.Path | None = None
     reference_s: float = 0.0
     pipeline_version: str = ""
     facts: Mapping[str, str] = field(default_factory=dict[str, str])
 
-    def round(self, schedule: Sequence[Planned], earlier: Outcome) -> Outcome:
+    def round(self, schedule: Sequence[Planned], earlier: ScenarioOutcome) -> ScenarioOutcome:
         """Run it with these faults on an output of its own, and judge the dataset. The first makes the reference."""
         request, scenario = self.request, self.scenario
         number = len(self.findings) + 1
@@ -212,7 +212,7 @@ class _Work:
             reference = self._measured(pipeline)
             stage = stack.enter_context(_stage(request, scenario, place, pipeline, folder))
             outcome = self._conducted(stage, place, pipeline, folder, schedule, earlier)
-            found: list[Finding] = []
+            found: list[CheckResult] = []
             if not outcome.problem:
                 dataset = place.fetch(folder / "faulted")
                 found = _dataset_findings(request, pipeline, reference, dataset, outcome)
@@ -242,8 +242,8 @@ class _Work:
         pipeline: Pipeline,
         folder: pathlib.Path,
         schedule: Sequence[Planned],
-        earlier: Outcome,
-    ) -> Outcome:
+        earlier: ScenarioOutcome,
+    ) -> ScenarioOutcome:
         outcome = Conductor(
             marked=stage.marked,
             dataset=open_store(place.direct) if place.gate else pathlib.Path(place.direct),
@@ -269,8 +269,8 @@ class _Stage:
     marked: Marked
     tools: Tools
     local: LocalCluster | None = None
-    attached: Attached | None = None
-    reach: Reach | None = None
+    attached: AttachedCluster | None = None
+    reach: HostReach | None = None
     good: bool = False
 
 
@@ -310,12 +310,12 @@ def _stage(
             disk.close(keep=request.keep or not stage.good)
 
 
-def _felt(outcome: Outcome, affected: int) -> list[Finding]:
+def _felt(outcome: ScenarioOutcome, affected: int) -> list[CheckResult]:
     """Whether the faults of network and store affected anything, where there were any."""
     found = felt_on_network(outcome.fired)
     if any(item.planned.kind in STORE for item in outcome.fired):
         said = f"{affected} requests met one" if affected else "no requests came while one went on: nothing is proved"
-        found.append(Finding("the faults of the store were felt", affected > 0 or None, said))
+        found.append(CheckResult("the faults of the store were felt", affected > 0 or None, said))
     return found
 
 
@@ -340,8 +340,8 @@ def _upstream(pipeline: Pipeline, name: str) -> tuple[str, ...]:
 
 
 def _dataset_findings(
-    request: ChaosRequest, pipeline: Pipeline, reference: pathlib.Path, dataset: pathlib.Path, outcome: Outcome
-) -> list[Finding]:
+    request: ChaosRequest, pipeline: Pipeline, reference: pathlib.Path, dataset: pathlib.Path, outcome: ScenarioOutcome
+) -> list[CheckResult]:
     return check_dataset(
         reference,
         dataset,
@@ -433,11 +433,11 @@ def _shared_memory() -> frozenset[str]:
     return frozenset()
 
 
-def _memory_left(before: frozenset[str]) -> Finding:
+def _memory_left(before: frozenset[str]) -> CheckResult:
     """Rings are memory without a name, which goes with its last process; so a name is all that can stay behind."""
     left = sorted(_shared_memory() - before)
     said = f"{len(left)} names in {_SHM}" if left else "no name in /dev/shm, and no process that could hold a ring"
-    return Finding("no shared memory is left", not left, said, tuple(left))
+    return CheckResult("no shared memory is left", not left, said, tuple(left))
 
 
 def _facts(scenario: Scenario, request: ChaosRequest, local: LocalCluster | None) -> Mapping[str, str]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
         CLOSE_S as CLOSE_S,
         EVENTS_MAX as EVENTS_MAX,
         VACATE_S as VACATE_S,
-        Outcome as Outcome,
+        SimulationOutcome as SimulationOutcome,
         until as until,
         vacated as vacated,
         without_garbage as without_garbage,

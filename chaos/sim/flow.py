@@ -17,13 +17,13 @@ from headrace.controller.core.scaling import (
     Answered,
     Autoscaler,
     Edge,
-    Group,
-    Limits,
     Measured,
     Reading,
     Rescale,
     ScalingCommand,
+    ScalingLimits,
     StageCounters,
+    TaskGroup,
 )
 
 #: Tasks that a core of a worker may have.
@@ -167,11 +167,11 @@ class Flow:
             sources=(first.stage,),
             stages=(replace(first, stored_bytes=first.records), *stages[1:]),
             groups=tuple(
-                Group(tuple(stage.name for stage in chain), self.replicas[index], fixed=index in self.fixed)
+                TaskGroup(tuple(stage.name for stage in chain), self.replicas[index], fixed=index in self.fixed)
                 for index, chain in enumerate(self.chains)
             ),
             edges=tuple(Edge(before.stage, behind.stage) for before, behind in itertools.pairwise(stages)),
-            limits=Limits(cores, hosts=len(self.workers)),
+            limits=ScalingLimits(cores, hosts=len(self.workers)),
             cores=cores,
             input_bytes=first.records + self.records_left,
         ).within(self.granted)

@@ -25,12 +25,12 @@ from headrace.controller.core.log import Leadership, Turn, Write
 from headrace.controller.core.messages import (
     AnswerRequest,
     Command,
-    Condemned,
     EntryRefused,
     EntryWritten,
     FragmentWasRead,
     InHand,
     Outcome,
+    PoisonRecord,
     Records,
     ShardProposed,
     SnapshotWritten,
@@ -39,7 +39,7 @@ from headrace.controller.core.messages import (
 )
 from headrace.controller.core.run import (
     Committer,
-    Judgement,
+    ProposalJudgement,
     Run,
     RunEvent,
     RunState,
@@ -47,8 +47,8 @@ from headrace.controller.core.run import (
 )
 from headrace.controller.core.run.input import (
     Comparing,
-    Earlier,
     Intake,
+    KnownObjects,
     ListedAs,
     Suspicion,
     comparison,
@@ -102,7 +102,7 @@ def _counts_only(_item: Any, _cover: Any) -> str:
     return ""
 
 
-def _any_epoch(self: Committer, event: ShardProposed, _version: str, _epoch: int) -> Judgement:
+def _any_epoch(self: Committer, event: ShardProposed, _version: str, _epoch: int) -> ProposalJudgement:
     return _judge(self, event, event.version, event.epoch)
 
 
@@ -178,13 +178,13 @@ def _no_suspects(_self: Suspicion, _fragment: bytes) -> None:
     return None
 
 
-def _untold(_self: Suspicion, _fragment: bytes) -> tuple[Condemned, ...]:
+def _untold(_self: Suspicion, _fragment: bytes) -> tuple[PoisonRecord, ...]:
     return ()
 
 
-def _neighbour_too(self: Suspicion, hands: Sequence[InHand], story: str, *, certain: bool) -> str:
-    beside = [InHand(hand.stage, Range(hand.range.fragment, hand.range.first + 1, 1)) for hand in hands]
-    wrong = _died_alone(self, hands, story, certain=certain)
+def _neighbour_too(self: Suspicion, in_hand: Sequence[InHand], story: str, *, certain: bool) -> str:
+    beside = [InHand(hand.stage, Range(hand.range.fragment, hand.range.first + 1, 1)) for hand in in_hand]
+    wrong = _died_alone(self, in_hand, story, certain=certain)
     return wrong or _died_alone(self, beside, story, certain=certain)
 
 
@@ -374,13 +374,13 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "sink-without-budget": ((Gathering, "accepts", property(_always)),),
     "lost-forgotten": ((Intake, "requeue_lost", _none_lost),),
     "suspects-given-to-all": ((Suspicion, "of", _no_suspects),),
-    "condemned-untold": ((Suspicion, "condemned", _untold),),
+    "poison-untold": ((Suspicion, "poison", _untold),),
     "cut-link-spins": ((RunLinks, "wake_at", _at_any_rate),),
     "led-truncated": ((Leadership, "_on_snapshot", _without_leaders),),
     "collection-by-age": ((collection, "garbage", _by_age),),
     "ticket-not-compared": ((connections, "match_ticket", _nothing),),
     "checksum-not-looked-at": ((frame, "_verify", _nothing),),
-    "wish-granted-before-durable": ((Requests, "_steer", _granted_early),),
+    "request-granted-before-durable": ((Requests, "_steer", _granted_early),),
     "plan-not-recorded": ((Controller, "_record", _plan_kept_to_itself),),
     "token-spent-by-each": ((Members, "_offered", _each_offer),),
     "needs-skipped": ((Committer, "_needs_fault", _no_fault), (proposals, "unmet", _no_needs)),
@@ -398,7 +398,7 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
         (comparison, "evidence_of", _part_unread),
     ),
     "content-not-compared": ((Comparing, "heard", _believed),),
-    "other-version-listed": ((Earlier, "listed_as", _new),),
+    "other-version-listed": ((KnownObjects, "listed_as", _new),),
     "atom-cut": ((Leadership, "submit", _cut_anywhere),),
     "queue-cut-off": ((Leadership, "flush", _rest_lost),),
     "queued-taken-for-kept": ((Committer, "_needs_fault", _queued_counts),),
@@ -409,7 +409,7 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     **task_mutants.MUTANTS,
     "void-verdicts-kept": ((held, "dependents", _no_dependents),),
     **version_mutants.MUTANTS,
-    "neighbour-condemned": ((Suspicion, "died_alone", _neighbour_too),),
+    "neighbour-poison": ((Suspicion, "died_alone", _neighbour_too),),
 }
 
 #: Those of a cluster in queues, too.

@@ -17,7 +17,7 @@ from multiprocessing import resource_tracker
 
 from headrace.chaos.sim.mutants import ALL_MUTANTS, planted
 from headrace.chaos.sim.queues import MUTANTS as QUEUE_MUTANTS, simulate_queues
-from headrace.chaos.sim.simulator import Outcome, simulate
+from headrace.chaos.sim.simulator import SimulationOutcome, simulate
 from headrace.daemon import be_killed_with
 
 SEEDS = 1000
@@ -49,8 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _outcomes(
-    simulated: Callable[[int], Outcome], seeds: range, mutant: str | None, jobs: int
-) -> Iterator[Iterator[Outcome]]:
+    simulated: Callable[[int], SimulationOutcome], seeds: range, mutant: str | None, jobs: int
+) -> Iterator[Iterator[SimulationOutcome]]:
     """The outcome of each seed, in the order of the seeds, whoever simulates it."""
     with ExitStack() as stack:
         if jobs <= 1:
@@ -77,7 +77,7 @@ def _plant(mutant: str | None, stack: ExitStack | None) -> None:
         (stack or _FOR_LIFE).enter_context(planted(mutant))
 
 
-def _run(seeds: range, outcomes: Iterator[Outcome], mutant: str | None, queues: bool) -> int:
+def _run(seeds: range, outcomes: Iterator[SimulationOutcome], mutant: str | None, queues: bool) -> int:
     started = time.perf_counter()
     events = faults = 0
     for done, outcome in enumerate(outcomes, start=1):
@@ -99,7 +99,7 @@ def _run(seeds: range, outcomes: Iterator[Outcome], mutant: str | None, queues: 
     return 0
 
 
-def _tell(outcome: Outcome, mutant: str | None, queues: bool) -> None:
+def _tell(outcome: SimulationOutcome, mutant: str | None, queues: bool) -> None:
     print("\n".join(outcome.story))
     print(f"\n{outcome.violation}")
     print(f"after {outcome.events} events and these faults: {', '.join(outcome.faults) or 'none'}")

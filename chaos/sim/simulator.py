@@ -27,7 +27,7 @@ EVENTS_MAX = 40_000
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SimulationOutcome:
     """What became of one seed. `violation` is empty if every invariant held."""
 
     seed: int
@@ -55,7 +55,7 @@ class Outcome:
     story: tuple[str, ...] = ()
 
 
-def simulate(seed: int) -> Outcome:
+def simulate(seed: int) -> SimulationOutcome:
     """Run one seed to its end, or to the first invariant that does not hold."""
     with without_garbage():
         return _simulate(seed)
@@ -78,7 +78,7 @@ def without_garbage() -> Iterator[None]:
             gc.enable()
 
 
-def _simulate(seed: int) -> Outcome:
+def _simulate(seed: int) -> SimulationOutcome:
     cluster = SimulatedCluster(seed)
     faults = Faults(cluster)
     violation = ""
@@ -88,7 +88,7 @@ def _simulate(seed: int) -> Outcome:
         seconds = _run(cluster, faults)
     except ViolationError as error:
         violation, number = str(error), error.number
-    return Outcome(
+    return SimulationOutcome(
         seed=seed,
         events=cluster.world.events,
         faults=tuple(faults.happened),

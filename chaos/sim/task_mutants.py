@@ -42,7 +42,7 @@ MUTANTS: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "frame-epoch-not-looked-at": ((task_core, "epoch_fault", _no_epoch_fault),),
     "full-sink-fed": ((task_core, "ORDER", tuple(row for row in ORDER if row[0] is not TaskState.FULL)),),
     "pending-untold": ((TaskCore, "_swept", _pending_untold),),
-    "gone-link-awaited": ((TaskCore, "_note", _unheard(messages.LinkClosed)),),
+    "gone-link-awaited": ((TaskCore, "_note", _unheard(messages.InputClosed)),),
     "link-not-awaited": ((TaskCore, "_note", _unheard(messages.LinkOpened)),),
     "listing-ends-with-a-page": ((TaskCore, "_note", _first_page_only),),
     "held-batch-taken-again": ((HeldBatches, "missing", _all_of_it),),

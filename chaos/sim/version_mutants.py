@@ -9,7 +9,7 @@ from headrace.controller.core.messages import Command, ShardProposed, messages a
 from headrace.controller.core.run import (
     Amendment,
     Committer,
-    Judgement,
+    ProposalJudgement,
     Publishing,
     RunState,
     Sweeps,
@@ -31,7 +31,7 @@ def _judged_before_in_force(self: proposals.Proposals, event: ShardProposed) -> 
     return []
 
 
-def _named_anew(self: Committer, event: ShardProposed, version: str, epoch: int) -> Judgement:
+def _named_anew(self: Committer, event: ShardProposed, version: str, epoch: int) -> ProposalJudgement:
     return _judge(self, replace(event, version=version), version, epoch)
 
 

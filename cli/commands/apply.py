@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.text import Text
 
-from headrace.cli.commands.canary import CanaryOptions, Given, check_canary, try_canary
+from headrace.cli.commands.canary import CanaryOptions, GivenCode, check_canary, try_canary
 from headrace.cli.commands.run import Interrupts, catch_signals, watch_to_end
 from headrace.cli.ui import (
     FAINT,
@@ -141,7 +141,7 @@ def apply_file(
             show_plan(pipeline.name, client.plan(pipeline, options), as_json=as_json)
             return 0
         if canary.share:
-            mine = Given(pipeline.stages, pipeline.modules)
+            mine = GivenCode(pipeline.stages, pipeline.modules)
             facts = try_canary(pipeline.dataset, pipeline, mine, canary, as_json=as_json)
         if facts is None:
             return 0

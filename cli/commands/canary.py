@@ -31,7 +31,7 @@ class CanaryOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenCode:
     """Stages and modules that the user gave with the command: what else runs is the word of the ledger."""
 
     stages: tuple[Stage, ...]
@@ -60,7 +60,7 @@ def check_canary(options: CanaryOptions, *, dry_run: bool) -> None:
 
 
 def try_canary(
-    dataset: str, after: Pipeline, given: Given, options: CanaryOptions, *, as_json: bool
+    dataset: str, after: Pipeline, given: GivenCode, options: CanaryOptions, *, as_json: bool
 ) -> dict[str, Any] | None:
     """Show what both versions say of some fragments; the facts as JSON if the change is to be made, else None.
 
@@ -102,7 +102,7 @@ def _ranked(changed: Mapping[tuple[str, str], int]) -> list[tuple[tuple[str, str
     return sorted(changed.items(), key=lambda item: (-item[1], item[0]))
 
 
-def _code_not_given(before: Pipeline, given: Given) -> list[str]:
+def _code_not_given(before: Pipeline, given: GivenCode) -> list[str]:
     """What the version in force runs that is neither of this Headrace nor the user's word, a line each."""
     from headrace.worker.rebuild import code_of
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.commands.operate import Json
+from headrace.cli.ui import Json
 
 
 def add_to(app: typer.Typer) -> None:

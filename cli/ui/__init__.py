@@ -11,6 +11,14 @@ if TYPE_CHECKING:
         death_lines as death_lines,
         rows_of as rows_of,
     )
+    from headrace.cli.ui.options import (
+        Canary as Canary,
+        ClusterFolder as ClusterFolder,
+        ControllerAddress as ControllerAddress,
+        Json as Json,
+        TrustCode as TrustCode,
+        Yes as Yes,
+    )
     from headrace.cli.ui.page import (
         ACCENT as ACCENT,
         BAD as BAD,

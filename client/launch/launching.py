@@ -22,7 +22,7 @@ from typing import IO
 
 from headrace.client import CliError, UsageError, make_cluster, make_token
 from headrace.client.launch.core.asked import Launch, LaunchError, check
-from headrace.client.launch.core.calls import CONTROLLER_FILES, OPERATOR_FILES, Call, Given
+from headrace.client.launch.core.calls import CONTROLLER_FILES, OPERATOR_FILES, Call, LaunchInput
 from headrace.client.launch.core.kubernetes import JOINS_PER_WORKER, PIPELINE_BYTES_MAX
 from headrace.client.launch.core.plan import LAUNCHERS, read, shown
 from headrace.cluster import NODES_PER_TOKEN_MAX, write_public, write_secret
@@ -42,7 +42,7 @@ def start_launch(launcher: str, asked: Launch, *, dry_run: bool) -> int:
     try:
         check(asked)
         text = _pipeline(asked)
-        plan = kind.plan(asked, Given(driver=str(_DRIVER), version=version("headrace"), pipeline=text))
+        plan = kind.plan(asked, LaunchInput(driver=str(_DRIVER), version=version("headrace"), pipeline=text))
     except LaunchError as error:
         raise UsageError(str(error)) from error
     if dry_run:
@@ -57,7 +57,7 @@ def start_launch(launcher: str, asked: Launch, *, dry_run: bool) -> int:
     files = _cluster(asked, kind.address(asked))
     joins = min(NODES_PER_TOKEN_MAX, asked.nodes * (JOINS_PER_WORKER if launcher == "kubernetes" else 1))
     token = make_token(files, asked.name, asked.days, joins)
-    plan = kind.plan(asked, Given(_texts(files.folder), token, text, version("headrace"), str(_DRIVER)))
+    plan = kind.plan(asked, LaunchInput(_texts(files.folder), token, text, version("headrace"), str(_DRIVER)))
     answers: dict[str, str] = {}
     _remember(folder, launcher, asked, answers)
     try:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         caller as caller,
         server_credentials as server_credentials,
     )
-    from headrace.controller.membership.joining import Door as Door
+    from headrace.controller.membership.joining import JoinGate as JoinGate
     from headrace.controller.membership.rights import Act as Act, act_of as act_of, why_not as why_not
     from headrace.controller.membership.tickets import (
         Introduction as Introduction,

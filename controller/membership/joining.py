@@ -17,9 +17,9 @@ from typing import Any
 
 from headrace.cluster import (
     AUTHORITY,
+    JOIN_S_MAX,
     LENGTH,
     MESSAGE_LIMIT_BYTES,
-    PATIENCE_S,
     CertificateError,
     Greeting,
     JoinAnswer,
@@ -36,7 +36,7 @@ from headrace.cluster import (
     utc_now,
 )
 from headrace.controller.membership.cluster_files import CONTROLLER, ClusterFiles
-from headrace.controller.membership.strangers import Strangers, Told
+from headrace.controller.membership.strangers import LineBudget, Strangers
 from headrace.daemon import Effects
 from headrace.protos.protocol import Spoken, spoken_here, why_foreign
 
@@ -58,7 +58,7 @@ BACKLOG, AGAIN_S = 128, 0.1
 _NAME_DIGITS = 8
 
 
-class Door:
+class JoinGate:
     """Admits nodes to one cluster."""
 
     def __init__(self, files: ClusterFiles, spend: Spend, strangers_max: int = STRANGERS_MAX) -> None:
@@ -66,7 +66,7 @@ class Door:
         self._spend = spend
         self._strangers = Strangers(strangers_max)
         #: A flood of those who say nothing leaves room for the lines of the others.
-        self._told, self._told_of_silent = Told(), Told()
+        self._told, self._told_of_silent = LineBudget(), LineBudget()
         #: Nodes whose token is good and that wait for their certificate.
         self._nodes = 0
         self._version = version("headrace")
@@ -124,7 +124,7 @@ class Door:
                     lambda: protocol, connection, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_S
                 )
             writer = asyncio.StreamWriter(transport, protocol, reader, loop)
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(JOIN_S_MAX):
                 await self._admit(reader, writer, stranger, address)
         except asyncio.CancelledError:
             self._tell(f"join from {address[0]}: it gave way to others: it had said nothing yet", self._told_of_silent)
@@ -141,7 +141,7 @@ class Door:
                     connection.shutdown(socket.SHUT_RDWR)
                 connection.close()
 
-    def _tell(self, words: str, told: Told | None = None) -> None:
+    def _tell(self, words: str, told: LineBudget | None = None) -> None:
         if line := (told or self._told).line(words, asyncio.get_running_loop().time()):
             logger.warning("%s", line)
 

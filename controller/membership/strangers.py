@@ -49,7 +49,7 @@ class Strangers:
                 del self._by_address[found[0]]
 
 
-class Told:
+class LineBudget:
     """How many lines a door may write of those that it sends away."""
 
     def __init__(self) -> None:

@@ -23,8 +23,8 @@ class Introduction:
     door: str = ""
     #: The workers that relay it and where, and the tickets by which the ends make themselves known to them.
     relays: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    sender_knock: bytes = b""
-    receiver_knock: bytes = b""
+    sender_rendezvous: bytes = b""
+    receiver_rendezvous: bytes = b""
 
 
 def introduce(command: MakeLink, run: Run, key: bytes, workers: Mapping[str, WorkerRegistered]) -> Introduction:
@@ -35,8 +35,8 @@ def introduce(command: MakeLink, run: Run, key: bytes, workers: Mapping[str, Wor
         ticket=link_ticket(command, run, key),
         door=receiver.door if receiver is not None else "",
         relays=tuple(found),
-        sender_knock=link_ticket(command, run, key, SENDER) if command.relays else b"",
-        receiver_knock=link_ticket(command, run, key, RECEIVER) if command.relays else b"",
+        sender_rendezvous=link_ticket(command, run, key, SENDER) if command.relays else b"",
+        receiver_rendezvous=link_ticket(command, run, key, RECEIVER) if command.relays else b"",
     )
 
 

@@ -16,7 +16,7 @@ from typing import Protocol
 from headrace.controller.core.cluster import Controller
 from headrace.controller.core.messages import AnswerRequest, Event, ScalingDecided, SteerRequested
 from headrace.controller.core.run import Run, RunState
-from headrace.controller.core.run.tasks import TaskState
+from headrace.controller.core.run.tasks import TaskPhase
 from headrace.controller.core.scaling import (
     Answered,
     Autoscaler,
@@ -117,4 +117,4 @@ def _flows(run: Run) -> bool:
     """Whether the run is running with all of its tasks ready, and no reconfiguration is requested."""
     waits = run.reconfiguration.waiting or run.reconfiguration.stands or run.amendment.why_busy()
     tasks = [task for one in run.task_sets for task in one if not task.plan.alone]
-    return run.state is RunState.RUNNING and not waits and all(task.state is TaskState.READY for task in tasks)
+    return run.state is RunState.RUNNING and not waits and all(task.state is TaskPhase.READY for task in tasks)

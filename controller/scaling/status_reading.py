@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from headrace.controller.core.plan import QUIC, SOLITARY
-from headrace.controller.core.scaling import Edge, Group, Limits, Reading, ReadingError, StageCounters
+from headrace.controller.core.scaling import Edge, Reading, ReadingError, ScalingLimits, StageCounters, TaskGroup
 from headrace.protos import control_pb2 as pb
 
 
@@ -36,7 +36,7 @@ def reading_of(reply: pb.StatusReply, pipeline: str, at: float) -> Reading:
             for item in status.stages
         ),
         groups=tuple(
-            Group(
+            TaskGroup(
                 stages,
                 len(of),
                 max(task.cores for task in of),
@@ -62,7 +62,7 @@ def _is_solitary(task: pb.TaskStatus) -> bool:
     return task.task.rpartition("/")[2].startswith(SOLITARY)
 
 
-def _limits(reply: pb.StatusReply, tasks: list[pb.TaskStatus]) -> Limits:
+def _limits(reply: pb.StatusReply, tasks: list[pb.TaskStatus]) -> ScalingLimits:
     """What workers have that no other pipeline has reserved."""
     cores, memory, known, hosts = 0.0, 0.0, True, set[str]()
     own: dict[str, list[pb.TaskStatus]] = {}
@@ -78,7 +78,7 @@ def _limits(reply: pb.StatusReply, tasks: list[pb.TaskStatus]) -> Limits:
         memory += max(0.0, worker.memory_bytes - max(0.0, taken))
         known &= worker.memory_bytes > 0
         hosts.add(worker.host)
-    return Limits(cores, memory if known else 0, max(1, len(hosts)))
+    return ScalingLimits(cores, memory if known else 0, max(1, len(hosts)))
 
 
 def _links(status: pb.PipelineStatus) -> tuple[dict[str, int], tuple[Edge, ...]]:

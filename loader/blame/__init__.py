@@ -5,7 +5,11 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
-    from headrace.loader.blame.core.causes import Cause as Cause, Found as Found, rank_causes as rank_causes
+    from headrace.loader.blame.core.causes import (
+        Cause as Cause,
+        ProfiledRead as ProfiledRead,
+        rank_causes as rank_causes,
+    )
     from headrace.loader.blame.core.losses import (
         LOSSES_BYTES_MAX as LOSSES_BYTES_MAX,
         Losses as Losses,

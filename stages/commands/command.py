@@ -51,8 +51,8 @@ from headrace.stages.text import with_column
 GAVE_NO_LINE = "command gave no line"
 #: Seconds without output after which the input of a command is closed, if the end of the batch is not seen yet; or
 #: this many times the longest pause that it has made before.
-PATIENCE_S = 1.0
-PATIENCE_TIMES = 4.0
+SILENCE_S = 1.0
+SILENCE_TIMES = 4.0
 #: Batches in a row that end only because the input is closed, before it is closed behind each batch at once.
 CLOSES_MAX = 2
 #: Records in a row that may fail, each alone, before it is the command's fault and not theirs.
@@ -90,7 +90,7 @@ class Command(Transform):
         self._sample: dict[str, Any] | None = None
         self._fences = 0
         self._closes = 0
-        self._patience_s = PATIENCE_S
+        self._silence_s = SILENCE_S
         self._failures = 0
         if shutil.which(arguments[0]) is None:
             raise PipelineError(
@@ -170,7 +170,7 @@ class Command(Transform):
             process.give(exchange.fence(self._sample, self._next_fence()))
         moved_at, closed_at = time.monotonic(), 0.0
         while (closing or not exchange.fenced) and not process.ended:
-            moved = process.turn(self._patience_s / 4, exchange.take)
+            moved = process.turn(self._silence_s / 4, exchange.take)
             now = time.monotonic()
             pause = now - moved_at
             if moved:
@@ -184,7 +184,7 @@ class Command(Transform):
             # Where this process stood still meanwhile, what has come since is an answer all the same.
             if not moved and pause >= self._seconds:
                 raise CommandFailedError(f"command did not answer within {self._seconds:g} s", hung=True)
-            if not closing and process.idle and not moved and pause >= self._patience_s:
+            if not closing and process.idle and not moved and pause >= self._silence_s:
                 closing, closed_at = True, now
                 self._closes += 1
                 process.finish(exchange.last_words)
@@ -199,11 +199,11 @@ class Command(Transform):
     def _learn(self, pause_s: float, after_close_s: float | None) -> None:
         """It answered after a pause; `after_close_s` since its input was closed for that, if it was."""
         if after_close_s is not None:
-            if after_close_s < PATIENCE_S / 2:
+            if after_close_s < SILENCE_S / 2:
                 return
             # The end of its input did not bring this answer: it is slow, and holds nothing back.
             self._closes -= 1
-        self._patience_s = max(self._patience_s, min(PATIENCE_TIMES * pause_s, self._seconds))
+        self._silence_s = max(self._silence_s, min(SILENCE_TIMES * pause_s, self._seconds))
 
     def _ended(self, process: CommandProcess, *, closing: bool) -> None:
         """Its output is at its end: right only if its input was."""

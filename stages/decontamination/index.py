@@ -27,7 +27,8 @@ import xxhash
 
 from headrace.stages.decontamination.suites import Item, Suite, read_suites
 from headrace.stages.decontamination.units import ANSWER_GRAM, GRAM, hash_units, read_units, room_for
-from headrace.stages.text import compiled, longest, text_bytes
+from headrace.stages.text import longest, text_bytes
+from headrace.stages.text.machine import compiled
 from headrace.store.files import own_cache, taken_alone, whole_file
 
 logger = logging.getLogger("headrace.stages")

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from headrace.stages.decontamination.index import SHORT_ANSWER_WORDS, SuiteIndex
 from headrace.stages.decontamination.units import ANSWER_GRAM, GRAM, hash_units, read_units, room_for
-from headrace.stages.text import Numbers, compiled, longest, text_bytes
+from headrace.stages.text import Numbers, longest, text_bytes
+from headrace.stages.text.machine import compiled
 
 MISSES_MAX: Final = 11
 #: An item of so many words must be there as a whole; one of PLAIN_WORDS needs no more than the threshold.

@@ -12,7 +12,8 @@ from headrace.stages.decontamination.index import make_index, open_index
 from headrace.stages.decontamination.search import find_items, needed
 from headrace.stages.decontamination.suites import Item, Suite
 from headrace.stages.runtime import Batch, Transform, text_of
-from headrace.stages.text import ONE_WORD, Rule, drop, prepared, tag
+from headrace.stages.text import ONE_WORD, Rule, drop, tag
+from headrace.stages.text.machine import prepared
 
 #: The class of the reason; suite, item and score follow.
 CONTAMINATED = "contaminated"

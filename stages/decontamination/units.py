@@ -15,7 +15,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from headrace.stages.text import characters, compiled, decode, flags_table
+from headrace.stages.text import characters, decode, flags_table
+from headrace.stages.text.machine import compiled
 
 #: Units of a gram of a question or a passage, and of one of an answer (about three words).
 GRAM: Final = 24

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         compile_keys as compile_keys,
         make_keys as make_keys,
         make_sketches as make_sketches,
+        read_words as read_words,
     )
     from headrace.stages.dedup.offline import (
         KeepRule as KeepRule,
@@ -35,8 +36,7 @@ if TYPE_CHECKING:
         find_offline as find_offline,
         load_keys as load_keys,
     )
-    from headrace.stages.dedup.span_file import read_facts as read_facts
-    from headrace.stages.dedup.spans import SpanCounter as SpanCounter, compile_spans as compile_spans
     from headrace.stages.dedup.stage import keys_of as keys_of, matches_of as matches_of
+    from headrace.stages.dedup.text_key import own_key as own_key
 else:
     __getattr__ = door(__name__)

@@ -22,8 +22,8 @@ import xxhash
 
 from headrace.stages.dedup.core.scheme import EXACT_WORDS, Scheme
 from headrace.stages.dedup.judge import is_near, make_room
-from headrace.stages.dedup.offline import Records, Room
-from headrace.stages.text import compiled
+from headrace.stages.dedup.offline import OfflineRecords, Room
+from headrace.stages.text.machine import compiled
 
 #: Records of a bucket that each of them is compared with before clusters are chosen, as many as a decider asks.
 COMPARED_MAX = 16
@@ -55,7 +55,7 @@ class HeldOut:
 class Clusters:
     """The records of datasets by content, and which of them are near."""
 
-    def __init__(self, records: Records, room: Room, scheme: Scheme) -> None:
+    def __init__(self, records: OfflineRecords, room: Room, scheme: Scheme) -> None:
         self._room, self._scheme = room, scheme
         exact = np.array(room.keys[:, :EXACT_WORDS])
         for place in np.flatnonzero(exact[:, 1] == 0).tolist():
@@ -231,7 +231,7 @@ def cross(values: Any, order: Any, asked: Any, held: Any, others: Any, found: An
     return compared, near
 
 
-def rows_of(records: Records, chosen: Mask, dataset: int) -> dict[str, list[int]]:
+def rows_of(records: OfflineRecords, chosen: Mask, dataset: int) -> dict[str, list[int]]:
     """The rows of the documents tables of a dataset that are chosen, by the key of the shard's tokens."""
     columns = {name: np.asarray(records.table.column(name), np.int64) for name in ("dataset", "object", "place")}
     chosen = chosen & (columns["dataset"] == dataset)

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.stages.text import compiled
+from headrace.stages.text.machine import compiled
 
 #: Words that a sketch holds one by one, and sampled 3-grams that it holds of a longer text.
 WORDS_MAX = 1024

@@ -28,7 +28,7 @@ from headrace.stages.dedup.index import (
 from headrace.stages.dedup.judge import LEVEL_MAX, SKETCH_BYTES_MAX, compare, make_room
 from headrace.stages.dedup.minhash import Keys
 from headrace.stages.dedup.sketches import ELSEWHERE, Reader, Sketches, offsets_of
-from headrace.stages.text import compiled, is_prepared, pointer, prepared
+from headrace.stages.text.machine import compiled, is_prepared, pointer, prepared
 from headrace.store.shards import KeptKeys, RecordName
 
 Numbers = npt.NDArray[np.int64]

@@ -19,20 +19,8 @@ import pyarrow as pa
 from headrace.stages.dedup.core.scheme import EXACT_WORDS, PERMUTATIONS_MAX, Scheme
 from headrace.stages.dedup.judge import SKETCH_BYTES_MAX, WORDS_MAX, write
 from headrace.stages.dedup.text_key import ABOVE_ASCII, PRIMES, SEEDS, finished, mixed, own_key
-from headrace.stages.text import (
-    PUNCTUATION,
-    SPACE,
-    SYMBOL,
-    characters,
-    compiled,
-    decode,
-    flags_of,
-    load_eight,
-    longest,
-    pointer,
-    prepared,
-    text_bytes,
-)
+from headrace.stages.text import PUNCTUATION, SPACE, SYMBOL, characters, decode, flags_of, longest, text_bytes
+from headrace.stages.text.machine import compiled, load_eight, pointer, prepared
 
 Keys = npt.NDArray[np.uint64]
 

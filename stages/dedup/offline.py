@@ -88,7 +88,7 @@ def find_offline(
 
 def load_keys(
     datasets: Sequence[Dataset], against: Sequence[Dataset], rule: KeepRule = "first", by: str = ""
-) -> tuple[Records, Room, Scheme]:
+) -> tuple[OfflineRecords, Room, Scheme]:
     """The records that the newest versions show, in their order, with their keys, and the scheme of these.
 
     Raises as `find_offline`.
@@ -98,14 +98,14 @@ def load_keys(
     schemes = {scheme for scheme, _ in made}
     if len(schemes) != 1:
         raise InputError(f"the keys of these datasets are of {len(schemes)} schemes: deduplicate each by itself")
-    records = Records(shown, len(against), rule, by, [number for _, number in made])
+    records = OfflineRecords(shown, len(against), rule, by, [number for _, number in made])
     room = Room(records.count, scheme := schemes.pop())
     for place, shard in records.shards():
         room.fill(shown[place], shard)
     return records, room, scheme
 
 
-def _decide(records: Records, room: Room, scheme: Scheme, references: int) -> Iterator[OfflineDuplicate]:
+def _decide(records: OfflineRecords, room: Room, scheme: Scheme, references: int) -> Iterator[OfflineDuplicate]:
     index = KeyIndex(scheme)
     copies, decided = records.copies(), dict[int, Match | None]()
     for first in range(0, records.count, RECORDS_AT_ONCE):
@@ -142,7 +142,7 @@ class ShardKeys:
     ranks: dict[tuple[bytes, int], int]
 
 
-class Records:
+class OfflineRecords:
     """All records in their order: a rank is a place in it."""
 
     def __init__(

@@ -45,7 +45,8 @@ from headrace.stages.runtime import (
     ordinals_of,
     text_of,
 )
-from headrace.stages.text import is_prepared, with_column
+from headrace.stages.text import with_column
+from headrace.stages.text.machine import is_prepared
 from headrace.store import ObjectStore
 from headrace.store.shards import RecordName, read_sketches
 

@@ -10,15 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from headrace.stages.text import (
-    LANES,
-    compiled,
-    load_eight,
-    look,
-    pointer,
-    space_width,
-    trailing_zeros,
-)
+from headrace.stages.text import space_width
+from headrace.stages.text.machine import LANES, compiled, load_eight, look, pointer, trailing_zeros
 
 #: Of the two hashes: where they begin, by what they multiply, by how far they fold.
 SEEDS = (np.uint64(0x243F6A8885A308D3), np.uint64(0x13198A2E03707344))

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from headrace.stages.export.mirroring import MirroredVersion, MirrorTable, TableFile, properties_of
 from headrace.stages.runtime import InputError
-from headrace.stages.sources import library, open_catalog, refuse_code
+from headrace.stages.sources.tables import library, open_catalog, refuse_code
 from headrace.store.files import disk
 
 _DATA = "data"

@@ -13,7 +13,7 @@ from headrace.pipeline import PipelineError, Stage
 from headrace.stages.runtime import ROW, SOURCE_ROWS, Batch, build_stage, no_verdicts, process_safely
 
 
-class Applied:
+class AppliedStage:
     """A transform outside of a run."""
 
     def __init__(self, stage: Stage) -> None:
@@ -39,10 +39,10 @@ class Applied:
 
 
 @lru_cache(maxsize=64)
-def _built(told: bytes) -> Applied:
-    return Applied(Stage.from_dict(orjson.loads(told)))
+def _built(told: bytes) -> AppliedStage:
+    return AppliedStage(Stage.from_dict(orjson.loads(told)))
 
 
-def applied(stage: Stage) -> Applied:
+def applied(stage: Stage) -> AppliedStage:
     """The transform of a stage, built once in a process."""
     return _built(orjson.dumps(stage.to_dict()))

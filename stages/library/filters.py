@@ -409,7 +409,7 @@ def dedup_passages(index: str, *, name: str = "dedup-passages") -> Stage:
 
 
 def _repeats(unit: str, index: str, name: str) -> Stage:
-    from headrace.stages.dedup import read_facts
+    from headrace.stages.dedup.spans import read_facts
 
     check_text(name, "name", name)
     check_text(name, "index", index)
@@ -424,7 +424,7 @@ def _repeats(unit: str, index: str, name: str) -> Stage:
     return Stage(
         name,
         StageKind.TRANSFORM,
-        "headrace.stages.dedup.repeats:RepeatRemover",
+        "headrace.stages.dedup.spans.repeats:RepeatRemover",
         {"index": path, "checksum": facts.checksum},
         identity=identity,
         volatile=("index", "checksum"),

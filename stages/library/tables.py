@@ -9,7 +9,7 @@ from headrace.pipeline import PipelineError, Stage, StageKind
 from headrace.stages.library.inputs import BATCH_OPTIONS
 from headrace.stages.runtime import InputError, check_integer
 
-_TABLES = "headrace.stages.sources.tables:"
+_TABLES = "headrace.stages.sources.tables.lakehouse:"
 
 
 def read_delta(
@@ -25,7 +25,7 @@ def read_delta(
     `version` is the newest by default, and part of the pipeline either way: a later one is another (`--amend`), which
     reads the files that are new.
     """
-    from headrace.stages.sources import folder_of_table, newest_delta
+    from headrace.stages.sources.tables import folder_of_table, newest_delta
 
     with _as_pipeline_error(name):
         folder = folder_of_table(input)
@@ -48,7 +48,7 @@ def read_iceberg(
 
     `catalog` is a folder with one in SQLite, as `headrace dataset mirror` makes it, or a name of PyIceberg's settings.
     """
-    from headrace.stages.sources import find_iceberg
+    from headrace.stages.sources.tables import find_iceberg
 
     with _as_pipeline_error(name):
         parameters = find_iceberg(catalog, table, snapshot)

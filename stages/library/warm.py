@@ -19,7 +19,7 @@ from typing import Self
 
 from headrace.daemon import be_killed_with
 from headrace.pipeline import Stage
-from headrace.stages.text import is_kept, is_prepared
+from headrace.stages.text.machine import is_kept, is_prepared
 from headrace.store.files import CACHE_ADVICE
 
 _DEDUP = re.compile(r"\bdedup(?!\.repeats|[-_]lines|[-_]pa(?:ragraphs|ssages))")
@@ -121,7 +121,7 @@ def _compilers(name: str) -> Iterator[Callable[[], object]]:
         yield compile_search
         return
     if name == "spans":
-        from headrace.stages.dedup import compile_spans
+        from headrace.stages.dedup.spans import compile_spans
 
         yield compile_spans
         return

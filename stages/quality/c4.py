@@ -28,20 +28,17 @@ from headrace.stages.text import (
     ZERO,
     Rule,
     compile_words,
-    compiled,
     drop,
     find_words,
-    is_prepared,
     longest,
-    pointer,
     pointers_to,
-    prepared,
     room_for,
     space_width,
     tag,
     text_bytes,
     with_texts,
 )
+from headrace.stages.text.machine import compiled, is_prepared, pointer, prepared
 
 LOREM, SCRIPT, POLICY, CURLY, CITATION = 1, 2, 4, 8, 16
 #: What is looked for in a line: each phrase, what it means, and the rare letter by which it is found.

@@ -17,17 +17,12 @@ from headrace.stages.text import (
     ONE_WORD,
     Numbers,
     Rule,
-    compiled,
     decode,
     drop,
     find_words,
     flags_of,
-    hash_span,
-    is_prepared,
     longest,
-    pointer,
     pointers_to,
-    prepared,
     room_for,
     room_size,
     share,
@@ -35,6 +30,7 @@ from headrace.stages.text import (
     tag,
     text_bytes,
 )
+from headrace.stages.text.machine import compiled, hash_span, is_prepared, pointer, prepared
 
 _LINES, _PUNCTUATED, _SHORT, _DUPLICATE, _CHARACTERS, _FEEDS, _WORDS = range(7)
 _COLUMNS = 7

@@ -22,23 +22,19 @@ from headrace.stages.text import (
     Numbers,
     Rule,
     compile_words,
-    compiled,
     decode,
     drop,
     find_words,
     flags_of,
     flags_table,
-    hash_of,
-    is_prepared,
     longest,
-    pointer,
     pointers_to,
-    prepared,
     room_for,
     share,
     tag,
     text_bytes,
 )
+from headrace.stages.text.machine import compiled, hash_of, is_prepared, pointer, prepared
 
 #: The words of which Gopher asks for two.
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")

@@ -19,22 +19,15 @@ import numpy as np
 
 from headrace.stages.runtime import Batch, Transform, text_of
 from headrace.stages.text import (
-    FOLD,
     LENGTH,
-    MULTIPLIER,
     ONE_WORD,
     Numbers,
     Rule,
     compile_words,
-    compiled,
     drop,
     find_words,
-    hash_span,
-    is_prepared,
     longest,
-    pointer,
     pointers_to,
-    prepared,
     room_for,
     room_size,
     share,
@@ -42,6 +35,7 @@ from headrace.stages.text import (
     tag,
     text_bytes,
 )
+from headrace.stages.text.machine import FOLD, MULTIPLIER, compiled, hash_span, is_prepared, pointer, prepared
 
 TOP_LENGTHS = (2, 3, 4)
 DUPLICATE_LENGTHS = (5, 6, 7, 8, 9, 10)

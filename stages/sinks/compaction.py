@@ -68,7 +68,7 @@ MERGED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ShardGroup:
     """Shards that become one: of one sink and one version of the pipeline, neighbours in the ledger's order."""
 
     shards: tuple[Closed, ...]
@@ -79,7 +79,7 @@ class Group:
         return sum(object_of(closed, "tokens").size for closed in self.shards)
 
 
-def groups(shards: Iterable[ClosedShard], target_bytes: int) -> Iterator[Group]:
+def groups(shards: Iterable[ClosedShard], target_bytes: int) -> Iterator[ShardGroup]:
     """Neighbours together, until their tokens reach the target; a shard that reaches it alone stays alone.
 
     Raises InputError for a shard without tokens, and for an object of a kind that is not known here.
@@ -97,16 +97,16 @@ def groups(shards: Iterable[ClosedShard], target_bytes: int) -> Iterator[Group]:
         if all(item.role != "tokens" for item in closed.objects):
             raise InputError(f"entry {shard.number} closes a shard without tokens: only shards of tokens are compacted")
         held = waiting.setdefault((closed.sink, closed.version), [])
-        if held and Group((*held, closed)).size > target_bytes:
-            yield Group(tuple(held))
+        if held and ShardGroup((*held, closed)).size > target_bytes:
+            yield ShardGroup(tuple(held))
             held.clear()
         held.append(closed)
     for held in waiting.values():
         if held:
-            yield Group(tuple(held))
+            yield ShardGroup(tuple(held))
 
 
-def merge(source: ObjectStore, group: Group, target: ObjectStore, epoch: int) -> Closed:
+def merge(source: ObjectStore, group: ShardGroup, target: ObjectStore, epoch: int) -> Closed:
     """Write a group's one shard under an epoch of another dataset, and say what an entry has to close.
 
     Raises InputError where the shards contradict each other, StoreError.
@@ -142,7 +142,7 @@ def profile_object(
 
 def write_shard(
     source: ObjectStore,
-    group: Group,
+    group: ShardGroup,
     target: ObjectStore,
     epoch: int,
     flat: npt.NDArray[Any],
@@ -236,7 +236,7 @@ def write_retracted(old: Dataset, new: Dataset, epoch: int) -> tuple[tuple[str, 
         standing = {item.role: item for item in shard.closed.objects if item.role in ("quarantine", "samples")}
         if not standing:
             continue
-        for role, table in _sidecars(old.store, Group(_merged_from(old, shard.closed))):
+        for role, table in _sidecars(old.store, ShardGroup(_merged_from(old, shard.closed))):
             data = table_to_parquet(table)
             if role in standing and standing[role].checksum != checksum([data]):
                 at = quarantine_prefix(prefix) if role == "quarantine" else prefix
@@ -268,7 +268,7 @@ def object_of(closed: Closed, role: str) -> StoredObject:
     return next(item for item in closed.objects if item.role == role)
 
 
-def facts_of(source: ObjectStore, group: Group) -> tuple[dict[str, str], dict[str, str]]:
+def facts_of(source: ObjectStore, group: ShardGroup) -> tuple[dict[str, str], dict[str, str]]:
     """What the sink says in the headers, and what the layout does, which all must have in common."""
     found: list[tuple[dict[str, str], dict[str, str]]] = []
     for closed in group.shards:
@@ -286,7 +286,7 @@ def facts_of(source: ObjectStore, group: Group) -> tuple[dict[str, str], dict[st
 
 
 def documents_of(
-    source: ObjectStore, group: Group, rows: Sequence[Sequence[int]] | None = None
+    source: ObjectStore, group: ShardGroup, rows: Sequence[Sequence[int]] | None = None
 ) -> tuple[pa.Table, npt.NDArray[Any], npt.NDArray[np.int64]]:
     """The documents of all shards, or these rows of each, in a sink's order, their tokens end to end, and how many."""
     tables: list[pa.Table] = []
@@ -338,7 +338,7 @@ def _tokens_of(arrays: dict[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
     return np.concatenate(parts) if parts else flat[:0]
 
 
-def _sidecars(source: ObjectStore, group: Group) -> Iterator[tuple[str, pa.Table]]:
+def _sidecars(source: ObjectStore, group: ShardGroup) -> Iterator[tuple[str, pa.Table]]:
     for role in ("verdicts", "quarantine", "samples"):
         keys = [item.key for closed in group.shards for item in closed.objects if item.role == role]
         tables = [read_table(source, key) for key in keys]
@@ -361,7 +361,7 @@ def _order(table: pa.Table) -> npt.NDArray[np.int64]:
     return np.lexsort((part, row, rank)).astype(np.int64)
 
 
-def _joined(group: Group) -> tuple[Range, ...]:
+def _joined(group: ShardGroup) -> tuple[Range, ...]:
     """All ranges in order; neighbours whose bytes follow one another in one."""
     joined: list[Range] = []
     ranges: Sequence[Range] = [item for closed in group.shards for item in closed.ranges]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.stages.runtime import InputError
-from headrace.stages.sinks.compaction import Group, documents_of, object_of, profile_object, write_shard
+from headrace.stages.sinks.compaction import ShardGroup, documents_of, object_of, profile_object, write_shard
 from headrace.store import ObjectStore
 from headrace.store.ledger import Closed, ClosedShard, Counts, Range
 from headrace.store.shards import (
@@ -69,7 +69,7 @@ def write_chosen(source: ObjectStore, chosen: Chosen, target: ObjectStore, epoch
 
     Raises InputError where the shards contradict each other, StoreError.
     """
-    group = Group(chosen.shards)
+    group = ShardGroup(chosen.shards)
     documents, flat, lengths = documents_of(source, group, chosen.rows)
     verdicts = read_table(source, object_of(chosen.shards[0], "verdicts").key).slice(0, 0)
     tables, names = (("documents", documents), ("verdicts", verdicts)), _names_of(documents)

@@ -1,7 +1,7 @@
 """Columns of batches in scratch files while a sink gathers: what is large of the rows waits outside memory.
 
 Of a column that is spilled a batch has two others: where a row's bytes begin in its scratch file, and how many they
-are. So rows may be cut out of it as of any batch (`headrace.worker.task.coverage.part`).
+are. So rows may be cut out of it as of any batch (`headrace.worker.task.batch.coverage.part`).
 """
 
 from __future__ import annotations

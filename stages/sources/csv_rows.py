@@ -47,7 +47,7 @@ class CsvSource(JsonlSource):
         start = self._read_header(file, fragment)
         step, limit = self.options.batch_bytes, self.options.max_record_bytes
         lines = scan_lines(file, max(at, start), 1 << 62, block_bytes=step, line_bytes_max=limit)
-        return Rows(self._delimiter(fragment), limit).of(lines)
+        return CsvRows(self._delimiter(fragment), limit).of(lines)
 
     def _delimiter(self, fragment: Fragment) -> bytes:
         return b"\t" if ".tsv" in to_path(fragment.uri).rpartition("/")[2] else b","
@@ -64,7 +64,7 @@ class CsvSource(JsonlSource):
             self._names[fragment.id] = ()
             return begin
         lines = scan_lines(file, begin, 1 << 62, block_bytes=64 << 10, line_bytes_max=HEADER_BYTES_MAX)
-        rows = Rows(delimiter, HEADER_BYTES_MAX).of(lines)
+        rows = CsvRows(delimiter, HEADER_BYTES_MAX).of(lines)
         block = next((found for found in rows if found.lines), None)
         if block is None or block.overlong_bytes:
             raise InputError(f"{name!r}: its header, the first row, has more than {HEADER_BYTES_MAX >> 20} MiB")
@@ -121,7 +121,7 @@ class CsvSource(JsonlSource):
             columns.keep(ordinal, identity, text.encode(), record)
 
 
-class Rows:
+class CsvRows:
     """Lines as rows: a newline within quotes ends none. Rows above `limit` bytes come as overlong lines do."""
 
     def __init__(self, delimiter: bytes, limit: int) -> None:

@@ -30,7 +30,7 @@ _LONG_NAME, _PAX, _BESIDE = b"L", b"x", (b"K", b"g", b"X")
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class TarMember:
     """A file of an archive: its path, where its bytes lie, and where the next header does."""
 
     path: str
@@ -130,7 +130,7 @@ class TarSource(StreamedSource):
     def _text_kinds(self) -> tuple[str, ...]:
         return self.options.text_key.lower(), "txt"
 
-    def _hold(self, sample: _Sample, kind: str, member: Member, file: InputStream, name: str) -> None:
+    def _hold(self, sample: _Sample, kind: str, member: TarMember, file: InputStream, name: str) -> None:
         limit = self.options.max_record_bytes
         data = _taken(file, member, min(member.size, limit + 1), name)
         if member.size > limit:
@@ -177,7 +177,7 @@ class TarSource(StreamedSource):
         columns.keep(ordinal, identity, text.encode(), record)
 
 
-def members(file: InputStream, name: str, at: int) -> Iterator[Member]:
+def members(file: InputStream, name: str, at: int) -> Iterator[TarMember]:
     """The files of an archive from a header on, over zeros. Raises DamagedInput."""
     said, is_ended = dict[str, str](), False
     while True:
@@ -199,16 +199,16 @@ def members(file: InputStream, name: str, at: int) -> Iterator[Member]:
         if kind in (_LONG_NAME, _PAX, *_BESIDE):
             if size > LONG_BYTES_MAX:
                 raise DamagedInput(name, f"a header at byte {at} has {size} bytes, the limit is {LONG_BYTES_MAX}")
-            data = _taken(file, Member("", at + BLOCK_BYTES, size), size, name)
+            data = _taken(file, TarMember("", at + BLOCK_BYTES, size), size, name)
             if kind == _LONG_NAME:
                 said["path"] = data.rstrip(b"\0").decode("utf-8", "replace")
             elif kind == _PAX:
                 said |= pax_of(data)
-            at = Member("", at + BLOCK_BYTES, size).stop
+            at = TarMember("", at + BLOCK_BYTES, size).stop
             continue
         if (size := _number(said.get("size", ""), size)) < 0:
             raise DamagedInput(name, f"a header at byte {at} gives no size")
-        member = Member(said.get("path") or _path_of(block), at + BLOCK_BYTES, 0 if kind in b"123456" else size)
+        member = TarMember(said.get("path") or _path_of(block), at + BLOCK_BYTES, 0 if kind in b"123456" else size)
         said = {}
         if kind in _PLAIN and not member.path.endswith("/"):
             yield member
@@ -216,7 +216,7 @@ def members(file: InputStream, name: str, at: int) -> Iterator[Member]:
         _check_whole(file, member, name)
 
 
-def _check_whole(file: InputStream, member: Member, name: str) -> None:
+def _check_whole(file: InputStream, member: TarMember, name: str) -> None:
     end = member.at + member.size
     if member.size and file.tell() < end and not _read(file, end - 1, 1):
         raise DamagedInput(name, f"cut off within {member.path[:200]!r}, which has {member.size} bytes")
@@ -267,7 +267,7 @@ def _path_of(block: bytes) -> str:
     return (prefix + b"/" + name if prefix else name).decode("utf-8", "replace")
 
 
-def _taken(file: InputStream, member: Member, size: int, name: str) -> bytes:
+def _taken(file: InputStream, member: TarMember, size: int, name: str) -> bytes:
     data = _read(file, member.at, size)
     if len(data) < size:
         raise DamagedInput(name, f"cut off within {member.path[:200]!r}, which has {member.size} bytes")

@@ -23,20 +23,6 @@ if TYPE_CHECKING:
         LENGTH as LENGTH,
         ZERO as ZERO,
     )
-    from headrace.stages.text.hashing import (
-        FOLD as FOLD,
-        MULTIPLIER as MULTIPLIER,
-        hash_of as hash_of,
-        hash_span as hash_span,
-    )
-    from headrace.stages.text.kernels import (
-        compiled as compiled,
-        is_kept as is_kept,
-        is_prepared as is_prepared,
-        prepared as prepared,
-    )
-    from headrace.stages.text.lanes import LANES as LANES, look as look, trailing_zeros as trailing_zeros
-    from headrace.stages.text.pointers import load_eight as load_eight, pointer as pointer
     from headrace.stages.text.texts import (
         ONE_WORD as ONE_WORD,
         PADDING as PADDING,

@@ -23,7 +23,7 @@ from headrace.stages.text.characters import (
     SUFFIX,
     UPPER,
 )
-from headrace.stages.text.kernels import compiled
+from headrace.stages.text.machine import compiled
 
 CODE, FLAGS, BYTE, MARK = 0, 1, 2, 3
 #: A measure behind a digit is a word of its own: "5km".

@@ -11,8 +11,7 @@ import numpy as np
 
 from headrace.stages.text.affixes import BYTE, CODE, FLAGS, MARK, infix_length, is_url, prefix_length, suffix_length
 from headrace.stages.text.characters import ALPHA, PUNCTUATION, SENTENCE_END, SYMBOL
-from headrace.stages.text.hashing import hash_span
-from headrace.stages.text.kernels import compiled
+from headrace.stages.text.machine import compiled, hash_span
 from headrace.stages.text.specials import PARTS_MAX, SLOT_CUTS, SPECIAL_BYTES_MAX, special_slot
 from headrace.stages.text.utf8 import decode, flags_of
 

@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.stages.text.contractions import special_words
-from headrace.stages.text.hashing import hash_of, hash_span
-from headrace.stages.text.kernels import compiled
+from headrace.stages.text.machine import compiled, hash_of, hash_span
 
 PARTS_MAX = 4
 _SLOTS = 1 << 13

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from headrace.stages.text import characters
 from headrace.stages.text.characters import SPACE
-from headrace.stages.text.kernels import compiled
+from headrace.stages.text.machine import compiled
 
 # Compiled into the loops: arguments that are arrays cost more at each call than the work of most of these functions.
 _BLOCK_OF, _BLOCKS = characters.two_levels(characters.flags_table())

@@ -35,10 +35,18 @@ from headrace.stages.text.cutting import (
     put_parts,
     put_word,
 )
-from headrace.stages.text.hashing import hash_span
-from headrace.stages.text.kernels import compile_parts, compiled, is_prepared, prepared
-from headrace.stages.text.lanes import ALL, LANES, look, trailing_zeros
-from headrace.stages.text.pointers import pointer
+from headrace.stages.text.machine import (
+    ALL,
+    LANES,
+    compile_parts,
+    compiled,
+    hash_span,
+    is_prepared,
+    look,
+    pointer,
+    prepared,
+    trailing_zeros,
+)
 from headrace.stages.text.specials import letters_slot, special_slot
 from headrace.stages.text.texts import longest, text_bytes
 from headrace.stages.text.utf8 import flags_of, space_width

@@ -30,7 +30,7 @@ ReadAt = Callable[[int, int], bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RowGroup:
     """Rows that are decoded together: where their bytes begin, how many bytes and rows. `order`: among all messages."""
 
     at: int
@@ -43,12 +43,12 @@ class Group:
 class Messages:
     """What an Arrow file or stream is made of: byte ranges. The schema of a file stands in its footer; None here."""
 
-    schema: Group | None
-    dictionaries: tuple[Group, ...]
-    batches: tuple[Group, ...]
+    schema: RowGroup | None
+    dictionaries: tuple[RowGroup, ...]
+    batches: tuple[RowGroup, ...]
 
 
-class Window:
+class ReadWindow:
     """Reads small things one after another with few questions."""
 
     def __init__(self, read_at: ReadAt, size: int) -> None:
@@ -79,9 +79,9 @@ _OFFSET, _INDEX_LENGTH, _DATA_LENGTH, _STRIPE_FOOTER_LENGTH, _ROWS = 1, 2, 3, 4,
 _MOST: Final = 1 << 62
 
 
-def stripes_of(read_at: ReadAt, size: int) -> list[Group]:
+def stripes_of(read_at: ReadAt, size: int) -> list[RowGroup]:
     """The stripes of an ORC file of so many bytes. Raises ValueError with what is wrong."""
-    window = Window(read_at, size)
+    window = ReadWindow(read_at, size)
     if size < len(_ORC_MAGIC) + 2:
         raise ValueError(f"it has {size} bytes, too few for any")
     length = window.bytes_at(size - 1, 1)[0]
@@ -94,7 +94,7 @@ def stripes_of(read_at: ReadAt, size: int) -> list[Group]:
         raise ValueError(f"its footer says it has {footer_size} bytes, of {size}")
     stored = window.bytes_at(size - 1 - length - footer_size, footer_size)
     codec, block = says.get(_COMPRESSION, 0), min(says.get(_BLOCK_SIZE) or 256 << 10, BLOCK_BYTES_MAX)
-    found: list[Group] = []
+    found: list[RowGroup] = []
     for number, value in _fields(_unpacked(stored, codec, block)):
         if number == _STRIPES and isinstance(value, bytes):
             found.append(_stripe(value, len(found), size))
@@ -103,13 +103,13 @@ def stripes_of(read_at: ReadAt, size: int) -> list[Group]:
     return found
 
 
-def _stripe(data: bytes, index: int, size: int) -> Group:
+def _stripe(data: bytes, index: int, size: int) -> RowGroup:
     says = {number: value for number, value in _fields(data) if isinstance(value, int)}
     stored = sum(says.get(field, 0) for field in (_INDEX_LENGTH, _DATA_LENGTH, _STRIPE_FOOTER_LENGTH))
     at, rows = says.get(_OFFSET, 0), says.get(_ROWS, 0)
     if at + stored > size or rows > _MOST:
         raise ValueError(f"stripe {index} has {rows} rows in {stored} bytes at byte {at}, of {size}")
-    return Group(at, stored, rows)
+    return RowGroup(at, stored, rows)
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
@@ -234,7 +234,7 @@ _BLOCK: Final = struct.Struct("<qi4xq")
 
 def messages_of(read_at: ReadAt, size: int) -> Messages:
     """The messages of an Arrow file or stream of so many bytes. Raises ValueError with what is wrong."""
-    window = Window(read_at, size)
+    window = ReadWindow(read_at, size)
     head = window.bytes_at(0, min(size, 8))
     if not head:
         raise ValueError("it is empty")
@@ -245,7 +245,7 @@ def messages_of(read_at: ReadAt, size: int) -> Messages:
     return _of_stream(window)
 
 
-def _of_file(window: Window) -> Messages:
+def _of_file(window: ReadWindow) -> Messages:
     size, tail = window.size, len(ARROW_MAGIC) + 4
     end = window.bytes_at(size - tail, tail) if size >= tail + 8 else b""
     if not end.endswith(ARROW_MAGIC):
@@ -256,7 +256,7 @@ def _of_file(window: Window) -> Messages:
     footer = Table.root(window.bytes_at(size - tail - length, length))
     blocks = [*footer.blocks(2), *footer.blocks(3)]
     kinds = [_DICTIONARY] * len(footer.blocks(2)) + [_BATCH] * len(footer.blocks(3))
-    found: dict[int, list[Group]] = {_DICTIONARY: [], _BATCH: []}
+    found: dict[int, list[RowGroup]] = {_DICTIONARY: [], _BATCH: []}
     for order, ((at, metadata, body), kind) in enumerate(zip(blocks, kinds, strict=True)):
         message = _message(window, at)
         if message is None or message[0] != kind:
@@ -264,15 +264,15 @@ def _of_file(window: Window) -> Messages:
         group = message[1]
         if metadata + body != group.size:
             raise ValueError(f"the message at byte {at} has {group.size} bytes, and {metadata + body} by the footer")
-        found[kind].append(Group(at, group.size, group.rows, order))
+        found[kind].append(RowGroup(at, group.size, group.rows, order))
     return Messages(None, tuple(found[_DICTIONARY]), tuple(found[_BATCH]))
 
 
-def _of_stream(window: Window) -> Messages:
+def _of_stream(window: ReadWindow) -> Messages:
     first = _message(window, 0)
     if first is None or first[0] != _SCHEMA:
         raise ValueError("no Arrow file or stream has its first bytes")
-    found: dict[int, list[Group]] = {_DICTIONARY: [], _BATCH: []}
+    found: dict[int, list[RowGroup]] = {_DICTIONARY: [], _BATCH: []}
     at, order = first[1].size, 0
     while at < window.size:
         message = _message(window, at)
@@ -281,14 +281,14 @@ def _of_stream(window: Window) -> Messages:
         kind, group = message
         if kind not in found:
             raise ValueError(f"a message of kind {kind} is at byte {at}")
-        found[kind].append(Group(at, group.size, group.rows, order))
+        found[kind].append(RowGroup(at, group.size, group.rows, order))
         at, order = at + group.size, order + 1
         if order > GROUPS_MAX:
             raise ValueError(f"it has more than {GROUPS_MAX:,} messages")
     return Messages(first[1], tuple(found[_DICTIONARY]), tuple(found[_BATCH]))
 
 
-def _message(window: Window, at: int) -> tuple[int, Group] | None:
+def _message(window: ReadWindow, at: int) -> tuple[int, RowGroup] | None:
     """The kind of a message, its place and its rows; None at the end of a stream. Raises ValueError."""
     prefix = window.bytes_at(at, min(8, window.size - at)) if 0 <= at <= window.size else b""
     head = 8 if prefix.startswith(_CONTINUES) else 4
@@ -308,7 +308,7 @@ def _message(window: Window, at: int) -> tuple[int, Group] | None:
         rows = message.table(2).number(0, "<q")
         if not 0 <= rows <= _MOST:
             raise ValueError(f"the record batch at byte {at} says it has {rows} rows")
-    return kind, Group(at, head + length + body, rows)
+    return kind, RowGroup(at, head + length + body, rows)
 
 
 class Table:
@@ -364,7 +364,7 @@ class Table:
         return value
 
 
-class Ranges(io.RawIOBase):
+class RangeStream(io.RawIOBase):
     """Byte ranges of a file as one stream."""
 
     def __init__(self, read_at: ReadAt, ranges: list[tuple[int, int]]) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.store.columnar.layout import Group, Messages, Ranges, messages_of, stripes_of
+from headrace.store.columnar.layout import Messages, RangeStream, RowGroup, messages_of, stripes_of
 
 MAGIC: Final = b"PAR1"
 #: Bytes of a column that are asked for at a time.
@@ -118,7 +118,7 @@ class ArrowReader:
 
     def _streamed(self, index: int) -> pa.RecordBatch:
         if self._stream is None or self._next != index:
-            self._stream = pa.ipc.open_stream(Ranges(self._read_at, self._ranges(index)))
+            self._stream = pa.ipc.open_stream(RangeStream(self._read_at, self._ranges(index)))
         stream, self._stream = self._stream, None
         try:
             batch: pa.RecordBatch = stream.read_next_batch()
@@ -134,11 +134,11 @@ class ArrowReader:
         return [_range(told.schema), *map(_range, left)]
 
 
-def _range(group: Group | None) -> tuple[int, int]:
+def _range(group: RowGroup | None) -> tuple[int, int]:
     return (group.at, group.size) if group else (0, 0)
 
 
-def _one_place(group: Group) -> list[int]:
+def _one_place(group: RowGroup) -> list[int]:
     return [group.rows, group.size, group.at, group.size]
 
 

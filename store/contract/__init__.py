@@ -7,8 +7,11 @@ from headrace.pipeline.door import door
 if TYPE_CHECKING:
     from headrace.store.contract.errors import (
         ChecksumMismatch as ChecksumMismatch,
+        DatasetBusy as DatasetBusy,
+        FormatError as FormatError,
         InvalidKey as InvalidKey,
         InvalidUri as InvalidUri,
+        NoDataset as NoDataset,
         ObjectMissing as ObjectMissing,
         StoreError as StoreError,
         StoreRefused as StoreRefused,

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         recipes_of as recipes_of,
     )
     from headrace.store.datasets.retract import (
-        Found as Found,
+        RecordPlaces as RecordPlaces,
         find_records as find_records,
         write_rewritten as write_rewritten,
     )

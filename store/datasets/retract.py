@@ -24,7 +24,7 @@ from headrace.store.shards import content_hash, quarantine_prefix, read_table, t
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RecordPlaces:
     """Where the asked records stand."""
 
     #: Rows of the documents table, by the key of the shard's tokens.
@@ -45,7 +45,7 @@ def find_records(
     ids: Collection[str],
     sources: Collection[str],
     where: Test | None = None,
-) -> Found:
+) -> RecordPlaces:
     """Look for records by id (a split record by that of its whole), by the URI of what they were read from, or for
     kept ones whose fields fulfil a test. Raises FormatError, StoreError.
     """
@@ -81,7 +81,7 @@ def find_records(
         if main is not None and (rows := fresh.get(main.key)):
             gone = state.erased_rows(main.key)
             found.append(Erasable(shard.number, shard.closed, tuple(sorted({*rows, *gone})), gone))
-    return Found(
+    return RecordPlaces(
         tuple((name, rows) for name, rows in fresh.items() if rows),
         tuple(rewritten.values()),
         frozenset(seen),
@@ -90,7 +90,7 @@ def find_records(
     )
 
 
-def write_rewritten(store: ObjectStore, found: Found, epoch: int) -> tuple[tuple[str, StoredObject], ...]:
+def write_rewritten(store: ObjectStore, found: RecordPlaces, epoch: int) -> tuple[tuple[str, StoredObject], ...]:
     """Write the objects anew under this epoch: the key of each old one, and what takes its place.
 
     One of them is in memory at a time. Raises FormatError, StoreError.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     )
     from headrace.store.history.diff import differences as differences
     from headrace.store.history.earlier import (
-        Earlier as Earlier,
+        BaseVerdicts as BaseVerdicts,
         EarlierVerdicts as EarlierVerdicts,
         open_earlier as open_earlier,
     )

@@ -39,7 +39,7 @@ Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
+class BaseVerdicts:
     """What the base says of a range: verdicts by ordinal, and the stages that other records have passed."""
 
     rows: Rows
@@ -83,7 +83,7 @@ class EarlierVerdicts:
             parts.sort()
         self._held: OrderedDict[int, Mapping[bytes, _Taken] | None] = OrderedDict()
 
-    def over(self, fragment: bytes, first: int, count: int) -> Earlier | None:
+    def over(self, fragment: bytes, first: int, count: int) -> BaseVerdicts | None:
         """What the base says of a range of records; None where it does not say it of all of them."""
         parts, at, end = self._parts.get(fragment, []), first, first + count
         found: list[tuple[Rows, pa.RecordBatch]] = []
@@ -109,7 +109,7 @@ class EarlierVerdicts:
             return None
         verdicts = pa.Table.from_batches([part for _, part in found], schema=_VERDICTS).combine_chunks().to_batches()
         rows = np.concatenate([np.zeros(0, np.int64), *(part for part, _ in found)])
-        return Earlier(
+        return BaseVerdicts(
             rows, verdicts[0] if verdicts else _none(), passed, np.concatenate([np.zeros(0, np.int64), *again])
         )
 

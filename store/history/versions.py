@@ -16,7 +16,7 @@ _VERDICTS = ("kept", "filtered", "duplicate", "quarantined")
 
 
 @dataclass(frozen=True, slots=True)
-class InputObject:
+class GrownObject:
     """An object of which a version shows more records than the version before it."""
 
     uri: str
@@ -53,7 +53,7 @@ class VersionFacts:
     filtered_by: Mapping[str, int]
     quarantined_by: Mapping[str, int]
     #: Objects of which it shows records that the version before did not, and how many objects it shows at all.
-    inputs: tuple[InputObject, ...]
+    inputs: tuple[GrownObject, ...]
     objects: int
 
 
@@ -124,7 +124,7 @@ def history_of(state: LedgerState, sink: str) -> list[VersionFacts]:
                 retracted=_retracted(state, version),
                 filtered_by=dict(shown.filtered_by),
                 quarantined_by=dict(shown.quarantined_by),
-                inputs=tuple(InputObject(*name, count) for name, count in inputs.items()),
+                inputs=tuple(GrownObject(*name, count) for name, count in inputs.items()),
                 objects=len(objects),
             )
         )

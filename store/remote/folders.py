@@ -17,7 +17,7 @@ VERSION_CHARACTERS_MAX = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FolderEntry:
     """A name in a folder, with a slash at its end where it is a folder; `info` of a file, where the listing has it."""
 
     name: str
@@ -44,7 +44,7 @@ class FolderStore(abc.ABC):
         """See `headrace.store.contract.objects.get_with_info`."""
 
     @abc.abstractmethod
-    def entries(self, folder: str) -> Iterable[Entry]:
+    def entries(self, folder: str) -> Iterable[FolderEntry]:
         """What stands in a folder, whose key is empty or ends in a slash; nothing where there is none."""
 
     def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
@@ -86,8 +86,8 @@ class FolderStore(abc.ABC):
                     raise StoreRefused(f"{self.uri}: its listing names {top + path!r}, which is not there; list again")
                 yield info
 
-    def _sorted(self, folder: str) -> Sequence[Entry]:
-        found: dict[str, Entry] = {}
+    def _sorted(self, folder: str) -> Sequence[FolderEntry]:
+        found: dict[str, FolderEntry] = {}
         for entry in self.entries(folder):
             if len(found) >= ENTRIES_MAX:
                 raise StoreRefused(f"{self.uri}: folder {folder!r} holds more than {ENTRIES_MAX:,} names; split it")

@@ -20,9 +20,9 @@ from headrace.store.contract import (
     StoreUnavailable,
     validate_key,
 )
-from headrace.store.remote.folders import ENTRIES_MAX, Entry, FolderStore
+from headrace.store.remote.folders import ENTRIES_MAX, FolderEntry, FolderStore
 from headrace.store.remote.http_store import bounded_version
-from headrace.store.remote.patience import Patience, TryAgain
+from headrace.store.remote.retrier import RemoteRetrier, TryAgain
 from headrace.store.s3 import RetryPolicy
 
 #: One call of a file system; it is given up then, and its thread is left behind.
@@ -58,7 +58,7 @@ class FsspecStore(FolderStore):
         self._scheme = plain.partition("://")[0]
         self._plain, self._options = plain, options_of(self._scheme, query)
         self._kind = _kind_of(self._scheme, uri)
-        self._patience, self._call_s_max = Patience(uri, retry_policy), call_s_max
+        self._retrier, self._call_s_max = RemoteRetrier(uri, retry_policy), call_s_max
         self._known: dict[str, ObjectInfo] = {}
         self._lock, self._left = threading.Lock(), 0
         self._pid, self._system, self._base = -1, None, ""
@@ -101,7 +101,7 @@ class FsspecStore(FolderStore):
             self._known.pop(next(iter(self._known)), None)
         self._known[info.key] = info
 
-    def entries(self, folder: str) -> Iterator[Entry]:
+    def entries(self, folder: str) -> Iterator[FolderEntry]:
         """See `FolderStore.entries`."""
         what = f"list {folder!r}"
         found = self._call(what, lambda system, base: system.ls((base + folder).rstrip("/") or "/", detail=True))
@@ -115,9 +115,9 @@ class FsspecStore(FolderStore):
                 continue
             name = path[len(place) :].strip("/")
             if item.get("type") == "directory":
-                yield Entry(name + "/")
+                yield FolderEntry(name + "/")
             elif item.get("type") == "file" and name:
-                yield Entry(name, self._info(folder + name, item))
+                yield FolderEntry(name, self._info(folder + name, item))
 
     def _info(self, key: str, found: Mapping[str, Any]) -> ObjectInfo:
         size = found.get("size")
@@ -131,7 +131,7 @@ class FsspecStore(FolderStore):
 
     def _call(self, what: str, deed: Callable[[Any, str], _Answer]) -> _Answer | None:
         """What a call gives; None where nothing stands there. Raises StoreRefused, StoreUnavailable."""
-        return self._patience.ask(what, lambda: self._attempt(what, deed))
+        return self._retrier.ask(what, lambda: self._attempt(what, deed))
 
     def _attempt(self, what: str, deed: Callable[[Any, str], _Answer]) -> _Answer | None:
         done, outcome = threading.Event(), list[Any]()

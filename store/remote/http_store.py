@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 import xxhash
 
 from headrace.store.contract import InvalidUri, ObjectInfo, ObjectMissing, StoreRefused, validate_key
-from headrace.store.remote.folders import VERSION_CHARACTERS_MAX, Entry, FolderStore
+from headrace.store.remote.folders import VERSION_CHARACTERS_MAX, FolderEntry, FolderStore
 from headrace.store.remote.http_wire import HttpAnswer, HttpWire, joined
-from headrace.store.remote.patience import Patience
+from headrace.store.remote.retrier import RemoteRetrier
 from headrace.store.s3 import RetryPolicy
 
 #: A link of an index page, and where it leads. Python's parser of HTML raises at some pages, and takes long for others.
@@ -40,7 +40,7 @@ class HttpStore(FolderStore):
             raise InvalidUri(f"{uri}: it names no host; write https://host/path")
         self._base, self._query = plain.rstrip("/") + "/", mark + query
         self._wire = HttpWire(uri)
-        self._patience = Patience(uri, retry_policy)
+        self._retrier = RemoteRetrier(uri, retry_policy)
 
     def head(self, key: str) -> ObjectInfo | None:
         """See `InputStore.head`. One byte is asked for: not every server answers HEAD as it answers GET."""
@@ -56,17 +56,17 @@ class HttpStore(FolderStore):
             raise ObjectMissing(key, self.uri)
         return answer.body, self._info(key, answer)
 
-    def entries(self, folder: str) -> Iterable[Entry]:
+    def entries(self, folder: str) -> Iterable[FolderEntry]:
         """See `FolderStore.entries`: the links of the folder's index page that lead to what lies directly below it."""
         answer = self._page(folder, self._url(folder))
         if self._is_missing(answer, folder):
             return []
         if "html" not in answer.headers.get("Content-Type", "").lower():
             raise StoreRefused(f"{self.uri}: the server shows no index of {folder!r}; name each file")
-        return [Entry(name) for name in links_below(answer.body, answer.url.partition("?")[0])]
+        return [FolderEntry(name) for name in links_below(answer.body, answer.url.partition("?")[0])]
 
     def _page(self, folder: str, url: str) -> HttpAnswer:
-        return self._patience.ask(f"list {folder!r}", lambda: self._wire.page(url, self._headers()))
+        return self._retrier.ask(f"list {folder!r}", lambda: self._wire.page(url, self._headers()))
 
     def _url(self, key: str) -> str:
         return self._base + urllib.parse.quote(key, safe=_SAFE) + self._query
@@ -90,7 +90,7 @@ class HttpStore(FolderStore):
         """Bytes of an object; None where it is missing. Raises StoreRefused."""
         validate_key(key)
         url = self._url(key)
-        answer = self._patience.ask(f"get {key!r}", lambda: self._wire.part(url, self._headers(), offset, length))
+        answer = self._retrier.ask(f"get {key!r}", lambda: self._wire.part(url, self._headers(), offset, length))
         return None if self._is_missing(answer, key) else answer
 
     def _is_missing(self, answer: HttpAnswer, key: str) -> bool:

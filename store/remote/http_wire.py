@@ -22,8 +22,8 @@ import urllib3
 from urllib3.exceptions import HTTPError, LocationParseError, NameResolutionError, NewConnectionError, SSLError
 
 from headrace.store.contract import InvalidUri, StoreRefused
-from headrace.store.remote.patience import TryAgain
-from headrace.store.s3 import allow, kind_of, pools_of
+from headrace.store.remote.retrier import TryAgain
+from headrace.store.s3.connection import allow, kind_of, pools_of
 
 #: Until a connection stands, and between two pieces of an answer.
 CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 10.0, 30.0

@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from headrace.store.contract import InvalidUri, ObjectInfo, StoreRefused
-from headrace.store.remote.folders import Entry
+from headrace.store.remote.folders import FolderEntry
 from headrace.store.remote.http_store import HttpStore, bounded_version, plain_tag
 from headrace.store.remote.http_wire import HttpAnswer, joined
 from headrace.store.s3 import RetryPolicy
@@ -51,7 +51,7 @@ class HubStore(HttpStore):
         self._tells_token = may_have_token(endpoint)
         self._place = plain.removeprefix("hf://").strip("/")
 
-    def entries(self, folder: str) -> Iterator[Entry]:
+    def entries(self, folder: str) -> Iterator[FolderEntry]:
         """See `FolderStore.entries`."""
         kind, name, revision, path = self._parts(folder)
         url = f"{self._base}api/{kind or 'models/'}{name}/tree/{_quoted(revision)}"
@@ -67,7 +67,7 @@ class HubStore(HttpStore):
             yield from self._listed(answer.body, folder, path)
             url = self._next_page(answer)
 
-    def _listed(self, page: bytes, folder: str, path: str) -> Iterator[Entry]:
+    def _listed(self, page: bytes, folder: str, path: str) -> Iterator[FolderEntry]:
         try:
             items: Any = orjson.loads(page)
         except orjson.JSONDecodeError:
@@ -79,9 +79,9 @@ class HubStore(HttpStore):
                 raise StoreRefused(f"{self.uri}: the endpoint's list of {folder!r} names something without a path")
             name = name.removeprefix(path)
             if item.get("type") == "directory":
-                yield Entry(name + "/")
+                yield FolderEntry(name + "/")
             elif item.get("type") == "file":
-                yield Entry(name, _info_of(item, folder + name))
+                yield FolderEntry(name, _info_of(item, folder + name))
 
     def _next_page(self, answer: HttpAnswer) -> str:
         match = _NEXT.search(answer.headers.get("Link", "")[:16384])

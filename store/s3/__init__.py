@@ -6,9 +6,7 @@ from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
     from headrace.store.s3.backoff import RetryPolicy as RetryPolicy
-    from headrace.store.s3.config import resolve as resolve
     from headrace.store.s3.probe import begin_race as begin_race
-    from headrace.store.s3.sockets import allow as allow, kind_of as kind_of, pools_of as pools_of
     from headrace.store.s3.store import S3Store as S3Store
 else:
     __getattr__ = door(__name__)

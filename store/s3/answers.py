@@ -6,12 +6,10 @@ import contextlib
 import re
 from enum import Enum
 
-from headrace.store.s3.config import S3Target
-from headrace.store.s3.wire import Answer
-from headrace.store.s3.xml import BadXml, read_xml
+from headrace.store.s3.connection import Answer, BadXml, S3Target, read_xml
 
 
-class Outcome(Enum):
+class AnswerKind(Enum):
     """The few things that an answer can mean to its retrier."""
 
     DONE = "done"
@@ -43,7 +41,7 @@ _AGAIN_CODES = {
 }
 _FULL_STATUS = 507
 _FULL_CODES = {"QuotaExceeded", "XMinioStorageFull", "XMinioAdminBucketQuotaExceeded"}
-_BY_STATUS = {304: Outcome.EXISTS, 404: Outcome.MISSING, 412: Outcome.EXISTS, 416: Outcome.PAST_END}
+_BY_STATUS = {304: AnswerKind.EXISTS, 404: AnswerKind.MISSING, 412: AnswerKind.EXISTS, 416: AnswerKind.PAST_END}
 
 _CREDENTIALS = "correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the profile that the URI names"
 _REMEDIES = {
@@ -68,27 +66,27 @@ def code_of(answer: Answer) -> str:
     return _element(answer, "Code") or answer.headers.get("x-minio-error-code", "")
 
 
-def outcome_of(answer: Answer) -> Outcome:
+def outcome_of(answer: Answer) -> AnswerKind:
     """Decide what an answer means. A 200 may carry an error in its body (a completed multipart upload's does).
 
     An answer to HEAD does not say that the session token has expired: AWS then answers 400 and nothing else.
     """
     code = code_of(answer)
     if answer.status in (200, 204, 206) and not code:
-        return Outcome.DONE
+        return AnswerKind.DONE
     if code == "NoSuchBucket":
-        return Outcome.REFUSED
+        return AnswerKind.REFUSED
     if code in ("ExpiredToken", "ExpiredTokenException"):
-        return Outcome.EXPIRED
+        return AnswerKind.EXPIRED
     if answer.status == 400 and not code and not answer.body:
-        return Outcome.EXPIRED
+        return AnswerKind.EXPIRED
     if code in _FULL_CODES or answer.status == _FULL_STATUS:
-        return Outcome.FULL
+        return AnswerKind.FULL
     if code in _AGAIN_CODES or answer.status in _AGAIN_STATUS:
-        return Outcome.AGAIN
+        return AnswerKind.AGAIN
     if answer.status == 404 and code not in ("", "NoSuchKey", "NoSuchUpload", "NotFound"):
-        return Outcome.REFUSED
-    return _BY_STATUS.get(answer.status, Outcome.REFUSED)
+        return AnswerKind.REFUSED
+    return _BY_STATUS.get(answer.status, AnswerKind.REFUSED)
 
 
 def problem_of(answer: Answer) -> str:

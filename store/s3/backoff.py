@@ -14,7 +14,7 @@ from enum import Enum
 DELAY_FIRST_S = 0.1
 DELAY_S_MAX = 5.0
 #: One operation on a store that has answered before is given up after this: a store that restarts is back by then.
-PATIENCE_S = 120.0
+RETRY_S_MAX = 120.0
 #: One operation on a store that this process has never reached: most likely its address is wrong.
 FIRST_CONTACT_S = 10.0
 
@@ -30,7 +30,7 @@ class RetryPolicy:
 
     delay_first_s: float = DELAY_FIRST_S
     delay_s_max: float = DELAY_S_MAX
-    retry_s_max: float = PATIENCE_S
+    retry_s_max: float = RETRY_S_MAX
     first_contact_s: float = FIRST_CONTACT_S
 
     def budget_s(self, was_reached: bool) -> float:

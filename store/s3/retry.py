@@ -10,10 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from headrace.store.contract import StoreRefused, StoreStalled, StoreUnavailable
-from headrace.store.s3.answers import Outcome, no_bucket, outcome_of, problem_of, remedy_of
+from headrace.store.s3.answers import AnswerKind, no_bucket, outcome_of, problem_of, remedy_of
 from headrace.store.s3.backoff import Breaker, RetryPolicy
-from headrace.store.s3.config import S3Target
-from headrace.store.s3.wire import Answer, NoAnswer, Wire
+from headrace.store.s3.connection import Answer, NoAnswer, S3Target, Wire
 
 #: Seconds for which an operation has been tried in vain before it is told what the store's trouble is.
 TROUBLE_S = 10.0
@@ -54,7 +53,7 @@ class Pace:
 class Reply:
     """An answer that needs no further asking."""
 
-    outcome: Outcome
+    outcome: AnswerKind
     answer: Answer
     #: Attempts before it that failed, each of which may have been carried out.
     failures: int
@@ -106,25 +105,25 @@ class Retrier:
             else:
                 outcome = outcome_of(answer)
                 self._answered(answer, outcome)
-                if outcome is Outcome.EXPIRED and not renewed:
+                if outcome is AnswerKind.EXPIRED and not renewed:
                     renewed = True
                     self.wire.forget_credentials()
                     continue
-                if outcome in (Outcome.REFUSED, Outcome.EXPIRED):
+                if outcome in (AnswerKind.REFUSED, AnswerKind.EXPIRED):
                     raise StoreRefused(
                         f"{self.target.uri}: cannot {what}: {problem_of(answer)}; {remedy_of(answer, self.target)}"
                     )
-                if outcome is Outcome.FULL:
+                if outcome is AnswerKind.FULL:
                     raise StoreStalled(
                         f"{self.target.uri}: cannot {what}: {problem_of(answer)}; {remedy_of(answer, self.target)}"
                     )
-                if outcome is not Outcome.AGAIN:
+                if outcome is not AnswerKind.AGAIN:
                     return Reply(outcome, answer, failures)
                 problem = problem_of(answer)
             failures += 1
             self._pause(what, started, failures, problem)
 
-    def once(self, attempt: Callable[[], Answer]) -> tuple[Outcome, Answer] | None:
+    def once(self, attempt: Callable[[], Answer]) -> tuple[AnswerKind, Answer] | None:
         """One attempt, whatever the breaker says; None where nothing came of it."""
         try:
             answer = attempt()
@@ -136,17 +135,17 @@ class Retrier:
         """Raise `StoreRefused` if there is no bucket: an answer without a body cannot tell that from a missing key."""
         if self.health.has_bucket:
             return
-        if self.ask(what, lambda: self.wire.send("HEAD")).outcome is Outcome.MISSING:
+        if self.ask(what, lambda: self.wire.send("HEAD")).outcome is AnswerKind.MISSING:
             raise StoreRefused(f"{self.target.uri}: cannot {what}: {no_bucket(self.target)}")
 
-    def _answered(self, answer: Answer, outcome: Outcome) -> None:
+    def _answered(self, answer: Answer, outcome: AnswerKind) -> None:
         health = self.health
         health.was_reached = True
         health.server = answer.headers.get("Server", health.server)
-        if outcome is Outcome.DONE:
+        if outcome is AnswerKind.DONE:
             health.has_bucket = True
         # A conflict is the answer of a healthy endpoint; only overload and inner faults count against it.
-        if outcome is Outcome.AGAIN and answer.status != 409:
+        if outcome is AnswerKind.AGAIN and answer.status != 409:
             self._failed()
             return
         with health.lock:

@@ -31,10 +31,18 @@ from headrace.store.contract import (
     Stream,
     validate_key,
 )
-from headrace.store.s3.answers import Outcome
+from headrace.store.s3.answers import AnswerKind
 from headrace.store.s3.backoff import RetryPolicy
-from headrace.store.s3.body import Body
-from headrace.store.s3.config import resolve
+from headrace.store.s3.connection import (
+    CONNECTIONS_KEPT,
+    READ_TIMEOUT_S,
+    Answer,
+    Body,
+    NoAnswer,
+    Wire,
+    announced_bytes,
+    resolve,
+)
 from headrace.store.s3.listing import Listed, OutOfOrder, list_flat, list_folders
 from headrace.store.s3.retry import Pace, Retrier
 from headrace.store.s3.upload import (
@@ -49,7 +57,6 @@ from headrace.store.s3.upload import (
     put_in_parts,
     replaces_once,
 )
-from headrace.store.s3.wire import CONNECTIONS_KEPT, READ_TIMEOUT_S, Answer, NoAnswer, Wire, announced_bytes
 
 #: Times that a read starts over because the object was replaced, or damaged on its way, in between.
 READS_MAX = 4
@@ -200,7 +207,7 @@ class S3Store:
         reply = self._retrier.ask(
             f"get {key!r}", lambda: self._retrier.wire.send("GET", path, headers=headers, is_stream=True)
         )
-        if reply.outcome is Outcome.MISSING:
+        if reply.outcome is AnswerKind.MISSING:
             raise ObjectMissing(key, self.uri)
         rest = reply.answer.rest
         if rest is None:
@@ -271,7 +278,7 @@ class S3Store:
     def _head(self, path: str) -> Answer | None:
         what = f"look for {path!r}"
         reply = self._retrier.ask(what, lambda: self._retrier.wire.send("HEAD", path))
-        if reply.outcome is Outcome.MISSING:
+        if reply.outcome is AnswerKind.MISSING:
             self._retrier.ensure_bucket(what)
             return None
         return reply.answer
@@ -283,9 +290,9 @@ class S3Store:
         """The first range of an object; None where it starts behind the end. Raises `ObjectMissing`."""
         headers = {"Range": f"bytes={offset}-{offset + length - 1}"}
         reply = self._retrier.ask(f"get {key!r}", lambda: self._retrier.wire.send("GET", path, headers=headers))
-        if reply.outcome is Outcome.MISSING:
+        if reply.outcome is AnswerKind.MISSING:
             raise ObjectMissing(key, self.uri)
-        return None if reply.outcome is Outcome.PAST_END else reply.answer
+        return None if reply.outcome is AnswerKind.PAST_END else reply.answer
 
     def _complete(self, key: str, path: str, first: Answer, offset: int, length: int | None) -> bytes | None:
         """Fetch what the first range left, in parallel; None where the object was replaced meanwhile."""
@@ -316,9 +323,9 @@ class S3Store:
             reply = self._retrier.ask(
                 f"get {key!r}", lambda: self._retrier.wire.send("GET", path, headers=headers, into=into)
             )
-        if reply.outcome is Outcome.MISSING:
+        if reply.outcome is AnswerKind.MISSING:
             raise ObjectMissing(key, self.uri)
-        return reply.outcome is Outcome.DONE and reply.answer.status == 206
+        return reply.outcome is AnswerKind.DONE and reply.answer.status == 206
 
     def _replaced(self, key: str) -> StoreUnavailable:
         return StoreUnavailable(f"{self.uri}: cannot get {key!r}: it was replaced {READS_MAX} times while it was read")
@@ -367,7 +374,7 @@ class S3Store:
     def _fetch(self, query: dict[str, str]) -> Answer:
         what = f"list {query['prefix'].removeprefix(self._target.prefix)!r}"
         reply = self._retrier.ask(what, lambda: self._retrier.wire.send("GET", query=query))
-        if reply.outcome is not Outcome.DONE:
+        if reply.outcome is not AnswerKind.DONE:
             raise StoreRefused(f"{self.uri}: cannot {what}: it answered {reply.answer.status}; correct the endpoint")
         return reply.answer
 

@@ -12,11 +12,9 @@ from typing import TypeVar
 from xml.sax.saxutils import escape
 
 from headrace.store.contract import StoreError, StoreRefused, StoreUnavailable
-from headrace.store.s3.answers import Outcome, problem_of
-from headrace.store.s3.body import Body
+from headrace.store.s3.answers import AnswerKind, problem_of
+from headrace.store.s3.connection import Answer, BadXml, Body, read_xml
 from headrace.store.s3.retry import Retrier
-from headrace.store.s3.wire import Answer
-from headrace.store.s3.xml import BadXml, read_xml
 
 #: The largest object that one PUT takes (S3's own limit).
 PUT_BYTES_MAX = 5 << 30
@@ -146,7 +144,7 @@ def completes_once(retrier: Retrier, prefix: str) -> bool:
             reply = retrier.ask(
                 f"probe {key!r}", lambda: retrier.wire.send("POST", key, request, {"If-None-Match": "*"}, query)
             )
-            return reply.outcome is Outcome.DONE
+            return reply.outcome is AnswerKind.DONE
 
         try:
             wins = sum(in_parallel(complete, list(range(RACE_WIDTH)), RACE_WIDTH))
@@ -210,9 +208,9 @@ def _conclude(retrier: Retrier, key: str, writer: str, is_conditional: bool, att
         if is_conditional and _is_ours(retrier, key, writer):
             return True
         raise
-    if reply.outcome is Outcome.DONE:
+    if reply.outcome is AnswerKind.DONE:
         return True
-    if reply.outcome is Outcome.EXISTS and is_conditional:
+    if reply.outcome is AnswerKind.EXISTS and is_conditional:
         return reply.failures > 0 and _stands_ours(retrier, key, writer)
     if reply.failures > 0 and _stands_ours(retrier, key, writer):
         return True  # an upload that was completed before is not known any more
@@ -223,13 +221,13 @@ def _conclude(retrier: Retrier, key: str, writer: str, is_conditional: bool, att
 
 def _stands_ours(retrier: Retrier, key: str, writer: str) -> bool:
     reply = retrier.ask(f"read back {key!r}", lambda: retrier.wire.send("HEAD", key))
-    return reply.outcome is Outcome.DONE and reply.answer.headers.get(WRITER_HEADER) == writer
+    return reply.outcome is AnswerKind.DONE and reply.answer.headers.get(WRITER_HEADER) == writer
 
 
 def _is_ours(retrier: Retrier, key: str, writer: str) -> bool:
     """The same in one attempt, when patience is at its end."""
     found = retrier.once(lambda: retrier.wire.send("HEAD", key))
-    return found is not None and found[0] is Outcome.DONE and found[1].headers.get(WRITER_HEADER) == writer
+    return found is not None and found[0] is AnswerKind.DONE and found[1].headers.get(WRITER_HEADER) == writer
 
 
 def _begin(retrier: Retrier, key: str, metadata: Mapping[str, str]) -> str:
@@ -252,7 +250,7 @@ def _put_part(retrier: Retrier, key: str, upload: str, number: int, body: Body) 
     headers = {"Content-MD5": body.md5()}
     reply = retrier.ask(f"upload part {number} of {key!r}", lambda: retrier.wire.send("PUT", key, body, headers, query))
     etag = reply.answer.headers.get("ETag", "")
-    if reply.outcome is not Outcome.DONE or not etag:
+    if reply.outcome is not AnswerKind.DONE or not etag:
         raise StoreUnavailable(
             f"{retrier.target.uri}: cannot upload part {number} of {key!r}: "
             f"it answered {reply.answer.status}; try again"

@@ -72,6 +72,10 @@ def test_it_names_every_stage_of_the_library() -> None:
     assert made <= set(names())
 
 
+def test_its_names_are_listed_for_who_completes_them() -> None:
+    assert set(names()) <= set(dir(headrace))
+
+
 def test_a_name_that_it_has_not_is_refused() -> None:
     with pytest.raises(AttributeError, match="headrace has no nothing"):
         headrace.nothing  # noqa: B018 # type: ignore[attr-defined]

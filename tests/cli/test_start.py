@@ -168,7 +168,7 @@ from headrace.stages.runtime.build import build_stage, process_safely
 from headrace.stages.library import read, tokenize, write_tokens
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 from headrace.store.open import open_store
-from headrace.worker.task.coverage import fates
+from headrace.worker.task.batch.coverage import fates
 
 tokens = tokenize("deepseek")
 pipeline = Pipeline.chain("plain", sys.argv[2], read(sys.argv[1]), tokens, write_tokens(tokens))

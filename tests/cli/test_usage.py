@@ -61,7 +61,7 @@ def test_the_mutants_of_the_simulator_are_listed(capsys: pytest.CaptureFixture[s
 
 @pytest.mark.parametrize("text", ["9" * 400 + "d", "0001-01-01T00:00", "1e9s", "-1s", "\u0661\u0660m"])
 def test_a_time_that_no_clock_shows_is_wrong_usage(text: str) -> None:
-    from headrace.cli.commands.logs import since_of
+    from headrace.cli.commands.cluster.logs import since_of
     from headrace.client.errors import UsageError
 
     with pytest.raises(UsageError, match="--since"):
@@ -86,7 +86,7 @@ def test_a_port_that_is_none_is_wrong_usage(text: str) -> None:
 
 
 def test_no_part_of_a_log_line_is_obeyed_by_a_terminal() -> None:
-    from headrace.cli.commands.logs import line_text
+    from headrace.cli.commands.cluster.logs import line_text
 
     odd = "\x1b[2J\u2028\r"
     names = ("time", "process", "message", "task", "pipeline", "cause", "traceback")

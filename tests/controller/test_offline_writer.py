@@ -16,11 +16,11 @@ from headrace.store.open import open_store
 
 def test_finding_anothers_entry_tells_nobody_that_its_own_stands(tmp_path: Path) -> None:
     async def act() -> None:
-        pen = OfflineWriter(str(tmp_path))
-        await pen.lead()
+        writer = OfflineWriter(str(tmp_path))
+        await writer.lead()
         Log(open_store(str(tmp_path))).append(1, encode_entry(Entry(2, (Led(2, {"pid": 1}), Beat(2)))))
         with pytest.raises(DatasetBusy, match="taken over"):
-            await pen.commit(VersionPublished(1, "completed"))
-        await pen.resign()
+            await writer.commit(VersionPublished(1, "completed"))
+        await writer.resign()
 
     asyncio.run(act())

@@ -35,14 +35,14 @@ def test_a_message_holds_so_many_orders_at_most() -> None:
 
 
 def test_a_message_holds_every_order_with_what_is_condemned() -> None:
-    guilty = m.Condemned(3, "read", "signal 6")
+    guilty = m.PoisonRecord(3, "read", "signal 6")
     alone = m.ReadFragment("w1", "run/read.0", 1, B, WHOLE, (guilty,), trial=True)
     message = to_worker(order(0), 1)
     assert message is not None
     add_reads(message, [alone])
     first, second = message.task.reads.reads
-    assert (first.fragment.id, first.trial, len(first.condemned)) == (A.id, False, 0)
-    assert (second.fragment.id, second.trial, second.condemned[0].ordinal) == (B.id, True, 3)
+    assert (first.fragment.id, first.trial, len(first.poison)) == (A.id, False, 0)
+    assert (second.fragment.id, second.trial, second.poison[0].ordinal) == (B.id, True, 3)
     assert [gap.end for gap in second.gaps] == [UNBOUNDED]
 
 

@@ -12,8 +12,8 @@ from typing import Any, cast
 import pytest
 
 from headrace.controller import page as module
+from headrace.controller.effects.progress import ReportedProgress
 from headrace.controller.page import RunPage, request_of, schema
-from headrace.controller.progress import RunProgress
 from headrace.controller.servicer import Servicer
 from headrace.controller.shell import Shell
 from headrace.page import QuestionRefused
@@ -48,7 +48,7 @@ class Ticks:
 def shown(stand: Stand, step: float = 0.0) -> tuple[RunPage, Shell, Commands]:
     shell = Shell(stand.core, os.urandom(32))
     for name in stand.core.runs:
-        shell.progress[name] = RunProgress()
+        shell.progress[name] = ReportedProgress()
     commands = Commands()
     return RunPage(shell, cast("Servicer", commands), Ticks(step)), shell, commands
 

@@ -32,9 +32,9 @@ from headrace.worker.membership import addresses
 from headrace.worker.spool.guard import Clients, Tokens
 from headrace.worker.spool.server import _Handler
 from headrace.worker.spool.spool import Spool
+from headrace.worker.task.batch.in_flight import SLOT_BYTES, STAGES, WRITER, InFlightPage
 from headrace.worker.task.channel import Channel, ChannelClosed
 from headrace.worker.task.codec import batch_to_frame, frame_to_batch
-from headrace.worker.task.in_flight import SLOT_BYTES, STAGES, WRITER, InFlightPage
 from tests.controller.core.cluster.test_hostile_workers import CASES, House
 from tests.fuzz.fuzz_files import empty_folder
 from tests.fuzz.harness import Target
@@ -410,7 +410,7 @@ TARGETS = [
         spool_folder_seeds,
         words=(b'"end":', b'"records":', b'"key":"', b"}\n"),
     ),
-    Target("hands", ("headrace.worker.task.in_flight",), run_hands, hands_seeds, mutate=mutate_hands),
+    Target("hands", ("headrace.worker.task.batch.in_flight",), run_hands, hands_seeds, mutate=mutate_hands),
     Target("channel", ("headrace.worker.task.channel",), run_channel, lambda: MESSAGES),
     Target(
         "post_answer",

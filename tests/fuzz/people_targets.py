@@ -13,8 +13,8 @@ from typing import Any
 import orjson
 
 from headrace.chaos.live.scenario.scenario_file import read_scenario
-from headrace.cli.commands.logs import line_text, since_of
-from headrace.cli.commands.trace import loader_state_in, where_now
+from headrace.cli.commands.cluster.logs import line_text, since_of
+from headrace.cli.commands.maintenance.checkpoints import loader_state_in, where_now
 from headrace.cli.run_options import PLACES, RUN, defaults, run_options
 from headrace.cli.ui.progress_lines import input_bytes_stored
 from headrace.client.errors import CliError, UsageError, check_address, check_pairs
@@ -393,7 +393,13 @@ TARGETS = [
     Target(
         "resume", ("headrace.loader.state.resumption",), run_resume, lambda: list(state_seeds())[:2], mutate=within_json
     ),
-    Target("checkpoint", ("headrace.cli.commands.trace",), run_checkpoint, checkpoint_seeds, mutate=within_json),
+    Target(
+        "checkpoint",
+        ("headrace.cli.commands.maintenance.checkpoints",),
+        run_checkpoint,
+        checkpoint_seeds,
+        mutate=within_json,
+    ),
     Target("world", ("headrace.loader.world",), run_world, lambda: ENVIRONMENTS[:1], words=(b"RANK=", b"WORLD_SIZE=")),
     Target("loader_manifest", ("headrace.loader.dataset.manifest",), run_manifest, manifest_seeds, mutate=within_json),
     Target("shard_head", ("headrace.loader.cache.head",), run_head, head_seeds, mutate=mutate_head),
@@ -408,9 +414,9 @@ TARGETS = [
     ),
     Target(
         "words",
-        ("headrace.cli.run_options", "headrace.cli.commands.logs", "headrace.client.errors"),
+        ("headrace.cli.run_options", "headrace.cli.commands.cluster.logs", "headrace.client.errors"),
         run_words,
         word_seeds,
     ),
-    Target("log_text", ("headrace.cli.commands.logs",), run_log_text, lambda: LOG_LINES, mutate=within_json),
+    Target("log_text", ("headrace.cli.commands.cluster.logs",), run_log_text, lambda: LOG_LINES, mutate=within_json),
 ]

@@ -9,7 +9,7 @@ from typing import Any, cast
 from headrace.store.contract.errors import InvalidUri, StoreError, StoreRefused
 from headrace.store.contract.keys import validate_key
 from headrace.store.remote import fsspec_store, http_store, http_wire, hub
-from headrace.store.remote.patience import TryAgain
+from headrace.store.remote.retrier import TryAgain
 from tests.fuzz.harness import Target
 
 URL = "https://host/data/"

@@ -16,8 +16,9 @@ import orjson
 from headrace.store import open as opening
 from headrace.store.contract.errors import InvalidKey, InvalidUri, StoreUnavailable
 from headrace.store.contract.keys import validate_key
-from headrace.store.s3 import answers, config, credentials, listing, upload, wire, xml
-from headrace.store.s3.wire import Answer
+from headrace.store.s3 import answers, listing, upload
+from headrace.store.s3.connection import config, credentials, wire, xml
+from headrace.store.s3.connection.wire import Answer
 from tests.fuzz.fuzz_files import folder_of_process
 from tests.fuzz.harness import Target
 from tests.fuzz.mutations import within_json
@@ -108,7 +109,7 @@ def run_answer(data: bytes) -> object | None:
     assert answers.remedy_of(answer, TARGET)
     said = answers.problem_of(answer), answers.code_of(answer)
     if said[1] and answer.status in (200, 204, 206):
-        assert outcome is not answers.Outcome.DONE
+        assert outcome is not answers.AnswerKind.DONE
     return (outcome.value, said[1]) if said[1] else None
 
 
@@ -260,7 +261,14 @@ UPLOAD = b"<InitiateMultipartUploadResult><Bucket>b</Bucket><UploadId>u1</Upload
 
 TARGETS = [
     Target("s3_upload", ("headrace.store.s3.upload",), run_upload, lambda: [UPLOAD], mutate=xml_mutation),
-    Target("s3_xml", ("headrace.store.s3.xml",), run_xml, lambda: [ERROR, PAGE], mutate=xml_mutation, words=XML_WORDS),
+    Target(
+        "s3_xml",
+        ("headrace.store.s3.connection.xml",),
+        run_xml,
+        lambda: [ERROR, PAGE],
+        mutate=xml_mutation,
+        words=XML_WORDS,
+    ),
     Target("s3_answer", ("headrace.store.s3.answers",), run_answer, lambda: [b"\x0d" + ERROR], words=XML_WORDS),
     Target(
         "s3_listing",
@@ -271,17 +279,24 @@ TARGETS = [
         words=XML_WORDS,
     ),
     Target(
-        "s3_lengths", ("headrace.store.s3.wire", "headrace.store.s3.store"), run_lengths, lambda: [b"12\nbytes 0-9/100"]
+        "s3_lengths",
+        ("headrace.store.s3.connection.wire", "headrace.store.s3.store"),
+        run_lengths,
+        lambda: [b"12\nbytes 0-9/100"],
     ),
     Target(
         "store_uri",
-        ("headrace.store.contract.keys", "headrace.store.s3.config", "headrace.store.open"),
+        ("headrace.store.contract.keys", "headrace.store.s3.connection.config", "headrace.store.open"),
         run_store_uri,
         store_uris,
         words=URI_WORDS,
     ),
-    Target("s3_profile", ("headrace.store.s3.config",), run_profile, lambda: PROFILES, words=PROFILE_WORDS),
+    Target("s3_profile", ("headrace.store.s3.connection.config",), run_profile, lambda: PROFILES, words=PROFILE_WORDS),
     Target(
-        "credential_process", ("headrace.store.s3.credentials",), run_credential_process, processes, mutate=within_json
+        "credential_process",
+        ("headrace.store.s3.connection.credentials",),
+        run_credential_process,
+        processes,
+        mutate=within_json,
     ),
 ]

@@ -21,7 +21,7 @@ from headrace.stages.commands.arrow_stream import END_OF_STREAM, ArrowStream
 from headrace.stages.commands.lines import Exchange, LineExchange
 from headrace.stages.commands.process import CommandFailedError
 from headrace.stages.dedup.core import partitions
-from headrace.stages.dedup.span_file import HEADER_BYTES, SpanFacts, facts_of, write_header
+from headrace.stages.dedup.spans.span_file import HEADER_BYTES, SpanFacts, facts_of, write_header
 from headrace.stages.functions import functions
 from headrace.stages.quality.models import model_host
 from headrace.stages.runtime import arrow_check
@@ -367,7 +367,7 @@ TARGETS = [
     ),
     Target(
         "repeats_index",
-        ("headrace.stages.dedup.span_file",),
+        ("headrace.stages.dedup.spans.span_file",),
         run_repeats_index,
         repeats_index_seeds,
         words=(b'"spans": ', b'"words_min": ', b'"paragraph"'),

@@ -36,8 +36,9 @@ OWN: dict[str, str] = {
     f"headrace.{module}": reason
     for reason, modules in {
         "what this user gives the command, bounded or as an argument": (
-            "cli.commands.contamination cli.commands.cost cli.commands.dataset cli.commands.lists "
-            "cli.commands.reconfigure worker.membership.departure"
+            "cli.commands.maintenance.contamination cli.commands.cluster.cost cli.commands.dataset.show "
+            "cli.commands.maintenance.lists "
+            "cli.commands.cluster.reconfigure worker.membership.departure"
         ),
         "a file of this user's own folder, of mode 0600 or in a private one": (
             "cli.host.facts client.client client.launch.launching controller.membership.cluster_files "
@@ -51,13 +52,14 @@ OWN: dict[str, str] = {
             "stages.commands.process"
         ),
         "bits, hashes or names that were checked where they came from": (
-            "cli.commands.splitting cli.host.machine controller.core.run.proposals worker.rebuild.deaths "
-            "worker.task.tracing stages.dedup.offline stages.dedup.stage stages.sinks.held_out stages.text.hashing"
+            "cli.commands.maintenance.splitting cli.host.machine controller.core.run.proposals worker.rebuild.deaths "
+            "worker.task.batch.tracing stages.dedup.offline stages.dedup.stage stages.sinks.held_out "
+            "stages.text.machine.hashing"
         ),
         "arrays of this process, or of a file whose checksum was looked at": (
             "loader.batch.buffers loader.cache.cache loader.cache.partial_shard loader.dataset.mapped "
             "stages.dedup.index.memory stages.dedup.index.runs stages.dedup.key_index stages.dedup.sketches "
-            "stages.dedup.spans stages.quality.models.shared_model stages.sinks.spill stages.sinks.texts "
+            "stages.dedup.spans.spans stages.quality.models.shared_model stages.sinks.spill stages.sinks.texts "
             "stages.text.characters stages.text.texts stages.tokenizer.decoding stages.tokenizer.engine_check "
             "stages.tokenizer.engines worker.task.dependencies"
         ),
@@ -68,7 +70,7 @@ OWN: dict[str, str] = {
         ),
         "a cell of JSON Lines, whose errors are named": "stages.export.records",
         "opens an input; what decodes it stands in this list or has a target": "stages.sources.objects.streams",
-        "runs in a child with limits": "stages.sources.table_files stages.sources.tables",
+        "runs in a child with limits": "stages.sources.tables.table_files stages.sources.tables.lakehouse",
         "text of a notebook that this user runs": "stages.shipping.cells",
         "orjson, of at most BODY_BYTES_MAX": "page.server",
         "JSON; tests name what it refuses": "pipeline.plain",

@@ -30,7 +30,7 @@ ELSEWHERE = {
     "store/files/disk.py": "the place itself",
     "cli/host/machine.py": "what a disk takes for it is measured",
     "cluster/credential_files.py": "transport imports nothing of ours",
-    "controller/lineage.py": "events that are made of the ledger again",
+    "controller/effects/lineage.py": "events that are made of the ledger again",
     "daemon/log_files.py": "lines of a log",
     "loader/cache/cache.py": "a cache, whose blocks are checked as they are read",
 }

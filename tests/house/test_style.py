@@ -10,7 +10,8 @@ import ast
 import functools
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ from tests.house.test_walls import MAY_IMPORT
 ROOT = Path(__file__).resolve().parents[2]
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 500
+#: Of a room, besides its door and what starts it; a reader takes in so many names at once.
+ROOM_FILES_MAX = 12
 
 #: Functions over the limit that do not say why, as `path:name`, with their lines.
 LONG_FUNCTIONS: dict[str, int] = {}
@@ -45,10 +48,10 @@ ASKED_BY_NAME = {
     "loader/trainers.py": "the loaders of others",
     "stages/library/stages.py": "any callable of the user's",
     "stages/runtime/malloc.py": "of glibc alone",
-    "stages/sources/parquet_values.py": "Arrow's types of times, some of which have a unit",
+    "stages/sources/tables/parquet_values.py": "Arrow's types of times, some of which have a unit",
     "stages/tokenizer/engines.py": "a tokenizer's model, one of several classes",
     "store/ledger/core/log_state.py": "the slots of any class",
-    "store/s3/wire.py": "urllib3's socket, which it keeps to itself",
+    "store/s3/connection/wire.py": "urllib3's socket, which it keeps to itself",
     "worker/processes/forkserver_start.py": "of glibc alone",
 }
 #: How a test would sleep.
@@ -117,6 +120,21 @@ def test_no_file_grows_past_its_limit() -> None:
     found = {name: size for name, size in sizes.items() if size > FILE_LINES_MAX}
     assert grown(found, LONG_FILES) == {}, f"over {FILE_LINES_MAX} lines: two files, each with a description of its own"
     assert LONG_FILES.keys() <= found.keys(), "the ratchet turns: take what was mended off the list"
+
+
+def crowded(folders: Iterable[str]) -> list[str]:
+    """The rooms with too many files, from the folder of each file."""
+    return sorted(folder for folder, files in Counter(folders).items() if files > ROOM_FILES_MAX)
+
+
+def test_no_room_has_more_files_than_a_reader_takes_in() -> None:
+    names = (name_of(path) for path, _ in sources() if not path.name.startswith("__"))
+    rooms = (name.rpartition("/")[0] for name in names if name.partition("/")[0] in MAY_IMPORT)
+    assert crowded(rooms) == []
+
+
+def test_a_crowded_room_is_found() -> None:
+    assert crowded([*["store"] * ROOM_FILES_MAX, *["loader"] * (ROOM_FILES_MAX + 1)]) == ["loader"]
 
 
 @pytest.mark.parametrize("words", [BANNED, UNFINISHED], ids=["one machine", "unfinished"])

@@ -6,7 +6,7 @@ from typing import Any
 import promql_parser as promql
 from prometheus_client.samples import Sample
 
-from headrace.cli.commands.metrics import board, rules
+from headrace.cli.commands.cluster.metrics import board, rules
 
 
 def exported(name: str, kind: str) -> Sample:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.chaos.live.clusters.attached import Attached
-from headrace.chaos.live.faults.processes import Role
+from headrace.chaos.live.clusters.attached import AttachedCluster
+from headrace.chaos.live.faults.processes import ProcessRole
 from headrace.cli.main import invoke
 from headrace.client.client import ControllerAt
 from headrace.client.errors import CliError
@@ -84,13 +84,13 @@ def test_what_is_not_of_the_cluster_is_not_found(home: Path, tmp_path: Path, liv
         other.wait_for_workers()
         stranger = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
         with stranger:
-            found = Attached(ControllerAt(living.known())).alive()
+            found = AttachedCluster(ControllerAt(living.known())).alive()
             stranger.kill()
         controllers = [daemon.process.pid for daemon in living.controllers.values() if daemon.process]
         workers = [daemon.process.pid for daemon in living.workers.values() if daemon.process]
-        assert sorted(item.pid for item in found if item.role is Role.CONTROLLER) == sorted(controllers)
-        assert sorted(item.pid for item in found if item.role is Role.WORKER) == sorted(workers)
-        assert {item.role for item in found} <= {Role.CONTROLLER, Role.WORKER, Role.FORKSERVER}
+        assert sorted(item.pid for item in found if item.role is ProcessRole.CONTROLLER) == sorted(controllers)
+        assert sorted(item.pid for item in found if item.role is ProcessRole.WORKER) == sorted(workers)
+        assert {item.role for item in found} <= {ProcessRole.CONTROLLER, ProcessRole.WORKER, ProcessRole.FORKSERVER}
         assert set(other.workers) < set(living.workers), "it has a worker of the same name"
         daemons = (*other.controllers.values(), *other.workers.values())
         others = [daemon.process.pid for daemon in daemons if daemon.process]
@@ -102,7 +102,7 @@ def test_where_nothing_of_the_cluster_runs_that_is_said(living: Cluster, monkeyp
     monkeypatch.setattr("headrace.chaos.live.clusters.attached._is_here", lambda address: False)
     until(lambda: living.leads("a"), "a leads")
     with pytest.raises(CliError, match=r"nothing of the cluster of .* runs on this host, elsewhere"):
-        Attached(ControllerAt(living.known()))
+        AttachedCluster(ControllerAt(living.known()))
 
 
 def test_what_only_a_living_cluster_has_is_refused_without_one(

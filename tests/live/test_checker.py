@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.chaos.gates.impairments import Affected
-from headrace.chaos.live.checks.checker import Finding, _same_fates, check_dataset, check_run, felt_on_network
+from headrace.chaos.live.checks.checker import CheckResult, _same_fates, check_dataset, check_run, felt_on_network
 from headrace.chaos.live.checks.evidence import Fate, Fates, compare, read_fates
-from headrace.chaos.live.scenario.outcome import Fired, Outcome
+from headrace.chaos.live.scenario.outcome import Fired, ScenarioOutcome
 from headrace.chaos.live.scenario.scenario import Kind, Planned, Unit, draw
 from headrace.chaos.live.scenario.scenario_file import scenario_of
 from headrace.client.pipeline_file import load
@@ -33,7 +33,7 @@ def copy(reference: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(reference, tmp_path / "copy"))
 
 
-def check(reference: Path, dataset: Path) -> list[Finding]:
+def check(reference: Path, dataset: Path) -> list[CheckResult]:
     answer = {"records_read": RECORDS + 4, "balanced": True}
     return check_dataset(reference, dataset, answer, id_key="id", rebuilds=0, seed=0)[:4]
 
@@ -144,7 +144,7 @@ def test_the_records_of_a_source_in_a_store_are_counted_too(home: Path, tmp_path
     assert done.returncode == 0, done.stderr
     pipeline = load(home / "mixed.py", (f"input={source}", f"output={tmp_path}/out"))
 
-    def against_source() -> Finding:
+    def against_source() -> CheckResult:
         answer = json.loads(done.stdout)
         out = tmp_path / "out"
         return check_dataset(out, out, answer, id_key="id", rebuilds=0, seed=0, pipeline=pipeline)[SOURCE]
@@ -187,7 +187,7 @@ def test_a_planned_fault_not_fired_is_named_unless_optional(optional: bool, pass
     table = {"kind": "kill", "target": "task", "after_commits": 2, "count": 3, "optional": optional}
     first, *waiting = draw(scenario_of({"fault": [table]}, "x.toml"), 0)
     fired = Fired(first, 0.0, 2, ("headrace task p/read.0",), 0.0)
-    outcome = Outcome((fired,), tuple(waiting), (), (), {}, (), 1.0)
+    outcome = ScenarioOutcome((fired,), tuple(waiting), (), (), {}, (), 1.0)
     _, finding, _ = check_run(outcome)
     assert finding.passed is passes
     assert "1 of 3 planned" in finding.said
@@ -198,10 +198,10 @@ def test_a_planned_fault_not_fired_is_named_unless_optional(optional: bool, pass
 
 def test_a_run_without_deeds_proves_nothing_even_if_all_optional() -> None:
     table = {"kind": "kill", "target": "task", "after_s": 5, "optional": True}
-    outcome = Outcome((), draw(scenario_of({"fault": [table]}, "x.toml"), 0), (), (), {}, (), 1.0)
+    outcome = ScenarioOutcome((), draw(scenario_of({"fault": [table]}, "x.toml"), 0), (), (), {}, (), 1.0)
     assert [finding.passed for finding in check_run(outcome)] == [True, False, True]
 
 
 def test_a_run_in_which_nothing_was_done_proves_nothing() -> None:
-    outcome = Outcome((), (), (), (), {}, ("7 headrace worker local",), 1.0)
+    outcome = ScenarioOutcome((), (), (), (), {}, ("7 headrace worker local",), 1.0)
     assert [finding.passed for finding in check_run(outcome)] == [True, False, False]

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from headrace.chaos.live.conductor import Conductor
-from headrace.chaos.live.faults.processes import Marked, Process, Role, matching
+from headrace.chaos.live.faults.processes import Marked, Process, ProcessRole, matching
 from headrace.chaos.live.run import ways_of
-from headrace.chaos.live.scenario.outcome import Outcome
+from headrace.chaos.live.scenario.outcome import ScenarioOutcome
 from headrace.chaos.live.scenario.scenario import draw
 from headrace.chaos.live.scenario.scenario_file import scenario_of
-from headrace.chaos.live.scenario.timeline import Timeline
+from headrace.chaos.live.scenario.timeline import FaultTimeline
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
 from headrace.store.ledger.core.entries import Beat, Closed, Counts, Entry, Led, Range, encode_entry
 from headrace.store.ledger.log import Log
@@ -40,7 +40,7 @@ WAITS = f"{CLOSES}time.sleep(60) if started == 1 else None"
 FROZEN_S = 1.0
 
 
-def conduct(folder: Path, body: str, *faults: dict[str, Any], limit_s: float = 120.0) -> Outcome:
+def conduct(folder: Path, body: str, *faults: dict[str, Any], limit_s: float = 120.0) -> ScenarioOutcome:
     schedule = draw(scenario_of({"fault": list(faults)}, "x.toml"), 0) if faults else ()
     marked = Marked([sys.executable, "-c", SCRIPT.format(body=body)], folder)
     return Conductor(marked, folder / "out", folder / "logs", schedule, {}, limit_s).run()
@@ -95,7 +95,7 @@ def test_moments_are_counted_in_entries_that_close_records(tmp_path: Path) -> No
     log = Log(open_store(str(dataset)))
     counts = Counts(kept=3)
     closed = Closed("write", "v", 1, (Range(bytes(16), 0, 3),), (), counts)
-    timeline = Timeline(dataset)
+    timeline = FaultTimeline(dataset)
     for number, change in enumerate((Led(1, {}), Beat(1), closed, Beat(1), closed)):
         log.append(number, encode_entry(Entry(1, (change,))))
     timeline.look(1.0)
@@ -111,7 +111,7 @@ def test_targets_name_processes_by_role_and_by_stage() -> None:
         Stage("clean", StageKind.TRANSFORM, "a:b", {}),
         Stage("write", StageKind.SINK, "a:b", {}),
     )
-    titles = [(Role.TASK, "read"), (Role.TASK, "clean"), (Role.WORKER, "")]
+    titles = [(ProcessRole.TASK, "read"), (ProcessRole.TASK, "clean"), (ProcessRole.WORKER, "")]
     living = [Process(pid, role, f"{role.value} {stage}", stage) for pid, (role, stage) in enumerate(titles)]
     fused, apart = ways_of(chain, fuse=True), ways_of(chain, fuse=False)
     assert [item.pid for item in matching("task", living, fused)] == [0, 1]

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from headrace.chaos.gates.impairments import Affected
-from headrace.chaos.live.checks.checker import Finding
+from headrace.chaos.live.checks.checker import CheckResult
 from headrace.chaos.live.conductor import Conductor
 from headrace.chaos.live.faults.processes import Marked
 from headrace.chaos.live.report import joined, left_over, of_all_rounds
-from headrace.chaos.live.scenario.outcome import NOTHING_YET, Fired, Outcome
+from headrace.chaos.live.scenario.outcome import NOTHING_YET, Fired, ScenarioOutcome
 from headrace.chaos.live.scenario.scenario import Planned, draw
 from headrace.chaos.live.scenario.scenario_file import scenario_of
 from tests.kits.run.live import call, inputs
@@ -33,7 +33,9 @@ print('{{"complete": true}}')
 SHARD_BYTES = 1 << 20
 
 
-def conduct(folder: Path, schedule: tuple[Planned, ...], earlier: Outcome, *, commits: int, ends: bool) -> Outcome:
+def conduct(
+    folder: Path, schedule: tuple[Planned, ...], earlier: ScenarioOutcome, *, commits: int, ends: bool
+) -> ScenarioOutcome:
     folder.mkdir()
     marked = Marked([sys.executable, "-c", SCRIPT.format(commits=commits, ends=ends)], folder)
     return Conductor(marked, folder / "out", folder / "logs", schedule, {}, 60.0, earlier=earlier).run()
@@ -43,8 +45,8 @@ def planned(*faults: dict[str, Any]) -> tuple[Planned, ...]:
     return draw(scenario_of({"fault": list(faults), "cluster": {}}, "x.toml"), 0)
 
 
-def met(item: Planned, affected: dict[Affected, int]) -> Outcome:
-    return Outcome((Fired(item, 0.0, 1, (), 1.0, affected=Counter(affected)),), (), (), (), {}, (), 1.0)
+def met(item: Planned, affected: dict[Affected, int]) -> ScenarioOutcome:
+    return ScenarioOutcome((Fired(item, 0.0, 1, (), 1.0, affected=Counter(affected)),), (), (), (), {}, (), 1.0)
 
 
 def test_commits_are_counted_across_rounds_until_the_fault_fires(tmp_path: Path) -> None:
@@ -73,20 +75,22 @@ def test_a_fault_of_the_network_that_met_nothing_is_done_once_more(tmp_path: Pat
 
 
 def test_an_answer_that_is_no_in_one_round_is_no() -> None:
-    good, bad, unasked = (Finding("same", passed, said) for passed, said in ((True, "a"), (False, "b"), (None, "c")))
+    good, bad, unasked = (
+        CheckResult("same", passed, said) for passed, said in ((True, "a"), (False, "b"), (None, "c"))
+    )
     assert of_all_rounds([[good]]) == [good]
-    assert of_all_rounds([[good], [bad]]) == [Finding("same", False, "round 1: a; round 2: b")]
-    assert of_all_rounds([[unasked], [good]]) == [Finding("same", None, "round 1: c; round 2: a")]
+    assert of_all_rounds([[good], [bad]]) == [CheckResult("same", False, "round 1: a; round 2: b")]
+    assert of_all_rounds([[unasked], [good]]) == [CheckResult("same", None, "round 1: c; round 2: a")]
 
 
 def test_an_answer_that_several_rounds_gave_is_said_once() -> None:
-    a, b = Finding("same", True, "a"), Finding("same", True, "b")
+    a, b = CheckResult("same", True, "a"), CheckResult("same", True, "b")
     for rounds, words in (
         ("aaa", "rounds 1 to 3: a"),
         ("aab", "rounds 1 and 2: a; round 3: b"),
         ("aabaa", "rounds 1, 2, 4 and 5: a; round 3: b"),
     ):
-        assert of_all_rounds([[a if letter == "a" else b] for letter in rounds]) == [Finding("same", True, words)]
+        assert of_all_rounds([[a if letter == "a" else b] for letter in rounds]) == [CheckResult("same", True, words)]
 
 
 def test_a_run_over_too_soon_repeats_until_the_fault_fires(home: Path, tmp_path: Path) -> None:

@@ -49,13 +49,13 @@ FOLDERS = (
     "worker/task/core",
 )
 MODULES = (
-    "controller/outcomes.py",
+    "controller/effects/outcomes.py",
     "stages/runtime/arrow_check.py",
     "store/datasets/manifest.py",
     "store/named.py",
     "store/open.py",
     "store/datasets/recipes.py",
-    "store/s3/xml.py",
+    "store/s3/connection/xml.py",
     "store/ledger/snapshot.py",
     "store/datasets/completeness.py",
     "daemon/control_address.py",

@@ -76,7 +76,7 @@ def test_a_mutant_is_named_by_its_function_and_line_of_code() -> None:
 
 def test_what_the_simulator_imports_is_simulated() -> None:
     assert is_simulated("controller/core/log/leader.py")
-    assert not is_simulated("store/s3/xml.py")
+    assert not is_simulated("store/s3/connection/xml.py")
 
 
 def test_what_is_known_to_do_the_same_is_not_judged(capsys: pytest.CaptureFixture[str]) -> None:

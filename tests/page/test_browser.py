@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headrace.cli.commands.dataset_page import DatasetPage
+from headrace.cli.commands.dataset.page import DatasetPage
 from headrace.protos import control_pb2 as pb
 from tests.kits.page.browser import CHROMIUM, Browser
 from tests.kits.page.large_run import LargeRun

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.cli.commands import maintenance
+from headrace.cli.commands.maintenance import maintenance
 from headrace.cli.main import invoke
 from headrace.store.contract.errors import InvalidUri
 from headrace.store.datasets.dataset import Dataset

@@ -98,9 +98,9 @@ LOST = "the dedup index begins anew"
     ("stages", "reasons", "options"),
     [
         pytest.param(("dedup",), [BEGUN, LOST], (), id="index", marks=pytest.mark.slow),
-        pytest.param(("read",), [BEGUN], (), id="asker", marks=pytest.mark.slow),
-        pytest.param(("read", "dedup"), [BEGUN, LOST], (), id="index and asker"),
-        pytest.param(("read", "dedup-keys", "curse"), [BEGUN], ("--no-fuse",), id="source, asker and sink"),
+        pytest.param(("read",), [BEGUN], (), id="asking task", marks=pytest.mark.slow),
+        pytest.param(("read", "dedup"), [BEGUN, LOST], (), id="index and asking task"),
+        pytest.param(("read", "dedup-keys", "curse"), [BEGUN], ("--no-fuse",), id="source, asking task and sink"),
     ],
 )
 def test_tasks_killed_in_a_run_with_dedup_leave_one_of_each_text(

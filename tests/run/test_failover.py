@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.chaos.gates.s3 import Fault, S3Proxy, Trouble
+from headrace.chaos.gates.s3 import S3Fault, S3Proxy, Trouble
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.ledger.core.entries import Led, Resigned, decode_entry
 from headrace.store.ledger.log import Log
@@ -157,9 +157,9 @@ def at_the_manifest(dataset: Path) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, pytest.param(Fault.BROKEN, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("fault", [S3Fault.LOST_ANSWER, pytest.param(S3Fault.BROKEN, marks=pytest.mark.slow)])
 def test_writes_whose_fate_the_leader_cannot_know_leave_no_trace(
-    home: Path, undisturbed: Path, tmp_path: Path, fault: Fault
+    home: Path, undisturbed: Path, tmp_path: Path, fault: S3Fault
 ) -> None:
     place = Place("s3", tmp_path)
     assert place.server is not None
@@ -183,7 +183,7 @@ def test_a_leader_cut_from_its_log_is_succeeded_and_ignored(home: Path, undistur
         root = place.root.replace(place.server.endpoint, proxy.endpoint)
         with cluster(home, tmp_path, place.root, first_root=root) as made:
             name = begun(made, home, place)
-            proxy.plan(Fault.BROKEN, "PUT", "controller/", times=1 << 30)
+            proxy.plan(S3Fault.BROKEN, "PUT", "controller/", times=1 << 30)
             until(lambda: made.leads("b"), "the standby leads, while the first believes that it does")
             proxy.mend()
             made.controllers["a"].says("has been taken over by")
@@ -257,7 +257,7 @@ def test_during_a_store_outage_sinks_hold_and_sources_stand(home: Path, undistur
     root, total = str(tmp_path / "root"), sum(path.stat().st_size for path in (home / "corpus").iterdir())
     with S3Proxy(place.server.endpoint) as proxy:
         place.output = place.output.replace(place.server.endpoint, proxy.endpoint)
-        outage = Trouble(Fault.GONE)
+        outage = Trouble(S3Fault.GONE)
         with cluster(home, tmp_path, root, workers=1) as made:
             name = begun(made, home, place)
             proxy.begin(outage)

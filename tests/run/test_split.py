@@ -154,7 +154,7 @@ class Killed(BaseException):
 def test_a_split_that_was_killed_is_ended_by_the_next(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from headrace.cli.commands import splitting
+    from headrace.cli.commands.maintenance import splitting
 
     training, held = tmp_path / "training", tmp_path / "held"
     shutil.copytree(folder / "three", training)

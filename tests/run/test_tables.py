@@ -18,7 +18,7 @@ from headrace.pipeline import PipelineError
 from headrace.stages.export.tables import IcebergMirror
 from headrace.stages.library import read_delta, read_iceberg
 from headrace.stages.runtime import InputError, build_stage
-from headrace.stages.sources import tables
+from headrace.stages.sources.tables import lakehouse as tables
 from tests.kits.run.command import dataset_answer as answer
 from tests.kits.run.command_server import ended
 from tests.kits.run.kill import headrace

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from headrace.protos import control_pb2 as pb
 from headrace.store.ledger.core.entries import Range
 from headrace.transport.core.relay_table import RelayFullError, RelayTable, rendezvous
-from headrace.worker.core.watchdog import Held, InHand
+from headrace.worker.core.watchdog import Held, StageInHand
 from headrace.worker.counters import PROPOSALS_MAX, Counters, StageSums
 from headrace.worker.metrics import families
 
@@ -49,7 +49,9 @@ def test_what_a_dead_attempt_did_is_counted_once() -> None:
 
 def held(since: float, stage: str = "read") -> Held:
     fragment = bytes(16)
-    return Held(since, True, (InHand(stage, Range(fragment, 0, 300)), InHand(stage, Range(fragment, 300, 212))))
+    return Held(
+        since, True, (StageInHand(stage, Range(fragment, 0, 300)), StageInHand(stage, Range(fragment, 300, 212)))
+    )
 
 
 def test_what_a_task_is_at_adds_to_what_it_said() -> None:

@@ -2,9 +2,9 @@
 
 import asyncio
 
-from headrace.controller.faults import FaultDesk as Controllers
+from headrace.controller.effects.faults import WorkerFaults as Controllers
 from headrace.protos import control_pb2 as pb
-from headrace.worker.faults import FaultDesk
+from headrace.worker.faults import WorkerFaults
 
 PATIENCE_S = 120.0
 ASKED = pb.FaultAsked(fault="f", worker="one", kind="kill", target="worker")
@@ -12,7 +12,7 @@ ASKED = pb.FaultAsked(fault="f", worker="one", kind="kill", target="worker")
 
 def test_a_worker_without_permission_refuses_with_a_remedy() -> None:
     said: list[pb.FaultTold] = []
-    desk = FaultDesk("one", lambda _task: [], said.append)
+    desk = WorkerFaults("one", lambda _task: [], said.append)
     assert not desk.allows
     desk.asked(ASKED)
     (told,) = said

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
         MEMORY_SHARE as MEMORY_SHARE,
         RECORD_S as RECORD_S,
         Held as Held,
-        InHand as InHand,
-        Limits as Limits,
         Memory as Memory,
+        StageInHand as StageInHand,
+        TaskLimits as TaskLimits,
         fault as fault,
     )
 else:

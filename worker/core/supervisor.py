@@ -55,7 +55,7 @@ class StartAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class StopAsked:
+class TaskStopAsked:
     """A task was told to end by itself."""
 
     task: str
@@ -80,7 +80,7 @@ class ProcessExited:
 
 
 @dataclass(frozen=True, slots=True)
-class TimePassed:
+class WatchTimePassed:
     """A timer has run out."""
 
 
@@ -118,7 +118,7 @@ class ReportExit:
     code: int
 
 
-Event = StartAsked | StopAsked | KillAsked | ProcessExited | TimePassed
+Event = StartAsked | TaskStopAsked | KillAsked | ProcessExited | WatchTimePassed
 Command = SpawnProcess | KillProcess | CutLinks | ReportExit
 
 
@@ -161,13 +161,13 @@ class Supervisor:
         match event:
             case StartAsked():
                 return self._start(event)
-            case StopAsked():
+            case TaskStopAsked():
                 return self._stop(event, now)
             case KillAsked():
                 return self._kill(event.task, event.attempt, ProcessTurn.KILL_ASKED)
             case ProcessExited():
                 return self._exited(event)
-            case TimePassed():
+            case WatchTimePassed():
                 late = [p for p in self._processes.values() if p.kill_at is not None and now >= p.kill_at]
                 return [command for p in late for command in self._kill(p.task, p.attempt, ProcessTurn.GRACE_OVER)]
             case _:
@@ -185,7 +185,7 @@ class Supervisor:
         self._processes[event.task] = _Process(event.task, event.attempt)
         return [*commands, SpawnProcess(event.task, event.attempt)]
 
-    def _stop(self, event: StopAsked, now: float) -> list[Command]:
+    def _stop(self, event: TaskStopAsked, now: float) -> list[Command]:
         process = self._processes.get(event.task)
         if process is not None and process.attempt == event.attempt:
             process.turn(ProcessTurn.STOP_ASKED)

@@ -18,7 +18,7 @@ LOOK_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TaskLimits:
     """What one record may take in seconds, and one task in resident bytes; 0 bytes: no cap."""
 
     record_s: float = RECORD_S
@@ -26,7 +26,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class InHand:
+class StageInHand:
     """A stage and the records that it was given; `range.count` is 0 where a source has not said how many."""
 
     stage: str
@@ -43,7 +43,7 @@ class Held:
 
     since: float
     timed: bool
-    items: tuple[InHand, ...]
+    items: tuple[StageInHand, ...]
     thread: int = 0
     spent_s: float = 0.0
 
@@ -62,7 +62,9 @@ class Memory:
         return self.own + self.commands_bytes
 
 
-def fault(held: Sequence[Held], memory: Memory, limits: Limits, now: float, spent_of: Callable[[int], float]) -> str:
+def fault(
+    held: Sequence[Held], memory: Memory, limits: TaskLimits, now: float, spent_of: Callable[[int], float]
+) -> str:
     """What a task is to be killed for; empty if for nothing. `spent_of` are the processor seconds of a thread, now."""
     if limits.task_bytes and memory.total > limits.task_bytes:
         took = f"it took {memory.total >> 20} MiB of memory"

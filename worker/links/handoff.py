@@ -129,7 +129,7 @@ class Tie:
         return peer_user(self._socket)
 
 
-class Door:
+class HandoffSocket:
     """The door of one worker. Called on the event loop's thread."""
 
     def __init__(self) -> None:

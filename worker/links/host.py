@@ -20,7 +20,7 @@ from headrace.protos import control_pb2 as pb
 from headrace.transport import LinkRefusedError
 from headrace.transport.pipe import PipeHandles, create_pipe
 from headrace.transport.ring import Party, RingHandles, RingOwner, create_ring
-from headrace.worker.links.handoff import Door, Tie, close_all
+from headrace.worker.links.handoff import HandoffSocket, Tie, close_all
 
 RING, PIPE = "ring", "pipe"
 End = tuple[str, int]
@@ -57,7 +57,7 @@ class HostLinks:
 
     def __init__(self, send: Send, lost: Lost) -> None:
         self._send, self._lost = send, lost
-        self._door = Door()
+        self._door = HandoffSocket()
         self._held: dict[str, _Held] = {}
         #: What another worker is to bring, by the link's name and making.
         self._awaited: dict[str, str] = {}

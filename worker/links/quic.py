@@ -44,7 +44,7 @@ class Remote:
         if relays:
             # A relay tells ends apart by their addresses.
             endpoint = own = self._open()
-            endpoint.rendezvous(list(relays), rendezvous(link.knock))
+            endpoint.rendezvous(list(relays), rendezvous(link.rendezvous))
         if not link.sends:
             receiver = endpoint.expect_link(name, lambda ticket, peer: _judge(link, ticket, peer))
             self._links[link.link] = _Link(None, own, {})

@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from headrace.cluster import (
     AUTHORITY,
+    JOIN_S_MAX,
     KEY_BYTES_MAX,
     LENGTH,
-    PATIENCE_S,
     PORT_OFFSET,
     CertificateError,
     Credentials,
@@ -101,7 +101,7 @@ def _ask(address: str, text: str, token: JoinToken, public_key_pem: bytes) -> tu
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with (
-        socket.create_connection((host, port + PORT_OFFSET), PATIENCE_S) as plain,
+        socket.create_connection((host, port + PORT_OFFSET), JOIN_S_MAX) as plain,
         context.wrap_socket(plain) as connection,
     ):
         greeting = decode_message(Greeting, _receive(connection))

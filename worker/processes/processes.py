@@ -19,12 +19,13 @@ from google.protobuf.message import DecodeError
 from headrace.daemon import LINE_BYTES_MAX, LogFiles, about, current_cause
 from headrace.protos import control_pb2 as pb
 from headrace.stages.shipping import Inherited, inherited_by
-from headrace.worker.core import MEMORY_SHARE, RECORD_S, Held, Limits, Memory, fault
+from headrace.worker.core import MEMORY_SHARE, RECORD_S, Held, Memory, TaskLimits, fault
 from headrace.worker.links import HostLinks, Lost
 from headrace.worker.processes.forkserver import ForkserverClient
 from headrace.worker.processes.forkserver_start import Forkserver
 from headrace.worker.processes.tree_memory import command_bytes
-from headrace.worker.task import STAGES, Channel, ChannelClosed, InFlightPage, write_on
+from headrace.worker.task import Channel, ChannelClosed, write_on
+from headrace.worker.task.batch import STAGES, InFlightPage
 
 logger = logging.getLogger("headrace.worker")
 
@@ -45,7 +46,7 @@ class TaskProcess:
     attempt: int
     channel: Channel
     in_flight: InFlightPage
-    limits: Limits
+    limits: TaskLimits
     #: The end that is read here of the pipe that is the task's standard error.
     errors: int
     #: Where its lines go, and what its worker knows of it.
@@ -326,11 +327,11 @@ class Processes:
         item.in_flight.close()
 
 
-def _limits(asked: pb.Limits) -> Limits:
+def _limits(asked: pb.Limits) -> TaskLimits:
     """What the request asks for, else the defaults."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     share = int(memory * MEMORY_SHARE) // max(1, len(os.sched_getaffinity(0)))
-    return Limits(asked.record_s or RECORD_S, asked.task_bytes or share)
+    return TaskLimits(asked.record_s or RECORD_S, asked.task_bytes or share)
 
 
 def _commands(stages: Sequence[Mapping[str, Any]]) -> str:

@@ -10,26 +10,27 @@ from headrace.stages.runtime import QUARANTINED, Batch, reason_class, uncut
 from headrace.store import FormatError, ObjectMissing, ObjectStore
 from headrace.store.ledger import UNKNOWN, Closed, Fragment, Gap, Range
 from headrace.store.shards import read_table
-from headrace.worker.task import KILLED, Chain
+from headrace.worker.task import Chain
+from headrace.worker.task.batch import KILLED
 
 _COLUMNS = ("fragment", "row", "stage", "verdict", "reason")
 
 
-class Deaths:
-    """Which records of one shard are condemned, at which stage, and why.
+class PoisonRecords:
+    """Which records of one shard are poison, at which stage, and why.
 
     Raises FormatError where the ledger counts such records and the table that names them cannot be read: what killed
     is then not known, and everything might.
     """
 
     def __init__(self, store: ObjectStore, closed: Closed) -> None:
-        self._by_fragment: dict[bytes, dict[int, pb.Condemned]] = {}
+        self._by_fragment: dict[bytes, dict[int, pb.PoisonRecord]] = {}
         self._chains: dict[tuple[str, ...], Chain] = {}
         if closed.counts.quarantined:
             self._learn(store, closed)
 
     def around(self, item: Range) -> Iterator[tuple[Gap, bool]]:
-        """The range in parts that stop and begin at each condemned record, and whether a part is such a record."""
+        """The range in parts that stop and begin at each poison record, and whether a part is such a record."""
         first, offset = item.first, item.offset
         for ordinal in sorted(self._by_fragment.get(item.fragment, ())):
             if not item.first <= ordinal < item.end:
@@ -42,7 +43,7 @@ class Deaths:
             yield Gap(first, item.end, offset), False
 
     def decide(self, pipeline: Pipeline, path: list[str], fragment: Fragment, gap: Gap) -> Batch:
-        """The batch of one condemned record: it has gone through all stages before the one that it killed."""
+        """The batch of one poison record: it has gone through all stages before the one that it killed."""
         key = tuple(path)
         if key not in self._chains:
             self._chains[key] = chain = Chain(pipeline, path, alone=True)
@@ -52,7 +53,7 @@ class Deaths:
         chain = self._chains[key]
         assert chain.isolation is not None
         death = self._by_fragment[fragment.id][gap.first]
-        chain.isolation.learn(pb.ReadFragment(fragment=pb.Fragment(id=fragment.id), condemned=[death]))
+        chain.isolation.learn(pb.ReadFragment(fragment=pb.Fragment(id=fragment.id), poison=[death]))
         for batch in chain.read(fragment, [gap]):
             if isinstance(batch, Batch):
                 return chain.probe(chain.process(batch))
@@ -73,5 +74,5 @@ class Deaths:
             if row["verdict"] != QUARANTINED or not row["reason"].startswith(KILLED):
                 continue
             story = uncut(row["reason"].removeprefix(KILLED))
-            condemned = pb.Condemned(ordinal=row["row"], stage=row["stage"], story=story)
-            self._by_fragment.setdefault(bytes.fromhex(row["fragment"]), {})[row["row"]] = condemned
+            poison = pb.PoisonRecord(ordinal=row["row"], stage=row["stage"], story=story)
+            self._by_fragment.setdefault(bytes.fromhex(row["fragment"]), {})[row["row"]] = poison

@@ -25,7 +25,7 @@ from headrace.stages.sinks import count_fates
 from headrace.store import FormatError, ObjectStore, StoreRefused, counted, find, open_store, put
 from headrace.store.datasets import fold_ledger
 from headrace.store.ledger import Closed, ClosedShard, Counts, LedgerState, StoredObject
-from headrace.worker.rebuild.deaths import Deaths
+from headrace.worker.rebuild.deaths import PoisonRecords
 from headrace.worker.task import Chain, KeyWriter, recall_verdicts
 
 #: Shards that a refusal names where several have what was given in a key.
@@ -212,7 +212,7 @@ def _pipeline_of(uri: str, state: LedgerState, version: str) -> Pipeline:
 
 
 def _read_again(store: ObjectStore, pipeline: Pipeline, state: LedgerState, closed: Closed) -> Iterable[Batch]:
-    deaths = Deaths(store, closed)
+    deaths = PoisonRecords(store, closed)
     chains: dict[str, Chain] = {}
     for item in closed.ranges:
         fragment = state.as_it_stands(state.fragments[item.fragment].fragment)
@@ -221,8 +221,8 @@ def _read_again(store: ObjectStore, pipeline: Pipeline, state: LedgerState, clos
             chains[fragment.stage] = Chain(pipeline, path[:-1])
             recall_verdicts(chains[fragment.stage], store, closed)
         chain = chains[fragment.stage]
-        for gap, condemned in deaths.around(item):
-            if condemned:
+        for gap, poison in deaths.around(item):
+            if poison:
                 yield deaths.decide(pipeline, path, fragment, gap)
                 continue
             for batch in chain.read(fragment, [gap]):

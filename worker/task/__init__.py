@@ -7,12 +7,15 @@ from headrace.pipeline.door import door
 if TYPE_CHECKING:
     from headrace.worker.task.chain import Chain as Chain
     from headrace.worker.task.channel import Channel as Channel, ChannelClosed as ChannelClosed, write_on as write_on
-
-    # `sink` and `task` are modules of this room.
     from headrace.worker.task.core import held as held, messages as messages, sink as sink_core, task as task_core  # noqa: F401
     from headrace.worker.task.core.asked import AskedBatches as AskedBatches
     from headrace.worker.task.core.held import Duplicates as Duplicates, HeldBatches as HeldBatches
-    from headrace.worker.task.core.ranges import Columns as Columns, Ordinals as Ordinals, Ranges as Ranges
+    from headrace.worker.task.core.ranges import (
+        Columns as Columns,
+        Ordinals as Ordinals,
+        Ranges as Ranges,
+        runs as runs,
+    )
     from headrace.worker.task.core.sink import (
         HELD_TIMES_MAX as HELD_TIMES_MAX,
         NEED_BYTES as NEED_BYTES,
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from headrace.worker.task.core.source import ReadQueue as ReadQueue
     from headrace.worker.task.core.task import (
         ORDER as ORDER,
-        Dedup as Dedup,
+        DedupRole as DedupRole,
         TaskCore as TaskCore,
         TaskState as TaskState,
         epoch_fault as epoch_fault,
@@ -37,8 +40,6 @@ if TYPE_CHECKING:
         recall_verdicts as recall_verdicts,
     )
     from headrace.worker.task.forkserver_main import main as main
-    from headrace.worker.task.in_flight import STAGES as STAGES, InFlightPage as InFlightPage
-    from headrace.worker.task.isolation import KILLED as KILLED
     from headrace.worker.task.partitions import PartitionRequests as PartitionRequests
     from headrace.worker.task.sink import TaskSink as TaskSink
 else:

@@ -27,11 +27,17 @@ from headrace.stages.runtime import (
 )
 from headrace.store.ledger import Fragment, Gap, Range
 from headrace.store.shards import RecordName
-from headrace.worker.task.in_flight import STAGES, InFlightPage
-from headrace.worker.task.isolation import Isolation, singly, try_writing
-from headrace.worker.task.merge import ranges_of
-from headrace.worker.task.takeover import Passed, Takeover
-from headrace.worker.task.tracing import Tracer
+from headrace.worker.task.batch import (
+    STAGES,
+    InFlightPage,
+    Isolation,
+    Passed,
+    Takeover,
+    Tracer,
+    ranges_of,
+    singly,
+    try_writing,
+)
 
 #: What a source gives.
 Read = TypeVar("Read", bound=Batch | BatchDraft | FragmentEnd)
@@ -307,7 +313,7 @@ class Chain:
         return batch
 
     def probe(self, batch: Batch) -> Batch:
-        """In the solitary task: the batch without what is condemned at the sink, after a trial where one is wanted."""
+        """In the solitary task: the batch without what is poison at the sink, after a trial where one is wanted."""
         if self.isolation is None or self.sink is None:
             return batch
         batch = self.isolation.at(self.sink_name, batch)

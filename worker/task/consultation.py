@@ -23,7 +23,7 @@ from headrace.worker.links import Inbox, Outbox
 from headrace.worker.task.codec import FRAGMENT_BYTES, batch_to_frame, frame_to_batch
 from headrace.worker.task.core.asked import WAITING_MAX
 
-#: Answers that wait for credit of one asker, behind which the decider takes no question.
+#: Answers that wait for credit of one asking task, behind which the decider takes no question.
 ANSWERS_MAX = 2 * WAITING_MAX
 
 
@@ -81,7 +81,7 @@ class Answers:
         self._epoch, self._cut = epoch, cut
         self._links: dict[str, tuple[str, Sender]] = {}
         self._waiting: dict[str, deque[Frame]] = {}
-        #: Answers to questions that came before the link to their asker stood: the asker has no reason to ask again.
+        #: Answers to questions that came before the link to their asking task stood: that one does not ask again.
         self._early: dict[str, deque[Frame]] = {}
 
     @property
@@ -89,32 +89,35 @@ class Answers:
         """Whether a task does not take its answers: no question is taken meanwhile."""
         return any(len(waiting) >= ANSWERS_MAX for waiting in self._waiting.values())
 
-    def open(self, asker: str, link: str, sender: Sender) -> None:
-        """The link to an asker stands. What it was not told before this link was made, it asks again."""
-        self._links[asker], self._waiting[asker] = (link, sender), self._early.pop(asker, deque[Frame]())
+    def open(self, asking_task: str, link: str, sender: Sender) -> None:
+        """The link to an asking task stands. What it was not told before this link was made, it asks again."""
+        self._links[asking_task], self._waiting[asking_task] = (
+            (link, sender),
+            self._early.pop(asking_task, deque[Frame]()),
+        )
         self.flush()
 
     def close(self, link: str) -> None:
         """A link is gone."""
-        for asker in [asker for asker, (name, _) in self._links.items() if name == link]:
-            del self._links[asker], self._waiting[asker]
+        for asking_task in [asking_task for asking_task, (name, _) in self._links.items() if name == link]:
+            del self._links[asking_task], self._waiting[asking_task]
 
-    def put(self, asker: str, batch: Batch | bytes) -> None:
-        """Answer a question, or a request, when the link to the asker stands."""
+    def put(self, asking_task: str, batch: Batch | bytes) -> None:
+        """Answer a question, or a request, when the link to the asking task stands."""
         frame = (
             frame_of(batch, self._epoch) if isinstance(batch, bytes) else batch_to_frame(_answer(batch), self._epoch)
         )
-        if asker in self._waiting:
-            self._waiting[asker].append(frame)
+        if asking_task in self._waiting:
+            self._waiting[asking_task].append(frame)
             self.flush()
         else:
-            self._early.setdefault(asker, deque(maxlen=ANSWERS_MAX)).append(frame)
+            self._early.setdefault(asking_task, deque(maxlen=ANSWERS_MAX)).append(frame)
 
     def flush(self) -> bool:
         """Send what waits; whether anything moved."""
         moved = False
-        for asker, waiting in list(self._waiting.items()):
-            link, sender = self._links[asker]
+        for asking_task, waiting in list(self._waiting.items()):
+            link, sender = self._links[asking_task]
             try:
                 while waiting and sender.try_send(waiting[0]):
                     waiting.popleft()
@@ -126,7 +129,7 @@ class Answers:
 
     def awaited(self) -> list[Any]:
         """The ends to wait on."""
-        return [self._links[asker][1] for asker, waiting in self._waiting.items() if waiting]
+        return [self._links[asking_task][1] for asking_task, waiting in self._waiting.items() if waiting]
 
     def finish(self) -> None:
         """Close every link in order."""

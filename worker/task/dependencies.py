@@ -38,13 +38,12 @@ from headrace.store.shards import (
     numbered_role,
     read_table,
 )
+from headrace.worker.task.batch import KILLED, STAGES, InFlightPage
 from headrace.worker.task.chain import Chain
 from headrace.worker.task.codec import FRAGMENT_BYTES
 from headrace.worker.task.core.held import SETTLED, Duplicates
 from headrace.worker.task.core.ranges import Ordinals
-from headrace.worker.task.core.task import Dedup
-from headrace.worker.task.in_flight import STAGES, InFlightPage
-from headrace.worker.task.isolation import KILLED
+from headrace.worker.task.core.task import DedupRole
 
 if TYPE_CHECKING:
     from headrace.stages.dedup import Match
@@ -176,7 +175,7 @@ def names_in(fragments: Any) -> list[bytes]:
 
 
 def _killers(batch: Batch) -> list[int]:
-    """The records that were condemned, at whichever stage: one may have come through before it began to kill."""
+    """The records that were poison, at whichever stage: one may have come through before it began to kill."""
     lost = batch.verdicts
     import pyarrow.compute as pc
 
@@ -200,17 +199,17 @@ def begin_dedup(chain: Chain, pipeline: Pipeline, order: pb.StartTask) -> None:
     (chain.share or dedup).begin(open_store(pipeline.dataset), order.epoch, pipeline.dependent_sinks)
 
 
-def role_of(order: pb.StartTask, chain: Chain) -> Dedup:
+def role_of(order: pb.StartTask, chain: Chain) -> DedupRole:
     """What a task has to do with duplicates."""
     if chain.asks:
-        return Dedup.ASKS
+        return DedupRole.ASKS
     if chain.dedup is None:
-        return Dedup.NONE
+        return DedupRole.NONE
     if order.alone:
-        return Dedup.ASKS_ALONE
+        return DedupRole.ASKS_ALONE
     if order.fenced:
-        return Dedup.FENCED
-    return Dedup.CONSULTS if chain.partitions else Dedup.DECIDES
+        return DedupRole.FENCED
+    return DedupRole.CONSULTS if chain.partitions else DedupRole.DECIDES
 
 
 def recall_verdicts(chain: Chain, store: ObjectStore, closed: Closed) -> None:
@@ -254,7 +253,7 @@ def fits(chain: Chain, message: pb.AskDecision) -> bool:
     """Whether the question of a solitary task is one."""
     asked = message.question
     if chain.dedup is not None and not chain.dedup.fits(asked.keys):
-        # The asker's worker may be anybody's, and this task decides for all of them.
+        # The asking task's worker may be anybody's, and this task decides for all of them.
         logger.warning("a question of %d bytes, which are no keys, is not answered", len(asked.keys))
         return False
     return chain.dedup is not None
@@ -271,4 +270,4 @@ def decide(chain: Chain, in_flight: InFlightPage, message: pb.AskDecision) -> pb
     if match is not None:
         decision.duplicate, decision.near, decision.settled = True, match.near, match.settled
         decision.fragment, decision.row = match.name.fragment, match.name.row
-    return pb.DecisionMade(asker=message.asker, asker_attempt=message.asker_attempt, decision=decision)
+    return pb.DecisionMade(asking_task=message.asking_task, asking_attempt=message.asking_attempt, decision=decision)

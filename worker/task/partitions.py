@@ -11,12 +11,12 @@ from headrace.stages.runtime import Batch
 from headrace.transport import TransportError
 from headrace.transport.core import Frame
 from headrace.worker.links import Inbox, Outbox
+from headrace.worker.task.batch import InFlightPage
 from headrace.worker.task.chain import Chain
 from headrace.worker.task.consultation import frame_of, message_of
 from headrace.worker.task.core import messages
 from headrace.worker.task.core.task import epoch_fault
 from headrace.worker.task.dependencies import decide
-from headrace.worker.task.in_flight import InFlightPage
 
 F = TypeVar("F")
 A = TypeVar("A")

@@ -29,15 +29,25 @@ from headrace.stages.runtime import (
 )
 from headrace.store import ObjectStore, StoreStalled
 from headrace.store.ledger import Range
+from headrace.worker.task.batch import (
+    RANGES_MAX,
+    STAGES,
+    WRITER,
+    InFlightPage,
+    Mask,
+    apart,
+    fates,
+    join,
+    ordinals_in,
+    part,
+    ranges_of,
+)
 from headrace.worker.task.chain import StageStatistics, Watch
 from headrace.worker.task.core import held
 from headrace.worker.task.core.held import SETTLED, Duplicates
 from headrace.worker.task.core.ranges import Columns, Ordinals, columns_of, runs
-from headrace.worker.task.core.sink import SealAsked, SealPolicy, ShardStalled, TimePassed
-from headrace.worker.task.coverage import Mask, fates, join, ordinals_in, part
+from headrace.worker.task.core.sink import SealAsked, SealPolicy, SealTimePassed, ShardStalled
 from headrace.worker.task.dependencies import NO_DUPLICATES, DuplicateDependencies, KeyWriter, duplicates_of
-from headrace.worker.task.in_flight import RANGES_MAX, STAGES, WRITER, InFlightPage
-from headrace.worker.task.merge import apart, ranges_of
 
 logger = logging.getLogger("headrace.task")
 
@@ -236,7 +246,7 @@ class TaskSink:
                 self.do(ShardStalled(number, str(error)))
             else:
                 self.do(held.BatchesWritten(number, shard))
-        self.do(TimePassed())
+        self.do(SealTimePassed())
 
     def obey(self, message: pb.TaskCommand) -> None:
         """Take a command that is for a sink. Raises RuntimeError where it says that a proposal is refused."""

@@ -28,13 +28,13 @@ from headrace.store import StoreError, StoreRefused, open_store
 from headrace.store.ledger import Fragment
 from headrace.transport import LinkEnd, TransportError
 from headrace.transport.core import Frame, FrameKind
+from headrace.worker.task.batch import ConservationError, InFlightPage, Tracer, ranges_of
 from headrace.worker.task.chain import Chain, StageStatistics, Watch
 from headrace.worker.task.channel import Channel, ChannelClosed
 from headrace.worker.task.codec import frame_to_batch
 from headrace.worker.task.consultation import answer_from, message_of, none_let_through, without_duplicates
 from headrace.worker.task.core import messages
 from headrace.worker.task.core.task import TaskCore, TaskState, epoch_fault
-from headrace.worker.task.coverage import ConservationError
 from headrace.worker.task.dependencies import (
     DuplicateDependencies,
     KeyWriter,
@@ -46,13 +46,10 @@ from headrace.worker.task.dependencies import (
     question_of,
     role_of,
 )
-from headrace.worker.task.in_flight import InFlightPage
-from headrace.worker.task.merge import ranges_of
 from headrace.worker.task.partitions import ConsultedPartitions
 from headrace.worker.task.sink import TaskSink, log_proposal, policy_of
 from headrace.worker.task.source import TaskSource
 from headrace.worker.task.task_links import TaskLinks
-from headrace.worker.task.tracing import Tracer
 
 if TYPE_CHECKING:
     from headrace.worker.links import Remote
@@ -280,7 +277,7 @@ class Task:
                     break
             else:
                 page.last = last = True
-                page.passed_over = self._chain.skipped()
+                page.skipped = self._chain.skipped()
         except InputError as error:
             page.error, last = str(error), True
         self._say(listed=page)
@@ -409,7 +406,7 @@ class Task:
         kind = message.WhichOneof("command")
         if kind == "decide":
             if fits(self._chain, message.decide):
-                self._do(messages.DecisionAsked(message.decide))
+                self._do(messages.DecisionNeeded(message.decide))
         elif kind == "decision":
             self._do(messages.DecisionArrived(message.decision.number, message.decision))
         elif self._chain.dedup is not None:

@@ -149,7 +149,7 @@ class TaskLinks:
         else:
             self.inbox.open(link.link, cast("Receiver", end))
             if self._answers is not None:
-                # A question is with its asker: no marker comes on this link.
+                # A question is with its asking task: no marker comes on this link.
                 self._askers[link.link] = link.peer
             else:
                 self._do(messages.LinkOpened(link.link))
@@ -166,7 +166,7 @@ class TaskLinks:
                 self._remote.detach(name)
 
     def _input_closed(self, link: str) -> None:
-        self._do(messages.LinkClosed(link))
+        self._do(messages.InputClosed(link))
 
     def _cut(self, name: str, reason: str) -> None:
         """A link between workers is cut while both tasks live: the controller has it made again."""

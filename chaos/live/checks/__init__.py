@@ -6,7 +6,7 @@ from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
     from headrace.chaos.live.checks.checker import (
-        Finding as Finding,
+        CheckResult as CheckResult,
         check_dataset as check_dataset,
         check_run as check_run,
         felt_on_network as felt_on_network,

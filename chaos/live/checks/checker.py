@@ -16,7 +16,7 @@ from headrace.chaos.gates import Affected
 from headrace.chaos.live.checks.evidence import Fates, compare, read_fates
 from headrace.chaos.live.checks.source_files import Servers
 from headrace.chaos.live.checks.source_records import SourceDamaged, read_source
-from headrace.chaos.live.scenario import NETWORK, Fired, Outcome
+from headrace.chaos.live.scenario import NETWORK, Fired, ScenarioOutcome
 from headrace.daemon import ending_with_this
 from headrace.pipeline import Pipeline
 from headrace.store import StoreError
@@ -38,7 +38,7 @@ _ASKED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """The answer to one question. `passed` is None where it could not be asked, and `details` say why."""
 
     name: str
@@ -51,14 +51,14 @@ class Finding:
         return {"name": self.name, "passed": self.passed, "said": self.said, "details": list(self.details)}
 
 
-def check_run(outcome: Outcome, rounds: int = 1) -> list[Finding]:
+def check_run(outcome: ScenarioOutcome, rounds: int = 1) -> list[CheckResult]:
     """Whether the run came to its end, all that was planned was done to it, and nothing of it is left."""
     starts = len(outcome.starts)
     ended = f"the command was started {starts} times and ended complete after {outcome.seconds:.1f} s"
     return [
-        Finding("the run came to its end", not outcome.problem, outcome.problem or ended),
+        CheckResult("the run came to its end", not outcome.problem, outcome.problem or ended),
         _all_fired(outcome, rounds),
-        Finding(
+        CheckResult(
             "no process is left",
             not outcome.left,
             f"{len(outcome.left)} processes live on" if outcome.left else "all ended with their command",
@@ -67,7 +67,7 @@ def check_run(outcome: Outcome, rounds: int = 1) -> list[Finding]:
     ]
 
 
-def _all_fired(outcome: Outcome, rounds: int) -> Finding:
+def _all_fired(outcome: ScenarioOutcome, rounds: int) -> CheckResult:
     """Whether each fault that was planned was fired, but for those that the scenario calls optional."""
     done = len({(item.planned.fault, item.planned.nth) for item in outcome.fired})
     missing = [item for item in outcome.waiting if not item.optional]
@@ -77,7 +77,7 @@ def _all_fired(outcome: Outcome, rounds: int) -> Finding:
     if missing or not done:
         early = "was over before the rest" if done else "was over before the first"
         said += f": the run {early}; give it more input or --rounds, or let faults come earlier"
-    return Finding(
+    return CheckResult(
         "all planned faults were fired",
         bool(done) and not missing,
         said,
@@ -90,7 +90,7 @@ def unaffected_ways(target: str, affected: Counter[Affected]) -> list[tuple[Affe
     return [ways for ways in _ASKED[target] if not any(affected[what] for what in ways)]
 
 
-def felt_on_network(fired: Sequence[Fired]) -> list[Finding]:
+def felt_on_network(fired: Sequence[Fired]) -> list[CheckResult]:
     """For each target of the network's faults what they affected; none where there were no such faults."""
     affected: dict[str, Counter[Affected]] = {}
     for item in fired:
@@ -108,12 +108,12 @@ def felt_on_network(fired: Sequence[Fired]) -> list[Finding]:
         between = any("link" in item for item in unaffected)
         advice = "; for links between workers give [cluster] spread = true" if between else ""
         said = f"none of these was affected, so nothing is proved of it: {'; '.join(unaffected)}{advice}"
-        return [Finding(name, None, said)]
+        return [CheckResult(name, None, said)]
     told = (
         f"{target}: {', '.join(f'{counts[what]} {what.value}' for what in Affected if counts[what])}"
         for target, counts in affected.items()
     )
-    return [Finding(name, True, "; ".join(told))]
+    return [CheckResult(name, True, "; ".join(told))]
 
 
 def check_dataset(
@@ -125,7 +125,7 @@ def check_dataset(
     rebuilds: int,
     seed: int,
     pipeline: Pipeline | None = None,
-) -> list[Finding]:
+) -> list[CheckResult]:
     """Compare the dataset with the reference and with its source, and hold each object against the ledger.
 
     `pipeline` says at which servers the objects of a source are.
@@ -141,7 +141,7 @@ def check_dataset(
     ]
 
 
-def _same_fates(before: Fates, after: Fates) -> Finding:
+def _same_fates(before: Fates, after: Fates) -> CheckResult:
     difference = compare(before, after)
     lines = difference.lines()
     if {fragment for fragment, _ in before.found} - {fragment for fragment, _ in after.found} and difference.added:
@@ -150,31 +150,33 @@ def _same_fates(before: Fates, after: Fates) -> Finding:
     said = f"{len(after.found)} records and {tokens} tokens, as in the run without faults"
     if difference.swapped:
         said += f"; {difference.swapped} pairs of duplicates changed places"
-    return Finding("each record has the fate it has without faults", not lines, "; ".join(lines) or said)
+    return CheckResult("each record has the fate it has without faults", not lines, "; ".join(lines) or said)
 
 
-def _each_once(fates: Fates, answer: dict[str, Any]) -> Finding:
+def _each_once(fates: Fates, answer: dict[str, Any]) -> CheckResult:
     read, found, still = int(answer.get("records_read", 0)), len(fates.found), int(answer.get("records_open", 0))
     lost = read - still - found
     good = not fates.twice and not lost and not still and bool(answer.get("balanced"))
     said = f"lost {lost}, twice {len(fates.twice)} of {read} records that the run counted"
     said += f"; {still} of them are open" if still else ""
-    return Finding("each record stands in the dataset once", good, said)
+    return CheckResult("each record stands in the dataset once", good, said)
 
 
-def _against_source(fates: Fates, dataset: Dataset, id_key: str, servers: Servers) -> Finding:
+def _against_source(fates: Fates, dataset: Dataset, id_key: str, servers: Servers) -> CheckResult:
     name = "the source's records are those of the dataset"
     uris = sorted({state.fragment.uri for state in dataset.state.fragments.values()})
     files = [servers.file_of(uri) for uri in uris]
     unknown = [uri for uri, file in zip(uris, files, strict=True) if file is None]
     if unknown:
-        return Finding(name, None, f"{unknown[0]} is neither on this machine nor in an S3 store that the input names")
+        return CheckResult(
+            name, None, f"{unknown[0]} is neither on this machine nor in an S3 store that the input names"
+        )
     try:
         source = read_source([file for file in files if file is not None], id_key)
     except (StoreError, FileNotFoundError, SourceDamaged) as error:
-        return Finding(name, None, f"the source cannot be read: {error}")
+        return CheckResult(name, None, f"the source cannot be read: {error}")
     if source.unread:
-        return Finding(name, None, f"{source.unread[0]} is of no format that the checker reads")
+        return CheckResult(name, None, f"{source.unread[0]} is of no format that the checker reads")
     uri_of = {fragment.hex(): state.fragment.uri for fragment, state in dataset.state.fragments.items()}
     held = Counter(uri_of.get(fragment, "") for fragment, _ in fates.found)
     others = tuple(
@@ -189,14 +191,14 @@ def _against_source(fates: Fates, dataset: Dataset, id_key: str, servers: Server
     elif missing:
         said = f"{missing.total()} ids of the files are not in the dataset: {', '.join(sorted(missing)[:LISTED_MAX])}"
     good = source.records == len(fates.found) and not others and not missing
-    return Finding(name, good, said, others[:LISTED_MAX])
+    return CheckResult(name, good, said, others[:LISTED_MAX])
 
 
-def _sound(dataset: Dataset) -> Finding:
+def _sound(dataset: Dataset) -> CheckResult:
     report = dataset.verify()
     said = f"{report.objects} objects of {report.shards} shards, {report.size / 1e6:.1f} MB"
     problems = report.problems
-    return Finding(
+    return CheckResult(
         "each object has its checksum and accounts for its records",
         report.sound,
         said if report.sound else f"{len(problems)} problems",
@@ -204,15 +206,15 @@ def _sound(dataset: Dataset) -> Finding:
     )
 
 
-def _rebuilt(opened: Dataset, dataset: pathlib.Path, chance: random.Random, count: int) -> Finding:
+def _rebuilt(opened: Dataset, dataset: pathlib.Path, chance: random.Random, count: int) -> CheckResult:
     """Make a sample of shards again from the source, by the command, in a process of its own."""
     name = "a sample of shards can be made again byte for byte"
     shards = [shard for shard in opened.state.shards if shard.closed.objects]
     chosen = chance.sample(shards, min(count, len(shards)))
     if not chosen:
-        return Finding(name, None, "no shard was asked for")
+        return CheckResult(name, None, "no shard was asked for")
     wrong = [said for said in (_rebuild(dataset, own_key(opened.state, shard)) for shard in chosen) if said]
-    return Finding(name, not wrong, f"{len(chosen) - len(wrong)} of {len(chosen)} identical", tuple(wrong))
+    return CheckResult(name, not wrong, f"{len(chosen) - len(wrong)} of {len(chosen)} identical", tuple(wrong))
 
 
 def _rebuild(dataset: pathlib.Path, shard: str) -> str:

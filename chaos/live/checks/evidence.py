@@ -54,7 +54,7 @@ class Fates:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ShardDifference:
     """The differences between two datasets."""
 
     lost: tuple[Key, ...]
@@ -91,7 +91,7 @@ def read_fates(dataset: pathlib.Path) -> Fates:
     return fates
 
 
-def compare(reference: Fates, other: Fates) -> Difference:
+def compare(reference: Fates, other: Fates) -> ShardDifference:
     """The differences of `other`.
 
     Which of several duplicates came first is chance: as many may have become duplicates as have become kept.
@@ -103,7 +103,7 @@ def compare(reference: Fates, other: Fates) -> Difference:
     swapped = len(now_kept) if len(now_kept) == len(now_duplicate) else 0
     if swapped:
         changed = [item for item in changed if item not in now_kept and item not in now_duplicate]
-    return Difference(
+    return ShardDifference(
         lost=tuple(sorted(before.keys() - after.keys())),
         added=tuple(sorted(after.keys() - before.keys())),
         changed=tuple(sorted(changed, key=lambda item: item[0])),

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from headrace.chaos.gates import callers, callers_of_socket, holders, holders_of_socket
-from headrace.chaos.live.faults import Process, Reach, Role, every_process, parent_of
+from headrace.chaos.live.faults import HostReach, Process, ProcessRole, every_process, parent_of
 from headrace.chaos.live.scenario import NETWORK, Scenario
 from headrace.client import Client, CliError, ControllerAt
 from headrace.daemon import INSECURE, SOCKET
@@ -22,7 +22,7 @@ from headrace.daemon import INSECURE, SOCKET
 ANCESTORS_MAX = 8
 
 
-class Attached:
+class AttachedCluster:
     """The controllers that are named, where they listen on this host, and its workers and their tasks.
 
     A worker is known by its name, which it keeps when its service manager starts it again, and by being the process
@@ -46,20 +46,22 @@ class Attached:
 
     def running_workers(self) -> frozenset[str]:
         """The names of the workers that live here now."""
-        return frozenset(item.title.split()[2] for item in self.alive() if item.role is Role.WORKER)
+        return frozenset(item.title.split()[2] for item in self.alive() if item.role is ProcessRole.WORKER)
 
     def alive(self) -> list[Process]:
         """Those that live now, by title."""
         processes = every_process()
-        named = {item.pid for item in processes if item.role is Role.WORKER and item.title in self._titles}
+        named = {item.pid for item in processes if item.role is ProcessRole.WORKER and item.title in self._titles}
         self._known |= named.intersection(pid for address in self._called for pid in _calling(address))
         workers = sorted(named & self._known)
         controllers = {pid for address in self.controllers for pid in _serving(address)}
         tasks = [
-            item.pid for item in processes if item.role in (Role.TASK, Role.FORKSERVER) and _descends(item.pid, workers)
+            item.pid
+            for item in processes
+            if item.role in (ProcessRole.TASK, ProcessRole.FORKSERVER) and _descends(item.pid, workers)
         ]
         ours = {*workers, *controllers, *tasks}
-        found = [item for item in processes if item.pid in ours and item.role is not Role.OTHER]
+        found = [item for item in processes if item.pid in ours and item.role is not ProcessRole.OTHER]
         return sorted(found, key=lambda process: (process.title, process.pid))
 
     def kill(self) -> list[Process]:
@@ -112,13 +114,13 @@ def _descends(pid: int, ancestors: list[int]) -> bool:
 
 
 @contextmanager
-def living(at: ControllerAt, *, here: bool) -> Iterator[tuple[Attached, Reach | None]]:
+def living(at: ControllerAt, *, here: bool) -> Iterator[tuple[AttachedCluster, HostReach | None]]:
     """Its processes on this host, and what runs elsewhere unless only what is `here` is meant."""
-    attached = Attached(at, needed=here)
+    attached = AttachedCluster(at, needed=here)
     if here:
         yield attached, None
         return
-    with Reach(at, {*attached.running_workers(), *attached.controllers}) as reach:
+    with HostReach(at, {*attached.running_workers(), *attached.controllers}) as reach:
         yield attached, reach
 
 
@@ -129,4 +131,4 @@ def permit(at: ControllerAt, scenario: Scenario, *, here: bool) -> None:
             return
         reach.check(scenario)
         if not reach.alive() and not scenario.has(NETWORK):
-            Attached(at)  # refuses, where nothing runs here either
+            AttachedCluster(at)  # refuses, where nothing runs here either

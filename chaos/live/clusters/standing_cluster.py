@@ -23,8 +23,8 @@ from types import TracebackType
 from typing import Self
 
 from headrace.chaos.live.checks import Fates, compare, read_fates
-from headrace.chaos.live.faults import Marked, Role
-from headrace.chaos.live.scenario import Timeline
+from headrace.chaos.live.faults import Marked, ProcessRole
+from headrace.chaos.live.scenario import FaultTimeline
 from headrace.client import ENDED, Client, ControllerSilent, RunOptions
 from headrace.daemon import as_text
 from headrace.pipeline import Pipeline
@@ -73,7 +73,7 @@ class Burnt:
         return self.state == "completed" and not wrong and self.read_again <= self.most
 
 
-class Daemon:
+class StandingDaemon:
     """A controller or a worker that is started again when it is dead, with a log that goes on."""
 
     def __init__(self, folder: pathlib.Path, name: str, *arguments: str) -> None:
@@ -107,8 +107,8 @@ class Standing:
 
     def __init__(self, folder: pathlib.Path, tokenizer: str) -> None:
         self._folder, self.tokenizer = folder, tokenizer
-        self.controllers: dict[str, Daemon] = {}
-        self.workers: list[Daemon] = []
+        self.controllers: dict[str, StandingDaemon] = {}
+        self.workers: list[StandingDaemon] = []
 
     def __enter__(self) -> Self:
         try:
@@ -127,13 +127,15 @@ class Standing:
         root = ("--root", str(self._folder / "root"))
         for name in ("first", "second"):
             address = f"unix:{self._folder}/sockets/{name}.sock"
-            daemon = self.controllers[address] = Daemon(self._folder, name, "controller", "--listen", address, *root)
+            daemon = self.controllers[address] = StandingDaemon(
+                self._folder, name, "controller", "--listen", address, *root
+            )
             daemon.see_to()
             daemon.wait_until_it_serves()
         for name in ("one", "two"):
             known = ",".join(self.controllers)
             arguments = ("--controller", known, "--name", name, "--cores", str(CORES))
-            self.workers.append(Daemon(self._folder, name, "worker", *arguments))
+            self.workers.append(StandingDaemon(self._folder, name, "worker", *arguments))
         self.see_to()
         self.wait_until_whole()
 
@@ -179,7 +181,7 @@ class Standing:
             process
             for worker in self.workers
             for process in worker.marked.alive()
-            if process.role is Role.TASK and process.title.startswith(begin)
+            if process.role is ProcessRole.TASK and process.title.startswith(begin)
         ]
         if not tasks:
             return False
@@ -265,7 +267,7 @@ def _run(
     standing: Standing, folder: pathlib.Path, source: str, name: str, victim: str, dice: random.Random
 ) -> tuple[_Seen, float]:
     """One run to its end, with its kills."""
-    seen, timeline = _Seen(), Timeline(folder / name)
+    seen, timeline = _Seen(), FaultTimeline(folder / name)
     due = dice.randint(*FIRST_ENTRIES)
     left = KILLS.get(victim, 0)
     started = asked = time.monotonic()

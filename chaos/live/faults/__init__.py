@@ -10,14 +10,14 @@ if TYPE_CHECKING:
         Handle as Handle,
         Marked as Marked,
         Process as Process,
-        Role as Role,
+        ProcessRole as ProcessRole,
         Subjects as Subjects,
         every_process as every_process,
         hold as hold,
         matching as matching,
         parent_of as parent_of,
     )
-    from headrace.chaos.live.faults.remote import Reach as Reach
+    from headrace.chaos.live.faults.remote import HostReach as HostReach
     from headrace.chaos.live.faults.tools import TOOLED as TOOLED, Begun as Begun, Tools as Tools
 else:
     __getattr__ = door(__name__)

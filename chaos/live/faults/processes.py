@@ -29,7 +29,7 @@ _PAUSE_S = 0.002
 TITLE_MAX = 80
 
 
-class Role(Enum):
+class ProcessRole(Enum):
     """What a process of a run is."""
 
     COMMAND = "command"
@@ -41,11 +41,11 @@ class Role(Enum):
 
 
 _MODULES = {
-    "headrace.controller": Role.CONTROLLER,
-    "headrace.worker": Role.WORKER,
-    "headrace.worker.task.forkserver_main": Role.FORKSERVER,
-    "headrace.cli": Role.COMMAND,
-    "headrace.cli.main": Role.COMMAND,
+    "headrace.controller": ProcessRole.CONTROLLER,
+    "headrace.worker": ProcessRole.WORKER,
+    "headrace.worker.task.forkserver_main": ProcessRole.FORKSERVER,
+    "headrace.cli": ProcessRole.COMMAND,
+    "headrace.cli.main": ProcessRole.COMMAND,
 }
 
 
@@ -58,7 +58,7 @@ class Process:
     """
 
     pid: int
-    role: Role
+    role: ProcessRole
     title: str
     stage: str = ""
     worker: str = ""
@@ -182,7 +182,7 @@ def matching(target: str, processes: Sequence[Process], ways: Mapping[str, Seque
         return list(processes)
     if target not in ways:
         return [process for process in processes if process.role.value == target]
-    tasks = [process for process in processes if process.role is Role.TASK]
+    tasks = [process for process in processes if process.role is ProcessRole.TASK]
     head = next((stage for stage in ways[target] if any(task.stage == stage for task in tasks)), None)
     return [task for task in tasks if task.stage == head]
 
@@ -202,16 +202,18 @@ def _described(pid: int, cmdline: bytes) -> Process:
     title = " ".join(cmdline.decode("utf-8", "replace").replace("\0", " ").split())
     if title.startswith("headrace task "):
         name = title.split()[2]
-        return Process(pid, Role.TASK, title, name.rpartition("/")[2].rpartition(".")[0])
+        return Process(pid, ProcessRole.TASK, title, name.rpartition("/")[2].rpartition(".")[0])
     for module, role in _MODULES.items():
         if title.startswith(f"headrace {role.value}"):
             return Process(pid, role, title)
         if f" -m {module} " in f"{title} ":
             # The command keeps the title that it was started with; the others set theirs as soon as they can.
             return Process(
-                pid, role, "headrace, the command" if role is Role.COMMAND else f"headrace {role.value}, starting"
+                pid,
+                role,
+                "headrace, the command" if role is ProcessRole.COMMAND else f"headrace {role.value}, starting",
             )
-    return Process(pid, Role.OTHER, title[:TITLE_MAX])
+    return Process(pid, ProcessRole.OTHER, title[:TITLE_MAX])
 
 
 def parent_of(pid: int) -> int:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from headrace.chaos.gates import Affected
-from headrace.chaos.live.faults.processes import Process, Role
+from headrace.chaos.live.faults.processes import Process, ProcessRole
 from headrace.chaos.live.faults.tools import Begun
 from headrace.chaos.live.scenario import NETWORK, Planned, Scenario
 from headrace.client import Client, CliError, ControllerAt
@@ -58,7 +58,7 @@ class Asked:
     asked_at: float = field(default_factory=time.monotonic)
 
 
-class Reach:
+class HostReach:
     """The workers and controllers of a cluster but for those that run `here`, by name and address.
 
     A context manager. Raises CliError where nobody leads.
@@ -118,14 +118,14 @@ class Reach:
     def alive(self) -> list[Process]:
         """These workers and their tasks, as seen last, and these controllers, by title."""
         far = frozenset(self.workers)
-        found = [Process(0, Role.WORKER, f"headrace worker {name}", worker=name) for name in sorted(far)]
+        found = [Process(0, ProcessRole.WORKER, f"headrace worker {name}", worker=name) for name in sorted(far)]
         found += [
-            Process(0, Role.CONTROLLER, f"headrace controller {address}", controller=address)
+            Process(0, ProcessRole.CONTROLLER, f"headrace controller {address}", controller=address)
             for address in self._far_controllers
         ]
         for pipeline in self._reply.pipelines:
             found += [
-                Process(0, Role.TASK, f"headrace task {task.task}", task.stages[0], task.worker, task.task)
+                Process(0, ProcessRole.TASK, f"headrace task {task.task}", task.stages[0], task.worker, task.task)
                 for task in pipeline.tasks
                 if task.worker in far and task.state in _LIVING
             ]
@@ -143,7 +143,7 @@ class Reach:
         targets = {
             process.worker: "everything" if everything else process.role.value
             for process in victims
-            if not everything or process.role is Role.WORKER
+            if not everything or process.role is ProcessRole.WORKER
         }
         tasks = {process.worker: process.task for process in victims}
         orders = [

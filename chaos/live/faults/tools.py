@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 from headrace.chaos.gates import (
     Affected,
-    Fault as StoreFault,
     Impairment,
     NetworkFault,
     NetworkGates,
     NetworkNamespaces,
+    S3Fault as StoreFault,
     S3Proxy,
     Trouble,
     Way,

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from headrace.chaos.live.scenario.outcome import (
         NOTHING_YET as NOTHING_YET,
         Fired as Fired,
-        Outcome as Outcome,
+        ScenarioOutcome as ScenarioOutcome,
         Start as Start,
     )
     from headrace.chaos.live.scenario.scenario import (
@@ -26,6 +26,6 @@ if TYPE_CHECKING:
         draw as draw,
     )
     from headrace.chaos.live.scenario.scenario_file import read_scenario as read_scenario
-    from headrace.chaos.live.scenario.timeline import Timeline as Timeline
+    from headrace.chaos.live.scenario.timeline import FaultTimeline as FaultTimeline
 else:
     __getattr__ = door(__name__)

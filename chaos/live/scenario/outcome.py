@@ -39,7 +39,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ScenarioOutcome:
     """How the run with faults went; `problem` is empty where it came to its end."""
 
     fired: tuple[Fired, ...]
@@ -60,4 +60,4 @@ class Outcome:
 
 
 #: What has happened before the first round.
-NOTHING_YET = Outcome((), (), (), (), {}, (), 0.0)
+NOTHING_YET = ScenarioOutcome((), (), (), (), {}, (), 0.0)

@@ -90,7 +90,7 @@ DELAYS = {Kind.DELAY: 0.05, Kind.STORE_SLOW: 0.3}
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class NumberRange:
     """A number between two, both included."""
 
     low: float
@@ -114,13 +114,13 @@ class Fault:
     kind: Kind
     target: str
     unit: Unit
-    after: Span
-    every: Span
+    after: NumberRange
+    every: NumberRange
     count: int
-    for_s: Span
+    for_s: NumberRange
     follows: int = -1
-    share: Span = Span(1.0, 1.0)
-    delay_s: Span = Span(0.0, 0.0)
+    share: NumberRange = NumberRange(1.0, 1.0)
+    delay_s: NumberRange = NumberRange(0.0, 0.0)
     optional: bool = False
 
 
@@ -149,8 +149,8 @@ class Cluster:
 class Clocks:
     """How far the clocks of the daemons go wrong: seconds that they are ahead, and how fast they run."""
 
-    offset_s: Span = Span(0.0, 0.0)
-    rate: Span = Span(1.0, 1.0)
+    offset_s: NumberRange = NumberRange(0.0, 0.0)
+    rate: NumberRange = NumberRange(1.0, 1.0)
 
     def draw(self, seed: int, names: Sequence[str]) -> dict[str, tuple[float, float]]:
         """The clock of each daemon, offset and rate; the same for the same seed and names."""

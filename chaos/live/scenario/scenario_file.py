@@ -22,8 +22,8 @@ from headrace.chaos.live.scenario.scenario import (
     Cluster,
     Fault,
     Kind,
+    NumberRange,
     Scenario,
-    Span,
     Unit,
 )
 from headrace.client import UsageError
@@ -194,9 +194,9 @@ def _target(table: Mapping[str, Any], kind: Kind, where: str) -> str:
     return str(target)
 
 
-def _share(table: Mapping[str, Any], kind: Kind, where: str) -> Span:
+def _share(table: Mapping[str, Any], kind: Kind, where: str) -> NumberRange:
     if "share" not in table:
-        return Span(SHARES.get(kind, 1.0), SHARES.get(kind, 1.0))
+        return NumberRange(SHARES.get(kind, 1.0), SHARES.get(kind, 1.0))
     if kind not in SHARES:
         raise UsageError(f"{where}: share means nothing for {kind.value!r}, which affects everything")
     share = _span(table["share"], f"{where}: share")
@@ -205,7 +205,7 @@ def _share(table: Mapping[str, Any], kind: Kind, where: str) -> Span:
     return share
 
 
-def _delay(table: Mapping[str, Any], kind: Kind, where: str) -> Span:
+def _delay(table: Mapping[str, Any], kind: Kind, where: str) -> NumberRange:
     if kind not in DELAYS and "delay_s" in table:
         raise UsageError(f"{where}: delay_s means nothing for {kind.value!r}")
     delay_s = _span(table.get("delay_s", DELAYS.get(kind, 0.0)), f"{where}: delay_s")
@@ -225,13 +225,13 @@ def _unit(table: Mapping[str, Any], where: str) -> Unit:
     return unit
 
 
-def _span(value: Any, where: str, *, least: float = 0.0) -> Span:
+def _span(value: Any, where: str, *, least: float = 0.0) -> NumberRange:
     ends = value if isinstance(value, list) else [value, value]
     if len(ends) != 2 or any(isinstance(end, bool) or not isinstance(end, (int, float)) for end in ends):
         raise UsageError(f"{where} is {value!r}, expected a number or [low, high]")
     if not least <= ends[0] <= ends[1] <= NUMBER_MAX:
         raise UsageError(f"{where} is {str(value)[:80]}, expected {least:g} <= low <= high <= {NUMBER_MAX:g}")
-    return Span(float(ends[0]), float(ends[1]))
+    return NumberRange(float(ends[0]), float(ends[1]))
 
 
 def _only(table: Mapping[str, Any], known: frozenset[str], where: str) -> None:

@@ -21,7 +21,7 @@ class Commit:
     records: int
 
 
-class Timeline:
+class FaultTimeline:
     """Follows the log of a dataset, in a folder or a store. Numbers have no gaps, so one name is looked up at a time.
 
     A store is asked every STORE_LOOK_S, and what it cannot answer is asked again.

@@ -7,6 +7,10 @@ from headrace.pipeline.door import door
 if TYPE_CHECKING:
     from headrace.chaos.sim.checks.assignments import Assignments as Assignments
     from headrace.chaos.sim.checks.invariants import Checker as Checker
-    from headrace.chaos.sim.checks.observed import Asked as Asked, Folding as Folding, Wish as Wish
+    from headrace.chaos.sim.checks.observed import (
+        Asked as Asked,
+        Folding as Folding,
+        OperatorRequest as OperatorRequest,
+    )
 else:
     __getattr__ = door(__name__)

@@ -11,7 +11,7 @@ from typing import Any, assert_never
 import orjson
 
 from headrace.chaos.sim.checks.history import History
-from headrace.chaos.sim.checks.observed import Asked, Folding, Wish
+from headrace.chaos.sim.checks.observed import Asked, Folding, OperatorRequest
 from headrace.chaos.sim.storage import SimulatedLog
 from headrace.chaos.sim.world import ViolationError
 from headrace.controller.core.cluster import plan_from_plain
@@ -58,7 +58,7 @@ class Assignments:
                     self._begun.add(str(change.options["token"]))
                     self._graphs.append(change.pipeline)
                 case RunSteered():
-                    self._steered.add(_plain(change.wish))
+                    self._steered.add(_plain(change.request))
                 case WorkerDrainAsked():
                     self._drained.add((change.worker, change.back))
                 case QueueSet():
@@ -71,25 +71,25 @@ class Assignments:
         if self.history.led_by(term) != controller.identity:
             raise ViolationError(2, f"{controller.name} commands in the cluster's term {term}, not its own: {command}")
 
-    def granted(self, controller: Asked, wish: Wish) -> None:
+    def granted(self, controller: Asked, request: OperatorRequest) -> None:
         """3: what somebody was told is accepted stands in the log, and outlives who said so."""
-        match wish:
+        match request:
             case core.PipelineRequested():
                 # A graph that is in force already is granted at once.
-                durable = wish.token in self._begun or (wish.amend and wish.pipeline in self._graphs)
+                durable = request.token in self._begun or (request.amend and request.pipeline in self._graphs)
             case core.SteerRequested():
-                durable = any(_covers(made, wish) for made in self._steered)
+                durable = any(_covers(made, request) for made in self._steered)
             case core.DrainRequested():
-                durable = (wish.worker, wish.back) in self._drained
+                durable = (request.worker, request.back) in self._drained
             case core.QueueRequested():
-                durable = (wish.name, wish.weight, wish.cores, wish.priority) in self._queues
+                durable = (request.name, request.weight, request.cores, request.priority) in self._queues
             case TokenOffered():
-                spent = self.history.ledger.tokens.get(wish.token)
-                durable = spent is not None and spent.key == wish.key
+                spent = self.history.ledger.tokens.get(request.token)
+                durable = spent is not None and spent.key == request.key
             case _:
-                assert_never(wish)
+                assert_never(request)
         if not durable:
-            raise ViolationError(3, f"{controller.name} accepts what no entry of the cluster's log says: {wish}")
+            raise ViolationError(3, f"{controller.name} accepts what no entry of the cluster's log says: {request}")
 
     def compare(self, controller: Folding) -> None:
         """1: the fold of a prefix; and where nothing is on its way, what is done is what the log says."""
@@ -116,7 +116,7 @@ class Assignments:
         waiting = sum(not change.leave for change in run.reconfiguration.waiting)
         if waiting != len(record.waiting):
             raise ViolationError(
-                1, f"{who} has {waiting} wishes of run {name} to see to, the log {len(record.waiting)}"
+                1, f"{who} has {waiting} requests of run {name} to see to, the log {len(record.waiting)}"
             )
         if run.tasks is None or run.state is RunState.OPENING:
             return
@@ -129,15 +129,17 @@ class Assignments:
         self._compared[who, name] = (plan, record.plan)
 
 
-def _plain(wish: Any) -> bytes:
+def _plain(request: Any) -> bytes:
     """The same bytes for the same values, whether they have been in the log or not yet."""
-    return orjson.dumps(wish, option=orjson.OPT_SORT_KEYS)
+    return orjson.dumps(request, option=orjson.OPT_SORT_KEYS)
 
 
-def _covers(made: bytes, wish: core.SteerRequested) -> bool:
-    """Whether a durable wish is this one; stages that are fused are scaled together."""
+def _covers(made: bytes, request: core.SteerRequested) -> bool:
+    """Whether a durable request is this one; stages that are fused are scaled together."""
     plain = orjson.loads(made)
-    return plain["pause"] == wish.pause and all(plain["replicas"].get(name) == n for name, n in wish.replicas.items())
+    return plain["pause"] == request.pause and all(
+        plain["replicas"].get(name) == n for name, n in request.replicas.items()
+    )
 
 
 def cluster_summary(state: ClusterState) -> tuple[Any, ...]:

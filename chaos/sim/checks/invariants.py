@@ -12,7 +12,7 @@ from typing import Any
 from headrace.chaos.sim.checks.assignments import Assignments
 from headrace.chaos.sim.checks.gate import SimulatedGate
 from headrace.chaos.sim.checks.history import History
-from headrace.chaos.sim.checks.observed import Asked, Folding, Observed, ObservedSink, Wish
+from headrace.chaos.sim.checks.observed import Asked, Folding, Observed, ObservedSink, OperatorRequest
 from headrace.chaos.sim.checks.provenance import Provenance
 from headrace.chaos.sim.checks.rereading import Rereading
 from headrace.chaos.sim.checks.verdicts import Verdicts
@@ -24,7 +24,7 @@ from headrace.chaos.sim.world import (
     HELD_BYTES,
     Name,
     Part,
-    Texts,
+    SimulatedTexts,
     ViolationError,
     keys_of,
 )
@@ -53,7 +53,7 @@ class Checker:
         #: What is asked of the cluster's own log, where it has one.
         self.assignments = Assignments(cluster.cluster_log) if cluster.cluster_log is not None else None
         #: What is asked of duplicates, where there is a dedup stage.
-        self.verdicts = Verdicts(cluster.corpus.texts or Texts(), cluster.corpus.dedups)
+        self.verdicts = Verdicts(cluster.corpus.texts or SimulatedTexts(), cluster.corpus.dedups)
         #: The controllers that have handled an event since the last check: no other fold can have changed.
         self._stirred: list[Folding] = []
         self._proposals: dict[tuple[str, int, int], set[bytes]] = {}
@@ -200,10 +200,10 @@ class Checker:
             if term:
                 self._obeyed[worker, life, log] = term
 
-    def granted(self, controller: Asked, wish: Wish) -> None:
+    def granted(self, controller: Asked, request: OperatorRequest) -> None:
         """3: what was promised is in the cluster's log, where there is one."""
         if self.assignments is not None:
-            self.assignments.granted(controller, wish)
+            self.assignments.granted(controller, request)
 
     def said(self, worker: str, event: core.Event) -> None:
         """9: a sink proposes no duplicate of a record that the ledger does not keep. Remember what was proposed."""

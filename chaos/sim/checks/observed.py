@@ -13,7 +13,9 @@ from headrace.controller.core.run import Run
 from headrace.worker.task import HeldBatches, TaskCore
 
 #: What people ask of a controller, and are answered.
-Wish = core.PipelineRequested | core.SteerRequested | core.DrainRequested | core.QueueRequested | TokenOffered
+OperatorRequest = (
+    core.PipelineRequested | core.SteerRequested | core.DrainRequested | core.QueueRequested | TokenOffered
+)
 
 
 class Asked(Protocol):
@@ -26,7 +28,7 @@ class Asked(Protocol):
 
     @property
     def token(self) -> str:
-        """The name of the wish that its newest run came from; empty where there is no run."""
+        """The name of the request that its newest run came from; empty where there is no run."""
         ...
 
     def post(self, event: core.Event) -> None:

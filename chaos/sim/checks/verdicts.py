@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from headrace.chaos.sim.world import Name, Part, Texts, ViolationError, ordinals
+from headrace.chaos.sim.world import Name, Part, SimulatedTexts, ViolationError, ordinals
 from headrace.controller.core.messages import Records
 
 
 class Verdicts:
     """The judge of one dataset's duplicates."""
 
-    def __init__(self, texts: Texts, stages: int = 1) -> None:
+    def __init__(self, texts: SimulatedTexts, stages: int = 1) -> None:
         self._texts, self._stages = texts, range(stages)
         #: The first entry that keeps a record, and the record that has a key.
         self._kept: dict[Name, int] = {}

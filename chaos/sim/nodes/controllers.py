@@ -111,7 +111,7 @@ class SimulatedController:
 
     @property
     def token(self) -> str:
-        """The name of the wish that its newest run came from; empty where there is no run."""
+        """The name of the request that its newest run came from; empty where there is no run."""
         run = self.run()
         return run.request.token if run is not None else ""
 

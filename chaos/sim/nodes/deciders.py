@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from headrace.chaos.sim.network import SimulatedFrame
-from headrace.chaos.sim.nodes.parts import Member
-from headrace.chaos.sim.world import DEDUPS, Name, Texts, ViolationError, ordinals
+from headrace.chaos.sim.nodes.parts import FramePart
+from headrace.chaos.sim.world import DEDUPS, Name, SimulatedTexts, ViolationError, ordinals
 from headrace.controller.core.messages import Records, dedup, messages
 from headrace.stages.dedup import decider as core, kept, partitions
 from headrace.store.ledger import LedgerState
-from headrace.worker.task import Dedup
+from headrace.worker.task import DedupRole
 
 
-class Index:
+class SimulatedIndex:
     """Which record holds a key, and the keys that each holds."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Index:
         return bool(keys)
 
 
-class Request(NamedTuple):
+class SimulatedRequest(NamedTuple):
     """What a partition is told, released records and claims, and the keys that it is asked for."""
 
     number: int
@@ -59,7 +59,7 @@ class Request(NamedTuple):
     keys: tuple[int, ...]
 
 
-class Answer(NamedTuple):
+class SimulatedAnswer(NamedTuple):
     """Who holds each key of a request; None: the partition is fenced."""
 
     number: int
@@ -71,7 +71,7 @@ def share_of(key: int, partitions: int) -> int:
     return key % partitions
 
 
-class PartitionedIndex(Index):
+class SimulatedPartitions(SimulatedIndex):
     """The records that are kept, whose keys partitions hold."""
 
     def __init__(self, partitions: int) -> None:
@@ -81,13 +81,13 @@ class PartitionedIndex(Index):
         self._released: list[Name] = []
         self._answers: dict[int, Name] = {}
 
-    def requests(self, keys: Sequence[tuple[int, ...]]) -> list[Request]:
+    def requests(self, keys: Sequence[tuple[int, ...]]) -> list[SimulatedRequest]:
         """What each partition is asked for records with these keys."""
         self._number += 1
         asked = sorted({key for mine in keys for key in mine})
         claims = [claim for claim in self._claims if claim[1] not in self._released]
         requests = [
-            Request(
+            SimulatedRequest(
                 self._number,
                 tuple(self._released),
                 tuple(claim for claim in claims if share_of(claim[0], self._partitions) == part),
@@ -98,7 +98,7 @@ class PartitionedIndex(Index):
         self._claims, self._released = [], []
         return requests
 
-    def answered(self, answers: Sequence[Answer]) -> None:
+    def answered(self, answers: Sequence[SimulatedAnswer]) -> None:
         """The partitions have answered."""
         self._answers = {key: name for answer in answers for key, name in (answer.holders or {}).items()}
 
@@ -129,12 +129,20 @@ class SimulatedPartition:
     """A partition of the index of a dedup stage, in one task."""
 
     def __init__(
-        self, task: Member, texts: Texts, stage: int, sinks: Sequence[str], share: int, shares: int, *, fenced: bool
+        self,
+        task: FramePart,
+        texts: SimulatedTexts,
+        stage: int,
+        sinks: Sequence[str],
+        share: int,
+        shares: int,
+        *,
+        fenced: bool,
     ) -> None:
         self._task, self._texts, self._stage, self._sinks = task, texts, stage, sinks
         self._share, self._shares, self.fenced = share, shares, fenced
         self._holders: dict[int, Name] = {}
-        self._served = partitions.ServedRequest[Answer]()
+        self._served = partitions.ServedRequest[SimulatedAnswer]()
 
     def begin(self) -> None:
         """Load the range of keys of what was kept up to the epoch's position."""
@@ -145,22 +153,24 @@ class SimulatedPartition:
     def serve(self, frame: SimulatedFrame) -> SimulatedFrame:
         """The answer to a request."""
         request = frame.message
-        assert isinstance(request, Request)
+        assert isinstance(request, SimulatedRequest)
         answer = self._served.again(request.number)
         if answer is None:
             for key in [key for key, name in self._holders.items() if name in request.released]:
                 del self._holders[key]
             for key, name in request.claims:
                 self._give(name, (key,))
-            answer = Answer(request.number, {key: self._holders[key] for key in request.keys if key in self._holders})
+            answer = SimulatedAnswer(
+                request.number, {key: self._holders[key] for key in request.keys if key in self._holders}
+            )
             self._served.served(request.number, answer)
         return frame._replace(message=answer)
 
     def refuse(self, frame: SimulatedFrame) -> SimulatedFrame:
         """The answer of a fenced partition."""
         request = frame.message
-        assert isinstance(request, Request)
-        return frame._replace(message=Answer(request.number, None))
+        assert isinstance(request, SimulatedRequest)
+        return frame._replace(message=SimulatedAnswer(request.number, None))
 
     def _give(self, name: Name, keys: Sequence[int]) -> None:
         for key in keys:
@@ -168,7 +178,7 @@ class SimulatedPartition:
                 self._holders.setdefault(key, name)
 
 
-def kept_names(task: Member, sinks: Sequence[str], stage: int) -> list[Name]:
+def kept_names(task: FramePart, sinks: Sequence[str], stage: int) -> list[Name]:
     """What was kept up to the position of a task's epoch, from the log and the objects that it names."""
     state, cluster = LedgerState(), task.cluster
     for number, entry in cluster.log.behind(-1):
@@ -185,10 +195,10 @@ class SimulatedDecider:
     """One dedup stage in one task."""
 
     def __init__(
-        self, task: Member, texts: Texts, stage: int, sinks: Sequence[str], partitions: int, *, fenced: bool
+        self, task: FramePart, texts: SimulatedTexts, stage: int, sinks: Sequence[str], partitions: int, *, fenced: bool
     ) -> None:
-        self.parted = PartitionedIndex(partitions) if partitions else None
-        self.index = self.parted or Index()
+        self.parted = SimulatedPartitions(partitions) if partitions else None
+        self.index = self.parted or SimulatedIndex()
         self._core = core.Decider(self.index)
         self._task, self._texts, self._stage, self._sinks = task, texts, stage, sinks
         self._who = f"{task.name}#{task.attempt}"
@@ -249,7 +259,9 @@ class SimulatedDecider:
         frame = self.decide(SimulatedFrame(self._task.epoch, 0, question.fragment, question.row, 1, 1))
         target = frame.duplicates[0][1] if frame.duplicates else None
         made = dedup.Decision(question.number, target, settled=frame.settled > 0)
-        return dedup.DecisionMade(self._task.name, self._task.attempt, message.asker, message.asker_attempt, made)
+        return dedup.DecisionMade(
+            self._task.name, self._task.attempt, message.asking_task, message.asking_attempt, made
+        )
 
     def release(self, records: Records) -> None:
         """Let go of the claims of records that are not kept after all."""
@@ -275,12 +287,12 @@ def resumed(frame: SimulatedFrame, answer: SimulatedFrame | dedup.Decision, stag
     return frame
 
 
-def role_of(order: messages.StartTask, *, consults: bool) -> Dedup:
+def role_of(order: messages.StartTask, *, consults: bool) -> DedupRole:
     """What a task that asks nobody over links has to do with duplicates."""
     if not set(DEDUPS).intersection(order.stages):
-        return Dedup.NONE
+        return DedupRole.NONE
     if order.alone:
-        return Dedup.ASKS_ALONE
+        return DedupRole.ASKS_ALONE
     if order.fenced:
-        return Dedup.FENCED
-    return Dedup.CONSULTS if consults else Dedup.DECIDES
+        return DedupRole.FENCED
+    return DedupRole.CONSULTS if consults else DedupRole.DECIDES

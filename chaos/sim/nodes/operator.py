@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headrace.chaos.sim.checks import Asked, Wish
+from headrace.chaos.sim.checks import Asked, OperatorRequest
 from headrace.chaos.sim.nodes.parts import Cluster
 from headrace.chaos.sim.world import PIPELINE, make_pipeline
 from headrace.controller.core.messages import ChangedInput, TokenOffered, messages as core
@@ -23,10 +23,10 @@ class Operator:
         self._fuse, self._replicas = fuse, replicas
         self._asked: set[tuple[str, int]] = set()
         self._request = 0
-        #: The name of the wish that the run be: asked again after a leader's death, it is the same one.
+        #: The name of the request that the run be: asked again after a leader's death, it is the same one.
         self._token = 0
         #: What was asked for and has no answer yet, by request.
-        self._requests: dict[int, Wish] = {}
+        self._requests: dict[int, OperatorRequest] = {}
         self._rule, self._amended = 1, False
         #: The rule that a change of the graph while records flow asked for, by its token.
         self._surgeries: dict[str, int] = {}
@@ -58,9 +58,9 @@ class Operator:
         """Have the run stand still for a while, planned with other numbers, or off a worker for a while."""
         world = self._cluster.world
         kind = world.rng.choice(("pause", "scale", "drain"))
-        back: Wish | None = None
+        back: OperatorRequest | None = None
         if kind == "pause":
-            event: Wish = core.SteerRequested(0, PIPELINE, pause=True)
+            event: OperatorRequest = core.SteerRequested(0, PIPELINE, pause=True)
             back = core.SteerRequested(0, PIPELINE, pause=False)
         elif kind == "scale":
             stage = world.rng.choice(("read", *self._cluster.corpus.sinks))
@@ -69,23 +69,23 @@ class Operator:
             worker = world.rng.choice(self._cluster.workers).name
             event = core.DrainRequested(0, worker)
             back = core.DrainRequested(0, worker, back=True)
-        self._wish(event)
+        self._send(event)
         if back is not None:
-            world.after(world.between(0.0, 5.0), self._wish, back)
+            world.after(world.between(0.0, 5.0), self._send, back)
 
     def offer_token(self) -> None:
         """Two nodes want to join with one token, and each asks more than once."""
         world, token = self._cluster.world, f"token {self._request}"
         for key in ("mine", "theirs"):
             for _ in range(2):
-                world.after(world.between(0.0, 6.0), self._wish, TokenOffered(0, token, f"node {key}", key))
+                world.after(world.between(0.0, 6.0), self._send, TokenOffered(0, token, f"node {key}", key))
 
-    def _wish(self, wish: Wish) -> None:
+    def _send(self, request: OperatorRequest) -> None:
         """Ask every controller for it: those that do not lead say so."""
         for controller in self._cluster.controllers:
             if controller.alive:
                 self._request += 1
-                asked = self._requests[self._request] = replace(wish, request=self._request)
+                asked = self._requests[self._request] = replace(request, request=self._request)
                 controller.post(asked)
 
     def settle(self) -> None:
@@ -96,15 +96,15 @@ class Operator:
         self._see_to_input()
         self._cluster.world.after(ASK_S, self.settle)
         if self._gate.pauses:
-            self._wish(core.SteerRequested(0, PIPELINE, pause=False))
+            self._send(core.SteerRequested(0, PIPELINE, pause=False))
         if cluster is None:
             return
         ledger = cluster.history.ledger
         record = ledger.going_on().get(PIPELINE)
         if record is not None and record.paused:
-            self._wish(core.SteerRequested(0, PIPELINE, pause=False))
+            self._send(core.SteerRequested(0, PIPELINE, pause=False))
         for worker in sorted(ledger.drained):
-            self._wish(core.DrainRequested(0, worker, back=True))
+            self._send(core.DrainRequested(0, worker, back=True))
 
     def _see_to_input(self) -> None:
         """A run that halts for changed input is told what to do, or finds the old objects again."""
@@ -122,15 +122,18 @@ class Operator:
 
     def hear(self, controller: Asked, command: core.AnswerRequest | core.ReportRun) -> None:
         """A controller answers."""
-        wish = self._requests.pop(command.request, None) if isinstance(command, core.AnswerRequest) else None
-        if isinstance(command, core.AnswerRequest) and command.accepted and wish is not None:
-            self._cluster.checker.granted(controller, wish)
-        if wish is not None and not isinstance(wish, core.PipelineRequested):
+        request = self._requests.pop(command.request, None) if isinstance(command, core.AnswerRequest) else None
+        if isinstance(command, core.AnswerRequest) and command.accepted and request is not None:
+            self._cluster.checker.granted(controller, request)
+        if request is not None and not isinstance(request, core.PipelineRequested):
             return
-        if wish is not None and wish.token in self._surgeries:
+        if request is not None and request.token in self._surgeries:
             if isinstance(command, core.AnswerRequest) and command.accepted:
-                self._rule, self._amended = self._surgeries[wish.token], True
+                self._rule, self._amended = self._surgeries[request.token], True
             return
+        if isinstance(command, core.AnswerRequest) and command.differences and self._surgeries:
+            # A change of the graph came true, and the leader died before it could say so: what is refused says it.
+            self._amended = True
         done = isinstance(command, core.ReportRun) and command.outcome == "completed"
         if done and self._asked_at.get(controller.token, -1.0) > self._cluster.inputs.changed_at:
             self.completed = True
@@ -150,7 +153,7 @@ class Operator:
         rule = self._cluster.world.rng.choice([rule for rule in self._pipelines if rule != self._rule])
         token = f"surgery {self._request}"
         self._surgeries[token] = rule
-        self._wish(
+        self._send(
             core.PipelineRequested(
                 0,
                 self._pipelines[rule],
@@ -173,7 +176,7 @@ class Operator:
         if controller.life != life or not controller.alive or self.completed:
             return
         self._request += 1
-        wish = self._requests[self._request] = core.PipelineRequested(
+        request = self._requests[self._request] = core.PipelineRequested(
             self._request,
             self._pipelines[self._rule],
             amend=self._amended,
@@ -183,8 +186,8 @@ class Operator:
             token=self._wished(),
             **self._gate.options,
         )
-        self._asked_at.setdefault(wish.token, self._cluster.world.now)
-        controller.post(wish)
+        self._asked_at.setdefault(request.token, self._cluster.world.now)
+        controller.post(request)
 
     def _wished(self) -> str:
         """The name of what is wished now: another one when the run that had it is over."""

@@ -130,7 +130,7 @@ class Cluster(Protocol):
         ...
 
 
-class Host(Protocol):
+class SimulatedHost(Protocol):
     """A worker, as its tasks see it."""
 
     cluster: Site
@@ -140,12 +140,12 @@ class Host(Protocol):
         """Pass on what a task says."""
         ...
 
-    def task_gone(self, task: Member, code: int) -> None:
+    def task_gone(self, task: FramePart, code: int) -> None:
         """A task's process ended."""
         ...
 
 
-class Member(Protocol):
+class FramePart(Protocol):
     """A task, as its sink and its worker see it."""
 
     cluster: Cluster
@@ -180,8 +180,8 @@ class Member(Protocol):
         """Whether the process lives on after a stage has had these records; `hand` is what it said that it took."""
         ...
 
-    def condemned(self, fragment: bytes, ordinal: int, stage: str) -> bool:
-        """Whether a record is condemned at a stage."""
+    def poison(self, fragment: bytes, ordinal: int, stage: str) -> bool:
+        """Whether a record is poison at a stage."""
         ...
 
     def do(self, event: messages.Event) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import assert_never
 
 from headrace.chaos.sim.network import SimulatedFrame
-from headrace.chaos.sim.nodes.parts import Member, core_of
+from headrace.chaos.sim.nodes.parts import FramePart, core_of
 from headrace.chaos.sim.storage import CALM
 from headrace.chaos.sim.world import GHOST_PROPOSALS, HELD_BYTES, Name, Part, keys_of
 from headrace.controller.core.messages import (
@@ -48,7 +48,7 @@ Written = tuple[tuple[Part, ...], tuple[StoredObject, ...]]
 class SimulatedSink:
     """One sink in one task."""
 
-    def __init__(self, task: Member, name: str) -> None:
+    def __init__(self, task: FramePart, name: str) -> None:
         self.name = name
         self.policy = DEPENDENT_POLICY if task.cluster.corpus.texts is not None else POLICY
         self._dependent = task.cluster.corpus.texts is not None
@@ -252,7 +252,9 @@ def _dependent_within(content: Sequence[Part]) -> tuple[Name, Name] | None:
     return None
 
 
-def _wake_ghost(task: Member, content: Sequence[Part], make: Callable[[int, tuple[Part, ...]], ShardProposed]) -> bool:
+def _wake_ghost(
+    task: FramePart, content: Sequence[Part], make: Callable[[int, tuple[Part, ...]], ShardProposed]
+) -> bool:
     """Propose a record that a duplicate of this shard names, and then the duplicate. False if there is none."""
     pair = _dependent_within(content)
     if pair is None:
@@ -272,7 +274,7 @@ def _wake_ghost(task: Member, content: Sequence[Part], make: Callable[[int, tupl
     return True
 
 
-def _answer_again(task: Member) -> None:
+def _answer_again(task: FramePart) -> None:
     task.cluster.log.error_share = 0.0 if task.cluster.quiet else CALM
 
 

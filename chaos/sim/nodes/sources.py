@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Protocol
 
 from headrace.chaos.sim.network import SimulatedFrame
-from headrace.chaos.sim.nodes.parts import Member
+from headrace.chaos.sim.nodes.parts import FramePart
 from headrace.chaos.sim.world import BATCH_RECORDS_MAX, RECORD_BYTES, SOURCE, InputReader, Part, ViolationError
 from headrace.controller.core.messages import messages as core
 from headrace.stages.runtime import FragmentChanged
@@ -21,11 +21,11 @@ PAGE_FRAGMENTS = 3
 PREFIX_SHARE = 0.4
 
 
-class Reading(Member, Protocol):
+class SimulatedReading(FramePart, Protocol):
     """A task that reads."""
 
-    def condemned(self, fragment: bytes, ordinal: int, stage: str) -> bool:
-        """Whether a record is condemned at a stage."""
+    def poison(self, fragment: bytes, ordinal: int, stage: str) -> bool:
+        """Whether a record is poison at a stage."""
         ...
 
     def outlives(self, stage: str, parts: Sequence[Part], hand: Range | None = None) -> bool:
@@ -40,7 +40,7 @@ class Reading(Member, Protocol):
 class SimulatedSource:
     """The source in one task."""
 
-    def __init__(self, task: Reading, reading: ReadQueue) -> None:
+    def __init__(self, task: SimulatedReading, reading: ReadQueue) -> None:
         self._reading, self._task = reading, task
         self._reader = InputReader(task.cluster.inputs)
         #: What is being listed, and of which stage.
@@ -93,7 +93,7 @@ class SimulatedSource:
         size, everyone = records * RECORD_BYTES, (1 << records) - 1
         item = Range(fragment.id, first, records, first * RECORD_BYTES, size)
         writing = self._reader.read(fragment, first, item.end)
-        dead = everyone if task.condemned(fragment.id, first, SOURCE) else 0
+        dead = everyone if task.poison(fragment.id, first, SOURCE) else 0
         # A source that reads one record at a time says so; any other does not know how many it will read.
         hand = Range(fragment.id, first, 1 if task.alone else 0)
         if dead or task.outlives(SOURCE, [Part(item, everyone, 0)], hand):

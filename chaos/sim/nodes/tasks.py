@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, assert_never
 
 from headrace.chaos.sim.network import MARKER_BYTES, SimulatedFrame, SimulatedLink
-from headrace.chaos.sim.nodes.deciders import Answer, SimulatedDecider, SimulatedPartition, resumed, role_of
-from headrace.chaos.sim.nodes.parts import Cluster, Host, core_of
+from headrace.chaos.sim.nodes.deciders import SimulatedAnswer, SimulatedDecider, SimulatedPartition, resumed, role_of
+from headrace.chaos.sim.nodes.parts import Cluster, SimulatedHost, core_of
 from headrace.chaos.sim.nodes.sinks import SimulatedSink
 from headrace.chaos.sim.nodes.sources import SimulatedSource
 from headrace.chaos.sim.world import (
@@ -23,7 +23,7 @@ from headrace.pipeline import Pipeline
 from headrace.store.ledger import Range
 from headrace.worker.links import Inbox, Outbox
 from headrace.worker.task import (
-    Dedup,
+    DedupRole,
     PartitionRequests,
     TaskCore,
     TaskState,
@@ -49,7 +49,7 @@ def _following(order: core.StartTask) -> tuple[str, ...]:
 class SimulatedTask:
     """One attempt."""
 
-    def __init__(self, worker: Host, order: core.StartTask) -> None:
+    def __init__(self, worker: SimulatedHost, order: core.StartTask) -> None:
         self.cluster: Cluster = worker.cluster.of(order.task)
         self._corpus = self.cluster.corpus
         self.clock = worker.clock
@@ -78,18 +78,18 @@ class SimulatedTask:
                 self.partition = SimulatedPartition(self, texts, number, behind, share, parts, fenced=fenced)
             else:
                 self.decider = SimulatedDecider(self, texts, number, behind, parts, fenced=fenced)
-        self._partitions: PartitionRequests[SimulatedFrame, Answer] | None = None
+        self._partitions: PartitionRequests[SimulatedFrame, SimulatedAnswer] | None = None
         if self.decider is not None and parts:
             self._partitions = PartitionRequests(parts, _cut)
         self._consulted = 0
         self._inbox = Inbox[SimulatedFrame](self._input_closed, _cut)
         self._outbox = Outbox[SimulatedFrame](_following(order), _cut)
         pairs = zip(ASKERS, DEDUPS[: self._corpus.dedups], strict=False)
-        asks = next((stage for asker, stage in pairs if asker in order.stages and not order.alone), "")
+        asks = next((stage for task, stage in pairs if task in order.stages and not order.alone), "")
         self._asks = asks
         self._questions = Outbox[SimulatedFrame]((asks,), _cut) if asks else None
         self._answers = Inbox[SimulatedFrame](lambda _link: None, _cut)
-        #: In a task that decides: the link on which each asker is answered, and what waits for it.
+        #: In a task that decides: the link on which each asking task is answered, and what waits for it.
         self._askers: dict[str, tuple[SimulatedLink, deque[SimulatedFrame]]] = {}
         self._early: dict[str, deque[SimulatedFrame]] = {}
         self.core = TaskCore[SimulatedFrame, dedup.Decision](
@@ -97,7 +97,7 @@ class SimulatedTask:
             reads=SOURCE in order.stages,
             sink=self.sink.core if self.sink is not None else None,
             outputs=bool(_following(order)),
-            dedup=Dedup.ASKS if asks else role_of(order, consults=self._partitions is not None),
+            dedup=DedupRole.ASKS if asks else role_of(order, consults=self._partitions is not None),
             attempt=order.attempt,
         )
         self._source = SimulatedSource(self, self.core.reading)
@@ -106,7 +106,7 @@ class SimulatedTask:
         #: The frame that has arrived, and on which link.
         self._frame: SimulatedFrame | None = None
         self._came_on = ""
-        #: In the solitary task: the records that are condemned, by stage, and fragments whose sink died.
+        #: In the solitary task: the records that are poison, by stage, and fragments whose sink died.
         self._sentences: set[tuple[bytes, int, str]] = set()
         self._trials: set[bytes] = set()
         self._told_at = 0.0
@@ -166,8 +166,8 @@ class SimulatedTask:
         self.die(-9 if hangs else -11, f"killed by a record in {stage}")
         return False
 
-    def condemned(self, fragment: bytes, ordinal: int, stage: str) -> bool:
-        """Whether a record is condemned at a stage."""
+    def poison(self, fragment: bytes, ordinal: int, stage: str) -> bool:
+        """Whether a record is poison at a stage."""
         return (fragment, ordinal, stage) in self._sentences
 
     def say(self, event: core.Event) -> None:
@@ -216,7 +216,7 @@ class SimulatedTask:
             return
         self._timer_at = None
         if self.alive and self.sink is not None:
-            self.sink.do(sink_core.TimePassed())
+            self.sink.do(sink_core.SealTimePassed())
         self.wake()
 
     def _now(self) -> float:
@@ -232,7 +232,7 @@ class SimulatedTask:
                 self._source.list(message)
                 self.do(messages.ListAsked(message.listing))
             case core.ReadFragment():
-                for item in message.condemned:
+                for item in message.poison:
                     self._sentences.add((message.fragment.id, item.ordinal, item.stage))
                 if message.trial:
                     self._trials.add(message.fragment.id)
@@ -257,7 +257,7 @@ class SimulatedTask:
             case core.ReleaseClaims() if self.decider is not None:
                 self.decider.release(message.records)
             case dedup.AskDecision():
-                self.do(messages.DecisionAsked(message))
+                self.do(messages.DecisionNeeded(message))
             case dedup.AnswerDecision():
                 self.do(messages.DecisionArrived(message.decision.number, message.decision))
             case _:
@@ -300,7 +300,7 @@ class SimulatedTask:
             self._askers = {name: pair for name, pair in self._askers.items() if pair[0] is not link}
 
     def _input_closed(self, link: str) -> None:
-        self.do(messages.LinkClosed(link))
+        self.do(messages.InputClosed(link))
 
     # -- what the core has it do --
 
@@ -392,7 +392,7 @@ class SimulatedTask:
         return self.decider is not None or self.partition is not None
 
     def _ask_partitions(
-        self, links: PartitionRequests[SimulatedFrame, Answer], command: messages.AskDecider[Any]
+        self, links: PartitionRequests[SimulatedFrame, SimulatedAnswer], command: messages.AskDecider[Any]
     ) -> None:
         assert self.decider is not None
         if command.again:
@@ -401,14 +401,14 @@ class SimulatedTask:
         self._consulted = command.number
         links.ask(self.decider.requests(command.batch))
 
-    def _partitions_answered(self, answers: list[Answer]) -> None:
+    def _partitions_answered(self, answers: list[SimulatedAnswer]) -> None:
         assert self.decider is not None
         fenced = any(answer.holders is None for answer in answers)
         if fenced:
             self.decider.forbid()
         self.do(messages.AnswerArrived(self._consulted, None if fenced else answers))
 
-    def _decided(self, question: SimulatedFrame | dedup.AskDecision, answers: list[Answer]) -> None:
+    def _decided(self, question: SimulatedFrame | dedup.AskDecision, answers: list[SimulatedAnswer]) -> None:
         assert self.decider is not None
         assert self.decider.parted is not None
         self.decider.parted.answered(answers)
@@ -417,10 +417,10 @@ class SimulatedTask:
         else:
             self.say(self.decider.asked(question))
 
-    def _partition_answer(self, link: str, frame: SimulatedFrame) -> tuple[int, Answer]:
+    def _partition_answer(self, link: str, frame: SimulatedFrame) -> tuple[int, SimulatedAnswer]:
         if fault := epoch_fault(link, frame.epoch, self.epoch):
             self.die(1, fault)
-        answer = frame.message if isinstance(frame.message, Answer) else Answer(0, None)
+        answer = frame.message if isinstance(frame.message, SimulatedAnswer) else SimulatedAnswer(0, None)
         return answer.number, answer
 
     def _consult(self) -> bool:
@@ -446,8 +446,8 @@ class SimulatedTask:
 
     def _answer(self, frame: SimulatedFrame) -> None:
         if self._came_on in self._links:
-            asker = self._links[self._came_on].made.sender
-            (self._askers[asker][1] if asker in self._askers else self._early.setdefault(asker, deque())).append(frame)
+            task = self._links[self._came_on].made.sender
+            (self._askers[task][1] if task in self._askers else self._early.setdefault(task, deque())).append(frame)
             self.wake()
 
     def _received(self, link: str, frame: SimulatedFrame) -> None:
@@ -460,7 +460,7 @@ class SimulatedTask:
     def _run_stages(self, frame: SimulatedFrame) -> None:
         self._stands = 0
         if FILTER in self.stages:
-            dead = frame.quarantined | self.condemned(frame.fragment, frame.first, FILTER)
+            dead = frame.quarantined | self.poison(frame.fragment, frame.first, FILTER)
             if self._corpus.dies(FILTER) and not self.outlives(FILTER, [_part(frame, frame.kept & ~dead, dead)]):
                 return
             passed = self._corpus.passed(self.version, frame.fragment, frame.first, frame.records)
@@ -481,7 +481,7 @@ class SimulatedTask:
         assert self.sink is not None
         passed = self._corpus.passed_late(self.sink.name, frame.fragment, frame.first, frame.records)
         frame = frame._replace(kept=frame.kept & passed)
-        if self.condemned(frame.fragment, frame.first, self.sink.name):
+        if self.poison(frame.fragment, frame.first, self.sink.name):
             frame = frame._replace(kept=0, quarantined=frame.quarantined | frame.kept)
         elif frame.fragment in self._trials and not self.outlives(self.sink.name, [_part(frame, frame.kept, 0)]):
             return

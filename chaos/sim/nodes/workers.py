@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any, assert_never
 
 from headrace.chaos.sim.network import FencedCommand, SimulatedLink, SimulatedSession
-from headrace.chaos.sim.nodes.parts import Member, Site
+from headrace.chaos.sim.nodes.parts import FramePart, Site
 from headrace.chaos.sim.nodes.tasks import SimulatedTask
 from headrace.controller.core.messages import dedup, messages as core
 from headrace.worker.core import Fencing, LiveTasks, supervisor
 
 #: Seconds that a worker stays with a controller that leads nothing, and of silence that it bears.
-PATIENCE_S = 4.0
+LOOK_S = 4.0
 SILENCE_S = 5.0
 #: Seconds of a worker's silence that its controller bears, and of a node's that its peers on links do.
 HEARD_S = 10.0
@@ -39,7 +39,7 @@ class SimulatedWorker:
         self._next = 0
         self._seeking = False
         #: What dead tasks had in hand, and what their worker killed them for.
-        self._stories: dict[tuple[str, int], Member] = {}
+        self._stories: dict[tuple[str, int], FramePart] = {}
         self._timer_at: float | None = None
         #: Until when the daemon is stopped and does not know it, and what waits for it meanwhile, in order.
         self.frozen_until = 0.0
@@ -174,7 +174,7 @@ class SimulatedWorker:
         session.report(event)
         while self._outbox and session.open:
             session.report(self._outbox.popleft())
-        self.cluster.world.after(PATIENCE_S, self._look, session)
+        self.cluster.world.after(LOOK_S, self._look, session)
 
     def _look(self, session: SimulatedSession) -> None:
         """Is the controller worth staying with?"""
@@ -185,7 +185,7 @@ class SimulatedWorker:
         elif not session.controller.leads:
             session.end("the controller leads nothing")
         else:
-            self.cluster.world.after(PATIENCE_S, self._look, session)
+            self.cluster.world.after(LOOK_S, self._look, session)
 
     def turn_to(self, index: int) -> None:
         """Leave whoever is attended and try that controller next."""
@@ -227,7 +227,7 @@ class SimulatedWorker:
                 self._make_link(command, ticket)
             case core.StopTask():
                 self._pass_on(command.task, command.attempt, command)
-                self._supervise(supervisor.StopAsked(command.task, command.attempt))
+                self._supervise(supervisor.TaskStopAsked(command.task, command.attempt))
             case core.ListSource() | core.ReadFragment() | core.SweepTask() | core.SealSink() | core.AnswerProposal():
                 self._pass_on(command.task, command.attempt, command)
             case core.AnswerNeeds() | core.ReleaseClaims() | dedup.AskDecision() | dedup.AnswerDecision():
@@ -282,12 +282,12 @@ class SimulatedWorker:
         else:
             self._outbox.append(event)
 
-    def task_gone(self, task: Member, code: int) -> None:
+    def task_gone(self, task: FramePart, code: int) -> None:
         """A process ended; its exit is seen a little later."""
         world = self.cluster.world
         world.after(world.between(0.001, 0.1), self._exited, task, code, self._life)
 
-    def _exited(self, task: Member, code: int, life: int) -> None:
+    def _exited(self, task: FramePart, code: int, life: int) -> None:
         if life == self._life and self.alive and not self._postponed(self._exited, task, code, life):
             self.tasks.pop((task.name, task.attempt), None)
             self._live.exited(task.name, task.attempt)
@@ -314,8 +314,8 @@ class SimulatedWorker:
 
     def _report_exit(self, command: supervisor.ReportExit) -> None:
         dead = self._stories.get((command.task, command.attempt))
-        hands, killed_for = (dead.in_hand, dead.killed_for) if dead else ((), "")
-        self.said(core.TaskExited(command.task, command.attempt, command.code, in_hand=hands, killed_for=killed_for))
+        in_hand, killed_for = (dead.in_hand, dead.killed_for) if dead else ((), "")
+        self.said(core.TaskExited(command.task, command.attempt, command.code, in_hand=in_hand, killed_for=killed_for))
 
     def _spawn(self, order: core.StartTask) -> None:
         task = SimulatedTask(self, order)
@@ -342,4 +342,4 @@ class SimulatedWorker:
     def _tick(self, life: int) -> None:
         if life == self._life and self.alive and not self._postponed(self._tick, life):
             self._timer_at = None
-            self._supervise(supervisor.TimePassed())
+            self._supervise(supervisor.WatchTimePassed())

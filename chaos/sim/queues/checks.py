@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from headrace.chaos.sim.checks import Asked, Assignments, Checker, Folding, Wish
+from headrace.chaos.sim.checks import Asked, Assignments, Checker, Folding, OperatorRequest
 from headrace.chaos.sim.nodes import SimulatedController
 from headrace.chaos.sim.storage import SimulatedLog
 from headrace.chaos.sim.world import CLUSTER, FILTER, ViolationError, World
@@ -177,7 +177,7 @@ class QueueJudge:
         if isinstance(event, core.TaskEvent):
             self._cluster.of(event.task).checker.said(worker, event)
 
-    def granted(self, controller: Asked, wish: Wish) -> None:
+    def granted(self, controller: Asked, wish: OperatorRequest) -> None:
         """3: what somebody was told is accepted stands in the log."""
         self._log.granted(controller, wish)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from headrace.chaos.sim.checks import Asked, Wish
+from headrace.chaos.sim.checks import Asked, OperatorRequest
 from headrace.chaos.sim.nodes import SimulatedController, SimulatedWorker
 from headrace.chaos.sim.world import World
 from headrace.controller.core.messages import messages as core
@@ -41,7 +41,7 @@ class PeopleJudge(Protocol):
         """The fold of all that is durable in the cluster's log."""
         ...
 
-    def granted(self, controller: Asked, wish: Wish) -> None:
+    def granted(self, controller: Asked, wish: OperatorRequest) -> None:
         """Somebody was told that it is accepted."""
         ...
 
@@ -87,7 +87,7 @@ class QueuePeople:
     def __init__(self, cluster: Shared) -> None:
         self._cluster, self._world = cluster, cluster.world
         rng = self._world.rng
-        self._requests: dict[int, Wish] = {}
+        self._requests: dict[int, OperatorRequest] = {}
         self._request = 0
         names = QUEUES[: rng.randint(2, len(QUEUES))]
         cores = sum(worker.cores for worker in cluster.workers)
@@ -193,7 +193,7 @@ class QueuePeople:
         ledger = self._cluster.checker.ledger
         return ledger.queued.get(name) or ledger.runs.get(name)
 
-    def _wish(self, wish: Wish) -> None:
+    def _wish(self, wish: OperatorRequest) -> None:
         """Ask every controller for it: those that do not lead say so."""
         for controller in self._cluster.controllers:
             if controller.alive:

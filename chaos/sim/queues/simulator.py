@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from headrace.chaos.sim import CLOSE_S, EVENTS_MAX, VACATE_S, Outcome, until, vacated, without_garbage
+from headrace.chaos.sim import CLOSE_S, EVENTS_MAX, VACATE_S, SimulationOutcome, until, vacated, without_garbage
 from headrace.chaos.sim.queues.faults import QueueFaults
 from headrace.chaos.sim.queues.tenants import QueueCluster
 from headrace.chaos.sim.world import ViolationError
 
 
-def simulate_queues(seed: int) -> Outcome:
+def simulate_queues(seed: int) -> SimulationOutcome:
     """Run one seed to its end, or to the first invariant that does not hold."""
     with without_garbage():
         return _simulate(seed)
 
 
-def _simulate(seed: int) -> Outcome:
+def _simulate(seed: int) -> SimulationOutcome:
     cluster = QueueCluster(seed)
     faults = QueueFaults(cluster)
     violation, number, seconds = "", -1, 0.0
@@ -25,7 +25,7 @@ def _simulate(seed: int) -> Outcome:
     judge = cluster.checker
     ledgers = [tenant.checker.ledger for tenant in cluster.tenants.values()]
     counts = [item for ledger in ledgers for item in ledger.counts.values()]
-    return Outcome(
+    return SimulationOutcome(
         seed=seed,
         events=cluster.world.events,
         faults=tuple(faults.happened),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         ordinals as ordinals,
     )
     from headrace.chaos.sim.world.inputs import InputObjects as InputObjects, InputReader as InputReader
-    from headrace.chaos.sim.world.texts import Name as Name, Texts as Texts
+    from headrace.chaos.sim.world.texts import Name as Name, SimulatedTexts as SimulatedTexts
     from headrace.chaos.sim.world.world import Clock as Clock, ViolationError as ViolationError, World as World
 else:
     __getattr__ = door(__name__)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import xxhash
 
-from headrace.chaos.sim.world.texts import Name, Texts
+from headrace.chaos.sim.world.texts import Name, SimulatedTexts
 from headrace.chaos.sim.world.world import World
 from headrace.controller.core.messages import ChangedInput
 from headrace.pipeline import Pipeline, Stage, StageKind
@@ -88,8 +88,8 @@ def make_pipeline(
     deciding: list[Stage] = []
     for number in range(dedups):
         if number:
-            asker = Stage(ASKERS[number], StageKind.TRANSFORM, "simulated:again", after=(before,), on=near)
-            deciding.append(asker)
+            asking_task = Stage(ASKERS[number], StageKind.TRANSFORM, "simulated:again", after=(before,), on=near)
+            deciding.append(asking_task)
         replicas, name = 1 + partitions, DEDUPS[number]
         asking = (ASKERS[number],)
         deciding.append(Stage(name, StageKind.STATEFUL, "simulated:dedup", replicas=replicas, after=asking, on=near))
@@ -181,7 +181,7 @@ class Corpus:
 
     def __init__(self, world: World, *, fused: bool = False) -> None:
         #: The keys of records, where there is a dedup stage.
-        self.texts = Texts() if world.chance(DEDUP_SHARE) else None
+        self.texts = SimulatedTexts() if world.chance(DEDUP_SHARE) else None
         filters_late = self.texts is not None and world.chance(LATE_FILTER_SHARE)
         self.dedups = (1 + (world.seed % BOTH_DEDUPS[0] == BOTH_DEDUPS[1])) if self.texts is not None else 0
         #: In how many partitions the index of each lies.

@@ -19,7 +19,7 @@ _BAND, _OTHER_BAND, _ADDRESS = 1 << 20, 1 << 21, 1 << 22
 ADDRESSES = 400
 
 
-class Texts:
+class SimulatedTexts:
     """The keys of records, made when they are asked for."""
 
     def __init__(self) -> None:

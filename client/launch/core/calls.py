@@ -11,7 +11,7 @@ OPERATOR_FILES = ("cluster.json", "authority.pem", "operator.pem", "operator.key
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class LaunchInput:
     """What only the shell knows; words in brackets for a plan that is only shown."""
 
     cluster: Mapping[str, str] = field(default_factory=lambda: dict.fromkeys({*CONTROLLER_FILES, *OPERATOR_FILES}, ""))
@@ -43,7 +43,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LaunchPlan:
     """Files first; then each step of calls, which run together; then `run` here, and when it has ended, the end."""
 
     files: tuple[File, ...]

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.client.launch.core.asked import Kubernetes, LaunchError, known_as
-from headrace.client.launch.core.calls import CONTROLLER_FILES, OPERATOR_FILES, Call, File, Given, Plan
+from headrace.client.launch.core.calls import CONTROLLER_FILES, OPERATOR_FILES, Call, File, LaunchInput, LaunchPlan
 
 #: The user of the image, who is nobody else on the nodes.
 USER = 65532
@@ -46,7 +46,7 @@ ENTRYPOINT ["headrace"]
 """
 
 
-def plan(launch: Kubernetes, given: Given) -> Plan:
+def plan(launch: Kubernetes, given: LaunchInput) -> LaunchPlan:
     """The manifest, the image file, and the call that makes what it names."""
     if not launch.root or launch.root.startswith(("/", "file:")) or "://" not in launch.root:
         raise LaunchError(
@@ -61,7 +61,7 @@ def plan(launch: Kubernetes, given: Given) -> Plan:
         File("manifest.json", manifest),
         File("Containerfile", CONTAINERFILE.replace("@version@", given.version)),
     )
-    return Plan(files, ((create,),), said=f"the controller is at {address(launch)}")
+    return LaunchPlan(files, ((create,),), said=f"the controller is at {address(launch)}")
 
 
 def stop(launch: Kubernetes, _answers: Mapping[str, str]) -> tuple[tuple[Call, ...], ...]:
@@ -79,7 +79,7 @@ def _kubectl(launch: Kubernetes) -> tuple[str, ...]:
     return ("kubectl", "--namespace", launch.namespace)
 
 
-def _items(launch: Kubernetes, given: Given) -> list[dict[str, Any]]:
+def _items(launch: Kubernetes, given: LaunchInput) -> list[dict[str, Any]]:
     cluster = {name: given.cluster[name] for name in CONTROLLER_FILES}
     items = [
         _secret(launch, "cluster", cluster),

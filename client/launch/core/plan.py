@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from headrace.client.launch.core import kubernetes, ray, slurm, ssh
 from headrace.client.launch.core.asked import Kubernetes, Launch, LaunchError, Ray, Slurm, Ssh, check
-from headrace.client.launch.core.calls import Call, Given, Plan
+from headrace.client.launch.core.calls import Call, LaunchInput, LaunchPlan
 
 L = TypeVar("L", bound=Launch)
 
@@ -19,7 +19,7 @@ class Launcher:
     """How one kind of launch is planned, and what its calls' answers are needed for to end it."""
 
     kind: type[Any]
-    plan: Callable[[Any, Given], Plan]
+    plan: Callable[[Any, LaunchInput], LaunchPlan]
     stop: Callable[[Any, Mapping[str, str]], Sequence[Sequence[Call]]]
     #: Where the controller is found, as far as it is known before: HOST:PORT.
     address: Callable[[Any], str]
@@ -46,7 +46,7 @@ def read(launcher: object, said: object) -> Launch:
     return launch
 
 
-def shown(plan: Plan) -> str:
+def shown(plan: LaunchPlan) -> str:
     """The plan for people: every file and every call. It holds secrets if `given` held some."""
     lines: list[str] = []
     for file in plan.files:

@@ -7,17 +7,17 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from headrace.client.launch.core.asked import Ray, known_as
-from headrace.client.launch.core.calls import CONTROLLER_FILES, Call, Given, Plan
+from headrace.client.launch.core.calls import CONTROLLER_FILES, Call, LaunchInput, LaunchPlan
 from headrace.client.launch.core.ssh import local_run
 
 
-def plan(launch: Ray, given: Given) -> Plan:
+def plan(launch: Ray, given: LaunchInput) -> LaunchPlan:
     """One call, which says where the controller is."""
     cluster = {name: given.cluster[name] for name in CONTROLLER_FILES}
     order = {name: value for name, value in asdict(launch).items() if name not in ("pipeline", "cwd", "folder")}
     data = json.dumps({**order, "name": known_as(launch), "cluster": cluster}).encode()
     start = Call((launch.python, given.driver, "start"), data, "the cluster's folder", keep="address")
-    return Plan((), ((start,),), run=local_run(launch), said="the controller is at {address}")
+    return LaunchPlan((), ((start,),), run=local_run(launch), said="the controller is at {address}")
 
 
 def stop(launch: Ray, answers: Mapping[str, str]) -> tuple[tuple[Call, ...], ...]:

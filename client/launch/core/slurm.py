@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Mapping
 
 from headrace.client.launch.core.asked import LaunchError, Slurm, known_as
-from headrace.client.launch.core.calls import Call, File, Given, Plan
+from headrace.client.launch.core.calls import Call, File, LaunchInput, LaunchPlan
 
 _JOB = re.compile(r"([0-9]{1,12})(;[A-Za-z0-9_.-]{1,64})?")
 
@@ -82,7 +82,7 @@ exit 1
 TRIES = 60
 
 
-def plan(launch: Slurm, _given: Given) -> Plan:
+def plan(launch: Slurm, _given: LaunchInput) -> LaunchPlan:
     """The scripts and the one call of `sbatch`."""
     cores = launch.cores
     words = {
@@ -98,7 +98,7 @@ def plan(launch: Slurm, _given: Given) -> Plan:
         "pipeline": shlex.join(launch.pipeline),
     }
     script = _SCRIPT.replace("@run@", _APPLY if launch.pipeline else _WAIT)
-    return Plan(
+    return LaunchPlan(
         (
             File("job.sh", _filled(script, words, f"--cpus-per-task={cores} " if cores else ""), 0o700),
             File("worker.sh", _filled(_WORKER, words, f"--cores {cores} " if cores else ""), 0o700),

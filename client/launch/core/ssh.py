@@ -13,7 +13,7 @@ import tarfile
 from collections.abc import Mapping
 
 from headrace.client.launch.core.asked import Launch, Ssh, known_as
-from headrace.client.launch.core.calls import CONTROLLER_FILES, Call, Given, Plan
+from headrace.client.launch.core.calls import CONTROLLER_FILES, Call, LaunchInput, LaunchPlan
 
 #: Looks for a sign of life, a fifth of a second apart, and for an end.
 START_LOOKS, END_LOOKS = 300, 100
@@ -78,7 +78,7 @@ TRIES = 60
 _UNPACK = "mkdir cluster && tar -xf - -C cluster || exit 1\n"
 
 
-def plan(launch: Ssh, given: Given) -> Plan:
+def plan(launch: Ssh, given: LaunchInput) -> LaunchPlan:
     """The controller first, then all workers together."""
     cores = ("--cores", str(launch.cores)) if launch.cores else ()
     root = ("--root", launch.root) if launch.root else ()
@@ -106,7 +106,7 @@ def plan(launch: Ssh, given: Given) -> Plan:
         looks=str(START_LOOKS),
     )
     token = f"{given.token}\n".encode()
-    return Plan(
+    return LaunchPlan(
         (),
         (
             (Call(_ssh(launch, launch.hosts[0], controller), _tar(given.cluster), "the cluster's folder"),),

@@ -51,7 +51,7 @@ from headrace.controller.core.messages import (
 )
 from headrace.controller.core.plan import Need, Plan, reserved, total
 from headrace.controller.core.run import Inheritance, Run, RunState, Surroundings
-from headrace.controller.core.run.tasks import Deaths, ReportedTasks, Workers
+from headrace.controller.core.run.tasks import DeathCounts, ReportedTasks, Workers
 from headrace.store.ledger import (
     ENDED_RUNS_MAX,
     Beat,
@@ -101,7 +101,7 @@ class Controller:
         self.identity = dict(identity)
         self.workers: dict[str, WorkerRegistered] = {}
         #: Workers that were lost since this controller leads.
-        self.lost = Deaths()
+        self.lost = DeathCounts()
         self.runs: dict[str, Run] = {}
         self._log_limits = log_limits
         self.log = self._leadership(log, ClusterState()) if log else None
@@ -149,7 +149,7 @@ class Controller:
         return self.log.ledger.expelled if self.log is not None else self._members.noted
 
     def gathers(self, pipeline: str, worker: str) -> bool:
-        """Whether a wish of this pipeline or this worker is to be asked again: not all is here yet that was before."""
+        """Whether a request of this pipeline or worker is to be asked again: not all is here yet that was before."""
         run = self.runs.get(pipeline)
         away = self.known.keys() - self.workers.keys()
         return not self.leads or worker in away or self._nobody_is_back or (run is not None and run.gathers)
@@ -343,7 +343,7 @@ class Controller:
         self.runs.clear()
         self.workers.clear()
         self._left.clear()
-        self.lost = Deaths()
+        self.lost = DeathCounts()
         self._planned.clear()
         self._recorded.clear()
         self._usurpations.clear()

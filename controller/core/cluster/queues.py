@@ -32,8 +32,8 @@ from headrace.controller.core.queue import (
     ClaimTurn,
     GoOn,
     Hold,
-    Place,
     QueueDecision,
+    QueuePlace,
     QueueRule,
     QueueUse,
     Scheduler,
@@ -346,7 +346,7 @@ class Queues:
         """The queues."""
         return self._scheduler.rules
 
-    def place(self, name: str) -> Place | None:
+    def place(self, name: str) -> QueuePlace | None:
         """Where a pipeline stands in its queue; None for one that does not wait."""
         claim = self._scheduler.claims.get(name)
         return self._scheduler.places(self.cores).get(name) if claim is not None else None

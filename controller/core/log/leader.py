@@ -220,7 +220,7 @@ class Leadership(Generic[S]):
             self._queue.append(changes)
 
     def resign(self) -> None:
-        """Write what is queued, then hand the log over; who does not lead yet gives up the wish to."""
+        """Write what is queued, then hand the log over; who does not lead yet gives up the request to."""
         if (self.state, Turn.RESIGN_ASKED) in TRANSITIONS:
             self._turn(Turn.RESIGN_ASKED)
         if self.state is LeaderState.RESIGNING:

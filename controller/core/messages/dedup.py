@@ -45,12 +45,12 @@ class DecisionAsked:
 
 @dataclass(frozen=True, slots=True)
 class DecisionMade:
-    """A decider has decided on a record of a solitary task, `asker`."""
+    """A decider has decided on a record of a solitary task, `asking_task`."""
 
     task: str
     attempt: int
-    asker: str
-    asker_attempt: int
+    asking_task: str
+    asking_attempt: int
     decision: Decision
 
 
@@ -61,8 +61,8 @@ class AskDecision:
     worker: str
     task: str
     attempt: int
-    asker: str
-    asker_attempt: int
+    asking_task: str
+    asking_attempt: int
     question: Question
 
 

@@ -378,7 +378,7 @@ class ListSource:
 
 
 @dataclass(frozen=True, slots=True)
-class Condemned:
+class PoisonRecord:
     """A record that killed its process at a stage, and the story for its verdict."""
 
     ordinal: int
@@ -398,7 +398,7 @@ class ReadFragment:
     attempt: int
     fragment: Fragment
     gaps: tuple[Gap, ...]
-    condemned: tuple[Condemned, ...] = ()
+    poison: tuple[PoisonRecord, ...] = ()
     trial: bool = False
 
 

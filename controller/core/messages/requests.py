@@ -99,7 +99,7 @@ class SteerRequested:
 
 @dataclass(frozen=True, slots=True)
 class SteerAdmitted:
-    """A wish of a run was judged and is durable: the run is to see to it."""
+    """A request of a run was judged and is durable: the run is to see to it."""
 
     request: int
     pipeline: str

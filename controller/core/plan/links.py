@@ -44,19 +44,19 @@ def edges(
                 pairs = _within(groups[chain], groups[receiver])
             else:
                 pairs = _across(groups[chain], groups[receiver], workers)
-            wish = forced.get(stage, "")
-            links += [_link(pipeline.name, a, b, (chain[-1], stage), workers, wish) for a, b in pairs]
+            request = forced.get(stage, "")
+            links += [_link(pipeline.name, a, b, (chain[-1], stage), workers, request) for a, b in pairs]
         for stage in chain:
             if asked := pipeline.asks(stage):
                 # All of them: there is one task that decides, and each that asks has its answer from it.
                 decider, partitions = _roles(groups[head[asked]])
-                pairs = [(asker, decider) for asker in groups[chain]]
-                wish = forced.get(asked, "")
-                links += [_link(pipeline.name, a, b, (stage, asked), workers, wish) for a, b in pairs]
-                links += [_link(pipeline.name, b, a, (asked, stage), workers, wish) for a, b in pairs]
+                pairs = [(asking_task, decider) for asking_task in groups[chain]]
+                request = forced.get(asked, "")
+                links += [_link(pipeline.name, a, b, (stage, asked), workers, request) for a, b in pairs]
+                links += [_link(pipeline.name, b, a, (asked, stage), workers, request) for a, b in pairs]
                 pairs = [(decider, partition) for partition in partitions]
-                links += [_link(pipeline.name, a, b, (asked, asked), workers, wish) for a, b in pairs]
-                links += [_link(pipeline.name, b, a, (asked, asked), workers, wish) for a, b in pairs]
+                links += [_link(pipeline.name, a, b, (asked, asked), workers, request) for a, b in pairs]
+                links += [_link(pipeline.name, b, a, (asked, asked), workers, request) for a, b in pairs]
     return links
 
 

@@ -5,7 +5,7 @@ stays together and links stay inside the worker. A stage may declare the cores a
 takes (`Stage.cores`, `Stage.memory_bytes`), and where it would rather be (`Stage.near`). What is declared is reserved
 and never promised twice; what is not declared weighs nothing.
 
-Workers are chosen in this order: near what the stage wishes to be near, on the host, rack and zone of the stages that
+Workers are chosen in this order: near what the stage requests to be near, on the host, rack and zone of the stages that
 it reads from, then by name. The cost grows with workers and tasks by n log n.
 """
 
@@ -138,7 +138,7 @@ def _ordered(
 
     def rank(worker: WorkerFacts) -> tuple[object, ...]:
         return (
-            sum(not worker.meets(wish) for wish in near),
+            sum(not worker.meets(request) for request in near),
             bool(hosts) and worker.host not in hosts,
             *(bool(labels) and labels.isdisjoint(worker.of(kind)) for kind, labels in kin.items()),
             worker.name,
@@ -244,9 +244,9 @@ def _reason(
     if where:
         words.append(f"placed on {where}")
     near = sorted({pipeline.stage(name).near for name in chain} - {""})
-    for wish in near:
-        met = sum(worker.meets(wish) for worker, _ in share)
-        words.append(f"{met} of {len(share)} near {wish}")
+    for request in near:
+        met = sum(worker.meets(request) for worker, _ in share)
+        words.append(f"{met} of {len(share)} near {request}")
     return "; ".join(words)
 
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
         Begin as Begin,
         GoOn as GoOn,
         Hold as Hold,
-        Place as Place,
         QueueDecision as QueueDecision,
+        QueuePlace as QueuePlace,
         QueueUse as QueueUse,
         Scheduler as Scheduler,
     )

@@ -45,7 +45,7 @@ Fits = Callable[[str, frozenset[str]], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class QueuePlace:
     """Where a pipeline that waits stands in its queue, and what it waits for, in words."""
 
     number: int
@@ -139,14 +139,14 @@ class Scheduler:
         sealing = (item for item in self.claims.values() if item.state is ClaimState.SEALING)
         return fits(claim.name, frozenset(item.name for item in (*sealing, *holds)))
 
-    def places(self, cores: int) -> dict[str, Place]:
+    def places(self, cores: int) -> dict[str, QueuePlace]:
         """Where those who wait stand, by name."""
-        found: dict[str, Place] = {}
+        found: dict[str, QueuePlace] = {}
         for queue in self.rules:
             waiting = self._waiting(queue, cores)
             for number, claim in enumerate(waiting, 1):
                 first = "others are before it"
-                found[claim.name] = Place(number, len(waiting), self._why.get(claim.name, first))
+                found[claim.name] = QueuePlace(number, len(waiting), self._why.get(claim.name, first))
         return found
 
     def uses(self, cores: int, outside: int) -> list[QueueUse]:

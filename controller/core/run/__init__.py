@@ -11,7 +11,7 @@ if TYPE_CHECKING:
         Inheritance as Inheritance,
         Surroundings as Surroundings,
     )
-    from headrace.controller.core.run.proposals import Committer as Committer, Judgement as Judgement
+    from headrace.controller.core.run.proposals import Committer as Committer, ProposalJudgement as ProposalJudgement
     from headrace.controller.core.run.publishing import Publishing as Publishing
     from headrace.controller.core.run.reconfiguration import Amendment as Amendment
     from headrace.controller.core.run.run import Run as Run

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from headrace.controller.core.log import Leadership
 from headrace.controller.core.messages import ChangedInput, FragmentWasRead
-from headrace.controller.core.run.input import Compared, Finding, Intake, Listing, said_of
+from headrace.controller.core.run.input import Compared, Intake, Listing, ObjectChange, said_of
 from headrace.controller.core.run.sweeps import Sweeps
 from headrace.store import counted
 from headrace.store.ledger import Closed, FragmentDropped, FragmentsListed, LedgerState, PrefixRead, VersionSeen
@@ -81,11 +81,11 @@ class ChangedFragments:
         for state in self._listing.comparing.take_met():
             self._intake.withhold(state.fragment.id)
         for item in self._listing.comparing.take():
-            if item.finding is Finding.OTHER:
+            if item.finding is ObjectChange.OTHER:
                 self._is_another(item)
                 continue
             self._listing.note_same(item)
-            fresh = self._listing.add(item.behind()) if item.finding is Finding.GROWN else ()
+            fresh = self._listing.add(item.behind()) if item.finding is ObjectChange.GROWN else ()
             listed = (FragmentsListed(tuple(fresh)),) if fresh else ()
             self._leadership.submit(VersionSeen(item.stage, item.uri, item.version, True), *listed)
 

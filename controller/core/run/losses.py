@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from headrace.controller.core.messages import LinkLost, TaskExited, WorkerLost
 from headrace.controller.core.run.input import VAIN_MAX, Intake, Listing
 from headrace.controller.core.run.sweeps import Sweeps
-from headrace.controller.core.run.tasks import DEATHS_MAX, Deaths, RunTasks, Task, Workers
+from headrace.controller.core.run.tasks import DEATHS_MAX, DeathCounts, RunTask, RunTasks, Workers
 from headrace.pipeline import Pipeline, PipelineError
 from headrace.store import counted
 from headrace.store.ledger import UNBOUNDED, IntervalSet, LedgerState, Range
@@ -18,7 +18,7 @@ WORKER_AWAY_S_MAX = 60.0
 RANGES_SHOWN = 3
 
 
-class Losses:
+class RunLosses:
     """Each method takes one loss and gives why the run fails; empty if it goes on."""
 
     def __init__(
@@ -35,7 +35,7 @@ class Losses:
         self._pipeline, self._ledger, self._sinks, self._workers = pipeline, ledger, sinks, workers
         self._intake, self._listing, self._sweeps, self._tasks = intake, listing, sweeps, tasks
         #: Ends of tasks and workers that nobody had asked for.
-        self.deaths = Deaths()
+        self.deaths = DeathCounts()
         #: Lost workers whose tasks have no place: since when, and why.
         self._away: dict[str, tuple[float, str]] = {}
 
@@ -43,12 +43,12 @@ class Losses:
         """When the run gives up waiting for each lost worker."""
         return [since + WORKER_AWAY_S_MAX for since, _ in self._away.values()]
 
-    def exited(self, task: Task, event: TaskExited, now: float) -> str:
+    def exited(self, task: RunTask, event: TaskExited, now: float) -> str:
         """A task's process is gone."""
         self.deaths.note("task", event.task, event.cause())
         return self._suspect(event) or self._lost(task, event.words(), now, blamed=not event.in_hand)
 
-    def failed(self, task: Task, error: str, now: float) -> str:
+    def failed(self, task: RunTask, error: str, now: float) -> str:
         """A task cannot go on, and another attempt may."""
         self.deaths.note("task", task.plan.name, error)
         return self._lost(task, error, now)
@@ -94,7 +94,7 @@ class Losses:
             self._sweeps.lost()
         return given_up or ""
 
-    def _lost(self, task: Task, story: str, now: float, *, blamed: bool = True) -> str:
+    def _lost(self, task: RunTask, story: str, now: float, *, blamed: bool = True) -> str:
         """An attempt is dead: find and read again what it alone held."""
         again = self._tasks.table.died(task, story, now, blamed=blamed)
         self._intake.task_died(task.plan.name)

@@ -25,7 +25,7 @@ from headrace.controller.core.run.states import (
     OpeningTurn,
 )
 from headrace.controller.core.run.sweeps import Sweeps
-from headrace.controller.core.run.tasks import ReportedTasks, RunTasks, TaskState, Workers
+from headrace.controller.core.run.tasks import ReportedTasks, RunTasks, TaskPhase, Workers
 from headrace.pipeline import Pipeline, PipelineError, StageKind, difference
 from headrace.store import counted
 from headrace.store.ledger import EpochRaised, LedgerState, PipelineApplied, Removed
@@ -283,7 +283,7 @@ class Adoption:
             commands += self.adopt(worker, now)
         if inherited and self._absent():
             self.rejoin_at = now + REJOIN_S
-        if self.rejoin_at is not None or any(task.state is not TaskState.WAITING for task in self._tasks):
+        if self.rejoin_at is not None or any(task.state is not TaskPhase.WAITING for task in self._tasks):
             self._intake.inherit()
             self._tasks.links.inherit(term)
             self._sweeps.missed()

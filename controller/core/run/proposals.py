@@ -34,7 +34,7 @@ from headrace.controller.core.messages import (
 from headrace.controller.core.run.changed_input import ChangedFragments
 from headrace.controller.core.run.input import Intake
 from headrace.controller.core.run.sweeps import Sweeps
-from headrace.controller.core.run.tasks import RunTasks, TaskState
+from headrace.controller.core.run.tasks import RunTasks, TaskPhase
 from headrace.store.ledger import ClaimsReleased, Closed, FragmentState, IntervalSet, LedgerState, Range
 from headrace.store.shards import epoch_of, is_checksum, is_key
 
@@ -49,7 +49,7 @@ class Waiter:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class ProposalJudgement:
     """What to do with a proposal: queue `closed`, or answer at once with `outcome`, or neither (its twin is queued)."""
 
     closed: Closed | None = None
@@ -66,30 +66,30 @@ class Committer:
         self._waiting: dict[bytes, list[Waiter]] = {}
         self._reserved: dict[bytes, Closed] = {}
 
-    def judge(self, event: ShardProposed, version: str, epoch: int) -> Judgement:
+    def judge(self, event: ShardProposed, version: str, epoch: int) -> ProposalJudgement:
         """Check version, epoch, conservation and overlap of one proposal."""
         if event.version != version or event.epoch != epoch:
             reason = (
                 f"made by version {event.version} in epoch {event.epoch}; here run version {version}, epoch {epoch}"
             )
-            return Judgement(outcome=Outcome.REFUSED, reason=reason)
+            return ProposalJudgement(outcome=Outcome.REFUSED, reason=reason)
         closed = Closed(event.sink, event.version, event.epoch, event.ranges, event.objects, event.counts)
         identity = closed.identity()
         if identity in self._ledger.accepted:
-            return Judgement(outcome=Outcome.ACCEPTED)
+            return ProposalJudgement(outcome=Outcome.ACCEPTED)
         waiter = Waiter(event.task, event.attempt, event.proposal)
         if identity in self._waiting:
             self._waiting[identity].append(waiter)
-            return Judgement()
+            return ProposalJudgement()
         fault = self._fault(event)
         if fault:
-            return Judgement(outcome=Outcome.REFUSED, reason=fault)
+            return ProposalJudgement(outcome=Outcome.REFUSED, reason=fault)
         overlaps = self._overlaps(closed)
         if overlaps:
-            return Judgement(outcome=Outcome.OVERLAPS, overlaps=tuple(overlaps))
+            return ProposalJudgement(outcome=Outcome.OVERLAPS, overlaps=tuple(overlaps))
         self._waiting[identity] = [waiter]
         self._reserved[identity] = closed
-        return Judgement(closed=closed)
+        return ProposalJudgement(closed=closed)
 
     def durable(self, closed: Closed) -> list[Waiter]:
         """The entry that names a shard is durable: the sinks to answer."""
@@ -323,7 +323,7 @@ class Proposals:
 
     def passed_on(self, event: DecisionEvent) -> list[Command]:
         """A solitary task and a decider speak with each other, while both are the current attempts."""
-        ready = [decider for decider in self._tasks.deciders if decider.state is TaskState.READY]
+        ready = [decider for decider in self._tasks.deciders if decider.state is TaskPhase.READY]
         match event:
             case DecisionAsked():
                 known = self._tasks.current(event.task, event.attempt) is not None
@@ -340,9 +340,11 @@ class Proposals:
                     if known and event.question.stage in decider.plan.stages
                 ]
             case DecisionMade():
-                asker = self._tasks.current(event.asker, event.asker_attempt)
-                if asker is None or all((event.task, event.attempt) != (d.plan.name, d.attempt) for d in ready):
+                asking_task = self._tasks.current(event.asking_task, event.asking_attempt)
+                if asking_task is None or all((event.task, event.attempt) != (d.plan.name, d.attempt) for d in ready):
                     return []
-                return [AnswerDecision(asker.plan.worker, event.asker, event.asker_attempt, event.decision)]
+                return [
+                    AnswerDecision(asking_task.plan.worker, event.asking_task, event.asking_attempt, event.decision)
+                ]
             case _:
                 assert_never(event)

@@ -7,7 +7,7 @@ from headrace.controller.core.messages import Command, FragmentWasRead, ReadFrag
 from headrace.controller.core.run.changed_input import ChangedFragments
 from headrace.controller.core.run.input import Intake, Listing
 from headrace.controller.core.run.sweeps import Sweeps
-from headrace.controller.core.run.tasks import RunTasks, Task, TaskState
+from headrace.controller.core.run.tasks import RunTask, RunTasks, TaskPhase
 from headrace.store.ledger import FragmentEnded, FragmentsListed, LedgerState
 
 
@@ -78,7 +78,7 @@ class InputReading:
         if self._tasks.links_missing:
             return commands
         commands += self._hand_out_suspects()
-        readers: list[Task] = []
+        readers: list[RunTask] = []
         heads: dict[str, int] = {}
         for task in self._tasks:
             head = task.plan.stages[0]
@@ -88,7 +88,7 @@ class InputReading:
         commands += self._listing.comparing.ask(readers)
         for task in readers:
             head = task.plan.stages[0]
-            if task.state is not TaskState.READY:
+            if task.state is not TaskPhase.READY:
                 continue
             for fragment, gaps in self._intake.assign(head, task.plan.name, heads[head]):
                 self._sweeps.more()
@@ -102,11 +102,11 @@ class InputReading:
         suspicion, solitary = self._intake.suspicion, self._intake.solitary
         for route in solitary.routes():
             task = self._tasks.solitary(route)
-            if task.state is not TaskState.READY:
+            if task.state is not TaskPhase.READY:
                 continue
             for fragment, gaps in solitary.assign(route, task.plan.name):
                 self._sweeps.more()
-                guilty, trial = suspicion.condemned(fragment.id), suspicion.trial(fragment.id)
+                guilty, trial = suspicion.poison(fragment.id), suspicion.trial(fragment.id)
                 plan, fragment = task.plan, self._ledger.as_it_stands(fragment)
                 commands.append(ReadFragment(plan.worker, plan.name, task.attempt, fragment, gaps, guilty, trial))
         return commands

@@ -32,7 +32,7 @@ from headrace.controller.core.plan import (
 from headrace.controller.core.run.input import Intake, Listing
 from headrace.controller.core.run.states import AMEND_TRANSITIONS, AmendState, AmendTurn, Machine, RunState
 from headrace.controller.core.run.sweeps import Sweeps
-from headrace.controller.core.run.tasks import RunTasks, Task, TaskState, Workers
+from headrace.controller.core.run.tasks import RunTask, RunTasks, TaskPhase, Workers
 from headrace.controller.core.run.work import Parts, Work, Works
 from headrace.pipeline import Pipeline, PipelineError, StageKind, difference, validate
 from headrace.store import counted
@@ -316,7 +316,7 @@ class Amendment:
         if works is None or works.next is None:
             return ""
         tasks = list(works.next.tasks)
-        ready = sum(task.state is TaskState.READY for task in tasks)
+        ready = sum(task.state is TaskPhase.READY for task in tasks)
         to = f"the graph to version {works.next.version}"
         return f"{to}: {self.state.value}, {ready} of {counted(len(tasks), 'task')} ready"
 
@@ -463,7 +463,7 @@ class Amendment:
         self.refused = f"the change of the graph was rolled back: {wrong}"
         return [*stops, *self.answer(self.refused)]
 
-    def _let_go(self, tasks: Iterable[Task]) -> None:
+    def _let_go(self, tasks: Iterable[RunTask]) -> None:
         self._parts.intake.solitary.let_go()
         for task in tasks:
             self._parts.listing.task_died(task.plan.name)

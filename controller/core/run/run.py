@@ -20,7 +20,7 @@ from headrace.controller.core.run.publishing import Publishing, excess, held_wor
 from headrace.controller.core.run.reconfiguration import Amendment, Reconfiguration
 from headrace.controller.core.run.states import ENDED, ENDING, TRANSITIONS, WORKING, Machine, RunState, RunTurn
 from headrace.controller.core.run.sweeps import Sweeps
-from headrace.controller.core.run.tasks import Deaths, RunTasks
+from headrace.controller.core.run.tasks import DeathCounts, RunTasks
 from headrace.controller.core.run.work import Parts, RunEvent, Step, Work, Works
 from headrace.pipeline import Pipeline, PipelineError, StageKind
 from headrace.store.ledger import (
@@ -114,9 +114,9 @@ class Run:
         return [work.tasks for work in self.works] if self.works else []
 
     @property
-    def deaths(self) -> Deaths:
+    def deaths(self) -> DeathCounts:
         """Ends of its tasks and workers that nobody had asked for."""
-        return self.works.in_force.losses.deaths if self.works else Deaths()
+        return self.works.in_force.losses.deaths if self.works else DeathCounts()
 
     @property
     def gathers(self) -> bool:

@@ -10,13 +10,13 @@ from headrace.controller.core.log import Leadership
 from headrace.controller.core.messages import Command, DecisionAsked, DecisionMade, messages as m
 from headrace.controller.core.run.changed_input import ChangedFragments
 from headrace.controller.core.run.input import Intake, Listing
-from headrace.controller.core.run.losses import Losses
+from headrace.controller.core.run.losses import RunLosses
 from headrace.controller.core.run.opening import Adoption, EpochRaise
 from headrace.controller.core.run.proposals import Committer, Proposals
 from headrace.controller.core.run.reading import InputReading
 from headrace.controller.core.run.states import WORKING, RunState
 from headrace.controller.core.run.sweeps import Sweeps
-from headrace.controller.core.run.tasks import AttemptFacts, ReportedTasks, RunTasks, Task, Workers
+from headrace.controller.core.run.tasks import AttemptFacts, ReportedTasks, RunTask, RunTasks, Workers
 from headrace.pipeline import Pipeline, StageKind
 from headrace.store.ledger import LedgerState
 
@@ -68,7 +68,7 @@ class Work:
         self._epoch, self._sweeps = parts.epoch, sweeps
         self.reading = InputReading(leadership, listing, intake, sweeps, changed, tasks)
         self.proposals = Proposals(version, leadership, committer, intake, sweeps, changed, tasks)
-        self.losses = Losses(pipeline, ledger, sinks, workers, intake, listing, sweeps, tasks)
+        self.losses = RunLosses(pipeline, ledger, sinks, workers, intake, listing, sweeps, tasks)
         self.adoption = Adoption(pipeline.name, version, ledger, workers, intake, listing, sweeps, reported, tasks)
 
     def handle(self, event: m.TaskEvent, now: float, state: RunState) -> Step:
@@ -147,7 +147,7 @@ class Works:
         """The tasks that get no input any more."""
         return self.in_force.tasks if self.reader is not self.in_force else None
 
-    def tasks(self) -> Iterator[Task]:
+    def tasks(self) -> Iterator[RunTask]:
         """Every task."""
         for work in self:
             yield from work.tasks
@@ -156,7 +156,7 @@ class Works:
         """The work that a task belongs to."""
         return next((work for work in self if task in work.tasks.table.tasks), self.in_force)
 
-    def current(self, name: str, attempt: int) -> Task | None:
+    def current(self, name: str, attempt: int) -> RunTask | None:
         """The task if `attempt` is its living attempt; None for news of the dead."""
         return self.of(name).tasks.current(name, attempt)
 

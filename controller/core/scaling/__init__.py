@@ -15,19 +15,19 @@ if TYPE_CHECKING:
         ScalingMode as ScalingMode,
     )
     from headrace.controller.core.scaling.forecast import (
-        Answer as Answer,
         Forecast as Forecast,
+        ForecastAnswer as ForecastAnswer,
         WhatIf as WhatIf,
         what_if as what_if,
     )
-    from headrace.controller.core.scaling.model import Model as Model, model_of as model_of
+    from headrace.controller.core.scaling.model import ThroughputModel as ThroughputModel, model_of as model_of
     from headrace.controller.core.scaling.readings import (
         Edge as Edge,
-        Group as Group,
-        Limits as Limits,
         Reading as Reading,
         ReadingError as ReadingError,
+        ScalingLimits as ScalingLimits,
         StageCounters as StageCounters,
+        TaskGroup as TaskGroup,
         bytes_left as bytes_left,
         window_of as window_of,
     )

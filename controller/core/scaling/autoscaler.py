@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias, assert_never
 
-from headrace.controller.core.scaling.model import Model, model_of
+from headrace.controller.core.scaling.model import ThroughputModel, model_of
 from headrace.controller.core.scaling.readings import Reading, ReadingError, bytes_left, drain_s, window_of
 
 #: Seconds behind a change that are not measured, and that a window has at least and at most.
@@ -273,7 +273,7 @@ class Autoscaler:
             return self._act("scale", why, late, target, late.measured.records_s * (1 + gain), now)
         return self._spare(late, counts_of_model(late.solved(event.apart)), now) if clear else []
 
-    def _give_back(self, late: Model, target: Mapping[str, int], now: float) -> list[ScalingCommand]:
+    def _give_back(self, late: ThroughputModel, target: Mapping[str, int], now: float) -> list[ScalingCommand]:
         """Fewer tasks, at once, where a run uses more cores than it may."""
         present = counts_of_model(late)
         fewer = {stage: min(count, target.get(stage, count)) for stage, count in present.items()}
@@ -282,7 +282,7 @@ class Autoscaler:
         rate = late.with_replicas(fewer).predict().records_s
         return self._act("scale", f"it may use {late.limits.cores:g} cores", late, fewer, rate, now)
 
-    def _spare(self, late: Model, target: Mapping[str, int], now: float) -> list[ScalingCommand]:
+    def _spare(self, late: ThroughputModel, target: Mapping[str, int], now: float) -> list[ScalingCommand]:
         """Fewer tasks where many are too many for long."""
         present = counts_of_model(late)
         fewer = {stage: min(count, target.get(stage, count)) for stage, count in present.items()}
@@ -300,7 +300,7 @@ class Autoscaler:
         return self._act("scale", "tasks are spare", late, fewer, rate, now)
 
     def _act(
-        self, kind: str, reason: str, model: Model, target: Mapping[str, int], predicted: float, now: float
+        self, kind: str, reason: str, model: ThroughputModel, target: Mapping[str, int], predicted: float, now: float
     ) -> list[ScalingCommand]:
         before = counts_of_model(model)
         changed = {stage: count for stage, count in target.items() if count != before.get(stage)}
@@ -349,7 +349,7 @@ class Autoscaler:
         recent = sum(now - at < CALM_S for at in self._decided_at)
         return BAND * BAND_GROWTH**recent
 
-    def _pays(self, model: Model, gain: float) -> bool:
+    def _pays(self, model: ThroughputModel, gain: float) -> bool:
         """Whether what is left is long enough for a gain to pay for a restart."""
         rate = model.measured.records_s * model.stored_bytes
         if rate <= 0:
@@ -357,7 +357,7 @@ class Autoscaler:
         left_s = bytes_left(self._window[-1]) / rate
         return left_s - left_s / (1 + gain) >= PAYS * (self.restart_s + drain_s(self._window[-1]))
 
-    def _models(self) -> tuple[Model, Model] | None:
+    def _models(self) -> tuple[ThroughputModel, ThroughputModel] | None:
         """The model by the whole window, and by its later half; None where a window says nothing."""
         settled = [item for item in self._window if item.at >= self._window[0].at + SETTLE_S]
         if len(settled) < 2:
@@ -370,7 +370,7 @@ class Autoscaler:
         except ReadingError:
             return None
 
-    def _costs_are_the_same(self, model: Model) -> bool:
+    def _costs_are_the_same(self, model: ThroughputModel) -> bool:
         """Whether a record costs each group what it did when the newest change was decided."""
         now = costs_of(model)
         whole = sum(now.values())
@@ -400,12 +400,12 @@ def counts_of(reading: Reading) -> dict[str, int]:
     return {group.stages[0]: group.replicas for group in reading.groups}
 
 
-def counts_of_model(model: Model) -> dict[str, int]:
+def counts_of_model(model: ThroughputModel) -> dict[str, int]:
     """The same of a model, without groups that keep theirs."""
     return {group.stages[0]: group.replicas for group in model.groups if not group.fixed}
 
 
-def costs_of(model: Model) -> dict[str, float]:
+def costs_of(model: ThroughputModel) -> dict[str, float]:
     """Seconds of each group's tasks for a record of input, by first stage."""
     return {group.stages[0]: model.busy_s(group) for group in model.groups}
 
@@ -414,13 +414,13 @@ def _signature(reading: Reading) -> object:
     return reading.groups, reading.limits, reading.cores
 
 
-def _over(model: Model) -> float:
+def _over(model: ThroughputModel) -> float:
     """By which share the cores in use are more than the run may have; 0 or less if they are not."""
     used = model.measured.records_s * sum(cost.cpu_s for cost in model.costs.values())
     return used / model.limits.cores - 1 if model.limits.cores > 0 else 0.0
 
 
-def _gain(model: Model, target: Mapping[str, int], trust: float) -> float:
+def _gain(model: ThroughputModel, target: Mapping[str, int], trust: float) -> float:
     """The share by which these replicas would be quicker, as far as predictions are trusted."""
     now = model.measured.records_s
     return (model.with_replicas(target).predict().records_s / now - 1) * trust if now > 0 else 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from headrace.controller.core.scaling.model import Model, Prediction
+from headrace.controller.core.scaling.model import Prediction, ThroughputModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ForecastAnswer:
     """The run as it is, as it would be, and with the replicas that would be best then."""
 
     now: Forecast
@@ -44,7 +44,7 @@ class Answer:
     best: Forecast
 
 
-def what_if(model: Model, asked: WhatIf, left_bytes: float) -> Answer:
+def what_if(model: ThroughputModel, asked: WhatIf, left_bytes: float) -> ForecastAnswer:
     """Ask the model. Replicas are as they are, or as asked for; other cores get the replicas that are best for them.
 
     ValueError for a stage that the run has not.
@@ -77,10 +77,10 @@ def what_if(model: Model, asked: WhatIf, left_bytes: float) -> Answer:
     changed = best if asked.cores is not None else changed
     changed = changed.with_replicas(asked.replicas)
     then, there = (_forecast(one, one.predict(), left_bytes) for one in (changed, best))
-    return Answer(_forecast(model, model.measured, left_bytes), then, there)
+    return ForecastAnswer(_forecast(model, model.measured, left_bytes), then, there)
 
 
-def _forecast(model: Model, prediction: Prediction, left_bytes: float) -> Forecast:
+def _forecast(model: ThroughputModel, prediction: Prediction, left_bytes: float) -> Forecast:
     rate = prediction.records_s * model.stored_bytes
     replicas = {"+".join(group.stages): group.replicas for group in model.groups}
     return Forecast(prediction, replicas, model.limits.cores, left_bytes / rate if rate > 0 else None)

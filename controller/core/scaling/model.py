@@ -21,7 +21,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from headrace.controller.core.scaling.readings import Group, Limits, Reading, Window
+from headrace.controller.core.scaling.readings import MeasuredWindow, Reading, ScalingLimits, TaskGroup
 
 #: Share of the cores in use from which tasks are taken to wait for them.
 CORES_SHORT = 0.85
@@ -61,12 +61,12 @@ NOTHING_MEASURED = Prediction(0.0, "nothing was measured")
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ThroughputModel:
     """A run as the model has it. `fit` is what was measured over what it says for the tasks that were measured."""
 
     costs: Mapping[str, Cost]
-    groups: tuple[Group, ...]
-    limits: Limits
+    groups: tuple[TaskGroup, ...]
+    limits: ScalingLimits
     #: Stored bytes of input, bytes of the store and bytes between hosts a record.
     stored_bytes: float
     store_bytes: float
@@ -78,7 +78,7 @@ class Model:
     #: What was measured, on the cores that the tasks have.
     measured: Prediction = NOTHING_MEASURED
 
-    def busy_s(self, group: Group) -> float:
+    def busy_s(self, group: TaskGroup) -> float:
         """Seconds of its tasks for a record of input."""
         return sum(self.costs[name].busy_s for name in group.stages if name in self.costs)
 
@@ -92,15 +92,15 @@ class Model:
             rate /= ((rate / shared[0]) ** SHARP + (rate / least) ** SHARP) ** (1 / SHARP)
         return Prediction(self.fit * rate, why) if math.isfinite(rate) else NOTHING_MEASURED
 
-    def with_replicas(self, replicas: Mapping[str, int]) -> Model:
+    def with_replicas(self, replicas: Mapping[str, int]) -> ThroughputModel:
         """The model with so many tasks of the groups that have these stages."""
         return replace(self, groups=tuple(_with(group, replicas) for group in self.groups))
 
-    def without(self, stage: str) -> Model:
+    def without(self, stage: str) -> ThroughputModel:
         """The model with a stage that takes nothing."""
         return replace(self, costs={name: cost for name, cost in self.costs.items() if name != stage})
 
-    def solved(self, apart: Sequence[tuple[int, int]] = (), *, keeps: bool = False) -> Model:
+    def solved(self, apart: Sequence[tuple[int, int]] = (), *, keeps: bool = False) -> ThroughputModel:
         """The model with the replicas of the largest rate; with `keeps` no group gets fewer where there is room.
 
         Groups of a pair in `apart` never get the same number.
@@ -195,20 +195,20 @@ class Model:
                 counts = {**counts, behind: counts[behind] - 1}
         return counts
 
-    def _given(self, counts: Mapping[int, int]) -> Model:
+    def _given(self, counts: Mapping[int, int]) -> ThroughputModel:
         groups = enumerate(self.groups)
         return replace(
             self, groups=tuple(replace(group, replicas=counts.get(index, group.replicas)) for index, group in groups)
         )
 
 
-def model_of(reading: Reading, window: Window) -> Model:
+def model_of(reading: Reading, window: MeasuredWindow) -> ThroughputModel:
     """The model of a run from what happened in a window that ends with a reading."""
     costs = {name: Cost(busy, min(cpu, busy)) for name, (busy, cpu) in window.costs.items()}
     used = window.records_s * sum(cost.cpu_s for cost in costs.values())
     short = reading.cores > 0 and used >= CORES_SHORT * reading.cores
     costs = _without_waiting(costs) if short else costs
-    model = Model(
+    model = ThroughputModel(
         costs,
         reading.groups,
         replace(reading.limits, cores=reading.cores),
@@ -235,7 +235,7 @@ def _without_waiting(costs: Mapping[str, Cost]) -> dict[str, Cost]:
     }
 
 
-def _of_group(model: Model, group: Group, replicas: int) -> tuple[float, str]:
+def _of_group(model: ThroughputModel, group: TaskGroup, replicas: int) -> tuple[float, str]:
     """The largest rate by the tasks of a group."""
     busy, name = model.busy_s(group), "+".join(group.stages)
     reads = model.fragments_open > 0 and bool(set(group.stages) & {*model.sources})
@@ -244,6 +244,6 @@ def _of_group(model: Model, group: Group, replicas: int) -> tuple[float, str]:
     return (replicas / busy if busy > 0 else math.inf), f"tasks of {name}"
 
 
-def _with(group: Group, replicas: Mapping[str, int]) -> Group:
+def _with(group: TaskGroup, replicas: Mapping[str, int]) -> TaskGroup:
     asked = [count for stage, count in replicas.items() if stage in group.stages]
     return replace(group, replicas=asked[-1]) if asked else group

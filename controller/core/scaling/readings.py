@@ -62,7 +62,7 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class TaskGroup:
     """The tasks of one fused chain. `cores` and `memory_bytes` are what one of them reserves."""
 
     stages: tuple[str, ...]
@@ -76,7 +76,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ScalingLimits:
     """What a run may use. 0: not known, and so no limit. Bandwidths in bytes a second, `nic_bytes_s` of each host."""
 
     cores: float
@@ -97,9 +97,9 @@ class Reading:
     at: float
     sources: tuple[str, ...]
     stages: tuple[StageCounters, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[TaskGroup, ...]
     edges: tuple[Edge, ...]
-    limits: Limits
+    limits: ScalingLimits
     cores: float
     input_bytes: float = 0
     #: Bytes that sinks and sources moved from and to the store, and bytes that links moved between hosts.
@@ -135,7 +135,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class MeasuredWindow:
     """What happened between two readings of the same tasks: `costs` are busy and core seconds for a record of input.
 
     Sources may read ahead: `records_s` is what all stages keep up with.
@@ -150,7 +150,7 @@ class Window:
     costs: Mapping[str, tuple[float, float]]
 
 
-def window_of(before: Reading, after: Reading) -> Window:
+def window_of(before: Reading, after: Reading) -> MeasuredWindow:
     """What happened between them. ReadingError where that says nothing: too little was read, or sums have fallen."""
     seconds = after.at - before.at
     old = {stage.stage: stage for stage in before.stages}
@@ -178,7 +178,7 @@ def window_of(before: Reading, after: Reading) -> Window:
     moved = max(0.0, after.store_bytes - before.store_bytes), max(0.0, after.network_bytes - before.network_bytes)
     stored = sum(now[name].stored_bytes for name in after.sources) / whole
     counted = max(read, rate * seconds)
-    return Window(seconds, rate, stored, moved[0] / counted, moved[1] / counted, costs)
+    return MeasuredWindow(seconds, rate, stored, moved[0] / counted, moved[1] / counted, costs)
 
 
 def _visits(reading: Reading, now: Mapping[str, StageCounters], made: Mapping[str, StageCounters]) -> dict[str, float]:

@@ -23,7 +23,7 @@ CAUSES_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ProfiledRead:
     """A document that was read: at which spike (-1: at another step), and its properties as (kind, value)."""
 
     spike: int
@@ -49,7 +49,7 @@ class Cause:
         return (self.hits / self.among) / (max(self.usual, 0.5) / max(self.rest, 1))
 
 
-def rank_causes(documents: Sequence[Found]) -> list[Cause]:
+def rank_causes(documents: Sequence[ProfiledRead]) -> list[Cause]:
     """The causes, the most likely first; empty where nothing stands out from chance."""
     odd = [one for one in documents if one.spike >= 0]
     among, rest = len(odd), len(documents) - len(odd)

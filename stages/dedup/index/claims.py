@@ -41,7 +41,7 @@ from headrace.stages.dedup.index.records import (
 from headrace.stages.dedup.index.runs import Levels, seal
 from headrace.stages.dedup.index.saved import open_saved, save
 from headrace.stages.dedup.index.slots import NOBODY, SECTION_BITS, SECTIONS, USED, FixedSlots, Slots, collect
-from headrace.stages.text import compiled, pointer
+from headrace.stages.text.machine import compiled, pointer
 from headrace.store.shards import KeptKeys, RecordName
 
 logger = logging.getLogger("headrace.dedup")

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from headrace.stages.dedup.index.memory import FixedBlock, words_at
 from headrace.stages.dedup.index.slots import HASH_BITS, SLOT_BITS
-from headrace.stages.text import compiled, pointer
+from headrace.stages.text.machine import compiled, pointer
 
 #: Bits a key at which a part grows, and by how much.
 BITS_MIN = 8.2

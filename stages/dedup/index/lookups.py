@@ -33,7 +33,7 @@ from headrace.stages.dedup.index.records import (
 )
 from headrace.stages.dedup.index.runs import ADDRESS as RUN_ADDRESS, COLUMNS as RUN_COLUMNS, place_in
 from headrace.stages.dedup.index.slots import ADDRESS, COLUMNS, HASH_BITS, HOMES, NOBODY, SLOT_BITS, home_of, put_slot
-from headrace.stages.text import compiled, pointer
+from headrace.stages.text.machine import compiled, pointer
 
 #: Holders that are named for a record at most.
 CANDIDATES_MAX = 16

@@ -13,7 +13,7 @@ from headrace.stages.dedup.index.claims import LOADED_KEYS, Claims, Keys, KeySou
 from headrace.stages.dedup.index.lookups import EXACT_WORDS, count_single, hash_of, holder_of, load_keys
 from headrace.stages.dedup.index.records import word_of
 from headrace.stages.dedup.index.slots import NOBODY
-from headrace.stages.text import compiled, pointer
+from headrace.stages.text.machine import compiled, pointer
 from headrace.store import FormatError
 from headrace.store.shards import KeptKeys
 

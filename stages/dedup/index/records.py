@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from headrace.stages.dedup.index.memory import Block, FixedBlock, read_at, words_at
 from headrace.stages.dedup.index.slots import NOBODY
-from headrace.stages.text import compiled, pointer
+from headrace.stages.text.machine import compiled, pointer
 from headrace.store.files import Scratch
 
 #: Bits of a name that are the ordinal of the record; the others are the number of its fragment.

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from headrace.stages.dedup.index.memory import numbers_at
 from headrace.stages.dedup.index.records import COUNT, FAILED, is_released
 from headrace.stages.dedup.index.slots import HASH_BITS, SECTION_BITS, SECTIONS, SLOT_BITS, USED, collect
-from headrace.stages.text import compiled, pointer
+from headrace.stages.text.machine import compiled, pointer
 from headrace.store.files import Scratch
 
 #: Runs of a level that become one of the next.
@@ -44,7 +44,7 @@ COLUMNS = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Run:
+class SortedRun:
     """Slots in the order of their hashes. `fences` `[2^bits + 1]` are the slots before each range of hashes."""
 
     file: Scratch
@@ -100,22 +100,22 @@ class RunWriter:
         count_slots(self._fences, section, HASH_BITS - self._bits, slots)
         self._file.append(slots.data)
 
-    def finish(self) -> Run:
+    def finish(self) -> SortedRun:
         """The run that was written."""
         np.cumsum(self._fences, out=self._fences)
         return map_run(self._file, self._at, self._fences, self._level)
 
 
-def map_run(file: Scratch, at: int, fences: Numbers, level: int) -> Run:
+def map_run(file: Scratch, at: int, fences: Numbers, level: int) -> SortedRun:
     """The run whose slots begin at a place of a file. Raises OSError."""
     mapped = None
     if file.size > at:
         mapped = mmap.mmap(file.fileno(), file.size, mmap.MAP_SHARED, mmap.PROT_READ)
         mapped.madvise(mmap.MADV_RANDOM)
-    return Run(file, mapped, at, fences, (len(fences) - 1).bit_length() - 1, level)
+    return SortedRun(file, mapped, at, fences, (len(fences) - 1).bit_length() - 1, level)
 
 
-def seal(table: Numbers, folder: str | None) -> Run:
+def seal(table: Numbers, folder: str | None) -> SortedRun:
     """Write the slots of a table as a run. Raises OSError."""
     used = table[:, USED]
     writer, room = RunWriter(Scratch.on_disk(folder), int(used.sum()), 0), np.empty(int(used.max()), np.uint64)
@@ -124,7 +124,7 @@ def seal(table: Numbers, folder: str | None) -> Run:
     return writer.finish()
 
 
-def merge(runs: Sequence[Run], writer: RunWriter, records: Numbers) -> Iterator[int]:
+def merge(runs: Sequence[SortedRun], writer: RunWriter, records: Numbers) -> Iterator[int]:
     """Write what runs hold as one, less the released; after each chunk the slots that were read. Raises OSError."""
     total = sum(run.slots for run in runs)
     bits = max(SECTION_BITS, min((total // CHUNK_SLOTS).bit_length(), *(run.bits for run in runs)))
@@ -147,17 +147,17 @@ class Levels:
 
     def __init__(self, folder: str | None) -> None:
         self._folder = folder
-        self.runs: list[Run] = []
+        self.runs: list[SortedRun] = []
         #: `[runs, COLUMNS]`, for the loops
         self.table = np.zeros((0, COLUMNS), np.int64)
-        self._merges: dict[int, tuple[list[Run], RunWriter, Iterator[int]]] = {}
+        self._merges: dict[int, tuple[list[SortedRun], RunWriter, Iterator[int]]] = {}
 
     @property
     def nbytes(self) -> int:
         """Bytes of the fences."""
         return sum(run.fences.nbytes for run in self.runs)
 
-    def add(self, run: Run) -> None:
+    def add(self, run: SortedRun) -> None:
         """Take in a run."""
         self._set([*self.runs, run])
 
@@ -174,7 +174,7 @@ class Levels:
                     break
                 left -= count
 
-    def _merge_of(self, level: int, records: Numbers) -> tuple[list[Run], RunWriter, Iterator[int]] | None:
+    def _merge_of(self, level: int, records: Numbers) -> tuple[list[SortedRun], RunWriter, Iterator[int]] | None:
         if level not in self._merges:
             runs = [run for run in self.runs if run.level == level][:FAN_IN]
             if len(runs) < FAN_IN:
@@ -183,7 +183,7 @@ class Levels:
             self._merges[level] = runs, writer, merge(runs, writer, records)
         return self._merges[level]
 
-    def _set(self, runs: list[Run]) -> None:
+    def _set(self, runs: list[SortedRun]) -> None:
         self.runs = sorted(runs, key=lambda run: -run.level)
         self.table = np.array([run.row() for run in self.runs], np.int64).reshape(-1, COLUMNS)
 

@@ -24,7 +24,7 @@ import xxhash
 
 from headrace.stages.dedup.index.filters import BLOCK_BYTES, PARTS, Filters
 from headrace.stages.dedup.index.records import FRAGMENTS_MAX, RECORD_BYTES, RECORDS_MAX, Records
-from headrace.stages.dedup.index.runs import FAN_IN, Levels, Run, RunWriter, map_run, merge
+from headrace.stages.dedup.index.runs import FAN_IN, Levels, RunWriter, SortedRun, map_run, merge
 from headrace.stages.dedup.index.slots import HASH_BITS, SECTION_BITS
 from headrace.store import FormatError
 from headrace.store.files import Scratch, disk
@@ -147,7 +147,7 @@ def _write(index: Saved, file: Scratch, name: str, counts: Sequence[int]) -> Non
     file.patch(header + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(header)), 0)
 
 
-def _write_slots(index: Saved, file: Scratch) -> Run:
+def _write_slots(index: Saved, file: Scratch) -> SortedRun:
     index.seal()
     runs = index.levels.runs
     level = max((run.level for run in runs), default=0) + 1

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.stages.dedup.index.memory import Block, FixedBlock, words_at
-from headrace.stages.text import compiled
+from headrace.stages.text.machine import compiled
 
 #: Bits of a key's hash that count, those of them that choose a section, and those in a slot.
 HASH_BITS = 42

@@ -37,11 +37,11 @@ class Format:
 JSONL = Format(
     "JSON Lines", "headrace.stages.sources.jsonl:JsonlSource", (".jsonl", ".ndjson", ".json"), (".json",), packs=True
 )
-PARQUET = Format("Parquet", "headrace.stages.sources.parquet:ParquetSource", (".parquet", ".pq"), magic=b"PAR1")
-ORC = Format("ORC", "headrace.stages.sources.arrow_files:OrcSource", (".orc",), magic=b"ORC")
+PARQUET = Format("Parquet", "headrace.stages.sources.tables.parquet:ParquetSource", (".parquet", ".pq"), magic=b"PAR1")
+ORC = Format("ORC", "headrace.stages.sources.tables.arrow_files:OrcSource", (".orc",), magic=b"ORC")
 ARROW = Format(
     "Arrow IPC",
-    "headrace.stages.sources.arrow_files:ArrowSource",
+    "headrace.stages.sources.tables.arrow_files:ArrowSource",
     (".arrow", ".feather", ".ipc", ".arrows"),
     magic=b"ARROW1",
 )

@@ -61,15 +61,15 @@ class RunStopAsked:
 
 @dataclass(frozen=True, slots=True)
 class RunSteered:
-    """Somebody wants a run otherwise: `wish` has `pause` (or null), `replicas`, `places` and `transports`."""
+    """Somebody wants a run otherwise: `request` has `pause` (or null), `replicas`, `places` and `transports`."""
 
     name: str
-    wish: Mapping[str, Any]
+    request: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class RunChanged:
-    """The oldest wish for another plan is seen to: `plan` is the plan since, and `made` whether the wish came true."""
+    """The oldest request for another plan is seen to: `plan` is the plan since, and `made` whether it came true."""
 
     name: str
     plan: Mapping[str, Any]

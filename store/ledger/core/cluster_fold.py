@@ -47,7 +47,7 @@ class RunRecord:
     stop_asked: bool | None = None
     outcome: str = ""
     reason: str = ""
-    #: Whether it is to stand still; what else was wished and came true, merged; and the wishes that wait, in order.
+    #: Whether it is to stand still; what else was wished and came true, merged; and the requests that wait, in order.
     paused: bool = False
     wished: Mapping[str, Any] = field(default_factory=dict[str, Any])
     waiting: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
@@ -90,7 +90,7 @@ class ClusterState(LogState):
                 self._of_queues(number, change)
             case RunPlanned() | RunStopAsked() | RunSteered() | RunChanged() | RunAmended() | RunHeld() | RunEnded():
                 run = self.runs.get(change.name)
-                # A wish and an end can be on their way together: what comes behind the end moves nothing.
+                # A request and an end can be on their way together: what comes behind the end moves nothing.
                 if run is not None and not run.outcome:
                     _move(run, change)
             case RunScaled():
@@ -164,16 +164,18 @@ def _move(
         case RunStopAsked():
             run.stop_asked = bool(run.stop_asked) or change.cancel
         case RunSteered():
-            wish = dict(change.wish)
-            pause = wish.pop("pause", None)
+            request = dict(change.request)
+            pause = request.pop("pause", None)
             run.paused = run.paused if pause is None else bool(pause)
-            if any(wish.values()):
-                run.waiting.append(wish)
+            if any(request.values()):
+                run.waiting.append(request)
         case RunChanged():
             run.plan = change.plan
-            wish = dict(run.waiting.pop(0)) if run.waiting else {}
+            request = dict(run.waiting.pop(0)) if run.waiting else {}
             if change.made:
-                run.wished = {key: {**run.wished.get(key, {}), **wish.get(key, {})} for key in {*run.wished, *wish}}
+                run.wished = {
+                    key: {**run.wished.get(key, {}), **request.get(key, {})} for key in {*run.wished, *request}
+                }
         case RunEnded():
             run.outcome, run.reason, run.plan = change.outcome, change.reason, None
         case _:

@@ -17,7 +17,7 @@ import pytest
 
 from headrace.chaos.gates.impairments import Affected, Impairment, Impairments, NetworkFault, Way
 from headrace.chaos.gates.network import CLIENTS_MAX, NetworkGates
-from headrace.chaos.gates.s3 import Fault, S3Proxy, Trouble
+from headrace.chaos.gates.s3 import S3Fault, S3Proxy, Trouble
 from headrace.chaos.gates.sockets import owner_of, users_of
 from headrace.daemon.private_folder import short_path
 from headrace.transport.core.errors import LinkRefusedError
@@ -350,7 +350,7 @@ def asked(proxy: S3Proxy, method: str = "GET") -> int:
 
 def test_a_trouble_of_the_store_meets_a_share_of_requests_until_over() -> None:
     with upstream() as uri, S3Proxy(uri, seed=2) as proxy:
-        busy = Trouble(Fault.BUSY, 0.5)
+        busy = Trouble(S3Fault.BUSY, 0.5)
         proxy.begin(busy)
         statuses = [asked(proxy) for _ in range(40)]
         assert 10 < statuses.count(503) < 30
@@ -363,11 +363,11 @@ def test_a_trouble_of_the_store_meets_a_share_of_requests_until_over() -> None:
 def test_an_outage_answers_nothing_and_a_lost_answer_is_to_a_write() -> None:
     with upstream() as uri, S3Proxy(uri) as proxy:
         for fault, method, wanted in (
-            (Fault.GONE, "", {"GET": 0, "PUT": 0}),
-            (Fault.LOST_ANSWER, "PUT", {"GET": 200, "PUT": 0}),
-            (Fault.SLOW, "", {"GET": 200, "PUT": 200}),
+            (S3Fault.GONE, "", {"GET": 0, "PUT": 0}),
+            (S3Fault.LOST_ANSWER, "PUT", {"GET": 200, "PUT": 0}),
+            (S3Fault.SLOW, "", {"GET": 200, "PUT": 200}),
         ):
-            trouble = Trouble(fault, method=method, delay_s=0.05 if fault is Fault.SLOW else 0.0)
+            trouble = Trouble(fault, method=method, delay_s=0.05 if fault is S3Fault.SLOW else 0.0)
             proxy.begin(trouble)
             assert {name: asked(proxy, name) for name in ("GET", "PUT")} == wanted, fault
             proxy.end(trouble)

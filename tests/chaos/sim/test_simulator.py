@@ -11,9 +11,9 @@ import pytest
 from headrace.chaos.sim.checks.verdicts import Verdicts
 from headrace.chaos.sim.mutants import MUTANTS, planted
 from headrace.chaos.sim.simulate import main
-from headrace.chaos.sim.simulator import Outcome, simulate
+from headrace.chaos.sim.simulator import SimulationOutcome, simulate
 from headrace.chaos.sim.storage.log import twin
-from headrace.chaos.sim.world.texts import Texts
+from headrace.chaos.sim.world.texts import SimulatedTexts
 from headrace.chaos.sim.world.world import ViolationError, World
 from headrace.store.ledger.core.entries import Fragment
 from headrace.store.ledger.core.fold import FragmentState, LedgerState
@@ -23,7 +23,7 @@ from headrace.store.ledger.snapshot import encode_snapshot
 MUTANT_SEEDS = 100
 
 
-def first_failure(seeds: Iterable[int]) -> Outcome | None:
+def first_failure(seeds: Iterable[int]) -> SimulationOutcome | None:
     for seed in seeds:
         outcome = simulate(seed)
         if outcome.violation:
@@ -79,8 +79,8 @@ CAUGHT_BY = {
     "led-skipped": {2, 18},
     "lost-forgotten": {18},
     "suspects-given-to-all": {18},
-    "condemned-untold": {18},
-    "neighbour-condemned": {8},
+    "poison-untold": {18},
+    "neighbour-poison": {8},
     # The version of a shard is in force, and its verdicts are those of that version.
     "next-version-judged-early": {12},
     "shard-named-anew": {8},
@@ -106,7 +106,7 @@ CAUGHT_BY = {
     "led-truncated": {1, 2, 3},
     "checksum-not-looked-at": {20},
     "ticket-not-compared": {20},
-    "wish-granted-before-durable": {3},
+    "request-granted-before-durable": {3},
     "plan-not-recorded": {1},
     "token-spent-by-each": {4},
     "atom-cut": {9},
@@ -154,7 +154,7 @@ FOUND_AT = {
     "claims-not-released": 4,
     "closings-of-any-epoch": 564,
     "collection-by-age": 4,
-    "condemned-untold": 1,
+    "poison-untold": 1,
     "conservation-by-counts": 5,
     "content-not-compared": 38,
     "credit-ignored": 1,
@@ -197,7 +197,7 @@ FOUND_AT = {
     "token-spent-by-each": 6,
     "unknown-epoch-accepted": 46,
     "void-verdicts-kept": 4,
-    "wish-granted-before-durable": 3,
+    "request-granted-before-durable": 3,
 }
 
 
@@ -305,7 +305,7 @@ def test_two_readers_of_one_snapshot_share_nothing_that_folding_changes() -> Non
 
 
 def test_a_fenced_deciders_release_takes_no_claim_from_another() -> None:
-    name, verdicts = (bytes(16), 1), Verdicts(Texts())
+    name, verdicts = (bytes(16), 1), Verdicts(SimulatedTexts())
     verdicts.begun("lost", 1, 0, {})
     verdicts.granted("lost", 1, 0, [name], {name: ()})
     verdicts.released("fenced", 1, 0, name)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.commands.dataset import read_gate
+from headrace.cli.commands.dataset.show import read_gate
 from headrace.client import CliError
 from headrace.store.history import GATE_CHARACTERS_MAX
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.client.launch.core.asked import Kubernetes
-from headrace.client.launch.core.calls import Given
+from headrace.client.launch.core.calls import LaunchInput
 from headrace.client.launch.core.plan import LAUNCHERS
 
 #: A Python with the package kubernetes-validate, which is too large for every environment.
@@ -34,7 +34,7 @@ def test_every_object_of_the_manifest_fits_its_schema(
 ) -> None:
     common = {"name": "press", "folder": "/l", "cwd": "/c", "nodes": 2, "namespace": "n", "image": "r/h:1"}
     asked = Kubernetes(**common, root="s3://b/c", pipeline=pipeline, **rest)  # type: ignore[arg-type]
-    manifest = LAUNCHERS["kubernetes"].plan(asked, Given()).files[0].text
+    manifest = LAUNCHERS["kubernetes"].plan(asked, LaunchInput()).files[0].text
     done = subprocess.run([PYTHON, "-c", VALIDATE], input=manifest, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [item["kind"] for item in json.loads(manifest)["items"]]

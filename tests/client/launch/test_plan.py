@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 from headrace.client.launch.core import ssh
 from headrace.client.launch.core.asked import Kubernetes, Launch, LaunchError, Ray, Slurm, Ssh, check, known_as
-from headrace.client.launch.core.calls import CONTROLLER_FILES, OPERATOR_FILES, Given
+from headrace.client.launch.core.calls import CONTROLLER_FILES, OPERATOR_FILES, LaunchInput
 from headrace.client.launch.core.plan import LAUNCHERS, read, shown
 from tests.kits.run.programs import EVIL, Programs
 
@@ -23,7 +23,9 @@ ASKED: dict[str, Launch] = {
     "ray": Ray(**COMMON),
     "kubernetes": Kubernetes(**COMMON, namespace="default", image="r/headrace:1", root="s3://b/c"),
 }
-SECRET = Given({name: f"SECRET of {name}" for name in {*CONTROLLER_FILES, *OPERATOR_FILES}}, "hrj1.SECRET", "x = 1")
+SECRET = LaunchInput(
+    {name: f"SECRET of {name}" for name in {*CONTROLLER_FILES, *OPERATOR_FILES}}, "hrj1.SECRET", "x = 1"
+)
 
 
 def changed(launcher: str, **changes: Any) -> Launch:
@@ -80,7 +82,7 @@ def test_numbers_and_paths_beyond_their_limits_are_refused(field: str, value: An
 @pytest.mark.parametrize("root", ["", "/tmp/x", "file:///x", "bucket"])
 def test_pods_have_their_log_in_a_store(root: str) -> None:
     with pytest.raises(LaunchError, match="--root"):
-        LAUNCHERS["kubernetes"].plan(changed("kubernetes", root=root), Given())
+        LAUNCHERS["kubernetes"].plan(changed("kubernetes", root=root), LaunchInput())
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
@@ -91,7 +93,7 @@ def test_what_is_shown_and_what_is_called_holds_no_secret(launcher: str) -> None
     calls = [call for step in (*plan.start, *LAUNCHERS[launcher].stop(asked, {"job": "7"})) for call in step]
     assert calls
     assert not [call.argv for call in calls if "SECRET" in " ".join(call.argv)]
-    assert "SECRET" not in shown(LAUNCHERS[launcher].plan(asked, Given()))
+    assert "SECRET" not in shown(LAUNCHERS[launcher].plan(asked, LaunchInput()))
     assert all(file.mode & 0o077 == 0 for file in plan.files)
     assert launcher == "kubernetes" or not [file for file in plan.files if "SECRET" in file.text]
 

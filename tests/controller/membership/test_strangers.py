@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.controller.membership.strangers import LINES_MAX, WINDOW_S, Strangers, Told
+from headrace.controller.membership.strangers import LINES_MAX, WINDOW_S, LineBudget, Strangers
 
 
 def test_the_oldest_of_the_address_with_most_gives_way() -> None:
@@ -27,7 +27,7 @@ def test_who_has_proved_itself_is_no_stranger_and_gives_way_to_nobody() -> None:
 
 
 def test_a_flood_writes_a_bounded_number_of_lines_and_counts() -> None:
-    told = Told()
+    told = LineBudget()
     lines = [told.line("sent away", 0.0) for _ in range(LINES_MAX + 5)]
     assert [line for line in lines if line] == ["sent away"] * LINES_MAX
     assert told.line("sent away", WINDOW_S) == "sent away; 5 more were not told"

@@ -11,8 +11,8 @@ from typing import cast
 from headrace.controller.core.plan.plans import LinkPlan, Plan, TaskPlan
 from headrace.controller.core.run.tasks.run_tasks import RunTasks
 from headrace.controller.core.run.tasks.task_table import TaskTurn
+from headrace.controller.effects.progress import ReportedProgress
 from headrace.controller.page import RunPage
-from headrace.controller.progress import RunProgress
 from headrace.controller.servicer import Servicer
 from headrace.controller.shell import Shell
 from headrace.pipeline.graph import Pipeline
@@ -50,7 +50,7 @@ class LargeRun:
         for task in large.table.due(0.0, names):
             task.turn(TaskTurn.BECAME_READY)
         self.shell = Shell(self.stand.core, os.urandom(32))
-        self.progress = self.shell.progress["run"] = RunProgress()
+        self.progress = self.shell.progress["run"] = ReportedProgress()
         self.page = RunPage(self.shell, cast("Servicer", None))
         self._names = [task.name for task in plan.tasks]
         self._links: dict[str, list[str]] = {}

@@ -18,9 +18,9 @@ from typing import Any
 
 import orjson
 
-from headrace.cli.commands.dataset_page import DatasetPage
+from headrace.cli.commands.dataset.page import DatasetPage
 from headrace.page import serve_page
-from headrace.page.server import Source
+from headrace.page.server import PageSource
 from headrace.protos import control_pb2 as pb
 from tests.kits.page.browser import Browser
 from tests.kits.page.large_run import LargeRun
@@ -95,11 +95,11 @@ class FixedRun:
         self._later: list[bytes] = []
 
     def whole(self) -> bytes:
-        """See `Source`."""
+        """See `PageSource`."""
         return orjson.dumps({**self._state, "progress": _progress(1)})
 
     def change(self) -> bytes:
-        """See `Source`."""
+        """See `PageSource`."""
         return self._later.pop() if self._later else b""
 
     def go_on(self) -> None:
@@ -107,7 +107,7 @@ class FixedRun:
         self._later.append(orjson.dumps({"progress": _progress(2)}))
 
     async def answer(self, question: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """See `Source`."""
+        """See `PageSource`."""
         raise AssertionError(f"nobody asks {question}: {given}")
 
 
@@ -195,7 +195,7 @@ def fixed_dataset() -> DatasetPage:
 
 
 @contextlib.contextmanager
-def served(source: Source, folder: Path) -> Iterator[tuple[str, Callable[[], None]]]:
+def served(source: PageSource, folder: Path) -> Iterator[tuple[str, Callable[[], None]]]:
     """Serve it on a loop of its own; the address, and what ends the serving."""
     loop, file = asyncio.new_event_loop(), folder / "page.url"
     folder.chmod(0o700)

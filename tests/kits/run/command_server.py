@@ -31,8 +31,8 @@ from headrace.worker.processes.forkserver_start import environment as environmen
 #: What is imported once. A fork keeps no threads, and none of these begins one.
 PRELOADED = (
     "headrace.cli.main",
-    "headrace.cli.commands.dataset",
-    "headrace.cli.commands.trace",
+    "headrace.cli.commands.dataset.show",
+    "headrace.cli.commands.dataset.trace",
     "headrace.client.client",
     "headrace.client.embedded",
     "headrace.cli.commands.run",
@@ -59,7 +59,7 @@ PRELOADED = (
     "headrace.store.ledger.snapshot",
     "headrace.stages.sources.jsonl",
     "headrace.stages.runtime.samples",
-    "headrace.stages.text.kernels",
+    "headrace.stages.text.machine.kernels",
     "headrace.stages.tokenizer.tokenize",
     "headrace.stages.sinks.tokens",
     "gigatoken.gigatoken_rs",

@@ -20,7 +20,7 @@ HANGS_S = 60
 
 def wait_for_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have no command's input closed since the machine gives it no time to answer."""
-    monkeypatch.setattr(command_stage, "PATIENCE_S", float(HANGS_S))
+    monkeypatch.setattr(command_stage, "SILENCE_S", float(HANGS_S))
 
 
 def patience_ends_with_the_hanging(told: Path, monkeypatch: pytest.MonkeyPatch) -> None:

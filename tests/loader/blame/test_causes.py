@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from headrace.loader.blame import ORDER, REPEATED, WORDS, Found, rank_causes, traits
+from headrace.loader.blame import ORDER, REPEATED, WORDS, ProfiledRead, rank_causes, traits
 from headrace.loader.blame.core.causes import surprise
 
 
-def found(spike: int, *properties: tuple[str, str]) -> Found:
-    return Found(spike, frozenset(properties))
+def found(spike: int, *properties: tuple[str, str]) -> ProfiledRead:
+    return ProfiledRead(spike, frozenset(properties))
 
 
 GOOD, BAD, ROUND = ("source", "good"), ("source", "bad"), ("round", "version 2")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.cli.commands.trace import loader_state_in
+from headrace.cli.commands.maintenance.checkpoints import loader_state_in
 from headrace.client.errors import CliError
 from headrace.loader.order.errors import LoaderError
 from headrace.loader.order.plan import POSITIONS_MAX, Revised

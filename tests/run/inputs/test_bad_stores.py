@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import certifi
 import pytest
 
-from headrace.chaos.gates.s3 import Fault, S3Proxy
+from headrace.chaos.gates.s3 import S3Fault, S3Proxy
 from headrace.store.open import open_store
 from tests.kits.host.small_disk import enlarge, small_disk
 from tests.kits.inputs import bad_stores as kit
@@ -136,7 +136,7 @@ def test_a_store_that_answers_503_is_waited_for_and_nothing_is_lost(
         output = server.uri(endpoint=proxy.endpoint)
         process = start(home, f"{given}?endpoint={proxy.endpoint}", output)
         wait_for_entries(process, proxy, 4)
-        proxy.plan(Fault.BUSY, times=BUSY_ANSWERS)
+        proxy.plan(S3Fault.BUSY, times=BUSY_ANSWERS)
         report = kit.check_complete(ended(process), output)
         assert proxy.waiting() == 0, "the run was over before the store had failed so often"
     assert report["records_resumed"] == 0
@@ -148,7 +148,7 @@ def test_a_store_that_answers_503_for_a_minute_is_waited_for(home: pathlib.Path,
         output = server.uri(endpoint=proxy.endpoint)
         process = start(home, f"{given}?endpoint={proxy.endpoint}", output)
         wait_for_entries(process, proxy, 4)
-        proxy.plan(Fault.BUSY, times=1_000_000)
+        proxy.plan(S3Fault.BUSY, times=1_000_000)
         with pytest.raises(subprocess.TimeoutExpired):
             process.communicate(timeout=300)
         proxy.mend()

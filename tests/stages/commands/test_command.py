@@ -125,7 +125,7 @@ def test_an_answer_present_at_waking_is_taken_however_late(
 def test_a_command_slow_to_start_is_waited_for(
     stage: MakeStage, batch_of: MakeBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command_stage, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(command_stage, "SILENCE_S", 0.2)
     built = stage([sys.executable, "-c", "import sys, time; sys.stdin.readline() and time.sleep(1.7)\n" + COPY])
     # The first line is not given back. The second batch gets a new process, which is not closed before it answers.
     assert run(built, batch_of(["a", "b"]))[0] == ["b"]

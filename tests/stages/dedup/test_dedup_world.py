@@ -130,7 +130,7 @@ class World:
     def _tick(self) -> None:
         self.now += 0.3
         for sink in self.sinks:
-            self._do(sink, sinks.TimePassed())
+            self._do(sink, sinks.SealTimePassed())
 
     def _answer(self) -> None:
         """Somebody's question or proposal is answered."""

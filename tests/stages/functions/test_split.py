@@ -24,7 +24,7 @@ from headrace.stages.shipping.preview_run import preview
 from headrace.stages.sinks.sidecars import count_fates
 from headrace.stages.sources.objects.preflight_check import preflight
 from headrace.store.shards.core.parts import broken_rows, keys_of
-from headrace.worker.task.coverage import ConservationError, fates
+from headrace.worker.task.batch.coverage import ConservationError, fates
 
 MakeBatch = Callable[..., Batch]
 TEXT = """

@@ -20,7 +20,7 @@ from headrace.store.files import scratch
 from headrace.store.files.scratch import Scratch
 from headrace.store.ledger.core.entries import Range
 from headrace.store.open import open_store
-from headrace.worker.task.coverage import part
+from headrace.worker.task.batch.coverage import part
 
 COLUMNS = ("text", "metadata")
 TEXTS = st.one_of(st.none(), st.text(max_size=5))

@@ -25,8 +25,8 @@ from headrace.store.ledger.core.entries import Closed, Counts, Range, StoredObje
 from headrace.store.open import open_store
 from headrace.store.shards.builder import WINDOW_BYTES
 from headrace.worker.rebuild.shard_rebuild import _written
+from headrace.worker.task.batch.coverage import part
 from headrace.worker.task.codec import batch_to_frame, frame_to_batch
-from headrace.worker.task.coverage import part
 
 MakeBatch = Callable[..., Batch]
 

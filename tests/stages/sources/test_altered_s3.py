@@ -85,7 +85,7 @@ def test_parquet_of_a_store_has_the_checksum_that_its_file_has(
 ) -> None:
     # row groups that are fetched as a whole, and larger ones whose columns are fetched beside one another
     monkeypatch.setattr(streams, "BLOCK_BYTES", 1 << 16)
-    monkeypatch.setattr("headrace.stages.sources.columns.BLOCK_BYTES", 1 << 16)
+    monkeypatch.setattr("headrace.stages.sources.tables.columns.BLOCK_BYTES", 1 << 16)
     packed = io.BytesIO()
     texts = {f"text {letter}".strip(): [secrets.token_hex(100) for _ in range(900)] for letter in "ab"}
     table = pa.table({"text": texts["text a"], **texts})

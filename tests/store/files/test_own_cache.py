@@ -58,7 +58,7 @@ def test_what_cannot_be_made_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert own_cache("kernels") is None
 
 
-@pytest.mark.parametrize("module", ["headrace.stages.text.kernels", "headrace.loader.batch.kernels"])
+@pytest.mark.parametrize("module", ["headrace.stages.text.machine.kernels", "headrace.loader.batch.kernels"])
 def test_machine_code_that_others_may_write_is_not_used(base: Path, module: str) -> None:
     own_cache("kernels")
     (base / "headrace" / "kernels").chmod(0o777)

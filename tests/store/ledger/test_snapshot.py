@@ -146,8 +146,12 @@ def test_a_clusters_log_comes_back_from_its_snapshot() -> None:
     state.apply(
         1, Entry(1, (*begun, RunStopAsked("p", cancel=False), RunBegun("q", {}, {}), RunEnded("q", "failed", "x")))
     )
-    wish = {"pause": True, "replicas": {"read": 2}, "places": {}, "transports": {}}
-    wishes = RunSteered("p", wish), RunSteered("p", {**wish, "pause": None}), RunChanged("p", {"tasks": []}, made=True)
+    request = {"pause": True, "replicas": {"read": 2}, "places": {}, "transports": {}}
+    wishes = (
+        RunSteered("p", request),
+        RunSteered("p", {**request, "pause": None}),
+        RunChanged("p", {"tasks": []}, made=True),
+    )
     state.apply(2, Entry(1, (*wishes, WorkerDrainAsked("w", back=False))))
     state.apply(3, Entry(1, (MemberExpelled("worker/w"), TokenSpent("u", "w", "new"))))
     queued = (

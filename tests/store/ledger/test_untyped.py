@@ -37,10 +37,10 @@ from headrace.store.ledger.core.fold import FoldError, LedgerState
 from headrace.store.ledger.core.log_state import LogState
 from headrace.store.ledger.snapshot import decode_snapshot, encode_snapshot
 from headrace.store.open import one_name, open_store
-from headrace.store.s3 import config, wire
+from headrace.store.s3.connection import config, wire
+from headrace.store.s3.connection.wire import Answer
+from headrace.store.s3.connection.xml import read_xml
 from headrace.store.s3.listing import list_flat
-from headrace.store.s3.wire import Answer
-from headrace.store.s3.xml import read_xml
 from headrace.store.shards import key_files
 
 A = Fragment.named("read", "file:///a", "v", start=0, end=-1, reader="lines", size=9)

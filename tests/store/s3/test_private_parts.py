@@ -13,8 +13,8 @@ import pytest
 import urllib3
 from minio import Minio
 
-from headrace.store.s3.sockets import TimedSocket, allow, pools_of
-from headrace.store.s3.wire import _plain_socket
+from headrace.store.s3.connection.sockets import TimedSocket, allow, pools_of
+from headrace.store.s3.connection.wire import _plain_socket
 
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n0123456789"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n01234\r\n0\r\n\r\n"

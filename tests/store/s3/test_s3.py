@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from headrace.chaos.gates.s3 import Fault, S3Proxy
+from headrace.chaos.gates.s3 import S3Fault, S3Proxy
 from headrace.store.contract.errors import (
     ChecksumMismatch,
     InvalidKey,
@@ -73,12 +73,12 @@ def store(s3_server: S3Server, proxy: S3Proxy, faketime: FakeTime) -> S3Store:
     return store
 
 
-BEFORE = [Fault.BUSY, Fault.BROKEN, Fault.CONFLICT, Fault.TORN_UPLOAD, Fault.FLIPPED_UPLOAD, Fault.EXPIRED]
-AFTER = [Fault.LOST_ANSWER, Fault.BUSY_AFTER]
+BEFORE = [S3Fault.BUSY, S3Fault.BROKEN, S3Fault.CONFLICT, S3Fault.TORN_UPLOAD, S3Fault.FLIPPED_UPLOAD, S3Fault.EXPIRED]
+AFTER = [S3Fault.LOST_ANSWER, S3Fault.BUSY_AFTER]
 
 
 @pytest.mark.parametrize("fault", BEFORE + AFTER)
-def test_a_create_that_meets_a_fault_is_ours_and_whole(store: S3Store, proxy: S3Proxy, fault: Fault) -> None:
+def test_a_create_that_meets_a_fault_is_ours_and_whole(store: S3Store, proxy: S3Proxy, fault: S3Fault) -> None:
     proxy.plan(fault, "PUT")
     assert store.create("k", [b"first ", b"attempt"]) is True
     assert proxy.count("PUT") == 2
@@ -87,7 +87,7 @@ def test_a_create_that_meets_a_fault_is_ours_and_whole(store: S3Store, proxy: S3
 
 
 @pytest.mark.parametrize("fault", AFTER)
-def test_a_lost_answer_about_anothers_object_is_a_refusal(store: S3Store, proxy: S3Proxy, fault: Fault) -> None:
+def test_a_lost_answer_about_anothers_object_is_a_refusal(store: S3Store, proxy: S3Proxy, fault: S3Fault) -> None:
     assert store.create("k", [b"theirs"])
     proxy.plan(fault, "PUT")
     assert store.create("k", [b"ours"]) is False
@@ -95,19 +95,19 @@ def test_a_lost_answer_about_anothers_object_is_a_refusal(store: S3Store, proxy:
 
 def test_the_same_bytes_from_another_writer_are_not_ours(store: S3Store, proxy: S3Proxy) -> None:
     assert store.create("k", [b"same"])
-    proxy.plan(Fault.LOST_ANSWER, "PUT")
+    proxy.plan(S3Fault.LOST_ANSWER, "PUT")
     assert store.create("k", [b"same"]) is False
 
 
 def test_a_lost_answer_is_read_back_though_writes_are_refused(store: S3Store, proxy: S3Proxy) -> None:
-    proxy.plan(Fault.LOST_ANSWER, "PUT")
-    proxy.plan(Fault.BUSY, "PUT", times=10_000)
+    proxy.plan(S3Fault.LOST_ANSWER, "PUT")
+    proxy.plan(S3Fault.BUSY, "PUT", times=10_000)
     assert store.create("k", [b"x"]) is True
 
 
 def test_a_lost_answer_that_cannot_be_read_back_is_unknown(store: S3Store, proxy: S3Proxy) -> None:
-    proxy.plan(Fault.LOST_ANSWER, "PUT")
-    proxy.plan(Fault.BUSY, times=10_000)
+    proxy.plan(S3Fault.LOST_ANSWER, "PUT")
+    proxy.plan(S3Fault.BUSY, times=10_000)
     with pytest.raises(StoreUnavailable, match=r"cannot write .*503 SlowDown; asked \d+ times in 1[12]\d s"):
         store.create("k", [b"x"])
     proxy.mend()
@@ -116,8 +116,8 @@ def test_a_lost_answer_that_cannot_be_read_back_is_unknown(store: S3Store, proxy
 
 def test_the_log_survives_lost_answers_and_knows_its_own_entry(store: S3Store, proxy: S3Proxy) -> None:
     log = Log(store)
-    proxy.plan(Fault.LOST_ANSWER, "PUT")
-    proxy.plan(Fault.BUSY, times=10_000)
+    proxy.plan(S3Fault.LOST_ANSWER, "PUT")
+    proxy.plan(S3Fault.BUSY, times=10_000)
     with pytest.raises(StoreUnavailable):
         log.append(0, b"mine")
     proxy.mend()
@@ -128,13 +128,13 @@ def test_the_log_survives_lost_answers_and_knows_its_own_entry(store: S3Store, p
 
 def test_an_answer_that_takes_too_long_is_asked_for_again(s3_server: S3Server, proxy: S3Proxy) -> None:
     store = S3Store(s3_server.uri(endpoint=proxy.endpoint), read_timeout_s=0.3)
-    proxy.plan(Fault.HELD, "PUT")
+    proxy.plan(S3Fault.HELD, "PUT")
     assert store.create("k", [b"x"]) is True
     assert store.get("k") == b"x"
 
 
-@pytest.mark.parametrize("fault", [Fault.BUSY, Fault.BROKEN, Fault.LOST_ANSWER, Fault.TORN_ANSWER])
-def test_a_read_that_meets_a_fault_is_whole(store: S3Store, proxy: S3Proxy, fault: Fault) -> None:
+@pytest.mark.parametrize("fault", [S3Fault.BUSY, S3Fault.BROKEN, S3Fault.LOST_ANSWER, S3Fault.TORN_ANSWER])
+def test_a_read_that_meets_a_fault_is_whole(store: S3Store, proxy: S3Proxy, fault: S3Fault) -> None:
     body = os.urandom(350_000)
     store.create("k", [body])
     for times in (1, 3):
@@ -158,8 +158,8 @@ def test_a_stream_gives_a_ranges_pieces_and_ends(store: S3Store, proxy: S3Proxy)
         list(store.stream("nothing", 0, 10, 10))
 
 
-@pytest.mark.parametrize("fault", [Fault.BUSY, Fault.BROKEN, Fault.LOST_ANSWER])
-def test_a_stream_that_meets_a_fault_before_its_answer_is_whole(store: S3Store, proxy: S3Proxy, fault: Fault) -> None:
+@pytest.mark.parametrize("fault", [S3Fault.BUSY, S3Fault.BROKEN, S3Fault.LOST_ANSWER])
+def test_a_stream_that_meets_a_fault_before_its_answer_is_whole(store: S3Store, proxy: S3Proxy, fault: S3Fault) -> None:
     store.create("k", [b"abc" * 1000])
     proxy.plan(fault, "GET")
     assert b"".join(bytes(piece) for piece in store.stream("k", 0, 3000, 1000)) == b"abc" * 1000
@@ -168,7 +168,7 @@ def test_a_stream_that_meets_a_fault_before_its_answer_is_whole(store: S3Store, 
 def test_a_stream_that_breaks_says_so_and_what_it_gave_stands(store: S3Store, proxy: S3Proxy) -> None:
     data = random.Random(3).randbytes(300_000)
     store.create("k", [data])
-    proxy.plan(Fault.TORN_ANSWER, "GET")
+    proxy.plan(S3Fault.TORN_ANSWER, "GET")
     pieces = store.stream("k", 0, 300_000, 10_000)
     assert b"".join(bytes(next(pieces)) for _ in range(15)) == data[:150_000]
     with pytest.raises(StoreUnavailable, match="what is left"):
@@ -222,14 +222,14 @@ def test_a_stream_that_is_given_up_leaves_the_next_request_alone(store: S3Store)
 
 def test_a_bit_that_flips_on_its_way_is_noticed_and_read_again(store: S3Store, proxy: S3Proxy) -> None:
     store.create("k", [b"0123456789"])
-    proxy.plan(Fault.FLIPPED_ANSWER, "GET")
+    proxy.plan(S3Fault.FLIPPED_ANSWER, "GET")
     assert store.get("k") == b"0123456789"
     assert proxy.count("GET") == 2
 
 
 def test_an_object_that_stays_damaged_is_an_error_with_both_checksums(store: S3Store, proxy: S3Proxy) -> None:
     store.create("k", [b"0123456789"])
-    proxy.plan(Fault.FLIPPED_ANSWER, "GET", times=100)
+    proxy.plan(S3Fault.FLIPPED_ANSWER, "GET", times=100)
     with pytest.raises(ChecksumMismatch, match=r"'k' has checksum xxh3-64:.* xxh3-64:"):
         store.get("k")
 
@@ -237,7 +237,7 @@ def test_an_object_that_stays_damaged_is_an_error_with_both_checksums(store: S3S
 def test_an_object_replaced_between_two_ranges_is_read_anew(store: S3Store, proxy: S3Proxy) -> None:
     old, new = os.urandom(350_000), os.urandom(350_000)
     store.replace("k", [old])
-    proxy.plan(Fault.HELD, "GET")  # the first range is answered only after the object has changed
+    proxy.plan(S3Fault.HELD, "GET")  # the first range is answered only after the object has changed
     seen: list[bytes] = []
     reader = threading.Thread(target=lambda: seen.append(store.get("k")))
     reader.start()
@@ -261,13 +261,13 @@ STEPS = [("POST", "uploads"), ("PUT", "partNumber"), ("POST", "uploadId")]
 FAULTY_STEPS = [
     (fault, *step)
     for fault, step in itertools.product(BEFORE + AFTER, STEPS)
-    if (fault, step[1]) != (Fault.FLIPPED_UPLOAD, "uploadId")
+    if (fault, step[1]) != (S3Fault.FLIPPED_UPLOAD, "uploadId")
 ]
 
 
 @pytest.mark.parametrize(("fault", "method", "part"), FAULTY_STEPS)
 def test_an_upload_in_parts_survives_a_fault_at_each_step(
-    store: S3Store, proxy: S3Proxy, fault: Fault, method: str, part: str
+    store: S3Store, proxy: S3Proxy, fault: S3Fault, method: str, part: str
 ) -> None:
     body = os.urandom(6 * MIB)
     proxy.plan(fault, method, part)
@@ -276,7 +276,7 @@ def test_an_upload_in_parts_survives_a_fault_at_each_step(
 
 
 def test_an_upload_that_fails_is_aborted(store: S3Store, proxy: S3Proxy) -> None:
-    proxy.plan(Fault.BUSY, "PUT", "partNumber=2", times=10_000)
+    proxy.plan(S3Fault.BUSY, "PUT", "partNumber=2", times=10_000)
     with pytest.raises(StoreUnavailable, match="cannot upload part 2"):
         store.replace("k", [bytes(12 * MIB)])
     assert proxy.count("DELETE", "uploadId") == 1
@@ -287,7 +287,7 @@ def test_an_upload_that_fails_is_aborted(store: S3Store, proxy: S3Proxy) -> None
 def test_a_large_create_never_overwrites_in_parts_or_in_one(store: S3Store, proxy: S3Proxy, is_trusted: bool) -> None:
     store._retrier.health.completes_once = is_trusted
     body = os.urandom(6 * MIB)
-    proxy.plan(Fault.LOST_ANSWER, "POST" if is_trusted else "PUT", "uploadId" if is_trusted else "")
+    proxy.plan(S3Fault.LOST_ANSWER, "POST" if is_trusted else "PUT", "uploadId" if is_trusted else "")
     assert store.create("k", [body]) is True
     assert store.create("k", [bytes(6 * MIB)]) is False
     assert store.get("k") == body
@@ -310,7 +310,7 @@ def test_a_create_too_large_for_what_the_server_can_do_is_refused(s3_server: S3S
 
 def test_a_minute_of_503_is_waited_out(store: S3Store, proxy: S3Proxy, faketime: FakeTime) -> None:
     began = faketime.now
-    proxy.plan(Fault.BUSY, times=10_000)
+    proxy.plan(S3Fault.BUSY, times=10_000)
 
     def sleep(wait_s: float) -> None:
         faketime.now += wait_s
@@ -324,7 +324,7 @@ def test_a_minute_of_503_is_waited_out(store: S3Store, proxy: S3Proxy, faketime:
 
 
 def test_many_threads_spare_a_failing_store(store: S3Store, proxy: S3Proxy, faketime: FakeTime) -> None:
-    proxy.plan(Fault.BUSY, times=10_000)
+    proxy.plan(S3Fault.BUSY, times=10_000)
     lock = threading.Lock()
 
     def sleep(wait_s: float) -> None:
@@ -350,7 +350,7 @@ def test_many_threads_spare_a_failing_store(store: S3Store, proxy: S3Proxy, fake
 
 
 def test_a_full_store_says_so_at_once_without_harm(store: S3Store, proxy: S3Proxy) -> None:
-    proxy.plan(Fault.FULL, "PUT", times=100)
+    proxy.plan(S3Fault.FULL, "PUT", times=100)
     for _ in range(20):
         with pytest.raises(
             StoreStalled, match="it answered 507 XMinioStorageFull; the endpoint's disks are full; free"
@@ -364,7 +364,7 @@ def test_a_store_that_has_answered_and_does_not_any_more_has_stalled(
     store: S3Store, proxy: S3Proxy, faketime: FakeTime
 ) -> None:
     store.create("k", [b"x"])
-    proxy.plan(Fault.BUSY, times=10_000)
+    proxy.plan(S3Fault.BUSY, times=10_000)
     store._retrier._pace = faketime.pace()
     with pytest.raises(StoreStalled, match=r"see that .* is up and not overloaded"):
         store.create("l", [b"x"])
@@ -452,7 +452,7 @@ def test_a_listing_of_several_pages_and_folders_is_in_order_and_complete(store: 
     keys = [f"d/{number:04d}" for number in range(1100)] + ["d/0500-", "d/0600./x", "d/0600.y", "e"]
     with ThreadPoolExecutor(16) as pool:
         assert all(pool.map(lambda key: store.create(key, [b"x"]), keys))
-    proxy.plan(Fault.BUSY, "GET", "continuation-token")
+    proxy.plan(S3Fault.BUSY, "GET", "continuation-token")
     assert [info.key for info in store.list("")] == sorted(keys)
     assert [info.key for info in store.list("d/", "d/1097")] == ["d/1098", "d/1099"]
 

@@ -16,16 +16,16 @@ import pytest
 from minio.credentials.credentials import Credentials
 from minio.credentials.providers import IamAwsProvider, Provider
 
-from headrace.chaos.gates.s3 import Fault, S3Proxy
+from headrace.chaos.gates.s3 import S3Fault, S3Proxy
 from headrace.store.contract.errors import InvalidUri, StoreRefused, StoreUnavailable
-from headrace.store.s3.answers import Outcome, outcome_of
-from headrace.store.s3.body import Body
-from headrace.store.s3.config import proxy_of, resolve
-from headrace.store.s3.credentials import credentials_of
+from headrace.store.s3.answers import AnswerKind, outcome_of
+from headrace.store.s3.connection.body import Body
+from headrace.store.s3.connection.config import proxy_of, resolve
+from headrace.store.s3.connection.credentials import credentials_of
+from headrace.store.s3.connection.wire import Answer
 from headrace.store.s3.retry import Pace
 from headrace.store.s3.store import S3Store
 from headrace.store.s3.upload import UPLOADS_MAX, Sizes, new_writer, put_in_parts
-from headrace.store.s3.wire import Answer
 from tests.kits.store.s3_server import S3Server
 
 MIB = 1 << 20
@@ -53,39 +53,39 @@ def store(s3_server: S3Server, proxy: S3Proxy) -> S3Store:
 @pytest.mark.parametrize(
     ("answer", "outcome"),
     [
-        (Answer(200, {}, b"<?xml version='1.0'?>" + b" " * 100_000 + ERROR % b"InternalError"), Outcome.AGAIN),
-        (Answer(200, {}, b"\n  " + ERROR % b"SlowDown"), Outcome.AGAIN),
-        (Answer(200, {}, b"<?xml version='1.0'?>  <CompleteMultipartUploadResult/>"), Outcome.DONE),
-        (Answer(206, {}, ERROR % b"NoSuchKey"), Outcome.DONE),
-        (Answer(200, {}, b"an object about " + ERROR % b"NoSuchKey"), Outcome.DONE),
-        (Answer(200, {}, b"<Errors>are no error</Errors>"), Outcome.DONE),
-        (Answer(400, {}, ERROR % b"XMinioAdminBucketQuotaExceeded"), Outcome.FULL),
-        (Answer(507, {}, ERROR % b"XMinioStorageFull"), Outcome.FULL),
-        (Answer(404, {"x-minio-error-code": "NoSuchBucket"}, b""), Outcome.REFUSED),
-        (Answer(404, {"x-minio-error-code": "NoSuchKey"}, b""), Outcome.MISSING),
-        (Answer(400, {}, b""), Outcome.EXPIRED),
-        (Answer(400, {}, ERROR % b"InvalidArgument"), Outcome.REFUSED),
-        (Answer(409, {}, ERROR % b"ConditionalRequestConflict"), Outcome.AGAIN),
-        (Answer(412, {}, ERROR % b"PreconditionFailed"), Outcome.EXISTS),
-        (Answer(503, {}, ERROR % b"SlowDownWrite"), Outcome.AGAIN),
+        (Answer(200, {}, b"<?xml version='1.0'?>" + b" " * 100_000 + ERROR % b"InternalError"), AnswerKind.AGAIN),
+        (Answer(200, {}, b"\n  " + ERROR % b"SlowDown"), AnswerKind.AGAIN),
+        (Answer(200, {}, b"<?xml version='1.0'?>  <CompleteMultipartUploadResult/>"), AnswerKind.DONE),
+        (Answer(206, {}, ERROR % b"NoSuchKey"), AnswerKind.DONE),
+        (Answer(200, {}, b"an object about " + ERROR % b"NoSuchKey"), AnswerKind.DONE),
+        (Answer(200, {}, b"<Errors>are no error</Errors>"), AnswerKind.DONE),
+        (Answer(400, {}, ERROR % b"XMinioAdminBucketQuotaExceeded"), AnswerKind.FULL),
+        (Answer(507, {}, ERROR % b"XMinioStorageFull"), AnswerKind.FULL),
+        (Answer(404, {"x-minio-error-code": "NoSuchBucket"}, b""), AnswerKind.REFUSED),
+        (Answer(404, {"x-minio-error-code": "NoSuchKey"}, b""), AnswerKind.MISSING),
+        (Answer(400, {}, b""), AnswerKind.EXPIRED),
+        (Answer(400, {}, ERROR % b"InvalidArgument"), AnswerKind.REFUSED),
+        (Answer(409, {}, ERROR % b"ConditionalRequestConflict"), AnswerKind.AGAIN),
+        (Answer(412, {}, ERROR % b"PreconditionFailed"), AnswerKind.EXISTS),
+        (Answer(503, {}, ERROR % b"SlowDownWrite"), AnswerKind.AGAIN),
     ],
 )
-def test_an_answer_means_what_its_server_means_by_it(answer: Answer, outcome: Outcome) -> None:
+def test_an_answer_means_what_its_server_means_by_it(answer: Answer, outcome: AnswerKind) -> None:
     assert outcome_of(answer) is outcome
 
 
 def test_an_expired_token_that_head_cannot_name_is_renewed_once(store: S3Store, proxy: S3Proxy) -> None:
     store.create("k", [b"x"])
-    proxy.plan(Fault.EXPIRED, "HEAD")
+    proxy.plan(S3Fault.EXPIRED, "HEAD")
     assert store.head("k") is not None
-    proxy.plan(Fault.EXPIRED, "HEAD", times=10)
+    proxy.plan(S3Fault.EXPIRED, "HEAD", times=10)
     with pytest.raises(StoreRefused, match="the session token has expired, or the region"):
         store.head("k")
 
 
 def test_a_completion_that_met_another_write_is_made_by_a_new_upload(store: S3Store, proxy: S3Proxy) -> None:
     body = bytes(6 * MIB)
-    proxy.plan(Fault.CONFLICT, "POST", "uploadId")
+    proxy.plan(S3Fault.CONFLICT, "POST", "uploadId")
     assert store.create("k", [body]) is True
     assert (proxy.count("POST", "uploads="), proxy.count("PUT", "partNumber")) == (2, 4)
     assert proxy.count("DELETE", "uploadId") == 1, "the first upload was aborted"
@@ -93,7 +93,7 @@ def test_a_completion_that_met_another_write_is_made_by_a_new_upload(store: S3St
 
 
 def test_a_completion_that_always_meets_another_write_is_given_up(store: S3Store, proxy: S3Proxy) -> None:
-    proxy.plan(Fault.CONFLICT, "POST", "uploadId", times=100)
+    proxy.plan(S3Fault.CONFLICT, "POST", "uploadId", times=100)
     with pytest.raises(StoreUnavailable, match="409 ConditionalRequestConflict; try again"):
         store.create("k", [bytes(6 * MIB)])
     assert proxy.count("POST", "uploads=") == proxy.count("DELETE", "uploadId") == UPLOADS_MAX

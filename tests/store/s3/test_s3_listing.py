@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from headrace.store.contract.errors import StoreUnavailable
+from headrace.store.s3.connection.wire import Answer
 from headrace.store.s3.listing import Listed, OutOfOrder, list_flat, list_folders
-from headrace.store.s3.wire import Answer
 
 segments = st.text("a-./0b~", min_size=1, max_size=4).filter(lambda text: "/" not in text)
 keys = st.lists(segments, min_size=1, max_size=3).map("/".join)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.chaos.gates.s3 import Fault, S3Proxy
+from headrace.chaos.gates.s3 import S3Fault, S3Proxy
 from headrace.store.s3.retry import TROUBLE_S, Pace
 from headrace.store.s3.store import S3Store
 from tests.kits.store.s3_server import S3Server
@@ -33,7 +33,7 @@ def test_vain_requests_to_a_store_are_told_until_one_succeeds(s3_server: S3Serve
         s3_server.uri(endpoint=proxy.endpoint), pace=Pace(lambda: clock.now, clock.sleep, lambda: 0.5)
     )
     assert store.head("nothing") is None
-    proxy.plan(Fault.BUSY, times=10_000)
+    proxy.plan(S3Fault.BUSY, times=10_000)
     assert store.create("k", [b"x"]) is True
     early = [trouble for now, trouble in clock.told if now < TROUBLE_S]
     late = [trouble for now, trouble in clock.told if now >= TROUBLE_S]

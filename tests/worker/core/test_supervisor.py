@@ -14,9 +14,9 @@ from headrace.worker.core.supervisor import (
     ReportExit,
     SpawnProcess,
     StartAsked,
-    StopAsked,
     Supervisor,
-    TimePassed,
+    TaskStopAsked,
+    WatchTimePassed,
 )
 
 T = "run/read.0"
@@ -59,12 +59,12 @@ def test_an_attempt_that_is_no_newer_is_not_started(attempt: int) -> None:
 def test_a_task_that_does_not_end_by_itself_is_killed() -> None:
     supervisor = running()
     assert supervisor.wake_at() is None
-    assert supervisor.handle(StopAsked(T, 2), 1.0) == []
-    assert supervisor.handle(StopAsked(T, 2), 2.0) == []
+    assert supervisor.handle(TaskStopAsked(T, 2), 1.0) == []
+    assert supervisor.handle(TaskStopAsked(T, 2), 2.0) == []
     assert supervisor.wake_at() == 1.0 + STOP_GRACE_S
-    assert supervisor.handle(TimePassed(), 5.9) == []
-    assert supervisor.handle(TimePassed(), 6.0) == [KillProcess(T, 2)]
-    assert supervisor.handle(TimePassed(), 7.0) == []
+    assert supervisor.handle(WatchTimePassed(), 5.9) == []
+    assert supervisor.handle(WatchTimePassed(), 6.0) == [KillProcess(T, 2)]
+    assert supervisor.handle(WatchTimePassed(), 7.0) == []
     assert supervisor.wake_at() is None
     assert supervisor.running() == [(T, 2)], "it lives until it is seen dead"
 
@@ -73,12 +73,12 @@ def test_a_task_is_killed_once() -> None:
     supervisor = running()
     assert supervisor.handle(KillAsked(T, 2), 0.0) == [KillProcess(T, 2)]
     assert supervisor.handle(KillAsked(T, 2), 0.0) == []
-    assert supervisor.handle(StopAsked(T, 2), 0.0) == []
+    assert supervisor.handle(TaskStopAsked(T, 2), 0.0) == []
     assert supervisor.wake_at() is None
 
 
-@pytest.mark.parametrize("event", [StopAsked(T, 1), KillAsked(T, 1), ProcessExited(T, 1, 0), KillAsked("other", 1)])
-def test_words_about_another_attempt_move_nothing(event: StopAsked | KillAsked | ProcessExited) -> None:
+@pytest.mark.parametrize("event", [TaskStopAsked(T, 1), KillAsked(T, 1), ProcessExited(T, 1, 0), KillAsked("other", 1)])
+def test_words_about_another_attempt_move_nothing(event: TaskStopAsked | KillAsked | ProcessExited) -> None:
     supervisor = running()
     assert supervisor.handle(event, 0.0) == []
     assert supervisor.running() == [(T, 2)]

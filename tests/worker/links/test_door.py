@@ -17,7 +17,14 @@ import pytest
 from headrace.cluster.ticket import Ticket, encode_ticket
 from headrace.transport.core.errors import LinkRefusedError
 from headrace.worker.links import handoff
-from headrace.worker.links.handoff import DESCRIPTORS_MAX, PACKET_BYTES_MAX, STRANGERS_MAX, Door, Tie, close_all
+from headrace.worker.links.handoff import (
+    DESCRIPTORS_MAX,
+    PACKET_BYTES_MAX,
+    STRANGERS_MAX,
+    HandoffSocket,
+    Tie,
+    close_all,
+)
 from tests.kits.host.rights import need_other_users, open_way
 
 PATIENCE_S = 120.0
@@ -34,7 +41,7 @@ class Ends:
     """Two doors in one process, and what each was told."""
 
     def __init__(self) -> None:
-        self.near, self.far = Door(), Door()
+        self.near, self.far = HandoffSocket(), HandoffSocket()
         self.taken: list[tuple[dict[str, Any], bytes]] = []
         self.ties: list[Tie] = []
         self.near_over: list[tuple[str, bool]] = []

@@ -23,9 +23,9 @@ from headrace.stages.shipping.preload import MINIFIED, inherited_by
 from headrace.stages.tokenizer.engine_choice import engine_names
 from headrace.stages.tokenizer.minified import minify, share
 from headrace.worker.processes.forkserver import ForkserverClient
+from headrace.worker.task.batch.in_flight import InFlightPage
 from headrace.worker.task.channel import Channel
 from headrace.worker.task.forkserver_main import _preload
-from headrace.worker.task.in_flight import InFlightPage
 
 DEADLINE_S = 300.0
 PR_SET_CHILD_SUBREAPER = 36

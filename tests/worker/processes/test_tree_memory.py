@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from headrace.stages.commands.process import KeeperProcess
-from headrace.worker.core.watchdog import Limits, Memory, fault
+from headrace.worker.core.watchdog import Memory, TaskLimits, fault
 from headrace.worker.processes.tree_memory import command_bytes
 
 MIB = 1 << 20
@@ -99,8 +99,8 @@ def test_a_task_that_is_gone_has_none() -> None:
 
 def test_a_task_is_ended_for_its_command_by_name() -> None:
     memory = Memory(100 * MIB, 300 * MIB, "the command 'grow' of stage \"clean\"")
-    assert fault([], memory, Limits(task_bytes=400 * MIB), 0.0, lambda _: 0.0) == ""
-    assert fault([], memory, Limits(task_bytes=399 * MIB), 0.0, lambda _: 0.0) == (
+    assert fault([], memory, TaskLimits(task_bytes=400 * MIB), 0.0, lambda _: 0.0) == ""
+    assert fault([], memory, TaskLimits(task_bytes=399 * MIB), 0.0, lambda _: 0.0) == (
         "it took 400 MiB of memory, of which the command 'grow' of stage \"clean\" and what that has started have "
         "300 MiB, the cap of a task is 399 MiB"
     )

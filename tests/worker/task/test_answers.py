@@ -1,4 +1,4 @@
-"""How a decider answers: what was asked before its link to the asker stood is answered when it does."""
+"""How a decider answers: what was asked before its link to the asking task stood is answered when it does."""
 
 from typing import Any
 
@@ -23,8 +23,8 @@ def cut(link: str, reason: str) -> None:
     raise AssertionError(f"{link} was cut: {reason}")
 
 
-def opened(answers: Answers, link: Any, asker: str = "read.0") -> None:
-    answers.open(asker, f"decider->{asker}", link)
+def opened(answers: Answers, link: Any, asking_task: str = "read.0") -> None:
+    answers.open(asking_task, f"decider->{asking_task}", link)
 
 
 def test_an_answer_that_comes_before_its_link_is_sent_on_it() -> None:

@@ -12,11 +12,11 @@ from headrace.protos import control_pb2 as pb
 from headrace.stages.library import read_jsonl, write_jsonl
 from headrace.transport.core.errors import TransportError
 from headrace.transport.core.frame import Frame, FrameKind
+from headrace.worker.task.batch.in_flight import InFlightPage
 from headrace.worker.task.channel import Channel
 from headrace.worker.task.codec import sweep_frame
 from headrace.worker.task.core import messages
 from headrace.worker.task.core.task import TaskState
-from headrace.worker.task.in_flight import InFlightPage
 from headrace.worker.task.task import Task
 
 EPOCH = 3

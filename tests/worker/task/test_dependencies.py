@@ -12,6 +12,8 @@ from headrace.stages.runtime.batch import Batch, join_verdicts, make_verdicts, n
 from headrace.stages.runtime.errors import StageContractError
 from headrace.store.ledger.core.entries import Range
 from headrace.store.shards.key_files import RecordName
+from headrace.worker.task.batch.coverage import fates
+from headrace.worker.task.batch.isolation import KILLED
 from headrace.worker.task.core.held import dependents, needs, released
 from headrace.worker.task.core.sink import (
     NEED_BYTES,
@@ -27,15 +29,13 @@ from headrace.worker.task.core.sink import (
     RenewShard,
     SealAsked,
     SealPolicy,
+    SealTimePassed,
     ShardAccepted,
     ShardOverlapped,
     ShardWritten,
-    TimePassed,
     WriteShard,
 )
-from headrace.worker.task.coverage import fates
 from headrace.worker.task.dependencies import DuplicateDependencies
-from headrace.worker.task.isolation import KILLED
 from headrace.worker.task.sink import SinkBatch, joined
 
 A, B = b"a" * 16, b"b" * 16
@@ -61,7 +61,7 @@ def test_waiting_verdicts_go_later_and_the_rest_at_once() -> None:
     assert sorted(item.first for item in gathering.held()) == [0, 2, 3]
     assert gathering.handle(ShardWritten(0), 0.1) == [ProposeShard(0)]
     assert gathering.wake_at() == NEEDS_AGAIN_S
-    assert gathering.handle(TimePassed(), NEEDS_AGAIN_S) == [AskNeeds(1, (Range(A, 2, 1),))]
+    assert gathering.handle(SealTimePassed(), NEEDS_AGAIN_S) == [AskNeeds(1, (Range(A, 2, 1),))]
     assert gathering.handle(NeedsAnswered(1), NEEDS_AGAIN_S) == [WriteShard(1, (Range(A, 2, 1),), "end")]
 
 
@@ -71,7 +71,7 @@ def test_waiting_verdicts_are_no_reason_to_seal_early() -> None:
     assert isinstance(question, AskNeeds)
     gathering.handle(NeedsAnswered(0, waiting=(Range(A, 2, 1),)), 0.0)
     gathering.handle(ShardWritten(0), 0.0)
-    assert gathering.handle(TimePassed(), 1.0) == []
+    assert gathering.handle(SealTimePassed(), 1.0) == []
     assert gathering.wake_at() == PROPOSE_AGAIN_S
 
 
@@ -107,8 +107,8 @@ def test_a_sink_whose_verdicts_wait_does_not_ask_without_a_pause() -> None:
     gathering = gathered()
     waiting = tuple(Range(A, row, 1) for row in range(4))
     gathering.handle(NeedsAnswered(0, waiting=waiting), 0.0)
-    assert gathering.handle(TimePassed(), NEEDS_AGAIN_S / 2) == []
-    assert gathering.handle(TimePassed(), NEEDS_AGAIN_S) == [AskNeeds(1, waiting)]
+    assert gathering.handle(SealTimePassed(), NEEDS_AGAIN_S / 2) == []
+    assert gathering.handle(SealTimePassed(), NEEDS_AGAIN_S) == [AskNeeds(1, waiting)]
 
 
 def test_verdicts_that_are_void_are_let_go_of() -> None:
@@ -126,7 +126,7 @@ def test_a_shard_of_which_nothing_is_left_is_not_written() -> None:
 def test_a_question_that_nobody_answers_is_asked_again() -> None:
     gathering = gathered()
     assert gathering.wake_at() == PROPOSE_AGAIN_S
-    assert gathering.handle(TimePassed(), PROPOSE_AGAIN_S) == [AskNeeds(0, (Range(A, 0, 4),))]
+    assert gathering.handle(SealTimePassed(), PROPOSE_AGAIN_S) == [AskNeeds(0, (Range(A, 0, 4),))]
 
 
 def test_an_answer_that_comes_twice_moves_nothing() -> None:
@@ -167,7 +167,7 @@ def test_what_waits_behind_an_overlap_is_asked_for_again_soon() -> None:
     gathering.handle(ShardOverlapped(0, (Range(A, 1, 1),)), 0.0)
     gathering.handle(NeedsAnswered(1, waiting=(Range(A, 3, 1),)), 0.0)
     gathering.handle(ShardWritten(1), 0.0)
-    assert AskNeeds(2, (Range(A, 3, 1),)) in gathering.handle(TimePassed(), NEEDS_AGAIN_S)
+    assert AskNeeds(2, (Range(A, 3, 1),)) in gathering.handle(SealTimePassed(), NEEDS_AGAIN_S)
 
 
 # ---- what the tables say ----

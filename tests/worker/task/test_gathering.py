@@ -21,12 +21,12 @@ from headrace.worker.task.core.sink import (
     RenewShard,
     SealAsked,
     SealPolicy,
+    SealTimePassed,
     ShardAccepted,
     ShardOverlapped,
     ShardStalled,
     ShardState,
     ShardWritten,
-    TimePassed,
     WriteShard,
 )
 
@@ -88,8 +88,8 @@ def test_a_shard_is_sealed_when_its_oldest_batch_is_old() -> None:
     gathering.handle(batch(0), 5.0)
     gathering.handle(batch(1), 34.0)
     assert gathering.wake_at() == 35.0
-    assert gathering.handle(TimePassed(), 34.9) == []
-    (write,) = gathering.handle(TimePassed(), 35.0)
+    assert gathering.handle(SealTimePassed(), 34.9) == []
+    (write,) = gathering.handle(SealTimePassed(), 35.0)
     assert write == WriteShard(0, (Range(A, 0, 1), Range(A, 1, 1)), "age")
 
 
@@ -100,7 +100,7 @@ def test_a_timer_that_fires_as_asked_is_never_early(gathered_at: float) -> None:
     for _ in range(2):
         wake_at = gathering.wake_at()
         assert wake_at is not None
-        commands = gathering.handle(TimePassed(), wake_at)
+        commands = gathering.handle(SealTimePassed(), wake_at)
         assert len(commands) == 1
         if isinstance(commands[0], WriteShard):
             written(gathering, commands, wake_at)
@@ -165,8 +165,8 @@ def test_a_proposal_without_an_answer_is_made_again() -> None:
     gathering = Gathering(POLICY)
     assert written(gathering, gathering.handle(batch(0, target=100), 0.0), 1.0) == [ProposeShard(0)]
     assert gathering.wake_at() == 1.0 + PROPOSE_AGAIN_S
-    assert gathering.handle(TimePassed(), 0.9 + PROPOSE_AGAIN_S) == []
-    assert gathering.handle(TimePassed(), 6.0) == [ProposeShard(0)]
+    assert gathering.handle(SealTimePassed(), 0.9 + PROPOSE_AGAIN_S) == []
+    assert gathering.handle(SealTimePassed(), 6.0) == [ProposeShard(0)]
     assert gathering.handle(ShardAccepted(0), 7.0) == [ReleaseShard(0)]
     assert gathering.handle(ShardAccepted(0), 7.1) == [], "the second answer finds nothing to do"
     assert gathering.wake_at() is None
@@ -182,8 +182,8 @@ def test_a_shard_that_stalls_is_held_and_written_again_without_end() -> None:
         assert (gathering.trouble, gathering.held_bytes) == ("full", 7)
         wake_at = gathering.wake_at()
         assert wake_at == now + min(WRITE_AGAIN_S_MAX, WRITE_AGAIN_S * 2**times)
-        assert gathering.handle(TimePassed(), wake_at - 0.01) == []
-        assert gathering.handle(TimePassed(), wake_at) == [WriteShard(0, write.ranges, "stall")]
+        assert gathering.handle(SealTimePassed(), wake_at - 0.01) == []
+        assert gathering.handle(SealTimePassed(), wake_at) == [WriteShard(0, write.ranges, "stall")]
         assert gathering.trouble == "full", "until it is written"
         now = wake_at
     assert gathering.handle(ShardWritten(0), now) == [ProposeShard(0)]

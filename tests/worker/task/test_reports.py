@@ -10,9 +10,9 @@ from headrace.pipeline.graph import Pipeline
 from headrace.protos import control_pb2 as pb
 from headrace.stages.library import read_jsonl, write_jsonl
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
+from headrace.worker.task.batch.in_flight import InFlightPage
 from headrace.worker.task.channel import Channel
 from headrace.worker.task.core import messages
-from headrace.worker.task.in_flight import InFlightPage
 from headrace.worker.task.task import Task
 
 

@@ -19,9 +19,9 @@ from headrace.stages.runtime.records import BatchDraft, Columns, batch_of
 from headrace.stages.sinks.texts import DocumentSink, JsonlSink
 from headrace.store.ledger.core.entries import Fragment
 from headrace.store.open import open_store
+from headrace.worker.task.batch.in_flight import InFlightPage
+from headrace.worker.task.batch.isolation import Isolation, try_writing
 from headrace.worker.task.core.sink import SealAsked, SealPolicy
-from headrace.worker.task.in_flight import InFlightPage
-from headrace.worker.task.isolation import Isolation, try_writing
 from headrace.worker.task.sink import TaskSink
 
 PATIENCE_S = 120.0
@@ -62,9 +62,9 @@ def test_a_sink_may_be_tried_on_one_record_without_a_store(kind: type[DocumentSi
 
 
 def test_a_killer_of_two_stages_is_quarantined_at_the_first() -> None:
-    condemned = [pb.Condemned(ordinal=0, stage=stage, story=f"died in {stage}") for stage in ("write", "clean")]
+    poison = [pb.PoisonRecord(ordinal=0, stage=stage, story=f"died in {stage}") for stage in ("write", "clean")]
     isolation = Isolation()
-    isolation.learn(pb.ReadFragment(fragment=pb.Fragment(id=bytes(16)), condemned=condemned))
+    isolation.learn(pb.ReadFragment(fragment=pb.Fragment(id=bytes(16)), poison=poison))
     assert isolation.at("tokenize", batch(1)).rows.num_rows == 1
     for stage in ("clean", "write"):
         cut = isolation.at(stage, batch(1))

@@ -14,6 +14,7 @@ from headrace.stages.runtime.batch import ROW, Batch, make_verdicts
 from headrace.stages.sinks.sidecars import lost_of
 from headrace.store.ledger.core.entries import Range
 from headrace.store.shards.key_files import RecordName
+from headrace.worker.task.batch.coverage import fates
 from headrace.worker.task.core.held import (
     AskDependencies,
     BatchesWritten,
@@ -30,7 +31,6 @@ from headrace.worker.task.core.held import (
 )
 from headrace.worker.task.core.ranges import Ranges, columns_of
 from headrace.worker.task.core.sink import NEED_BYTES, SealPolicy
-from headrace.worker.task.coverage import fates
 from headrace.worker.task.dependencies import duplicates_of
 from headrace.worker.task.sink import JOINED_SPAN_MAX, SinkBatch, joined, laid_out
 

@@ -13,7 +13,7 @@ from headrace.worker.task.core import messages
 from headrace.worker.task.core.asked import WAITING_MAX
 from headrace.worker.task.core.held import HeldBatches
 from headrace.worker.task.core.sink import SealPolicy
-from headrace.worker.task.core.task import ASK_AGAIN_S, LISTING_AGAIN_S, ORDER, Dedup, TaskCore, TaskState
+from headrace.worker.task.core.task import ASK_AGAIN_S, LISTING_AGAIN_S, ORDER, DedupRole, TaskCore, TaskState
 
 FILE = Fragment.named("read", "a", "1", start=0, end=-1, reader="lines", size=1)
 FIRST = Range(FILE.id, 0, 3, 0, 30)
@@ -31,7 +31,7 @@ def source(**options: Any) -> TaskCore[str, str]:
 
 def solitary() -> TaskCore[str, str]:
     """A solitary task whose one record waits for a decision."""
-    core = source(sink=HeldBatches[Any, Any](SealPolicy()), dedup=Dedup.ASKS_ALONE)
+    core = source(sink=HeldBatches[Any, Any](SealPolicy()), dedup=DedupRole.ASKS_ALONE)
     assert core.handle(messages.BatchRead("batch", FIRST), 0.0) == [messages.RunStages("batch")]
     assert core.handle(messages.BatchProcessed("staged", kept=True), 1.0) == []
     return core
@@ -70,9 +70,9 @@ def test_a_batch_is_pending_until_it_is_passed_on() -> None:
 
 
 def test_a_fenced_task_lets_nothing_through_nor_rereads() -> None:
-    core = TaskCore[str, str](7, reads=False, dedup=Dedup.FENCED)
+    core = TaskCore[str, str](7, reads=False, dedup=DedupRole.FENCED)
     assert core.handle(messages.BatchReceived("question"), 0.0) == [messages.LetThroughNone("question")]
-    assert core.handle(messages.DecisionAsked("question"), 0.0) == []
+    assert core.handle(messages.DecisionNeeded("question"), 0.0) == []
 
 
 def test_a_sweep_waits_for_no_link_that_was_closed() -> None:
@@ -82,12 +82,12 @@ def test_a_sweep_waits_for_no_link_that_was_closed() -> None:
     core.handle(messages.SweepAsked(1), 0.0)
     core.handle(messages.FrameArrived("stands", 7, 1), 0.0)
     assert not core.due
-    core.handle(messages.LinkClosed("goes"), 0.0)
+    core.handle(messages.InputClosed("goes"), 0.0)
     assert core.due
 
 
 def test_a_decider_that_was_fenced_says_so_in_each_sweep() -> None:
-    core = TaskCore[str, str](7, reads=False, dedup=Dedup.CONSULTS)
+    core = TaskCore[str, str](7, reads=False, dedup=DedupRole.CONSULTS)
     core.handle(messages.SweepAsked(1), 0.0)
     assert core.handle(TURNED, 0.0) == [messages.AnswerSweep(1, (), ())]
     assert core.handle(messages.BatchProcessed("question", kept=True), 0.0) == [messages.AskDecider(1, "question")]
@@ -98,8 +98,8 @@ def test_a_decider_that_was_fenced_says_so_in_each_sweep() -> None:
 
 
 def test_who_decides_answers_a_solitary_task() -> None:
-    core = source(outputs=True, dedup=Dedup.DECIDES)
-    assert core.handle(messages.DecisionAsked("question"), 0.0) == [messages.Decide("question")]
+    core = source(outputs=True, dedup=DedupRole.DECIDES)
+    assert core.handle(messages.DecisionNeeded("question"), 0.0) == [messages.Decide("question")]
 
 
 def test_a_record_waiting_for_a_decision_holds_up_all_others() -> None:
@@ -122,9 +122,9 @@ def test_a_waiting_record_is_pending_until_its_source_halts() -> None:
     assert core.state(2.5, unsent=False) is TaskState.IDLE
 
 
-def asker(count: int = 1, **options: Any) -> TaskCore[str, str]:
+def asking_task(count: int = 1, **options: Any) -> TaskCore[str, str]:
     """A source that has asked its decider about the batches "0", "1" and so on."""
-    core = source(dedup=Dedup.ASKS, **options)
+    core = source(dedup=DedupRole.ASKS, **options)
     for number in range(count):
         item = Range(FILE.id, 3 * number, 3, 30 * number, 30)
         assert core.handle(messages.BatchRead("batch", item), 0.0) == [messages.RunStages("batch")]
@@ -135,7 +135,7 @@ def asker(count: int = 1, **options: Any) -> TaskCore[str, str]:
 
 
 def test_batches_go_on_in_the_order_in_which_they_were_asked_about() -> None:
-    core = asker(2, outputs=True)
+    core = asking_task(2, outputs=True)
     core.handle(messages.AnswerArrived(2, "second"), 0.0)
     assert core.handle(TURNED, 0.0) == [messages.ReadNext()], "the first has no answer"
     core.handle(messages.AnswerArrived(1, "first"), 0.0)
@@ -145,22 +145,22 @@ def test_batches_go_on_in_the_order_in_which_they_were_asked_about() -> None:
 
 
 def test_a_batch_of_which_no_record_is_left_is_not_asked_about() -> None:
-    core = source(dedup=Dedup.ASKS, outputs=True)
+    core = source(dedup=DedupRole.ASKS, outputs=True)
     core.handle(messages.BatchRead("batch", FIRST), 0.0)
     assert core.handle(messages.BatchProcessed("empty", kept=False), 0.0) == [messages.SendBatch("empty")]
 
 
 def test_a_task_reads_no_further_than_its_questions_may_wait() -> None:
-    core = asker(WAITING_MAX - 1, outputs=True)
+    core = asking_task(WAITING_MAX - 1, outputs=True)
     assert core.state(0.0, unsent=False) is TaskState.READING
-    core = asker(WAITING_MAX, outputs=True)
+    core = asking_task(WAITING_MAX, outputs=True)
     assert core.state(0.0, unsent=False) is TaskState.WAITING
     core.handle(messages.AnswerArrived(1, "first"), 0.0)
     assert core.state(0.0, unsent=False) is TaskState.RESUMING
 
 
 def test_a_sweep_is_answered_when_no_batch_waits_for_the_decider() -> None:
-    core = asker(1, sink=HeldBatches[Any, Any](SealPolicy()))
+    core = asking_task(1, sink=HeldBatches[Any, Any](SealPolicy()))
     core.handle(messages.SweepAsked(1), 0.0)
     assert core.handle(TURNED, 0.0) == []
     core.handle(messages.AnswerArrived(1, "answer"), 0.0)
@@ -171,14 +171,14 @@ def test_a_sweep_is_answered_when_no_batch_waits_for_the_decider() -> None:
 
 def test_a_decided_batch_waits_for_room_in_the_sink() -> None:
     full = HeldBatches[Any, Any](SealPolicy())
-    core = asker(1, sink=full)
+    core = asking_task(1, sink=full)
     core.handle(messages.AnswerArrived(1, "answer"), 0.0)
     full.__class__ = type("Full", (HeldBatches,), {"accepts": False})
     assert core.state(0.0, unsent=False) is TaskState.FULL
 
 
 def test_questions_without_an_answer_are_asked_again_on_a_new_link() -> None:
-    core = asker(3, outputs=True)
+    core = asking_task(3, outputs=True)
     core.handle(messages.AnswerArrived(2, "second"), 0.0)
     again = [messages.AskDecider(1, "0", again=True), messages.AskDecider(3, "2", again=True)]
     assert core.handle(messages.DeciderJoined(), 0.0) == again
@@ -190,7 +190,7 @@ def test_questions_without_an_answer_are_asked_again_on_a_new_link() -> None:
 
 
 def test_what_a_fenced_decider_does_not_let_through_is_nobodys() -> None:
-    core = asker(1, outputs=True)
+    core = asking_task(1, outputs=True)
     core.handle(messages.AnswerArrived(1, None), 0.0)
     core.handle(messages.SweepAsked(1), 0.0)
     assert core.handle(TURNED, 0.0) == [messages.SendMarkers(1)]

@@ -15,7 +15,7 @@ import numpy as np
 from headrace.store.ledger import Range
 from headrace.worker.task.core import sink
 from headrace.worker.task.core.ranges import Columns, Ordinals, Ranges
-from headrace.worker.task.core.sink import Gathering, SealAsked, SealPolicy, ShardStalled, TimePassed
+from headrace.worker.task.core.sink import Gathering, SealAsked, SealPolicy, SealTimePassed, ShardStalled
 
 #: A record as the ledger names it: fragment and ordinal.
 Name = tuple[bytes, int]
@@ -168,7 +168,7 @@ Event = (
     | ProposalAccepted
     | ProposalOverlaps
     | DependenciesAnswered
-    | TimePassed
+    | SealTimePassed
 )
 Command = WriteBatches[Any] | ProposeBatches[Any, Any] | AskDependencies | ReportLetGo
 
@@ -254,7 +254,7 @@ class HeldBatches(Generic[B, R]):
                 return self._drive(sink.ShardOverlapped(event.shard, event.overlaps), now)
             case DependenciesAnswered():
                 return self._answered(event, now)
-            case SealAsked() | ShardStalled() | TimePassed():
+            case SealAsked() | ShardStalled() | SealTimePassed():
                 return self._drive(event, now)
             case _:
                 assert_never(event)

@@ -37,7 +37,7 @@ class SweepAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class DecisionAsked(Generic[Q]):
+class DecisionNeeded(Generic[Q]):
     """A solitary task asks whether a record is a duplicate."""
 
     question: Q
@@ -77,7 +77,7 @@ class LinkOpened:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkClosed:
+class InputClosed:
     """An input link is gone; nothing more comes on it."""
 
     link: str
@@ -272,13 +272,13 @@ Event = (
     ListAsked
     | ReadAsked
     | SweepAsked
-    | DecisionAsked[Any]
+    | DecisionNeeded[Any]
     | DecisionArrived[Any]
     | DeciderJoined
     | AnswerArrived[Any]
     | StopAsked
     | LinkOpened
-    | LinkClosed
+    | InputClosed
     | Turned
     | PageListed
     | ListingPaused

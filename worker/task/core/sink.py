@@ -151,7 +151,7 @@ class ShardOverlapped:
 
 
 @dataclass(frozen=True, slots=True)
-class TimePassed:
+class SealTimePassed:
     """A timer has run out."""
 
 
@@ -209,7 +209,7 @@ Event = (
     | ShardStalled
     | ShardAccepted
     | ShardOverlapped
-    | TimePassed
+    | SealTimePassed
 )
 Command = AskNeeds | WriteShard | ProposeShard | LetGo | RenewShard | ReleaseShard
 
@@ -333,7 +333,7 @@ class Gathering:
                 commands += self._accepted(event.shard)
             case ShardOverlapped():
                 commands += self._overlapped(event, now)
-            case TimePassed():
+            case SealTimePassed():
                 commands += [*self._propose_again(now), *self._ask_again(now), *self._write_again(now)]
         return commands + self._seal_if_due(now)
 

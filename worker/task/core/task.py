@@ -27,13 +27,13 @@ from headrace.worker.task.core.messages import (
     Decide,
     DeciderJoined,
     DecisionArrived,
-    DecisionAsked,
+    DecisionNeeded,
     DropInput,
     Event,
     FrameArrived,
     HoldBatch,
+    InputClosed,
     LetThroughNone,
-    LinkClosed,
     LinkOpened,
     ListAsked,
     ListingPaused,
@@ -68,7 +68,7 @@ B = TypeVar("B")
 D = TypeVar("D")
 
 
-class Dedup(Enum):
+class DedupRole(Enum):
     """What a task has to do with duplicates."""
 
     NONE = "none"
@@ -217,14 +217,14 @@ class TaskCore(Generic[B, D]):
         reads: bool,
         sink: HeldBatches[Any, Any] | None = None,
         outputs: bool = False,
-        dedup: Dedup = Dedup.NONE,
+        dedup: DedupRole = DedupRole.NONE,
         attempt: int = 0,
     ) -> None:
         self.epoch = epoch
         self.reading, self.sink = ReadQueue(), sink
         self._reads, self._outputs, self._dedup = reads, outputs, dedup
         self._markers, self._question = SweepMarkers(), PendingQuestion()
-        self.asked = AskedBatches[Any](attempt, 1 if dedup is Dedup.CONSULTS else WAITING_MAX)
+        self.asked = AskedBatches[Any](attempt, 1 if dedup is DedupRole.CONSULTS else WAITING_MAX)
         #: In a decider: records of solitary tasks that wait until the batch at hand is decided.
         self._decisions: list[Any] = []
         #: The range of the batch at hand, until it is passed on.
@@ -266,16 +266,16 @@ class TaskCore(Generic[B, D]):
             case BatchProcessed():
                 return self._processed(event, now)
             case BatchDecided():
-                return self._pass_on(event.batch, decided=self._dedup is Dedup.ASKS)
+                return self._pass_on(event.batch, decided=self._dedup is DedupRole.ASKS)
             case DeciderJoined():
                 return [AskDecider(*question, again=True) for question in self.asked.unanswered()]
             case FrameArrived():
                 return self._arrived(event)
             case MarkersSent():
                 return self._swept(event.sweep)
-            case DecisionAsked():
+            case DecisionNeeded():
                 return self._asked_alone(event.question)
-            case AnswerArrived() if self._dedup is Dedup.CONSULTS and event.answer is None:
+            case AnswerArrived() if self._dedup is DedupRole.CONSULTS and event.answer is None:
                 return self._fence()
             case _:
                 self._note(event, now)
@@ -290,7 +290,7 @@ class TaskCore(Generic[B, D]):
         | AnswerArrived[Any]
         | StopAsked
         | LinkOpened
-        | LinkClosed
+        | InputClosed
         | PageListed
         | ListingPaused,
         now: float,
@@ -312,7 +312,7 @@ class TaskCore(Generic[B, D]):
                 self._stopped = True
             case LinkOpened():
                 self._markers.opened(event.link)
-            case LinkClosed():
+            case InputClosed():
                 self._markers.closed(event.link)
             case PageListed():
                 self._listing = None if event.last else self._listing
@@ -358,7 +358,7 @@ class TaskCore(Generic[B, D]):
     def _swept(self, sweep: int) -> list[Command]:
         self._markers.passed(sweep)
         held = tuple(self.sink.ranges()) if self.sink is not None else ()
-        return [AnswerSweep(sweep, tuple(self.reading.pending()), held, self._dedup is Dedup.FENCED)]
+        return [AnswerSweep(sweep, tuple(self.reading.pending()), held, self._dedup is DedupRole.FENCED)]
 
     def _ask(self, now: float) -> list[Command]:
         assert self._undecided is not None
@@ -382,30 +382,30 @@ class TaskCore(Generic[B, D]):
 
     def _begin(self, batch: B, item: Range | None) -> list[Command]:
         self._item = item
-        if self._dedup is Dedup.FENCED:
+        if self._dedup is DedupRole.FENCED:
             # It is open and held by nobody, and read again when the epoch is raised.
             self._sent()
             return [LetThroughNone(batch)]
         return [RunStages(batch)]
 
     def _processed(self, event: BatchProcessed[B], now: float) -> list[Command]:
-        if self._dedup is Dedup.ASKS_ALONE and event.kept:
+        if self._dedup is DedupRole.ASKS_ALONE and event.kept:
             # It is pending until it is decided: a sweep says so.
             self._undecided = event.batch
             self._question.ask(now)
             return []
-        if self._dedup in (Dedup.ASKS, Dedup.CONSULTS) and event.kept:
+        if self._dedup in (DedupRole.ASKS, DedupRole.CONSULTS) and event.kept:
             # It is on its way: a sweep waits until it is passed on.
             self._sent()
             return [AskDecider(self.asked.ask(event.batch), event.batch)]
         return self._pass_on(event.batch)
 
     def _asked_alone(self, question: Any) -> list[Command]:
-        if self._dedup is Dedup.CONSULTS:
+        if self._dedup is DedupRole.CONSULTS:
             if question not in self._decisions:
                 self._decisions.append(question)
             return self._next_decision()
-        return [Decide(question)] if self._dedup is Dedup.DECIDES else []
+        return [Decide(question)] if self._dedup is DedupRole.DECIDES else []
 
     def _next_decision(self) -> list[Command]:
         if self.asked.full or not self._decisions:
@@ -416,14 +416,14 @@ class TaskCore(Generic[B, D]):
     def _fence(self) -> list[Command]:
         """A partition was lost, with claims: nothing is let through from now on."""
         dropped, self.asked = [batch for _, batch in self.asked.unanswered()], AskedBatches[Any]()
-        self._dedup = Dedup.FENCED
+        self._dedup = DedupRole.FENCED
         self._decisions.clear()
         return [LetThroughNone(batch) for batch in dropped]
 
     @property
     def _waits(self) -> bool:
         """Whether nothing goes on before an answer comes. A decider has no batch that a sweep asks for."""
-        if self._dedup is Dedup.CONSULTS:
+        if self._dedup is DedupRole.CONSULTS:
             return self.asked.full and not self.due
         return self.asked.full or (self.due and not self.asked.empty)
 

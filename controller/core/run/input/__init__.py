@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from headrace.controller.core.run.input.comparison import (
         Compared as Compared,
         Comparing as Comparing,
-        Finding as Finding,
+        ObjectChange as ObjectChange,
         said_of as said_of,
     )
-    from headrace.controller.core.run.input.earlier import Earlier as Earlier, ListedAs as ListedAs
+    from headrace.controller.core.run.input.earlier import KnownObjects as KnownObjects, ListedAs as ListedAs
     from headrace.controller.core.run.input.intake import Intake as Intake
     from headrace.controller.core.run.input.listing import Listing as Listing
     from headrace.controller.core.run.input.suspicion import VAIN_MAX as VAIN_MAX, Suspicion as Suspicion

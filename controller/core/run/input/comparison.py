@@ -16,14 +16,14 @@ from enum import Enum
 
 from headrace.controller.core.messages import Command, FragmentWasRead, ReadFragment
 from headrace.controller.core.run.input.earlier import evidence_of, part_of
-from headrace.controller.core.run.tasks import Task, TaskState
+from headrace.controller.core.run.tasks import RunTask, TaskPhase
 from headrace.store.ledger import Fragment, FragmentState, VersionSeen
 
 #: Fragments that one task is asked to compare ahead of what it compares.
 COMPARE_AHEAD = 16
 
 
-class Finding(Enum):
+class ObjectChange(Enum):
     """What an object in another version is."""
 
     SAME = "same"
@@ -44,7 +44,7 @@ class Compared:
     expected: Mapping[bytes, tuple[int, bytes]] = field(default_factory=dict[bytes, tuple[int, bytes]])
     #: Fragments whose bytes are not compared yet.
     waiting: set[bytes] = field(default_factory=set[bytes])
-    finding: Finding | None = None
+    finding: ObjectChange | None = None
     #: What is another, in words.
     why: str = ""
 
@@ -99,13 +99,13 @@ class Comparing:
             if fragment.end < 0 and not known.waiting:
                 self._begin(known)
 
-    def ask(self, readers: Iterable[Task]) -> list[Command]:
+    def ask(self, readers: Iterable[RunTask]) -> list[Command]:
         """Have tasks that are ready compare what waits."""
         commands: list[Command] = []
         for task in readers:
             queue = self._queue.get(task.plan.stages[0])
             asked = self._asked.setdefault(task.plan.name, set())
-            while queue and task.state is TaskState.READY and len(asked) < COMPARE_AHEAD:
+            while queue and task.state is TaskPhase.READY and len(asked) < COMPARE_AHEAD:
                 name = queue.popleft()
                 known = self._by_fragment.get(name)
                 if known is None:
@@ -133,18 +133,18 @@ class Comparing:
         state = next(state for state in known.tile if state.fragment.id == event.fragment)
         last = state is known.tile[-1]
         if event.error:
-            self._settle(known, Finding.OTHER, event.error)
+            self._settle(known, ObjectChange.OTHER, event.error)
         elif event.checksum != known.expected[event.fragment][1]:
-            self._settle(known, Finding.OTHER, "it holds other bytes than when it was read")
+            self._settle(known, ObjectChange.OTHER, "it holds other bytes than when it was read")
         elif last and known.bytes > known.read_bytes and not event.continues:
             sizes = f"it has {known.bytes:,} bytes where {known.read_bytes:,} were read"
             why = f"{sizes}, and cannot be read on there: cut off what was appended, into a file of its own"
-            self._settle(known, Finding.OTHER, why)
+            self._settle(known, ObjectChange.OTHER, why)
         else:
             known.waiting.discard(event.fragment)
             del self._by_fragment[event.fragment]
             if not known.waiting:
-                self._settle(known, Finding.GROWN if known.bytes > known.read_bytes else Finding.SAME)
+                self._settle(known, ObjectChange.GROWN if known.bytes > known.read_bytes else ObjectChange.SAME)
         return True
 
     def take(self) -> list[Compared]:
@@ -175,12 +175,12 @@ class Comparing:
         expected = evidence_of(tile)
         if known.bytes < known.read_bytes:
             why = f"it has {known.bytes:,} bytes and had {known.read_bytes:,} when it was read"
-            self._settle(known, Finding.OTHER, why)
+            self._settle(known, ObjectChange.OTHER, why)
         elif not tile or max(ends) != known.read_bytes or expected is None:
-            self._settle(known, Finding.OTHER, "nobody took a checksum of all of it when it was read")
+            self._settle(known, ObjectChange.OTHER, "nobody took a checksum of all of it when it was read")
         elif known.bytes > known.read_bytes and not all(state.checksum for state in tile):
             why = f"it has {known.bytes:,} bytes and had {known.read_bytes:,}, not all of which were read"
-            self._settle(known, Finding.OTHER, why)
+            self._settle(known, ObjectChange.OTHER, why)
         else:
             known.tile = tuple(sorted(tile, key=lambda state: state.fragment.start))
             known.expected = expected
@@ -191,9 +191,9 @@ class Comparing:
                 self._by_fragment[state.fragment.id] = known
                 self._queue.setdefault(known.stage, deque()).append(state.fragment.id)
             if not known.waiting:
-                self._settle(known, Finding.SAME)
+                self._settle(known, ObjectChange.SAME)
 
-    def _settle(self, known: Compared, finding: Finding, why: str = "") -> None:
+    def _settle(self, known: Compared, finding: ObjectChange, why: str = "") -> None:
         self._forget(known)
         known.finding, known.why = finding, why
         self._found.append(known)

@@ -28,7 +28,7 @@ class ListedAs(Enum):
     TO_COMPARE = "to compare"
 
 
-class Earlier:
+class KnownObjects:
     """What is known of each object when a listing begins.
 
     `submitted` are fragments that may be on their way into the ledger, `handed` those of which records may be on their

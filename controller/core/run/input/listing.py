@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from headrace.controller.core.messages import ChangedInput, Command, ListSource, SourceListed
 from headrace.controller.core.run.input.comparison import Compared, Comparing
-from headrace.controller.core.run.input.earlier import Earlier, ListedAs
-from headrace.controller.core.run.tasks import Task, TaskState
+from headrace.controller.core.run.input.earlier import KnownObjects, ListedAs
+from headrace.controller.core.run.tasks import RunTask, TaskPhase
 from headrace.store import counted
 from headrace.store.ledger import Fragment, LedgerState
 
@@ -73,7 +73,7 @@ class Listing:
         #: The number of the newest listing; a later leader begins higher.
         self.number = 0
         self._submitted: dict[bytes, Fragment] = {}
-        self._earlier: Earlier | None = None
+        self._earlier: KnownObjects | None = None
         #: Whether other versions of what is open are listed as new ones.
         self._reread = choice is ChangedInput.REREAD
         #: Fragments in this run's listings, and in the newest one of each source.
@@ -106,11 +106,11 @@ class Listing:
         """Whether this stage is one of the run's sources."""
         return stage in self._done
 
-    def ask(self, tasks: Iterable[Task]) -> list[Command]:
+    def ask(self, tasks: Iterable[RunTask]) -> list[Command]:
         """Have each source listed by the first of its tasks that is ready."""
         if all(done or stage in self._lister for stage, done in self._done.items()):
             return []
-        ready = [task for task in tasks if task.state is TaskState.READY]
+        ready = [task for task in tasks if task.state is TaskPhase.READY]
         commands: list[Command] = []
         for stage, done in self._done.items():
             lister = next((task for task in ready if stage in task.plan.stages), None)
@@ -134,7 +134,7 @@ class Listing:
         Another version of an object of which something is open is neither, unless it is to be read again.
         """
         if self._earlier is None:
-            self._earlier = Earlier(self._ledger, self._sinks, self._submitted.values(), self.handed)
+            self._earlier = KnownObjects(self._ledger, self._sinks, self._submitted.values(), self.handed)
         fresh: list[Fragment] = []
         known: list[Fragment] = []
         for fragment in event.fragments:

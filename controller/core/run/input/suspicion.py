@@ -1,8 +1,8 @@
-"""Which records are suspected of killing the tasks that have them, and which are condemned for it.
+"""Which records are suspected of killing the tasks that have them, and which are poison for it.
 
 When a task dies its worker says what its stages had in hand. Each such range gets a strike; where ranges of two deaths
 overlap, the second is suspect: it goes to no ordinary task any more, but to the solitary one, which takes up one record
-at a time. A record that is alone in hand at two deaths of that task is condemned: quarantined with the story. Where the
+at a time. A record that is alone in hand at two deaths of that task is poison: quarantined with the story. Where the
 worker itself killed the task (a deadline, a cap) one death is enough for either. The death of a worker says nothing.
 
 Known weakness: a process killed twice by somebody else, at the very same record alone, condemns that record.
@@ -14,20 +14,20 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from headrace.controller.core.messages import Condemned, InHand
+from headrace.controller.core.messages import InHand, PoisonRecord
 from headrace.store.ledger import UNBOUNDED, UNKNOWN, IntervalSet
 
 #: Records that a source may have been at when it died, if it did not say how many.
 SOURCE_WINDOW = 4096
-#: Deaths at one record alone after which it is condemned.
+#: Deaths at one record alone after which it is poison.
 DEATHS_ALONE = 2
 #: Deaths of a stage of a solitary task in a row, of which none has a record to answer for and between which nothing of
-#: what is suspect was closed or condemned, after which the stage is at fault.
+#: what is suspect was closed or poison, after which the stage is at fault.
 VAIN_MAX = 8
-#: Condemned neighbours after which it is not the records that are at fault.
+#: Poison neighbours after which it is not the records that are at fault.
 NEIGHBOURS_MAX = 8
-#: Condemned records of one run after which the stage is at fault all the same.
-CONDEMNED_MAX = 100
+#: Poison records of one run after which the stage is at fault all the same.
+POISON_MAX = 100
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class _File:
     suspects: IntervalSet = field(default_factory=IntervalSet)
     alone: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
     #: By ordinal and stage: a record may kill several stages, as each of two sinks.
-    condemned: dict[int, dict[str, Condemned]] = field(default_factory=dict[int, dict[str, Condemned]])
+    poison: dict[int, dict[str, PoisonRecord]] = field(default_factory=dict[int, dict[str, PoisonRecord]])
     trial: bool = False
 
 
@@ -48,7 +48,7 @@ class Suspicion:
     def __init__(self, sources: Iterable[str] = (), sinks: Iterable[str] = ()) -> None:
         self._sources, self._sinks = tuple(sources), tuple(sinks)
         self._files: dict[bytes, _File] = {}
-        self._condemned = 0
+        self._poison = 0
         #: Of each stage: what had been decided at the last such death, and how many there were in a row.
         self._vain: dict[str, tuple[int, int]] = {}
 
@@ -61,21 +61,19 @@ class Suspicion:
         """The fragments with suspect records."""
         return [name for name, file in self._files.items() if len(file.suspects)]
 
-    def condemned(self, fragment: bytes) -> tuple[Condemned, ...]:
-        """The condemned records of a fragment, each at every stage that it kills."""
+    def poison(self, fragment: bytes) -> tuple[PoisonRecord, ...]:
+        """The poison records of a fragment, each at every stage that it kills."""
         file = self._files.get(fragment)
-        return (
-            tuple(one for ordinal in sorted(file.condemned) for one in file.condemned[ordinal].values()) if file else ()
-        )
+        return tuple(one for ordinal in sorted(file.poison) for one in file.poison[ordinal].values()) if file else ()
 
     def trial(self, fragment: bytes) -> bool:
         """Whether a sink died of records of this fragment."""
         file = self._files.get(fragment)
         return file is not None and file.trial
 
-    def died(self, hands: Iterable[InHand], *, certain: bool) -> None:
+    def died(self, in_hand: Iterable[InHand], *, certain: bool) -> None:
         """An ordinary task died with these ranges in hand. `certain`: its worker knows that it was for one of them."""
-        for hand in hands:
+        for hand in in_hand:
             item = hand.range
             end = item.end if item.count else item.first + SOURCE_WINDOW
             file = self._files.setdefault(item.fragment, _File())
@@ -84,11 +82,11 @@ class Suspicion:
                 file.trial = file.trial or hand.stage in self._sinks
             file.struck.cover(item.first, end)
 
-    def died_alone(self, hands: Iterable[InHand], story: str, *, certain: bool) -> str:
+    def died_alone(self, in_hand: Iterable[InHand], story: str, *, certain: bool) -> str:
         """The solitary task died: condemn its record if it is time. What is wrong with the stage, if anything is."""
-        hands = list(dict.fromkeys(hands))
-        ranges = Counter(hand.stage for hand in hands)
-        for hand in hands:
+        in_hand = list(dict.fromkeys(in_hand))
+        ranges = Counter(hand.stage for hand in in_hand)
+        for hand in in_hand:
             item = hand.range
             file = self._files.setdefault(item.fragment, _File())
             # A sink that writes a shard has all its ranges in hand, and some file may have given it one record.
@@ -99,26 +97,26 @@ class Suspicion:
                 continue
             key = (item.first, hand.stage)
             file.alone[key] = file.alone.get(key, 0) + 1
-            sentences = file.condemned.get(item.first, {})
+            sentences = file.poison.get(item.first, {})
             if (certain or file.alone[key] >= DEATHS_ALONE) and hand.stage not in sentences:
-                sentences[hand.stage] = last = Condemned(item.first, hand.stage, story)
-                self._condemned += item.first not in file.condemned
-                file.condemned[item.first] = sentences
+                sentences[hand.stage] = last = PoisonRecord(item.first, hand.stage, story)
+                self._poison += item.first not in file.poison
+                file.poison[item.first] = sentences
                 if hand.stage in self._sources:
                     self._narrow(file, item.first)
                 if wrong := self._wrong(file, last):
                     return wrong
         return ""
 
-    def in_vain(self, hands: Iterable[InHand], closed: int) -> str:
+    def in_vain(self, in_hand: Iterable[InHand], closed: int) -> str:
         """The solitary task died of more than one record: the stage, where it did so too often and to no avail.
 
         `closed` is how much of what is suspect is closed by now, in records. What kills only in company, as a sink that
         dies of a shard's size, would else be started again for ever.
         """
-        ranges = Counter(hand.stage for hand in set(hands))
-        decided = closed + self._condemned
-        for hand in hands:
+        ranges = Counter(hand.stage for hand in set(in_hand))
+        decided = closed + self._poison
+        for hand in in_hand:
             if hand.range.count == 1 and ranges[hand.stage] == 1:
                 continue
             before, deaths = self._vain.get(hand.stage, (decided, 0))
@@ -135,15 +133,15 @@ class Suspicion:
             suspects.add(first, ordinal + 1 if narrowed else end, offset, UNKNOWN if narrowed else stop)
         file.suspects = suspects
 
-    def _wrong(self, file: _File, last: Condemned) -> str:
-        if all(last.ordinal - step in file.condemned for step in range(NEIGHBOURS_MAX)):
+    def _wrong(self, file: _File, last: PoisonRecord) -> str:
+        if all(last.ordinal - step in file.poison for step in range(NEIGHBOURS_MAX)):
             return (
                 f"stage {last.stage} killed its process on {NEIGHBOURS_MAX} records in a row, each alone in a process "
                 f"of its own; the last time: {last.story}"
             )
-        if self._condemned > CONDEMNED_MAX:
+        if self._poison > POISON_MAX:
             return (
-                f"stage {last.stage} killed its process again: more than {CONDEMNED_MAX} records of this run have; "
+                f"stage {last.stage} killed its process again: more than {POISON_MAX} records of this run have; "
                 f"the last time: {last.story}"
             )
         return ""

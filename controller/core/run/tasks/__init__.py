@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from headrace.controller.core.run.tasks.task_table import (
         DEATHS_MAX as DEATHS_MAX,
         AttemptFacts as AttemptFacts,
-        Deaths as Deaths,
-        Task as Task,
-        TaskState as TaskState,
+        DeathCounts as DeathCounts,
+        RunTask as RunTask,
+        TaskPhase as TaskPhase,
     )
     from headrace.controller.core.run.tasks.workers import ReportedTasks as ReportedTasks, Workers as Workers
 else:

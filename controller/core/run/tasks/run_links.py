@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from headrace.controller.core.messages import LinkLost, MakeLink, OpenRelay, RunningLink
 from headrace.controller.core.plan import QUIC, LinkPlan, Plan, WorkerFacts
-from headrace.controller.core.run.tasks.task_table import Task, TaskState, TaskTable
+from headrace.controller.core.run.tasks.task_table import RunTask, TaskPhase, TaskTable
 
 #: Seconds before a link that was cut is made again, doubled for each time in a row up to REMAKE_S_MAX.
 REMAKE_S = 0.2
@@ -158,7 +158,7 @@ class RunLinks:
             state = self._links[link.name]
             sender, receiver = table.tasks[link.sender], table.tasks[link.receiver]
             pair = (sender.attempt, receiver.attempt)
-            ready = sender.state is TaskState.READY and receiver.state is TaskState.READY
+            ready = sender.state is TaskPhase.READY and receiver.state is TaskPhase.READY
             if state.trouble and state.pair is not None and now >= state.made_at + HEALED_S:
                 state.trouble, state.cuts = "", 0
             if not ready or state.pair == pair or (state.pair is None and now < state.due_at):
@@ -179,7 +179,7 @@ class RunLinks:
 
 
 def _ready(table: TaskTable, link: LinkPlan) -> bool:
-    return all(table.tasks[name].state is TaskState.READY for name in (link.sender, link.receiver))
+    return all(table.tasks[name].state is TaskPhase.READY for name in (link.sender, link.receiver))
 
 
 def _relays(state: _LinkState, ends: Container[str], workers: Mapping[str, WorkerFacts]) -> tuple[str, ...]:
@@ -193,7 +193,7 @@ def _relays(state: _LinkState, ends: Container[str], workers: Mapping[str, Worke
     return chosen
 
 
-def _make(link: LinkPlan, state: _LinkState, worker: str, sender: Task, receiver: Task, epoch: int) -> MakeLink:
+def _make(link: LinkPlan, state: _LinkState, worker: str, sender: RunTask, receiver: RunTask, epoch: int) -> MakeLink:
     return MakeLink(
         worker=worker,
         link=link.name,

@@ -20,14 +20,14 @@ from headrace.controller.core.run.tasks.run_links import RunLinks
 from headrace.controller.core.run.tasks.task_table import (
     START_S_MAX,
     AttemptFacts,
-    Task,
-    TaskState,
+    RunTask,
+    TaskPhase,
     TaskTable,
     TaskTurn,
 )
 from headrace.pipeline import Pipeline
 
-_ALIVE = (TaskState.STARTING, TaskState.READY)
+_ALIVE = (TaskPhase.STARTING, TaskPhase.READY)
 #: Attempts of one task whose workers are remembered, the newest: the dead may have last words.
 REMEMBERED_MAX = 16
 
@@ -50,10 +50,10 @@ class RunTasks:
         self._stateful = frozenset(stage.name for stage in pipeline.stateful)
         self.index_served = self.index_lost = False
 
-    def __iter__(self) -> Iterator[Task]:
+    def __iter__(self) -> Iterator[RunTask]:
         return iter(self.table)
 
-    def current(self, name: str, attempt: int) -> Task | None:
+    def current(self, name: str, attempt: int) -> RunTask | None:
         """The task if `attempt` is its living attempt; None for news of the dead."""
         return self.table.current(name, attempt)
 
@@ -61,7 +61,7 @@ class RunTasks:
         """Whom an attempt was given to, dead or alive; None for one that nobody was given here."""
         return self._attempts.get(name, {}).get(attempt)
 
-    def _remember(self, task: Task) -> None:
+    def _remember(self, task: RunTask) -> None:
         """Remember whom the attempt that begins is given to."""
         attempts = self._attempts.setdefault(task.plan.name, {})
         attempts[task.attempt] = AttemptFacts(task.plan.worker, task.plan.stages, task.plan.alone)
@@ -80,13 +80,13 @@ class RunTasks:
         """Until every link stands, a source would read and have nowhere to send."""
         return self.links.missing
 
-    def on_worker(self, worker: str) -> list[Task]:
+    def on_worker(self, worker: str) -> list[RunTask]:
         """The living tasks of one worker."""
         return [task for task in self.table if task.state in _ALIVE and task.plan.worker == worker]
 
-    def waiting_on(self, worker: str) -> list[Task]:
+    def waiting_on(self, worker: str) -> list[RunTask]:
         """The tasks of one worker that have no living attempt."""
-        return [task for task in self.table if task.state is TaskState.WAITING and task.plan.worker == worker]
+        return [task for task in self.table if task.state is TaskPhase.WAITING and task.plan.worker == worker]
 
     def late(self, now: float) -> list[TaskFailed]:
         """The tasks that have not become ready in time, as if they had said so."""
@@ -125,7 +125,7 @@ class RunTasks:
         self.links.replan(plan)
         return stops, gone
 
-    def solitary(self, route: Route) -> Task:
+    def solitary(self, route: Route) -> RunTask:
         """The solitary task of a route; planned, where the source's first task is, if there is none yet."""
         replica = self.first_solitary + sum(task.plan.alone for task in self.table)
         stages = stages_on(self._graph, route)
@@ -167,12 +167,12 @@ class RunTasks:
         ]
 
     @property
-    def deciders(self) -> list[Task]:
+    def deciders(self) -> list[RunTask]:
         """The tasks that decide on duplicates, one a stage that remembers, of which an attempt lives."""
         deciding = (task for task in self.table if self._remembers(task) and not task.plan.replica)
         return [task for task in deciding if task.state in _ALIVE]
 
-    def adopt(self, task: Task, found: RunningTask, now: float) -> bool:
+    def adopt(self, task: RunTask, found: RunningTask, now: float) -> bool:
         """Go on with an attempt that a worker still has; False where that must not be.
 
         So with an index that another leader started and that never had a link: that leader may have given it up,
@@ -191,14 +191,14 @@ class RunTasks:
         task.addresses = found.addresses
         return True
 
-    def found_fenced(self, task: Task) -> None:
+    def found_fenced(self, task: RunTask) -> None:
         """A decider lets nothing through, since a partition of its index was lost: the epoch is raised.
 
         Whoever led when that happened knew it too, but may have died of it; and the lost partition may have come back.
         """
         self.index_lost = self.index_lost or self._remembers(task)
 
-    def _remembers(self, task: Task) -> bool:
+    def _remembers(self, task: RunTask) -> bool:
         """Whether a task has the index or a partition of it; a solitary one asks it."""
         return not task.plan.alone and not self._stateful.isdisjoint(task.plan.stages)
 
@@ -215,7 +215,7 @@ class RunTasks:
     def ready(self, event: TaskReady, now: float, epoch: int, workers: Mapping[str, WorkerFacts]) -> list[Command]:
         """A task is ready: join it to those of its peers that are."""
         task = self.table.current(event.task, event.attempt)
-        if task is None or task.state is TaskState.READY:
+        if task is None or task.state is TaskPhase.READY:
             return []
         task.turn(TaskTurn.BECAME_READY)
         self.index_served = self.index_served or self._remembers(task)
@@ -249,7 +249,7 @@ class RunTasks:
         for task in self.table:
             if task.state in _ALIVE:
                 commands.append(StopTask(task.plan.worker, task.plan.name, task.attempt, reason))
-            if task.state is not TaskState.STOPPED:
+            if task.state is not TaskPhase.STOPPED:
                 task.turn(TaskTurn.STOP_ASKED)
         return commands
 

@@ -27,7 +27,7 @@ CAUSE_MAX = 200
 ATTEMPTS_A_TERM = 1 << 20
 
 
-class TaskState(Enum):
+class TaskPhase(Enum):
     """Where a task stands."""
 
     WAITING = "waiting"
@@ -46,15 +46,15 @@ class TaskTurn(Enum):
     STOP_ASKED = "stop asked"
 
 
-TRANSITIONS: dict[tuple[TaskState, TaskTurn], TaskState] = {
-    (TaskState.WAITING, TaskTurn.START_DUE): TaskState.STARTING,
-    (TaskState.WAITING, TaskTurn.ADOPTED): TaskState.STARTING,
-    (TaskState.STARTING, TaskTurn.BECAME_READY): TaskState.READY,
-    (TaskState.STARTING, TaskTurn.EXITED): TaskState.WAITING,
-    (TaskState.READY, TaskTurn.EXITED): TaskState.WAITING,
-    (TaskState.WAITING, TaskTurn.STOP_ASKED): TaskState.STOPPED,
-    (TaskState.STARTING, TaskTurn.STOP_ASKED): TaskState.STOPPED,
-    (TaskState.READY, TaskTurn.STOP_ASKED): TaskState.STOPPED,
+TRANSITIONS: dict[tuple[TaskPhase, TaskTurn], TaskPhase] = {
+    (TaskPhase.WAITING, TaskTurn.START_DUE): TaskPhase.STARTING,
+    (TaskPhase.WAITING, TaskTurn.ADOPTED): TaskPhase.STARTING,
+    (TaskPhase.STARTING, TaskTurn.BECAME_READY): TaskPhase.READY,
+    (TaskPhase.STARTING, TaskTurn.EXITED): TaskPhase.WAITING,
+    (TaskPhase.READY, TaskTurn.EXITED): TaskPhase.WAITING,
+    (TaskPhase.WAITING, TaskTurn.STOP_ASKED): TaskPhase.STOPPED,
+    (TaskPhase.STARTING, TaskTurn.STOP_ASKED): TaskPhase.STOPPED,
+    (TaskPhase.READY, TaskTurn.STOP_ASKED): TaskPhase.STOPPED,
 }
 
 
@@ -68,11 +68,11 @@ class AttemptFacts:
 
 
 @dataclass(slots=True)
-class Task:
+class RunTask:
     """One task and its attempts. The number of an attempt is never used again, nor lower in a later term."""
 
     plan: TaskPlan
-    state: TaskState = TaskState.WAITING
+    state: TaskPhase = TaskPhase.WAITING
     attempt: int = 0
     deaths: int = 0
     restarts: int = 0
@@ -96,13 +96,13 @@ class TaskTable:
 
     def __init__(self, plan: Plan, term: int = 0) -> None:
         self._before = term * ATTEMPTS_A_TERM
-        self.tasks: dict[str, Task] = {task.name: Task(task, attempt=self._before) for task in plan.tasks}
+        self.tasks: dict[str, RunTask] = {task.name: RunTask(task, attempt=self._before) for task in plan.tasks}
         #: The last attempts of tasks that are no more: a task of that name may come again.
         self._retired: dict[str, int] = {}
 
-    def add(self, plan: TaskPlan) -> Task:
+    def add(self, plan: TaskPlan) -> RunTask:
         """One more task; it starts at once."""
-        task = self.tasks[plan.name] = Task(plan, attempt=self._retired.pop(plan.name, self._before))
+        task = self.tasks[plan.name] = RunTask(plan, attempt=self._retired.pop(plan.name, self._before))
         return task
 
     def follow(self, other: TaskTable) -> None:
@@ -113,48 +113,48 @@ class TaskTable:
             else:
                 self._retired[name] = max(self._retired.get(name, 0), attempt)
 
-    def retire(self, task: Task) -> None:
+    def retire(self, task: RunTask) -> None:
         """A task is no more."""
         self._retired[task.plan.name] = task.attempt
         del self.tasks[task.plan.name]
 
-    def replace(self, task: Task, plan: TaskPlan, now: float) -> None:
+    def replace(self, task: RunTask, plan: TaskPlan, now: float) -> None:
         """The task is planned otherwise: its next attempt starts at once."""
-        if task.state is not TaskState.WAITING:
+        if task.state is not TaskPhase.WAITING:
             task.turn(TaskTurn.EXITED)
         task.plan, task.start_at, task.deaths, task.addresses = plan, now, 0, ()
 
-    def __iter__(self) -> Iterator[Task]:
+    def __iter__(self) -> Iterator[RunTask]:
         return iter(self.tasks.values())
 
-    def current(self, name: str, attempt: int) -> Task | None:
+    def current(self, name: str, attempt: int) -> RunTask | None:
         """The task if `attempt` is its living attempt; None for news of the dead."""
         task = self.tasks.get(name)
-        if task is None or task.attempt != attempt or task.state not in (TaskState.STARTING, TaskState.READY):
+        if task is None or task.attempt != attempt or task.state not in (TaskPhase.STARTING, TaskPhase.READY):
             return None
         return task
 
     @property
     def stable(self) -> bool:
         """Whether each task is ready."""
-        return all(task.state is TaskState.READY for task in self)
+        return all(task.state is TaskPhase.READY for task in self)
 
-    def due(self, now: float, workers: Container[str]) -> list[Task]:
+    def due(self, now: float, workers: Container[str]) -> list[RunTask]:
         """Move the tasks of these workers whose time has come to their next attempt, and give them."""
-        started: list[Task] = []
+        started: list[RunTask] = []
         for task in self:
-            if task.state is TaskState.WAITING and now >= task.start_at and task.plan.worker in workers:
+            if task.state is TaskPhase.WAITING and now >= task.start_at and task.plan.worker in workers:
                 task.turn(TaskTurn.START_DUE)
                 task.attempt = max(task.attempt, self._before) + 1
                 task.start_at = now
                 started.append(task)
         return started
 
-    def may_adopt(self, task: Task, attempt: int) -> bool:
+    def may_adopt(self, task: RunTask, attempt: int) -> bool:
         """Whether a living attempt is the newest: this leader's last one, or an earlier leader's where it has none."""
         return attempt == task.attempt or (task.attempt == self._before and 0 < attempt <= self._before)
 
-    def adopt(self, task: Task, attempt: int, now: float, *, ready: bool) -> None:
+    def adopt(self, task: RunTask, attempt: int, now: float, *, ready: bool) -> None:
         """Go on with an attempt that an earlier leader started."""
         task.turn(TaskTurn.ADOPTED)
         task.attempt, task.start_at = attempt, now
@@ -162,16 +162,16 @@ class TaskTable:
             task.turn(TaskTurn.BECAME_READY)
             task.ready_at = now
 
-    def late(self, now: float) -> list[Task]:
+    def late(self, now: float) -> list[RunTask]:
         """The tasks that have not become ready in time."""
-        return [task for task in self if task.state is TaskState.STARTING and now >= task.start_at + START_S_MAX]
+        return [task for task in self if task.state is TaskPhase.STARTING and now >= task.start_at + START_S_MAX]
 
-    def died(self, task: Task, story: str, now: float, *, blamed: bool = True) -> bool:
+    def died(self, task: RunTask, story: str, now: float, *, blamed: bool = True) -> bool:
         """Note a death and set the next start; False if the task has died too often in a row.
 
         A task that is not `blamed` died with its worker, which says nothing about the task.
         """
-        if task.state is TaskState.READY and now >= task.ready_at + HEALTHY_S:
+        if task.state is TaskPhase.READY and now >= task.ready_at + HEALTHY_S:
             task.deaths = 0
         task.turn(TaskTurn.EXITED)
         task.deaths += blamed
@@ -183,9 +183,9 @@ class TaskTable:
     def wake_at(self, workers: Container[str]) -> float | None:
         """When the next task of these workers is due, or any is late."""
         times = [
-            task.start_at + (START_S_MAX if task.state is TaskState.STARTING else 0.0)
+            task.start_at + (START_S_MAX if task.state is TaskPhase.STARTING else 0.0)
             for task in self
-            if task.state is TaskState.STARTING or (task.state is TaskState.WAITING and task.plan.worker in workers)
+            if task.state is TaskPhase.STARTING or (task.state is TaskPhase.WAITING and task.plan.worker in workers)
         ]
         return min(times, default=None)
 
@@ -200,7 +200,7 @@ class Death:
 
 
 @dataclass(slots=True)
-class Deaths:
+class DeathCounts:
     """How often each of them died, those that died first before the others."""
 
     counts: dict[Death, int] = field(default_factory=dict[Death, int])

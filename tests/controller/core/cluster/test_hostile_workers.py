@@ -116,7 +116,7 @@ def asked(keys: int = 16, row: int = 0, stage: str = "read") -> pb.TaskEvent:
 
 
 def decided(row: int = 0) -> pb.TaskEvent:
-    made = pb.DecisionMade(asker="run/read.1", asker_attempt=1)
+    made = pb.DecisionMade(asking_task="run/read.1", asking_attempt=1)
     made.decision.duplicate, made.decision.row, made.decision.fragment = True, row, OURS.id
     return pb.TaskEvent(decided=made)
 

@@ -9,8 +9,8 @@ from tests.kits.controller.cluster_log import CLUSTER, Bench, Store, living, suc
 from tests.kits.controller.core import Stand, make_pipeline, of
 
 
-def steer(bench: Bench, **wish: object) -> m.AnswerRequest:
-    (answer,) = of(m.AnswerRequest, bench.tell(m.SteerRequested(7, "run", **wish)))  # type: ignore[arg-type]
+def steer(bench: Bench, **request: object) -> m.AnswerRequest:
+    (answer,) = of(m.AnswerRequest, bench.tell(m.SteerRequested(7, "run", **request)))  # type: ignore[arg-type]
     return answer
 
 

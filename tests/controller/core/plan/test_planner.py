@@ -132,8 +132,8 @@ def deduplicated(partitions: int) -> Pipeline:
 
 def test_a_task_asks_one_decider_and_what_asks_another_is_apart() -> None:
     second = Stage("second", StageKind.STATEFUL, "m:Dedup", replicas=1, after=("b",))
-    first, (asker, more) = deduplicated(0), (stage("a", ("dedup",)), stage("b", ("a",)))
-    both = graph(*first.stages[:2], asker, more, second, stage("write", ("second",)))
+    first, (asking_task, more) = deduplicated(0), (stage("a", ("dedup",)), stage("b", ("a",)))
+    both = graph(*first.stages[:2], asking_task, more, second, stage("write", ("second",)))
     assert groups(both, fuse=True) == [("read", "a"), ("dedup",), ("b", "write"), ("second",)]
     made = plan(both, ONE)
     pairs = {(link.sender.removeprefix("p/"), link.receiver.removeprefix("p/")) for link in made.links}

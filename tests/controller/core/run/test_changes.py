@@ -15,8 +15,8 @@ A, B = fragment(0), fragment(1)
 COUNT = 10
 
 
-def steer(stand: Stand, **wish: object) -> tuple[m.AnswerRequest, list[m.Command]]:
-    commands = stand.tell(m.SteerRequested(7, "run", **wish))  # type: ignore[arg-type]
+def steer(stand: Stand, **request: object) -> tuple[m.AnswerRequest, list[m.Command]]:
+    commands = stand.tell(m.SteerRequested(7, "run", **request))  # type: ignore[arg-type]
     (answer,) = of(m.AnswerRequest, commands)
     return answer, commands
 
@@ -183,11 +183,11 @@ def test_a_change_that_no_worker_can_hold_is_refused_at_once() -> None:
     assert stand.run.state is RunState.RUNNING
 
 
-@pytest.mark.parametrize(("wish", "words"), [({"nope": 2}, "has no stage 'nope'"), ({"read": 0}, "headrace pause")])
-def test_a_scale_that_makes_no_sense_is_refused(wish: dict[str, int], words: str) -> None:
+@pytest.mark.parametrize(("replicas", "words"), [({"nope": 2}, "has no stage 'nope'"), ({"read": 0}, "headrace pause")])
+def test_a_scale_that_makes_no_sense_is_refused(replicas: dict[str, int], words: str) -> None:
     stand = Stand()
     running(stand, "w1")
-    answer, _ = steer(stand, replicas=wish)
+    answer, _ = steer(stand, replicas=replicas)
     assert words in answer.reason
 
 

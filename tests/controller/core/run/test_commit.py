@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from headrace.controller.core.messages.messages import Coverage, Outcome, ShardProposed
-from headrace.controller.core.run.proposals import Committer, Judgement, Waiter, conservation_fault
+from headrace.controller.core.run.proposals import Committer, ProposalJudgement, Waiter, conservation_fault
 from headrace.store.ledger.core.entries import (
     Entry,
     EpochRaised,
@@ -32,7 +32,7 @@ def ledger() -> LedgerState:
     return state
 
 
-def judge(committer: Committer, event: ShardProposed) -> Judgement:
+def judge(committer: Committer, event: ShardProposed) -> ProposalJudgement:
     return committer.judge(event, "v", 1)
 
 
@@ -90,7 +90,7 @@ def test_a_sound_proposal_is_queued_and_answered_when_it_is_durable() -> None:
     state = ledger()
     committer = Committer(state)
     event = proposal([Range(A.id, 0, 4), Range(B.id, 0, 10)], number=7)
-    assert judge(committer, event) == Judgement(closed=closed(event))
+    assert judge(committer, event) == ProposalJudgement(closed=closed(event))
     assert not committer.empty
     assert commit(state, committer, event) == [Waiter("run/read.0", 1, 7)]
     assert committer.empty
@@ -101,9 +101,9 @@ def test_the_same_proposal_again_has_no_second_effect_and_the_same_answer() -> N
     committer = Committer(state)
     event, again = (proposal([Range(A.id, 0, 4)], number=number) for number in (1, 2))
     judge(committer, event)
-    assert judge(committer, again) == Judgement()
+    assert judge(committer, again) == ProposalJudgement()
     assert [waiter.proposal for waiter in commit(state, committer, event)] == [1, 2]
-    assert judge(committer, again) == Judgement(outcome=Outcome.ACCEPTED)
+    assert judge(committer, again) == ProposalJudgement(outcome=Outcome.ACCEPTED)
     assert len(state.shards) == 1
 
 

@@ -39,9 +39,9 @@ def solitary(stand: Stand, of_pipeline: Pipeline | None = None) -> m.StartTask:
 def test_a_question_goes_to_the_decider_and_its_answer_to_who_asked() -> None:
     stand = Stand()
     start = solitary(stand)
-    asker, decider = (start.task, start.attempt), stand.task(DEDUP)
-    assert stand.tell(DecisionAsked(*asker, QUESTION)) == [AskDecision("w1", *decider, *asker, QUESTION)]
-    assert stand.tell(DecisionMade(*decider, *asker, ANSWER)) == [AnswerDecision("w1", *asker, ANSWER)]
+    asking_task, decider = (start.task, start.attempt), stand.task(DEDUP)
+    assert stand.tell(DecisionAsked(*asking_task, QUESTION)) == [AskDecision("w1", *decider, *asking_task, QUESTION)]
+    assert stand.tell(DecisionMade(*decider, *asking_task, ANSWER)) == [AnswerDecision("w1", *asking_task, ANSWER)]
 
 
 def test_of_two_deciders_each_is_asked_what_is_for_it() -> None:
@@ -50,14 +50,14 @@ def test_of_two_deciders_each_is_asked_what_is_for_it() -> None:
     stand = Stand()
     start = solitary(stand, Pipeline.chain("run", "file:///data", *before[:2], *again, before[2]))
     assert start.stages == ("read", "dedup", "again", "second", "write")
-    asker = start.task, start.attempt
+    asking_task = start.task, start.attempt
     for stage in ("dedup", "second"):
         (decider,) = (task for task in stand.run.tasks or () if task.plan.stages == (stage,))
         place, question = (decider.plan.name, decider.attempt), replace(QUESTION, stage=stage)
-        assert stand.tell(DecisionAsked(*asker, question)) == [AskDecision("w1", *place, *asker, question)]
-        assert stand.tell(DecisionMade(*place, *asker, ANSWER)) == [AnswerDecision("w1", *asker, ANSWER)]
-    assert stand.tell(DecisionAsked(*asker, replace(QUESTION, stage="again"))) == []
-    assert stand.tell(DecisionMade(*asker, *asker, ANSWER)) == []
+        assert stand.tell(DecisionAsked(*asking_task, question)) == [AskDecision("w1", *place, *asking_task, question)]
+        assert stand.tell(DecisionMade(*place, *asking_task, ANSWER)) == [AnswerDecision("w1", *asking_task, ANSWER)]
+    assert stand.tell(DecisionAsked(*asking_task, replace(QUESTION, stage="again"))) == []
+    assert stand.tell(DecisionMade(*asking_task, *asking_task, ANSWER)) == []
 
 
 def test_what_the_dead_ask_or_answer_is_not_passed_on() -> None:
@@ -88,6 +88,6 @@ def test_a_decider_killed_by_a_record_has_it_condemned() -> None:
     hand = m.InHand("dedup", Range(A.id, 3, 1))
     for death in (1, 2):
         stand.tell(m.TaskExited(*stand.task(DEDUP), -11, in_hand=(hand,)))
-        condemned = stand.run.intake.suspicion.condemned(A.id)
-        assert [(item.ordinal, item.stage) for item in condemned] == [(3, "dedup")] * (death - 1)
+        poison = stand.run.intake.suspicion.poison(A.id)
+        assert [(item.ordinal, item.stage) for item in poison] == [(3, "dedup")] * (death - 1)
         stand.ready(stand.later(5.0))

@@ -8,20 +8,20 @@ from hypothesis import given, settings, strategies as st
 
 from headrace.chaos.sim.flow import Flow, FlowStage, FlowWorker
 from headrace.controller.core.scaling.forecast import WhatIf, what_if
-from headrace.controller.core.scaling.model import TASK_BYTES, TASKS_A_CORE_MAX, Cost, Model, model_of
+from headrace.controller.core.scaling.model import TASK_BYTES, TASKS_A_CORE_MAX, Cost, ThroughputModel, model_of
 from headrace.controller.core.scaling.readings import (
     Edge,
-    Group,
-    Limits,
     ReadingError,
+    ScalingLimits,
     StageCounters,
+    TaskGroup,
     bytes_left,
     drain_s,
     window_of,
 )
 
 
-def measured(flow: Flow, seconds: float = 30.0) -> Model:
+def measured(flow: Flow, seconds: float = 30.0) -> ThroughputModel:
     before = flow.reading()
     flow.pass_time(seconds)
     after = flow.reading()
@@ -40,7 +40,7 @@ def working(*replicas: int, cores: int = 4) -> Flow:
     return Flow([FlowWorker(cores)], chains, list(replicas))
 
 
-def counts(model: Model) -> list[int]:
+def counts(model: ThroughputModel) -> list[int]:
     return [group.replicas for group in model.groups]
 
 
@@ -139,13 +139,13 @@ def test_a_fit_that_cannot_be_is_bounded() -> None:
     assert measured(flow).fit == 0.25
 
 
-def model(*busy: float, cores: float = 64, memory: float = 0, **more: object) -> Model:
+def model(*busy: float, cores: float = 64, memory: float = 0, **more: object) -> ThroughputModel:
     """Groups of a stage each that take so many seconds a record; half of that on a core."""
     names = [f"s{index}" for index in range(len(busy))]
-    made = Model(
+    made = ThroughputModel(
         costs={name: Cost(value, value / 2) for name, value in zip(names, busy, strict=True)},
-        groups=tuple(Group((name,), 1) for name in names),
-        limits=Limits(cores, memory, **more),  # type: ignore[arg-type]
+        groups=tuple(TaskGroup((name,), 1) for name in names),
+        limits=ScalingLimits(cores, memory, **more),  # type: ignore[arg-type]
         stored_bytes=100.0,
         store_bytes=150.0,
         network_bytes=1000.0,
@@ -202,7 +202,7 @@ def test_no_more_tasks_read_than_there_are_open_fragments() -> None:
 
 
 def test_tasks_of_a_core_are_bounded() -> None:
-    idle = replace(model(0.010, 0.030), costs={"s0": Cost(0.01, 0.0), "s1": Cost(0.03, 1e-9)}, limits=Limits(1))
+    idle = replace(model(0.010, 0.030), costs={"s0": Cost(0.01, 0.0), "s1": Cost(0.03, 1e-9)}, limits=ScalingLimits(1))
     assert sum(counts(idle.solved())) <= TASKS_A_CORE_MAX
 
 
@@ -239,7 +239,7 @@ def test_groups_keep_their_tasks_where_there_is_room_for_them() -> None:
     many = model(0.010, 0.030, cores=2).with_replicas({"s0": 9})
     assert counts(many.solved(keeps=True)) == [9, 4]
     assert counts(many.solved()) == [2, 4]
-    assert counts(replace(many, limits=Limits(2, 6 * TASK_BYTES)).solved(keeps=True)) == [2, 4]
+    assert counts(replace(many, limits=ScalingLimits(2, 6 * TASK_BYTES)).solved(keeps=True)) == [2, 4]
 
 
 def test_a_model_without_room_for_one_task_each_stays_as_it_is() -> None:

@@ -19,8 +19,8 @@ from headrace.controller.core.scaling.autoscaler import (
     ScalingMode,
     ScalingState,
 )
-from headrace.controller.core.scaling.model import SPARE, Cost, Model, model_of
-from headrace.controller.core.scaling.readings import Group, Limits, Reading, window_of
+from headrace.controller.core.scaling.model import SPARE, Cost, ThroughputModel, model_of
+from headrace.controller.core.scaling.readings import Reading, ScalingLimits, TaskGroup, window_of
 
 
 def flow(wait_s: float = 0.04, replicas: Sequence[int] = (1, 1)) -> Flow:
@@ -36,12 +36,12 @@ def readings(of: Flow, seconds: float, every: float = 1.0) -> list[Reading]:
     return found
 
 
-def model(wait_s: float) -> Model:
+def model(wait_s: float) -> ThroughputModel:
     made = readings(flow(wait_s), 30.0)
     return model_of(made[-1], window_of(made[1], made[-1]))
 
 
-def decided(whole: Model, late: Model, trust: float = 1.0) -> list[ScalingCommand]:
+def decided(whole: ThroughputModel, late: ThroughputModel, trust: float = 1.0) -> list[ScalingCommand]:
     """What is decided where the whole window and its later half say this."""
     scaler = Autoscaler(ScalingMode.ON)
     scaler.trust = trust
@@ -126,6 +126,6 @@ def test_predictions_are_trusted_by_what_they_brought(got: float, share: float) 
 
 @pytest.mark.parametrize(("over", "tasks"), [(SPARE - 0.01, 2), (SPARE + 0.01, 3)])
 def test_a_part_of_a_task_is_not_worth_another(over: float, tasks: int) -> None:
-    group = Group(("wait",), 1)
-    one = Model({"wait": Cost(1.0, 0.0)}, (group,), Limits(8.0), 1.0, 0.0, 0.0)
+    group = TaskGroup(("wait",), 1)
+    one = ThroughputModel({"wait": Cost(1.0, 0.0)}, (group,), ScalingLimits(8.0), 1.0, 0.0, 0.0)
     assert one._least(2.0 + over) == {0: tasks}

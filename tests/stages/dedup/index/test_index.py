@@ -252,7 +252,7 @@ def test_a_table_of_slots_is_read_in_order_however_it_grew(many: int) -> None:
 
 
 def put_all(table: Any, hashes: Any, first: int) -> None:
-    from headrace.stages.text import compiled, pointer
+    from headrace.stages.text.machine import compiled, pointer
 
     @compiled
     def put(table: Any, hashes: Any, first: int) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.controller.core.messages import messages as m
 from headrace.controller.core.messages.requests import ChangedInput
-from headrace.controller.core.run.input.earlier import Earlier, ListedAs
+from headrace.controller.core.run.input.earlier import KnownObjects, ListedAs
 from headrace.controller.core.run.input.listing import ListingCounts
 from headrace.store.ledger.core.entries import Entry, Fragment, FragmentDropped, FragmentsListed, Led, Range
 from headrace.store.ledger.core.fold import LedgerState
@@ -214,10 +214,10 @@ def test_a_fragment_whose_device_fails_is_given_up_if_asked() -> None:
 HALF = replace(B, end=50, size=50)
 
 
-def half_listed() -> Earlier:
+def half_listed() -> KnownObjects:
     ledger = LedgerState()
     ledger.apply(0, Entry(1, (Led(1, {}), FragmentsListed((HALF,)))))
-    return Earlier(ledger, ("write",))
+    return KnownObjects(ledger, ("write",))
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_what_was_given_up_for_good_has_no_later_version(reread: bool) -> None:
     given_up = FragmentDropped(B.id, "it changed", reread)
     ledger.apply(0, Entry(1, (Led(1, {}), FragmentsListed((B,)), given_up)))
     expected = ListedAs.NEW if reread else ListedAs.SKIPPED
-    assert Earlier(ledger, ("write",)).listed_as(replace(B, version="v2")) is expected
+    assert KnownObjects(ledger, ("write",)).listed_as(replace(B, version="v2")) is expected
 
 
 def counted(stand: Stand) -> ListingCounts:

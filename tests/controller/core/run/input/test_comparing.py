@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from headrace.controller.core.messages import messages as m
-from headrace.controller.core.run.input.comparison import Comparing, Finding
-from headrace.controller.core.run.input.earlier import Earlier, ListedAs
+from headrace.controller.core.run.input.comparison import Comparing, ObjectChange
+from headrace.controller.core.run.input.earlier import KnownObjects, ListedAs
 from headrace.store.ledger.core.entries import (
     Entry,
     Fragment,
@@ -129,7 +129,7 @@ def test_an_answer_about_a_passed_version_says_nothing_of_the_present() -> None:
     assert comparing.heard(said)
     assert comparing.take() == []
     assert comparing.heard(replace(said, compared="v3"))
-    assert [(item.version, item.finding) for item in comparing.take()] == [("v3", Finding.SAME)]
+    assert [(item.version, item.finding) for item in comparing.take()] == [("v3", ObjectChange.SAME)]
 
 
 @pytest.mark.parametrize("reread", [True, False])
@@ -138,6 +138,6 @@ def test_what_was_given_up_is_listed_anew_only_if_read_again(reread: bool) -> No
     for number, entry in enumerate((LISTED, ENDED, Entry(1, (VersionSeen("read", A.uri, "v2", True),)))):
         ledger.apply(number, entry)
     ledger.apply(3, Entry(1, (FragmentDropped(A.id, "it changed", reread),)))
-    earlier = Earlier(ledger, ("write",))
+    earlier = KnownObjects(ledger, ("write",))
     assert earlier.listed_as(NEW_A) is ListedAs.THERE
     assert earlier.uncovered(NEW_A) == ([NEW_A] if reread else [])

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.controller.core.messages import messages as m
 from headrace.controller.core.messages.requests import ChangedInput
-from headrace.controller.core.run.input.earlier import Earlier, ListedAs, evidence_of
+from headrace.controller.core.run.input.earlier import KnownObjects, ListedAs, evidence_of
 from headrace.store.ledger.core.entries import (
     Change,
     Entry,
@@ -194,14 +194,14 @@ def test_a_part_behind_one_read_to_its_end_is_not_unread() -> None:
 def test_the_end_of_another_writing_tells_nothing_of_a_part() -> None:
     ended = state_of(FragmentsListed((A,)), PrefixRead(A.id, 3, 60, SUM), FragmentEnded(A.id, 9))
     assert evidence_of(tuple(ended.fragments.values())) is None
-    assert Earlier(ended, ("write",), handed=set()).listed_as(NEW_A) is ListedAs.CONTRADICTED
+    assert KnownObjects(ended, ("write",), handed=set()).listed_as(NEW_A) is ListedAs.CONTRADICTED
 
 
 @pytest.mark.parametrize("handed", [None, {A.id}])
 def test_nobody_tells_by_a_prefix_while_records_may_be_on_their_way(handed: set[bytes] | None) -> None:
     begun = state_of(FragmentsListed((A,)))
-    assert Earlier(begun, ("write",), handed=handed).listed_as(NEW_A) is ListedAs.CONTRADICTED
-    assert Earlier(begun, ("write",), handed={B.id}).listed_as(NEW_A) is ListedAs.TO_COMPARE
+    assert KnownObjects(begun, ("write",), handed=handed).listed_as(NEW_A) is ListedAs.CONTRADICTED
+    assert KnownObjects(begun, ("write",), handed={B.id}).listed_as(NEW_A) is ListedAs.TO_COMPARE
 
 
 def test_the_fold_keeps_the_longest_prefix_until_there_is_a_checksum() -> None:

@@ -1,9 +1,9 @@
-"""Strikes, suspects and sentences: which record is condemned, and when it is the stage that is at fault."""
+"""Strikes, suspects and sentences: which record is poison, and when it is the stage that is at fault."""
 
 import pytest
 
 from headrace.controller.core.messages.messages import InHand
-from headrace.controller.core.run.input.suspicion import CONDEMNED_MAX, NEIGHBOURS_MAX, VAIN_MAX, Suspicion
+from headrace.controller.core.run.input.suspicion import NEIGHBOURS_MAX, POISON_MAX, VAIN_MAX, Suspicion
 from headrace.store.ledger.core.entries import Range
 from headrace.store.ledger.core.intervals import UNBOUNDED
 
@@ -35,16 +35,16 @@ def test_a_death_by_the_workers_own_hand_is_enough() -> None:
     suspicion.died(hand(3, 4), certain=True)
     assert runs(suspicion) == [(3, 7)]
     assert suspicion.died_alone(hand(3, 1), "it did not return within 60 s", certain=True) == ""
-    assert [item.ordinal for item in suspicion.condemned(FILE)] == [3]
+    assert [item.ordinal for item in suspicion.poison(FILE)] == [3]
 
 
 def test_a_record_that_is_alone_in_hand_twice_is_condemned_once() -> None:
     suspicion = Suspicion(["read"], ["write"])
     suspicion.died_alone(hand(7, 1), "signal 11", certain=False)
-    assert suspicion.condemned(FILE) == ()
+    assert suspicion.poison(FILE) == ()
     suspicion.died_alone(hand(7, 1), "signal 11", certain=False)
     suspicion.died_alone(hand(7, 1), "signal 11", certain=False)
-    (sentence,) = suspicion.condemned(FILE)
+    (sentence,) = suspicion.poison(FILE)
     assert (sentence.ordinal, sentence.stage, sentence.story) == (7, "keep", "signal 11")
 
 
@@ -53,8 +53,8 @@ def test_a_record_that_kills_two_sinks_is_condemned_at_both_once() -> None:
     for stage in ("write", "archive"):
         for _ in range(2):
             suspicion.died_alone(hand(7, 1, stage), "signal 11", certain=False)
-    assert [(item.ordinal, item.stage) for item in suspicion.condemned(FILE)] == [(7, "write"), (7, "archive")]
-    others = range(9, 9 + 2 * (CONDEMNED_MAX - 1), 2)
+    assert [(item.ordinal, item.stage) for item in suspicion.poison(FILE)] == [(7, "write"), (7, "archive")]
+    others = range(9, 9 + 2 * (POISON_MAX - 1), 2)
     assert not any(suspicion.died_alone(hand(at, 1), "exit 3", certain=True) for at in others)
 
 
@@ -64,7 +64,7 @@ def test_a_record_in_a_shard_with_others_is_not_alone(certain: bool) -> None:
     shard = [*hand(0, 1, "write"), InHand("write", Range(b"g" * 16, 0, 19))]
     for _ in range(3):
         suspicion.died_alone(shard, "signal 11", certain=certain)
-    assert suspicion.condemned(FILE) == ()
+    assert suspicion.poison(FILE) == ()
     assert suspicion.trial(FILE), "each record of it is to be tried by itself"
 
 
@@ -72,7 +72,7 @@ def test_deaths_at_two_stages_do_not_add_up() -> None:
     suspicion = Suspicion(["read"], ["write"])
     suspicion.died_alone(hand(7, 1), "signal 11", certain=False)
     suspicion.died_alone(hand(7, 1, "write"), "signal 11", certain=False)
-    assert suspicion.condemned(FILE) == ()
+    assert suspicion.poison(FILE) == ()
 
 
 def test_a_reader_without_numbers_makes_all_behind_it_suspect() -> None:
@@ -101,9 +101,9 @@ def test_neighbours_in_a_row_are_the_fault_of_the_stage() -> None:
 
 def test_too_many_apart_are_the_fault_of_the_stage() -> None:
     suspicion = Suspicion(["read"], ["write"])
-    said = [suspicion.died_alone(hand(2 * at, 1), "exit 3", certain=True) for at in range(CONDEMNED_MAX + 1)]
+    said = [suspicion.died_alone(hand(2 * at, 1), "exit 3", certain=True) for at in range(POISON_MAX + 1)]
     assert not any(said[:-1])
-    assert f"more than {CONDEMNED_MAX} records of this run have" in said[-1]
+    assert f"more than {POISON_MAX} records of this run have" in said[-1]
 
 
 def test_a_solitary_sink_that_died_of_many_has_them_tried() -> None:
@@ -112,11 +112,11 @@ def test_a_solitary_sink_that_died_of_many_has_them_tried() -> None:
     assert not suspicion.trial(FILE)
     suspicion.died_alone(hand(0, 5, "write"), "signal 11", certain=False)
     assert suspicion.trial(FILE)
-    assert suspicion.condemned(FILE) == ()
+    assert suspicion.poison(FILE) == ()
 
 
-def in_vain(suspicion: Suspicion, hands: list[InHand], closed: list[int]) -> list[str]:
-    return [suspicion.in_vain(hands, at) for at in closed]
+def in_vain(suspicion: Suspicion, in_hand: list[InHand], closed: list[int]) -> list[str]:
+    return [suspicion.in_vain(in_hand, at) for at in closed]
 
 
 def test_a_stage_that_kills_only_in_company_is_at_fault_eventually() -> None:

@@ -6,7 +6,7 @@ from headrace.controller.core.cluster.controller import ORPHAN_S
 from headrace.controller.core.messages import messages as m
 from headrace.controller.core.run.losses import WORKER_AWAY_S_MAX
 from headrace.controller.core.run.states import RunState
-from headrace.controller.core.run.tasks.task_table import CAUSE_MAX, DEATHS_MAX, KINDS_MAX, Death, Deaths
+from headrace.controller.core.run.tasks.task_table import CAUSE_MAX, DEATHS_MAX, KINDS_MAX, Death, DeathCounts
 from headrace.store.ledger.core.entries import Range
 from tests.kits.controller.core import Stand, changes, fragment, of
 
@@ -65,7 +65,7 @@ def test_an_end_that_was_asked_for_is_no_death() -> None:
 
 
 def test_causes_beyond_what_is_told_apart_are_counted_together() -> None:
-    deaths = Deaths()
+    deaths = DeathCounts()
     for number in range(KINDS_MAX + 5):
         deaths.note("task", "run/read.0", f"cause {number}")
     assert len(deaths.counts) == KINDS_MAX + 1

@@ -11,8 +11,8 @@ from headrace.controller.core.run.tasks.task_table import (
     HEALTHY_S,
     RESTART_S_MAX,
     TRANSITIONS,
-    Task,
-    TaskState,
+    RunTask,
+    TaskPhase,
     TaskTable,
     TaskTurn,
 )
@@ -25,13 +25,13 @@ def roster(term: int = 0) -> TaskTable:
     return TaskTable(plan(make_pipeline(), [WorkerFacts("w1", 2)]), term)
 
 
-def started(made: TaskTable) -> Task:
+def started(made: TaskTable) -> RunTask:
     return made.due(0.0, WORKERS)[0]
 
 
-@pytest.mark.parametrize("state", list(TaskState))
+@pytest.mark.parametrize("state", list(TaskPhase))
 @pytest.mark.parametrize("turn", list(TaskTurn))
-def test_a_task_moves_along_the_table_or_not_at_all(state: TaskState, turn: TaskTurn) -> None:
+def test_a_task_moves_along_the_table_or_not_at_all(state: TaskPhase, turn: TaskTurn) -> None:
     task = started(roster())
     task.state = state
     target = TRANSITIONS.get((state, turn))

@@ -1,0 +1,378 @@
+"""The commands of an operator: the state of a controller's pipelines, and changes to them.
+
+They import what they need when they run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli.ui import Canary, ClusterFolder, ControllerAddress, Json, TrustCode, Yes
+
+if TYPE_CHECKING:
+    from headrace.pipeline import Pipeline, Stage as PipelineStage
+
+Name = Annotated[str, typer.Argument(metavar="PIPELINE", help="The pipeline's name.")]
+Maybe = Annotated[str, typer.Argument(metavar="PIPELINE", help="One pipeline; default: all.")]
+Stage = Annotated[str, typer.Argument(metavar="STAGE", help="The stage's name.")]
+OldStage = Annotated[str, typer.Argument(metavar="NAME", help="The stage's name.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Return when it is done.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Give an application these commands."""
+    for command in (
+        status,
+        top,
+        logs,
+        cost,
+        pause,
+        resume,
+        scale,
+        move,
+        relink,
+        insert,
+        replace,
+        remove,
+        drain,
+        stop,
+        cancel,
+        clear,
+    ):
+        app.command()(command)
+    app.command("what-if")(what_if)
+
+
+def status(
+    pipeline: Maybe = "",
+    controller: ControllerAddress = "",
+    cluster: ClusterFolder = "",
+    json: Json = False,
+) -> int:
+    """Show workers, pipelines, tasks and links."""
+    from headrace.cli.commands import show_status
+    from headrace.client import controller_at
+
+    return show_status(controller_at(controller, cluster), pipeline, as_json=json)
+
+
+def top(
+    pipeline: Maybe = "",
+    once: Annotated[bool, typer.Option("--once", help="Measure for a second, show the page once, and exit.")] = False,
+    controller: ControllerAddress = "",
+    cluster: ClusterFolder = "",
+    json: Json = False,
+) -> int:
+    """Show rates, credit and bottlenecks until Ctrl-C."""
+    from headrace.cli.commands.cluster.top import show_top
+    from headrace.client import controller_at
+
+    return show_top(controller_at(controller, cluster), pipeline, once=once, as_json=json)
+
+
+def logs(
+    pipeline: Annotated[str, typer.Option(metavar="NAME", help="Lines about this pipeline.")] = "",
+    stage: Annotated[str, typer.Option(metavar="NAME", help="Lines of this stage's tasks; needs --pipeline.")] = "",
+    task: Annotated[str, typer.Option(metavar="NAME", help="Lines about this task, such as plain/read.0.")] = "",
+    cause: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="All lines with this cause, on every node; a line ends with its cause."),
+    ] = "",
+    level: Annotated[str, typer.Option(metavar="LEVEL", help="Lowest level: debug, info, warning or error.")] = "",
+    since: Annotated[
+        str, typer.Option(metavar="AGO|TIME", help="Lines of the last 30s, 10m, 2h or 1d, or since 2026-05-04T12:30.")
+    ] = "",
+    lines: Annotated[int, typer.Option(min=1, metavar="N", help="Only the newest N lines.")] = 500,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new lines until Ctrl-C.")] = False,
+    controller: ControllerAddress = "",
+    cluster: ClusterFolder = "",
+    json: Json = False,
+) -> int:
+    """Show log lines of controller, workers and tasks in time order."""
+    from headrace.cli.commands.cluster.logs import search_for, show_logs
+    from headrace.client import controller_at
+
+    search = search_for(pipeline, stage, task, cause, level, since, follow=follow)
+    return show_logs(controller_at(controller, cluster), search, lines_max=lines, as_json=json)
+
+
+def what_if(
+    pipeline: Name,
+    cores: Annotated[str, typer.Option("--cores", metavar="N|+N|-N", help="Cores of all workers together.")] = "",
+    without: Annotated[
+        list[str], typer.Option("--without", metavar="STAGE", help="Leave this stage out; repeatable.")
+    ] = [],  # noqa: B006 - typer copies it
+    replicas: Annotated[
+        list[str], typer.Option("--replicas", metavar="STAGE=N", help="Tasks of a stage; repeatable.")
+    ] = [],  # noqa: B006 - typer copies it
+    nic: Annotated[str, typer.Option("--nic", metavar="BITS", help="Network of a host, in bits a second: 25G.")] = "",
+    store: Annotated[
+        str, typer.Option("--store", metavar="BYTES", help="Reads from the store, in bytes a second: 2G.")
+    ] = "",
+    model_hosts: Annotated[
+        list[str],
+        typer.Option(
+            "--model-hosts", metavar="STAGE=N", help="Requests that a stage's model serves at once; repeatable."
+        ),
+    ] = [],  # noqa: B006 - typer copies it
+    over: Annotated[float, typer.Option("--over", min=1, max=3600, metavar="S", help="Seconds to measure.")] = 10.0,
+    price: Annotated[float, typer.Option("--price", min=0, metavar="PRICE", help="Price of a core for an hour.")] = 0.0,
+    controller: ControllerAddress = "",
+    cluster: ClusterFolder = "",
+    json: Json = False,
+) -> int:
+    """Predict throughput, bottleneck, time and cost of a running pipeline after a change."""
+    from headrace.cli.commands.cluster.what_if import WhatIfQuestion, show_what_if
+    from headrace.client import controller_at
+
+    question = WhatIfQuestion(cores, without, replicas, nic, store, model_hosts)
+    at = controller_at(controller, cluster)
+    return show_what_if(at, pipeline, question, over_s=over, price=price, as_json=json)
+
+
+def cost(
+    by: Annotated[
+        str, typer.Option("--by", metavar="WHOM", help="What a row stands for: pipeline, user or queue.")
+    ] = "pipeline",
+    prices: Annotated[
+        str, typer.Option("--prices", metavar="FILE", help="A TOML file with core_hour, read_gb and currency.")
+    ] = "",
+    controller: ControllerAddress = "",
+    cluster: ClusterFolder = "",
+    json: Json = False,
+) -> int:
+    """Show what pipelines used in core-hours and bytes, and what it costs."""
+    from headrace.cli.commands.cluster.cost import show_cost
+    from headrace.client import controller_at
+
+    return show_cost(controller_at(controller, cluster), by=by, prices_file=prices, as_json=json)
+
+
+def pause(
+    pipeline: Name,
+    controller: ControllerAddress = "",
+    cluster: ClusterFolder = "",
+    wait: Wait = False,
+    json: Json = False,
+) -> int:
+    """Pause a pipeline; its sinks commit what they hold first."""
+    from headrace.cli.commands.cluster import reconfigure
+    from headrace.client import controller_at
+
+    return reconfigure.pause(controller_at(controller, cluster), pipeline, wait=wait, as_json=json)
+
+
+def resume(
+    pipeline: Name,
+    controller: ControllerAddress = "",
+    cluster: ClusterFolder = "",
+    wait: Wait = False,
+    json: Json = False,
+) -> int:
+    """Resume a paused pipeline."""
+    from headrace.cli.commands.cluster import reconfigure
+    from headrace.client import controller_at
+
+    return reconfigure.resume(controller_at(controller, cluster), pipeline, wait=wait, as_json=json)
+
+
+def scale(
+    pipeline: Name,
+    stage: Stage,
+    tasks: Annotated[int, typer.Argument(metavar="N", min=1, help="Number of tasks.")],
+    controller: ControllerAddress = "",
+    cluster: ClusterFolder = "",
+    wait: Wait = False,
+    json: Json = False,
+) -> int:
+    """Change the number of tasks of a stage and the stages fused with it."""
+    from headrace.cli.commands.cluster import reconfigure
+    from headrace.client import controller_at
+
+    return reconfigure.scale(controller_at(controller, cluster), pipeline, stage, tasks, wait=wait, as_json=json)
+
+
+def move(
+    pipeline: Name,
+    stage: Stage,
+    place: Annotated[str, typer.Argument(metavar="PLACE", help="A worker's name, or a label.")],
+    controller: ControllerAddress = "",
+    cluster: ClusterFolder = "",
+    wait: Wait = False,
+    json: Json = False,
+) -> int:
+    """Move a stage to a worker, or to workers with a label."""
+    from headrace.cli.commands.cluster import reconfigure
+    from headrace.client import controller_at
+
+    return reconfigure.move(controller_at(controller, cluster), pipeline, stage, place, wait=wait, as_json=json)
+
+
+def relink(
+    pipeline: Name,
+    stage: Stage,
+    transport: Annotated[str, typer.Argument(metavar="ring|pipe|quic", help="Transport of the links into the stage.")],
+    controller: ControllerAddress = "",
+    cluster: ClusterFolder = "",
+    wait: Wait = False,
+    json: Json = False,
+) -> int:
+    """Change the transport of the links into a stage."""
+    from headrace.cli.commands.cluster import reconfigure
+    from headrace.client import controller_at
+
+    return reconfigure.relink(controller_at(controller, cluster), pipeline, stage, transport, wait=wait, as_json=json)
+
+
+NewStage = Annotated[
+    str,
+    typer.Argument(
+        metavar="STAGE",
+        help="A library stage, such as 'gopher_quality(words_min=80)', or FILE.py:NAME of a pipeline file.",
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what starts and stops; change nothing.")]
+Parameters = Annotated[
+    list[str],
+    typer.Option("-p", "--parameter", metavar="NAME=VALUE", help="A parameter of FILE.py's build(); repeatable."),
+]
+
+
+def insert(
+    pipeline: Name,
+    stage: NewStage,
+    after: Annotated[str, typer.Option("--after", metavar="NAME", help="The stage that it reads from.")] = "",
+    before: Annotated[str, typer.Option("--before", metavar="NAME", help="The stage that reads from it.")] = "",
+    parameter: Parameters = [],  # noqa: B006 - typer copies it
+    dry_run: DryRun = False,
+    canary: Canary = "",
+    yes: Yes = False,
+    trust_code: TrustCode = False,
+    controller: ControllerAddress = "",
+    cluster: ClusterFolder = "",
+    json: Json = False,
+) -> int:
+    """Insert a stage into a running pipeline, without a pause."""
+    from headrace.cli.commands import CanaryOptions
+    from headrace.cli.commands.cluster import reconfigure
+    from headrace.client import UsageError, controller_at
+
+    if not after and not before:
+        raise UsageError("say where: --after NAME, --before NAME, or both")
+
+    def edit(old: Pipeline, new: PipelineStage) -> Pipeline:
+        return old.with_inserted(new, after=after, before=before)
+
+    at = controller_at(controller, cluster)
+    asked = CanaryOptions(canary, yes, trust_code)
+    return reconfigure.surgery(at, pipeline, stage, parameter, edit, dry_run=dry_run, canary=asked, as_json=json)
+
+
+def replace(
+    pipeline: Name,
+    name: OldStage,
+    stage: NewStage,
+    parameter: Parameters = [],  # noqa: B006 - typer copies it
+    dry_run: DryRun = False,
+    canary: Canary = "",
+    yes: Yes = False,
+    trust_code: TrustCode = False,
+    controller: ControllerAddress = "",
+    cluster: ClusterFolder = "",
+    json: Json = False,
+) -> int:
+    """Replace a stage of a running pipeline, without a pause."""
+    from headrace.cli.commands import CanaryOptions
+    from headrace.cli.commands.cluster import reconfigure
+    from headrace.client import controller_at
+
+    def edit(old: Pipeline, new: PipelineStage) -> Pipeline:
+        return old.with_replaced(name, new)
+
+    at = controller_at(controller, cluster)
+    asked = CanaryOptions(canary, yes, trust_code)
+    return reconfigure.surgery(at, pipeline, stage, parameter, edit, dry_run=dry_run, canary=asked, as_json=json)
+
+
+def remove(
+    pipeline: Name,
+    name: OldStage,
+    dry_run: DryRun = False,
+    canary: Canary = "",
+    yes: Yes = False,
+    trust_code: TrustCode = False,
+    controller: ControllerAddress = "",
+    cluster: ClusterFolder = "",
+    json: Json = False,
+) -> int:
+    """Remove a stage from a running pipeline, without a pause."""
+    from headrace.cli.commands import CanaryOptions
+    from headrace.cli.commands.cluster import reconfigure
+    from headrace.client import controller_at
+
+    at = controller_at(controller, cluster)
+    asked = CanaryOptions(canary, yes, trust_code)
+    return reconfigure.surgery(
+        at, pipeline, "", [], lambda old, _: old.with_removed(name), dry_run=dry_run, canary=asked, as_json=json
+    )
+
+
+def drain(
+    worker: Annotated[str, typer.Argument(metavar="WORKER", help="The worker's name.")],
+    back: Annotated[bool, typer.Option("--back", help="Admit tasks to it again.")] = False,
+    controller: ControllerAddress = "",
+    cluster: ClusterFolder = "",
+    wait: Wait = False,
+    json: Json = False,
+) -> int:
+    """Move all tasks off a worker."""
+    from headrace.cli.commands.cluster import reconfigure
+    from headrace.client import controller_at
+
+    return reconfigure.drain(controller_at(controller, cluster), worker, back=back, wait=wait, as_json=json)
+
+
+def stop(
+    pipeline: Name,
+    controller: ControllerAddress = "",
+    cluster: ClusterFolder = "",
+    now: Annotated[bool, typer.Option("--now", help="Same as `cancel`.")] = False,
+    wait: Wait = False,
+    json: Json = False,
+) -> int:
+    """Stop a pipeline; its sinks commit what they hold first."""
+    from headrace.cli.commands.cluster import reconfigure
+    from headrace.client import controller_at
+
+    return reconfigure.stop(controller_at(controller, cluster), pipeline, cancel=now, wait=wait, as_json=json)
+
+
+def cancel(
+    pipeline: Name,
+    controller: ControllerAddress = "",
+    cluster: ClusterFolder = "",
+    wait: Wait = False,
+    json: Json = False,
+) -> int:
+    """Stop a pipeline at once; the next run reads again what its sinks hold."""
+    from headrace.cli.commands.cluster import reconfigure
+    from headrace.client import controller_at
+
+    return reconfigure.stop(controller_at(controller, cluster), pipeline, cancel=True, wait=wait, as_json=json)
+
+
+def clear(
+    pipeline: Annotated[
+        str, typer.Argument(metavar="PIPELINE", help="An ended pipeline; default: every ended pipeline.")
+    ] = "",
+    controller: ControllerAddress = "",
+    cluster: ClusterFolder = "",
+    json: Json = False,
+) -> int:
+    """Remove ended pipelines from `status`; their datasets stay."""
+    from headrace.cli.commands.cluster import reconfigure
+    from headrace.client import controller_at
+
+    return reconfigure.clear(controller_at(controller, cluster), pipeline, as_json=json)

@@ -1,0 +1,97 @@
+"""The group `queue`: who shares a cluster, and by what weights, quotas and priorities."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headrace.cli.ui import ClusterFolder, ControllerAddress, Json
+
+Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
+
+
+def add_to(app: typer.Typer, group: typer.Typer) -> None:
+    """Give an application the group `queue`."""
+    group.command("set")(set_queue)
+    group.command("list")(list_queues)
+    group.command("remove")(remove)
+    app.add_typer(group, name="queue")
+
+
+def set_queue(
+    queue: Queue,
+    weight: Annotated[int, typer.Option(metavar="N", help="Its fair share beside other queues.")] = 1,
+    cores: Annotated[int, typer.Option(metavar="N", help="Its quota: cores in use at most; 0: none.")] = 0,
+    priority: Annotated[
+        int, typer.Option(metavar="N", help="Takes cores from queues of lower priority: their runs seal and wait.")
+    ] = 0,
+    controller: ControllerAddress = "",
+    cluster: ClusterFolder = "",
+    json: Json = False,
+) -> int:
+    """Make a queue, or change it."""
+    from headrace.protos import control_pb2 as pb
+
+    numbers = {"--weight": weight, "--cores": cores, "--priority": priority}
+    _check(numbers)
+    asked = pb.QueueRequest(queue=queue, weight=weight, cores_max=cores, priority=priority)
+    return _ask(asked, f"queue {queue} is set", controller, cluster, as_json=json)
+
+
+def list_queues(controller: ControllerAddress = "", cluster: ClusterFolder = "", json: Json = False) -> int:
+    """Show queues, their cores, and who waits in which place."""
+    import sys
+    from json import dumps
+
+    from headrace.cli.ui import FAINT, console, queues_table
+    from headrace.client import Client, controller_at
+    from headrace.protos import codec
+
+    with Client(controller_at(controller, cluster)) as client:
+        reply = client.status()
+    if json:
+        print(dumps({"queues": [codec.plain(item) for item in reply.queues]}))
+        return 0
+    out = console(sys.stdout)
+    if reply.queues:
+        out.print(queues_table(reply))
+    else:
+        out.print("  no queue: make one with `headrace queue set`", style=FAINT)
+    return 0
+
+
+def remove(queue: Queue, controller: ControllerAddress = "", cluster: ClusterFolder = "", json: Json = False) -> int:
+    """Remove a queue in which nothing waits or runs."""
+    from headrace.protos import control_pb2 as pb
+
+    return _ask(
+        pb.QueueRequest(queue=queue, remove=True), f"queue {queue} is removed", controller, cluster, as_json=json
+    )
+
+
+#: What a number on the wire holds.
+_NUMBER_MAX = (1 << 31) - 1
+
+
+def _check(numbers: dict[str, int]) -> None:
+    from headrace.client import UsageError
+
+    for option, value in numbers.items():
+        if not -_NUMBER_MAX <= value <= _NUMBER_MAX:
+            raise UsageError(f"{option} {value}: the number is too large")
+
+
+def _ask(asked: object, words: str, controller: str, cluster: str, *, as_json: bool) -> int:
+    from json import dumps
+    from typing import cast
+
+    from headrace.cli.ui import safe
+    from headrace.client import Client, controller_at
+    from headrace.protos import codec, control_pb2 as pb
+
+    request = cast("pb.QueueRequest", asked)
+    with Client(controller_at(controller, cluster)) as client:
+        client.queue(request)
+    print(dumps(codec.plain(request)) if as_json else safe(words))
+    return 0

@@ -1,0 +1,297 @@
+"""`headrace pause`, `resume`, `scale`, `move`, `relink`, `insert`, `replace`, `remove`, `drain`, `stop`, and others.
+
+Each returns when the controller has accepted the request, or with `--wait` when it is done. A change of the graph
+returns when the next version is in force, or was rolled back.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from headrace.cli.commands import CanaryOptions, GivenCode, check_canary, try_canary
+from headrace.cli.ui import read_ledger, safe
+from headrace.client import ENDED, Client, CliError, ControllerAt, UsageError, load, pipeline_of
+from headrace.pipeline import Pipeline, Stage
+from headrace.protos import control_pb2 as pb
+from headrace.store import counted
+
+#: Seconds that `--wait` waits: what is held must be written and committed, and new tasks start.
+WAIT_S = 300.0
+#: Seconds between two looks.
+LOOK_S = 0.1
+
+
+def pause(at: ControllerAt, pipeline: str, *, wait: bool, as_json: bool) -> int:
+    """Have a pipeline stand still, with all that is held committed; the exit code."""
+    request = pb.SteerRequest(pipeline=pipeline, pause=True)
+    said = "is paused" if wait else "pauses: its sinks commit what they hold"
+    return _steer(at, request, said, _state("paused"), wait=wait, as_json=as_json)
+
+
+def resume(at: ControllerAt, pipeline: str, *, wait: bool, as_json: bool) -> int:
+    """Have a paused pipeline go on; the exit code."""
+    request = pb.SteerRequest(pipeline=pipeline, pause=False)
+    return _steer(at, request, "resumes", _state("running"), wait=wait, as_json=as_json)
+
+
+def scale(at: ControllerAt, pipeline: str, stage: str, count: int, *, wait: bool, as_json: bool) -> int:
+    """Give a stage another number of tasks; the exit code."""
+    request = pb.SteerRequest(pipeline=pipeline, replicas={stage: count})
+    return _steer(at, request, "has a new plan", _changed, wait=wait, as_json=as_json)
+
+
+def move(at: ControllerAt, pipeline: str, stage: str, place: str, *, wait: bool, as_json: bool) -> int:
+    """Bind a stage to another worker or label; the exit code."""
+    request = pb.SteerRequest(pipeline=pipeline, places={stage: place})
+    return _steer(at, request, "has a new plan", _changed, wait=wait, as_json=as_json)
+
+
+def relink(at: ControllerAt, pipeline: str, stage: str, transport: str, *, wait: bool, as_json: bool) -> int:
+    """Join a stage to the one before it by another transport; the exit code."""
+    request = pb.SteerRequest(pipeline=pipeline, transports={stage: transport})
+    return _steer(at, request, "has a new plan", _changed, wait=wait, as_json=as_json)
+
+
+def surgery(
+    at: ControllerAt,
+    name: str,
+    expression: str,
+    given: Sequence[str],
+    edit: Callable[[Pipeline, Stage], Pipeline],
+    *,
+    dry_run: bool,
+    canary: CanaryOptions,
+    as_json: bool,
+) -> int:
+    """Change the graph of a running pipeline, or say how; the exit code."""
+    from headrace.cli.commands import show_plan
+
+    check_canary(canary, dry_run=dry_run)
+    facts: dict[str, Any] | None = {}
+    stage, modules = stage_of(expression, given) if expression else (_NO_STAGE, dict[str, str]())
+    with Client(at) as client:
+        status = pipeline_of(client.status(name), name)
+        if status is None:
+            raise CliError(f"the controller at {at.address} knows no pipeline {name!r}; see `headrace status`")
+        before = Pipeline.from_dict(read_ledger(status.dataset).pipeline)
+        if other := [module for module, text in modules.items() if before.modules.get(module, text) != text]:
+            raise CliError(
+                f"module {other[0]!r} is not as pipeline {name!r} has it, and other stages may use it: change the "
+                "pipeline's file, and give it whole with `headrace apply --amend`"
+            )
+        after = edit(replace(before, modules={**before.modules, **modules}), stage)
+        if canary.share:
+            given_by_user = GivenCode((stage,), modules)
+            facts = try_canary(status.dataset, after, given_by_user, canary, as_json=as_json)
+        if facts is None:
+            return 0
+        reply = client.amend(after, dry_run=dry_run)
+    if dry_run:
+        show_plan(name, reply.plan, as_json=as_json)
+        return 0
+    version = after.version()
+    words = f"pipeline {safe(name)} has version {version} from now on; what is closed stays as it was"
+    made = {"pipeline": name, "version": version, "was": before.version()} | ({"canary": facts} if facts else {})
+    print(json.dumps(made) if as_json else words)
+    return 0
+
+
+#: Given where a stage is only removed.
+_NO_STAGE = Stage.from_dict({"name": "none", "kind": "transform", "target": "none:none", "parameters": {}})
+
+
+def stage_of(expression: str, given: Sequence[str]) -> tuple[Stage, dict[str, str]]:
+    """The stage that an expression names, and the user's modules that it needs. Raises UsageError.
+
+    It is a call of a stage of the library with literal arguments, or FILE.py:NAME, a stage of that file's pipeline.
+    """
+    path, colon, name = expression.rpartition(":")
+    if colon and path.endswith(".py"):
+        declared = load(Path(path), given)
+        found = next((stage for stage in declared.stages if stage.name == name), None)
+        if found is None:
+            known = ", ".join(stage.name for stage in declared.stages)
+            raise UsageError(f"{path} declares no stage {name!r}; it has {known}")
+        return found, dict(declared.modules)
+    from importlib import import_module
+
+    from headrace.stages.shipping import modules_of
+
+    library = import_module("headrace.stages.library")
+
+    try:
+        call = ast.parse(expression.strip(), mode="eval").body
+        function = call.func if isinstance(call, ast.Call) else call
+        if not isinstance(function, ast.Name):
+            raise ValueError("no call of a name")
+        arguments = [ast.literal_eval(item) for item in call.args] if isinstance(call, ast.Call) else []
+        pairs = call.keywords if isinstance(call, ast.Call) else []
+        if any(item.arg is None for item in pairs):
+            raise ValueError("arguments by ** have no names")
+        named = {str(item.arg): ast.literal_eval(item.value) for item in pairs}
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise UsageError(
+            f"{expression[:200]!r} is no stage: give a call with literal arguments, such as "
+            f"'gopher_quality(words_min=80)', or FILE.py:NAME ({error})"
+        ) from error
+    make = None if function.id.startswith("_") else getattr(library, function.id, None)
+    if make is None or not callable(make) or isinstance(make, type):
+        raise UsageError(
+            f"the library has no stage {function.id!r}; see docs/guide/stages.md and docs/guide/filters.md"
+        )
+    try:
+        made = make(*arguments, **named)
+    except TypeError as error:
+        raise UsageError(f"{expression[:200]!r}: {error}") from error
+    if not isinstance(made, Stage):
+        raise UsageError(f"{function.id!r} makes no stage")
+    return made, dict(modules_of(Pipeline("one", "file:///none", (made,)), {}))
+
+
+def drain(at: ControllerAt, worker: str, *, back: bool, wait: bool, as_json: bool) -> int:
+    """Take every task off a worker, or let it have some again; the exit code."""
+    with Client(at) as client:
+        client.steer(pb.SteerRequest(worker=worker, back=back))
+        if wait and not back:
+            _until(client, "", lambda status: _worker(status, worker) in ("drained", ""), f"worker {worker} has tasks")
+        state = _worker(client.status(), worker) or "gone"
+    said = "accepts tasks again" if back else "is drained" if state == "drained" else "drains"
+    print(json.dumps({"worker": worker, "state": state}) if as_json else f"worker {safe(worker)} {said}")
+    return 0
+
+
+def clear(at: ControllerAt, pipeline: str, *, as_json: bool) -> int:
+    """Remove an ended pipeline, or every ended one, from the status; the exit code."""
+    with Client(at) as client:
+        cleared = client.steer(pb.SteerRequest(pipeline=pipeline, clear=True))
+    if as_json:
+        print(json.dumps({"cleared": list(cleared)}))
+    elif cleared:
+        print(f"cleared: {', '.join(map(safe, cleared))}; the datasets are as they were")
+    else:
+        print("no pipeline has ended: there is nothing to clear")
+    return 0
+
+
+def stop(at: ControllerAt, pipeline: str, *, cancel: bool, wait: bool, as_json: bool) -> int:
+    """End a pipeline, with what is held committed, or at once; the exit code."""
+    with Client(at) as client:
+        client.stop(pipeline, cancel=cancel)
+        if wait:
+            _until(client, pipeline, lambda status: _state_of(status, pipeline) in ENDED, f"pipeline {pipeline} lives")
+        state = _state_of(client.status(pipeline), pipeline)
+    if state in ENDED:
+        said = f"is {state}"
+    else:
+        said = "is being cancelled" if cancel else "stops: its sinks commit what they hold"
+    print(json.dumps({"pipeline": pipeline, "state": state}) if as_json else f"pipeline {safe(pipeline)} {said}")
+    return 0
+
+
+def _steer(
+    at: ControllerAt,
+    request: pb.SteerRequest,
+    said: str,
+    done: Callable[[pb.PipelineStatus], bool],
+    *,
+    wait: bool,
+    as_json: bool,
+) -> int:
+    name = request.pipeline
+    with Client(at) as client:
+        changes = client.steer(request)
+        if wait:
+            _until(client, name, lambda reply: _is(reply, name, done), f"pipeline {name} is not there yet")
+        status = pipeline_of(client.status(name), name)
+    if wait and status is not None and status.refused_change:
+        raise CliError(f"the change could not be made any more: {status.refused_change}")
+    state = status.state if status is not None else ""
+    if wait and state in ENDED:
+        said = f"is {state} by now"
+    if as_json:
+        print(json.dumps({"pipeline": name, "state": state, "changes": list(changes)}))
+        return 0
+    print(f"pipeline {safe(name)} {said}" + (f": {safe(', '.join(changes))}" if changes else ""))
+    return 0
+
+
+def _until(client: Client, pipeline: str, done: Callable[[pb.StatusReply], bool], still: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not done(client.status(pipeline)):
+        if time.monotonic() > deadline:
+            raise CliError(f"{still} after {WAIT_S:.0f} s; see `headrace status` and `headrace logs`")
+        time.sleep(LOOK_S)
+
+
+def _is(reply: pb.StatusReply, name: str, done: Callable[[pb.PipelineStatus], bool]) -> bool:
+    """Whether it is so, or never will be."""
+    status = pipeline_of(reply, name)
+    return status is None or status.state in ENDED or done(status)
+
+
+def _state(wanted: str) -> Callable[[pb.PipelineStatus], bool]:
+    return lambda status: status.state == wanted
+
+
+def _changed(status: pb.PipelineStatus) -> bool:
+    """No change waits, and every task of the plan is ready."""
+    going = status.state in ("running", "paused") and not status.changes
+    return going and all(task.state == "ready" for task in status.tasks)
+
+
+def _state_of(reply: pb.StatusReply, name: str) -> str:
+    status = pipeline_of(reply, name)
+    return status.state if status is not None else ""
+
+
+def _worker(reply: pb.StatusReply, name: str) -> str:
+    return next((item.state for item in reply.workers if item.worker == name), "")
+
+
+def expel(at: ControllerAt, name: str, *, role: str, agreed: bool, as_json: bool) -> int:
+    """Expel a member; the exit code. Unless it is agreed to, say what would end."""
+    if role not in (known := ("worker", *PEOPLE)):
+        raise UsageError(f"--role {role!r}: give one of {', '.join(known)}")
+    with Client(at) as client:
+        status = client.status()
+        if not agreed:
+            ends = _ends(status, name, role)
+            raise UsageError(f"{ends}: add --yes to expel {role} {name}; only a new certificate brings it back")
+        client.steer(pb.SteerRequest(expel=f"{role}/{name}"))
+    if as_json:
+        print(json.dumps({"expelled": f"{role}/{name}"}))
+    else:
+        print(f"{role} {safe(name)} is expelled: its certificates are refused; {_back(name, role)}")
+    return 0
+
+
+#: The roles of people.
+PEOPLE = ("operator", "user", "viewer")
+
+
+def _ends(status: pb.StatusReply, name: str, role: str) -> str:
+    """What an expulsion ends, for people."""
+    if role in PEOPLE:
+        return f"{role} {safe(name)} loses access to every controller"
+    if not any(worker.worker == name for worker in status.workers):
+        there = ", ".join(sorted(safe(worker.worker) for worker in status.workers)) or "none"
+        return f"no worker {safe(name)} is connected (connected: {there}), and none could under its certificates"
+    tasks = {
+        item.pipeline: sum(task.worker == name and task.state != "stopped" for task in item.tasks)
+        for item in status.pipelines
+    }
+    held = [f"{counted(count, 'task')} of pipeline {safe(pipeline)}" for pipeline, count in tasks.items() if count]
+    what = f"{', '.join(held)}, which others are given" if held else "no task"
+    return f"worker {safe(name)} is cut off, with {what}"
+
+
+def _back(name: str, role: str) -> str:
+    if role in PEOPLE:
+        return "`headrace cluster operator` makes one under another name"
+    return f"`headrace cluster token --name {safe(name)}` and an empty --state folder let it in again"

@@ -1,0 +1,245 @@
+"""`headrace dataset log`, `tag`, `rollback`, `publish` and `diff`: versions, their names, and what changed."""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.text import Text
+
+from headrace.cli.ui import FAINT, console, number, safe, title
+from headrace.client import CliError, UsageError
+from headrace.pipeline import recipe_difference
+from headrace.store import counted
+from headrace.store.datasets import Dataset, completeness_of
+from headrace.store.history import VersionFacts, history_of, open_at, split_address, version_named
+from headrace.store.ledger import VersionPublished, main_sink
+
+if TYPE_CHECKING:
+    from headrace.controller import OfflineWriter
+
+#: Of a version, lines of a difference, reasons and objects that are shown to people; `--json` gives all of them.
+LINES_SHOWN = 10
+#: Characters of a parameter that are shown.
+VALUE_SHOWN = 60
+_FIELDS = [name for name in VersionFacts.__dataclass_fields__ if name not in ("pipeline", "inputs")]
+
+
+def show_log(uri: str, *, limit: int, as_json: bool) -> int:
+    """Show the newest `limit` versions of a dataset, the newest first (0: all); the exit code."""
+    gc.disable()  # what is read stays until the command ends
+    dataset = Dataset.open(uri)
+    gc.freeze()
+    gc.enable()
+    versions = history_of(dataset.state, main_sink(dataset.state.counts))
+    rows = [_row(one, before) for one, before in zip(versions, [None, *versions], strict=False)]
+    shown = rows[::-1][: limit or None]
+    if as_json:
+        print(json.dumps({"dataset": dataset.uri, "version": dataset.state.version, "versions": shown}))
+        return 0
+    out = console(sys.stdout)
+    if not rows:
+        out.print(title(dataset.uri, "no version is published yet: a run goes on, or ended before it had any"))
+    for row in shown:
+        _print_version(out, row)
+    if len(shown) < len(rows):
+        out.print(f"  {counted(len(rows) - len(shown), 'version')} before it; `--limit 0` shows all", style=FAINT)
+    return 0
+
+
+def list_tags(uri: str, *, as_json: bool) -> int:
+    """Show the tags of a dataset; the exit code."""
+    from headrace.store.history import read_tags, stands_for
+
+    dataset = Dataset.open(uri)
+    tags = {
+        name: {"version": tag.version, "entry": tag.entry, "removed": not stands_for(dataset.state, tag)}
+        for name, tag in sorted(read_tags(dataset.store).items())
+    }
+    if as_json:
+        print(json.dumps({"dataset": dataset.uri, "tags": tags}))
+        return 0
+    out = console(sys.stdout)
+    for name, tag in tags.items():
+        gone = ", of a dataset that was removed" if tag["removed"] else ""
+        out.print(f"  {name}  version {tag['version']}{gone}", markup=False)
+    if not tags:
+        out.print(f"  {dataset.uri} has no tag: `headrace dataset tag URI NAME` sets one", style=FAINT, markup=False)
+    return 0
+
+
+def change_tag(uri: str, name: str, *, delete: bool, move: bool, as_json: bool) -> int:
+    """Set a tag to the version that an address names, or delete it; the exit code."""
+    from headrace.store.history import delete_tag, set_tag
+
+    dataset = open_at(uri)
+    if delete:
+        tag = delete_tag(dataset.store, name)
+    elif not dataset.version:
+        raise CliError(f"{dataset.uri} has no version yet that a tag could name: run it to its end")
+    else:
+        tag = set_tag(dataset.store, dataset.state, name, dataset.version, move=move)
+    if as_json:
+        print(json.dumps({"dataset": dataset.uri, "tag": name, "version": tag.version, "deleted": delete}))
+        return 0
+    what = (
+        f"tag {name} is deleted; version {tag.version} stays" if delete else f"tag {name} names version {tag.version}"
+    )
+    console(sys.stdout).print(title(dataset.uri, what))
+    return 0
+
+
+def roll_back(address: str, *, as_json: bool) -> int:
+    """Publish a version that shows what an earlier one showed; the exit code. After a kill, the next call continues."""
+    # Here, since a log is shown without any of it, in half the time.
+    from headrace.cli.commands.maintenance import write_manifest
+    from headrace.controller import with_offline_writer
+
+    uri, name = split_address(address)
+    if not name:
+        raise UsageError("name the version to go back to: URI@VERSION or URI@TAG; `headrace dataset log` lists them")
+    dataset = Dataset.open(uri)
+    version = version_named(dataset.store, dataset.state, name)
+
+    async def rolled(writer: OfflineWriter) -> int:
+        state = writer.ledger
+        shown, newest = state.published[version], state.newest
+        if newest is None or (version != state.version and newest.restores(state.version) != version):
+            restored = VersionPublished(state.version + 1, "rollback", shown.shows, shown.complete, restores=version)
+            await writer.commit(restored)
+        # Also where that is done: an earlier call may have been killed before it came to this.
+        await write_manifest(writer, dataset.store)
+        return writer.ledger.version
+
+    made = with_offline_writer(dataset.uri, rolled)
+    if as_json:
+        print(json.dumps({"dataset": dataset.uri, "version": made, "restores": version}))
+    else:
+        console(sys.stdout).print(title(dataset.uri, f"version {made} shows what version {version} showed"))
+    return 0
+
+
+#: The reason of a version that was published against its gate.
+ANYWAY = "published anyway"
+
+
+def publish_held(uri: str, *, anyway: bool, as_json: bool) -> int:
+    """Publish the version that a gate holds; the exit code. After a kill, the next call continues."""
+    from headrace.cli.commands.maintenance import write_manifest
+    from headrace.controller import with_offline_writer
+
+    dataset = Dataset.open(uri)
+    if dataset.state.held and not anyway:
+        raise CliError(f"{dataset.uri}: {completeness_of(dataset.state).words[0]}; --anyway publishes it")
+    newest = dataset.state.newest
+    if not dataset.state.held and (newest is None or newest.reason != ANYWAY):
+        raise CliError(f"{dataset.uri}: no version is held; `headrace run` publishes what it closes")
+
+    async def published(writer: OfflineWriter) -> int:
+        state = writer.ledger
+        if state.held:
+            whole = all(fragment.done(tuple(state.counts)) for fragment in state.fragments.values())
+            await writer.commit(VersionPublished(state.version + 1, ANYWAY, complete=whole))
+        # Also where that is done: an earlier call may have been killed before it came to this.
+        await write_manifest(writer, dataset.store)
+        return writer.ledger.version
+
+    made = with_offline_writer(dataset.uri, published)
+    if as_json:
+        print(json.dumps({"dataset": dataset.uri, "version": made, "held": list(dataset.state.held)}))
+    else:
+        console(sys.stdout).print(title(dataset.uri, f"version {made} is published against its gate"))
+    return 0
+
+
+def show_differences(before: str, after: str, *, as_json: bool) -> int:
+    """Show the records whose fate or text is another one in `after`; the exit code."""
+    from headrace.store.history import differences
+
+    found = differences(open_at(before), open_at(after))
+    ranked = sorted(found.changed.items(), key=lambda item: (-item[1], item[0]))
+    changed = sum(found.changed.values())
+    if as_json:
+        rows = [
+            {
+                "before": kind[0],
+                "after": kind[1],
+                "records": count,
+                "samples": [asdict(one) for one in found.samples[kind]],
+            }
+            for kind, count in ranked
+        ]
+        facts = {"before": before, "after": after, "records": found.records, "changed": changed}
+        print(json.dumps({**facts, "texts_compared": found.texts, "changes": rows}))
+        return 0
+    out = console(sys.stdout)
+    out.print(title(f"{before} and {after}", f"{number(changed)} of {counted(found.records, 'record')} differ"))
+    if not found.texts:
+        out.print("  of two tokenizers, or of tokens and texts: texts are not compared", style="yellow")
+    for kind, count in ranked:
+        out.print(Text.assemble(f"  {safe(kind[0])} -> {safe(kind[1])}", f"  {number(count)}"))
+        _print_lines(out, [f"{one.id}  {one.source} record {one.row}" for one in found.samples[kind]])
+    return 0
+
+
+def _row(facts: VersionFacts, before: VersionFacts | None) -> dict[str, Any]:
+    """A version as JSON: its facts, its recipe with parameters, and what changed since the version before it."""
+    row: dict[str, Any] = {name: getattr(facts, name) for name in _FIELDS}
+    row["inputs"] = [{"uri": one.uri, "version": one.version, "records": one.records} for one in facts.inputs]
+    row["at"] = datetime.fromtimestamp(facts.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if facts.at else None
+    row["recipe"] = [
+        {"stage": str(stage.get("name", "")), "parameters": stage.get("parameters", {})}
+        for stage in facts.pipeline.get("stages", ())
+        if isinstance(stage, Mapping)
+    ]
+    row["base"] = facts.pipeline.get("base")
+    changed = before is not None and before.recipes[-1:] != facts.recipes[-1:]
+    row["difference"] = recipe_difference(before.pipeline, facts.pipeline) if before is not None and changed else []
+    return row
+
+
+def _print_version(out: Console, row: dict[str, Any]) -> None:
+    what = f"restores version {row['restores']}" if row["restores"] else row["reason"] or "reason unknown"
+    when = row["at"] or "at an unknown time"
+    state = "" if row["complete"] else ", incomplete"
+    out.print(title(f"version {row['version']}", f"{what}{state}, {when}, entry {row['entry']}", good=row["complete"]))
+    verdicts = ", ".join(f"{number(row[name])} {name}" for name in ("kept", "filtered", "duplicate", "quarantined"))
+    hidden = f", {number(row['retracted'])} retracted" if row["retracted"] else ""
+    tokens = f"{counted(row['tokens'], 'token')} in {counted(row['shards'], 'shard')}"
+    out.print(f"  {counted(row['records'], 'record')}: {verdicts}{hidden}; {tokens}", markup=False)
+    recipe = row["recipes"][-1] if row["recipes"] else "none"
+    several = f", {len(row['recipes'])} recipes in all" if len(row["recipes"]) > 1 else ""
+    out.print(f"  recipe {recipe}{several}", markup=False)
+    if base := row["base"]:
+        first = f", first changed stage {base['changed']}" if base["changed"] else ""
+        again = ", what it quarantined judged again" if base["again"] else ""
+        out.print(f"  from {safe(str(base['dataset']))}@{base['version']}{first}{again}", markup=False)
+    if row["version"] == 1:
+        _print_lines(out, [f"{stage['stage']}  {_parameters(stage['parameters'])}" for stage in row["recipe"]])
+    _print_lines(out, row["difference"])
+    fresh = row["inputs"]
+    out.print(f"  input  {counted(row['objects'], 'object')}, {number(len(fresh))} of them new or read further")
+    _print_lines(out, [f"{one['uri']}  {one['version']}  {counted(one['records'], 'record')}" for one in fresh])
+    out.print()
+
+
+def _parameters(given: Mapping[str, Any]) -> str:
+    """Parameters in a line; of a long value the beginning, `--json` gives it whole."""
+    values = {name: json.dumps(value, sort_keys=True) for name, value in sorted(given.items())}
+    shown = {
+        name: text if len(text) <= VALUE_SHOWN else f"{text[: VALUE_SHOWN - 3]}..." for name, text in values.items()
+    }
+    return " ".join(f"{name}={text}" for name, text in shown.items())
+
+
+def _print_lines(out: Console, lines: list[str]) -> None:
+    for line in lines[:LINES_SHOWN]:
+        out.print(Text(f"    {safe(line)}", style=FAINT))
+    if len(lines) > LINES_SHOWN:
+        out.print(Text(f"    and {number(len(lines) - LINES_SHOWN)} more; `--json` gives all of them", style=FAINT))

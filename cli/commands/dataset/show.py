@@ -1,0 +1,368 @@
+"""`headrace dataset ls`, `show` and `verify`: datasets as their ledgers describe them."""
+
+from __future__ import annotations
+
+import json
+import sys
+import urllib.parse
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+from headrace.cli.commands import print_samples
+from headrace.cli.ui import (
+    ACCENT,
+    FAINT,
+    Recipes,
+    balance_page,
+    console,
+    facts_page,
+    megabytes,
+    number,
+    padding,
+    place,
+    plain_table,
+    ranges_json,
+    ranges_page,
+    recipes_page,
+    safe,
+    title,
+)
+from headrace.client import EXIT_FAULT, CliError
+from headrace.stages.export import DuplicatePair, differences, duplicate_pairs
+from headrace.stages.runtime import read_samples
+from headrace.store import below, counted, open_store
+from headrace.store.contract import NoDataset, ObjectStore, StoreError
+from headrace.store.datasets import Dataset, completeness_of
+from headrace.store.history import open_at
+from headrace.store.ledger import Balance, Log, balance_of, main_sink
+from headrace.store.shards import read_table
+
+#: Quarantined records that `show --quarantine` prints; `--json` gives all of them.
+QUARANTINE_SHOWN = 20
+#: Characters of a quarantined record that are shown.
+RAW_SHOWN = 200
+#: Fragments given up that `show` prints; `--json` gives all of them.
+GIVEN_UP_SHOWN = 10
+#: Objects that `ls` looks at before it gives up on a folder.
+OBJECTS_MAX = 1_000_000
+
+
+def show_dataset(
+    uri: str, *, quarantine: bool, samples: bool, ranges: bool, as_json: bool, duplicates: bool = False
+) -> int:
+    """Show one dataset; the exit code."""
+    dataset = open_at(uri)
+    balance = balance_of(dataset.state)
+    described = dataset.describe()
+    records = list(_quarantined(dataset)) if quarantine else []
+    recipes = Recipes.of(dataset.state)
+    closed = ranges_json(dataset.state) if ranges else []
+    sampled = read_samples(dataset, main_sink(dataset.state.counts)) if samples else {}
+    pairs = list(duplicate_pairs(dataset, main_sink(dataset.state.counts))) if duplicates else []
+    facts = {
+        "dataset": dataset.uri,
+        "pipeline": str(dataset.state.pipeline.get("name", "")),
+        "pipeline_version": described.pipeline_version,
+        "tokenizer": described.tokenizer,
+        "seq_len": described.seq_len,
+        "eos_id": described.eos_id,
+        "pad_id": described.pad_id,
+        "recipes": recipes.to_json(),
+        **balance.to_dict(),
+        **completeness_of(dataset.state).to_dict(),
+        "bytes": _bytes(dataset),
+        "given_up": list(_given_up(dataset)),
+        "retracted": _retracted(dataset),
+        "ledger_entries": dataset.state.number + 1,
+        "term": dataset.state.term,
+        "epoch": dataset.state.epoch,
+    }
+    if as_json:
+        asked = {
+            "quarantine": records,
+            "samples": sampled,
+            "duplicates": [asdict(pair) for pair in pairs],
+            "ranges": closed,
+        }
+        wanted = {"quarantine": quarantine, "samples": samples, "duplicates": duplicates, "ranges": ranges}
+        print(json.dumps({**facts, **{name: found for name, found in asked.items() if wanted[name]}}))
+        return 0
+    out = console(sys.stdout)
+    out.print(title(str(facts["pipeline"]) or "dataset", f"version {balance.version}", good=balance.balanced))
+    out.print(place(dataset.uri))
+    out.print()
+    out.print(balance_page(balance))
+    _say_standing(dataset)
+    out.print()
+    out.print(facts_page(_facts_of(dataset, balance, recipes)))
+    if len(recipes) > 1:
+        out.print()
+        out.print(recipes_page(recipes))
+    if ranges:
+        out.print()
+        out.print(ranges_page(closed))
+    for item in list(_given_up(dataset))[:GIVEN_UP_SHOWN]:
+        out.print(f"  given up  {safe(item['uri'])}: {safe(item['reason'])}", style="yellow", markup=False)
+    if samples:
+        print_samples(sampled, dict(balance.counts.filtered_by))
+    if duplicates:
+        _print_pairs(pairs)
+    if quarantine:
+        main = main_sink(dataset.state.counts)
+        _print_quarantine([record for record in records if record["sink"] == main])
+    return 0
+
+
+def _facts_of(dataset: Dataset, balance: Balance, recipes: Recipes) -> list[tuple[str, str]]:
+    described = dataset.describe()
+    rows = [("shards", f"{number(balance.shards)}, {megabytes(_bytes(dataset))}")]
+    if described.seq_len:
+        rows = [
+            ("tokens", f"{number(balance.counts.tokens)} in {counted(balance.counts.sequences, 'sequence')}"),
+            ("padding", padding(balance)),
+            *rows,
+            ("seq_len", str(described.seq_len)),
+            ("tokenizer", f"sha256 {described.tokenizer[:16]}" if described.tokenizer else "unknown"),
+        ]
+    rows += [
+        ("pipeline", f"{described.pipeline_version}{_made_by(recipes)}"),
+        ("ledger", f"{counted(dataset.state.number + 1, 'entry', 'entries')}, term {dataset.state.term}"),
+    ]
+    if retracted := _retracted(dataset):
+        rows.append(("retracted", f"{counted(retracted, 'document')} of those kept, shown no more"))
+    return rows
+
+
+def _retracted(dataset: Dataset) -> int:
+    state = dataset.state
+    return sum(len(rows) for since, _, rows in state.retracted if state.hides(since, dataset.version))
+
+
+#: How a word is shown that only the kept record has, that only the duplicate has, and that both have.
+_STYLES = {"kept": ("[-", "-]", "red"), "other": ("{+", "+}", "green"), "same": ("", "", FAINT)}
+
+
+def _print_pairs(pairs: Sequence[DuplicatePair]) -> None:
+    out = console(sys.stdout)
+    if not pairs:
+        out.print()
+        out.print(Text("  no duplicates are sampled", style=FAINT))
+    for pair in pairs:
+        out.print()
+        out.print(
+            Text.assemble(
+                "  duplicate ", (safe(pair.id), ACCENT), " of ", (safe(pair.kept), ACCENT), f"  {safe(pair.reason)}"
+            )
+        )
+        if pair.kept_text is None:
+            out.print(Text("    the kept record has no text in this dataset", style=FAINT))
+            continue
+        shown = Text("    ")
+        for kind, words in differences(pair.kept_text, pair.text):
+            begin, end, style = _STYLES[kind]
+            shown.append(f"{begin}{safe(words)}{end} ", style)
+        out.print(shown)
+
+
+def _say_standing(dataset: Dataset) -> None:
+    for words in completeness_of(dataset.state).words:
+        console(sys.stdout).print(f"  {words}", style="yellow", markup=False)
+
+
+def _made_by(recipes: Recipes) -> str:
+    return f", in force; {len(recipes)} recipes made the dataset" if len(recipes) > 1 else ""
+
+
+def _bytes(dataset: Dataset) -> int:
+    return sum(item.size for shard in dataset.shards for item in shard.closed.objects)
+
+
+def _given_up(dataset: Dataset) -> Iterator[dict[str, Any]]:
+    """Fragments whose rest was given up, with the number of their closed records."""
+    main = main_sink(dataset.state.counts)
+    for state in dataset.state.fragments.values():
+        if state.dropped is not None:
+            named = {"uri": state.fragment.uri, "start": state.fragment.start, "end": state.fragment.end}
+            yield {**named, "reason": state.dropped.reason, "records_closed": state.of(main).size}
+
+
+def _quarantined(dataset: Dataset) -> Iterator[dict[str, Any]]:
+    for shard in dataset.shards:
+        item = shard.object("quarantine")
+        if item is None:
+            continue
+        for row in read_table(dataset.store, item.key).to_pylist():
+            raw = row.get("raw")
+            yield {
+                "sink": shard.closed.sink,
+                **row,
+                "raw": None if raw is None else bytes(raw).decode("utf-8", "replace"),
+            }
+
+
+def _print_quarantine(records: list[dict[str, Any]]) -> None:
+    out = console(sys.stdout)
+    out.print()
+    rows = []
+    for record in records[:QUARANTINE_SHOWN]:
+        raw = safe((record["raw"] or "")[:RAW_SHOWN])
+        rows.append((record["id"], f"{record['stage']}: {record['reason']}", raw))
+    out.print(plain_table(("quarantined", "why", "record"), rows))
+    if len(records) > QUARANTINE_SHOWN:
+        more = number(len(records) - QUARANTINE_SHOWN)
+        out.print(f"  and {more} more; `--json` gives all of them", style=FAINT)
+
+
+def verify_dataset(uri: str, *, as_json: bool) -> int:
+    """Verify one dataset; the exit code is 1 where something is wrong."""
+    dataset = open_at(uri)
+    report = dataset.verify()
+    if as_json:
+        found = {
+            "dataset": dataset.uri,
+            "sound": report.sound,
+            **completeness_of(dataset.state).to_dict(),
+            "shards": report.shards,
+            "objects": report.objects,
+            "bytes": report.size,
+            "records": report.records,
+            "given_up": [f"{item['uri']}: {item['reason']}" for item in _given_up(dataset)],
+            "problems": list(report.problems),
+            "unnamed": report.unnamed,
+            "unnamed_bytes": report.unnamed_size,
+        }
+        print(json.dumps(found))
+        return 0 if report.sound else EXIT_FAULT
+    counts = ((report.shards, "shard"), (report.objects, "object"), (report.records, "record"))
+    checked = ", ".join(counted(count, word) for count, word in counts)
+    out = console(sys.stdout)
+    if report.sound:
+        dropped = sum(1 for _ in _given_up(dataset))
+        rest = f"; the rest of {counted(dropped, 'fragment')} is given up" if dropped else ""
+        out.print(title(dataset.uri, f"sound: {checked}, {megabytes(report.size)}{rest}"))
+        _say_standing(dataset)
+        if report.unnamed:
+            left = f"{counted(report.unnamed, 'object')}, {megabytes(report.unnamed_size)}"
+            out.print(f"  {left}, named by no entry: `headrace dataset gc` deletes what sinks that died have left")
+        return 0
+    raise CliError(f"{dataset.uri}: {counted(len(report.problems), 'problem')} in {checked}", report.problems)
+
+
+def list_datasets(root: str, *, as_json: bool) -> int:
+    """List the datasets below a folder; the exit code, 1 where one of them cannot be read."""
+    store = open_store(root)
+    rows: list[dict[str, Any]] = []
+    unread: list[dict[str, str]] = []
+    for prefix in _ledgers(store):
+        uri = below(store.uri, urllib.parse.quote(prefix.rstrip("/")))
+        try:
+            dataset = Dataset.open(uri)
+        except NoDataset:
+            continue
+        except StoreError as error:
+            unread.append({"dataset": uri, "reason": str(error)})
+            continue
+        # A log without a pipeline belongs to a cluster or a refused run.
+        if dataset.state.pipeline:
+            rows.append(_listed(dataset))
+    if as_json:
+        print(json.dumps({"root": store.uri, "datasets": rows, "unreadable": unread}))
+        return EXIT_FAULT if unread else 0
+    names = ("dataset", "pipeline", "version", "kept", "tokens", "shards")
+    cells = [
+        (row["dataset"], _named(row), _version(row), number(row["kept"]), number(row["tokens"]), row["shards"])
+        for row in rows
+    ]
+    if rows:
+        console(sys.stdout).print(plain_table(names, cells, right=(2, 3, 4, 5)))
+    elif not unread:
+        print(f"no dataset below {store.uri}")
+    if unread:
+        many = counted(len(unread), "dataset")
+        raise CliError(f"{many} below {store.uri} cannot be read", [item["reason"] for item in unread])
+    return 0
+
+
+def _version(row: dict[str, Any]) -> str:
+    if not row["version"]:
+        return "none yet"
+    return f"{row['version']}{'' if row['version_complete'] else ', incomplete'}"
+
+
+def _listed(dataset: Dataset) -> dict[str, Any]:
+    balance = balance_of(dataset.state)
+    return {
+        "dataset": dataset.uri,
+        "pipeline": str(dataset.state.pipeline.get("name", "")),
+        "recipes": len(Recipes.of(dataset.state)),
+        "version": balance.version,
+        "records_read": balance.records_read,
+        "records_closed": balance.records_closed,
+        "records_open": balance.records_open,
+        "kept": balance.counts.kept,
+        "tokens": balance.counts.tokens,
+        "shards": balance.shards,
+        "complete": balance.complete,
+        **completeness_of(dataset.state).to_dict(),
+    }
+
+
+def _named(row: dict[str, Any]) -> str:
+    several = f", {row['recipes']} recipes" if row["recipes"] > 1 else ""
+    return f"{row['pipeline']}{several}"
+
+
+def _ledgers(store: ObjectStore) -> Iterator[str]:
+    """The places below the root where a ledger begins."""
+    first = Log(store).key(0)
+    for looked, info in enumerate(store.list("")):
+        if looked >= OBJECTS_MAX:
+            raise CliError(f"{store.uri} holds more than {OBJECTS_MAX:,} objects: name a folder below it")
+        if info.key == first or info.key.endswith("/" + first):
+            yield info.key.removesuffix(first)
+
+
+def write_card(uri: str, folder: Path) -> int:
+    """Write card.md and card.html of a dataset into a folder; the exit code."""
+    from headrace.stages.quality.scorecard import card
+
+    markdown, html = card(uri)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in (("card.md", markdown), ("card.html", html)):
+        (folder / name).write_text(text, encoding="utf-8")
+        print(folder / name)
+    return 0
+
+
+def read_gate(path: str) -> dict[str, Any]:
+    """The tables of a gate file, checked. Raises CliError."""
+    import tomllib
+
+    from headrace.store.history import GATE_CHARACTERS_MAX, parse_gate
+
+    try:
+        with Path(path).open("rb") as file:
+            text = file.read(GATE_CHARACTERS_MAX + 1)
+        if len(text) > GATE_CHARACTERS_MAX:
+            raise CliError(f"gate file {path!r}: it has more than {GATE_CHARACTERS_MAX} bytes")
+        plain = tomllib.loads(text.decode())
+        parse_gate(plain)
+    except (OSError, ValueError, RecursionError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise CliError(f"gate file {path!r}: {why}") from error
+    return plain
+
+
+def pass_gate(uri: str, path: str) -> int:
+    """Hold a dataset against the limits of a gate file; exit code 1 with the rows that it breaks."""
+    from headrace.store.history import broken_rows, parse_gate
+
+    broken = broken_rows(open_at(uri), parse_gate(read_gate(path)))
+    for row in broken:
+        print(row)
+    print(f"{uri} {'does not pass' if broken else 'passes'} {path}")
+    return EXIT_FAULT if broken else 0

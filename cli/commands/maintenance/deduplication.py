@@ -1,0 +1,104 @@
+"""`headrace dataset dedup`: duplicates of datasets that exist already, found from their key files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from headrace.cli.commands.maintenance.lists import write_list
+from headrace.cli.commands.maintenance.maintenance import commit_retraction, write_manifest
+from headrace.cli.ui import FAINT, console, number, plain_table, title
+from headrace.client import CliError, UsageError
+from headrace.controller import OfflineWriter, with_offline_writer
+from headrace.stages.dedup import KeepRule, OfflineDuplicate, find_offline
+from headrace.store import counted
+from headrace.store.datasets import Dataset
+from headrace.store.ledger import DEDUPLICATION, EpochRaised
+
+#: Duplicates that are shown to people; `--json` and the list have all of them.
+PAIRS_SHOWN = 10
+_BY = {"first": "", "longest": "", "newest": "date", "best": "score"}
+
+
+def deduplicate(
+    uris: Sequence[str],
+    against: Sequence[str],
+    *,
+    keep: KeepRule,
+    by: str,
+    near: bool,
+    out: str,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Find the duplicates, write the list, and publish versions without them; the exit code."""
+    datasets, references = [Dataset.open(uri) for uri in uris], [Dataset.open(uri) for uri in against]
+    names = [dataset.uri for dataset in (*references, *datasets)]
+    if len(set(names)) < len(names):
+        raise UsageError("a dataset is given twice: a record would be a duplicate of itself")
+    found = list(find_offline(datasets, references, rule=keep, by=by or _BY[keep], near=near))
+    rows = [_line(one, names) for one in found]
+    if out:
+        write_list(Path(out), rows)
+    versions = {}
+    if not dry_run:
+        _refuse_texts(found, names)
+    for place, dataset in enumerate(datasets, len(references)):
+        mine = [one for one in found if one.record.dataset == place]
+        if mine and not dry_run:
+            versions[dataset.uri] = _publish(dataset, mine)
+    if as_json:
+        print(json.dumps({"datasets": names, "duplicates": len(rows), "versions": versions, "found": rows}))
+        return 0
+    page = console(sys.stdout)
+    page.print(title(", ".join(names[len(references) :]), counted(len(rows), "duplicate")))
+    shown = [(row["id"], row["duplicate_of"], row["reason"]) for row in rows[:PAIRS_SHOWN]]
+    if shown:
+        page.print(plain_table(("record", "duplicate of", "why"), shown))
+    if len(rows) > PAIRS_SHOWN:
+        page.print(f"  and {number(len(rows) - PAIRS_SHOWN)} more; `--json` and `--out` give all of them", style=FAINT)
+    for uri, version in versions.items():
+        when = f"version {version} of {uri} shows" if version else f"{uri} has no version yet; the first will show"
+        page.print(f"  {when} them no more", style=FAINT, markup=False)
+    return 0
+
+
+def _line(one: OfflineDuplicate, names: Sequence[str]) -> dict[str, Any]:
+    """What the list says of one duplicate."""
+    return {
+        "id": one.record.id,
+        "dataset": names[one.record.dataset],
+        "duplicate_of": one.kept.id,
+        "of_dataset": names[one.kept.dataset],
+        "reason": one.reason,
+    }
+
+
+def _refuse_texts(found: Sequence[OfflineDuplicate], names: Sequence[str]) -> None:
+    """Raise CliError, before any version is published, for a dataset that can have none."""
+    for one in found:
+        if one.record.tokens_key.endswith(".parquet"):
+            uri = names[one.record.dataset]
+            raise CliError(f"{uri} holds text: only datasets of tokens get a version without them; use --dry-run")
+
+
+def _publish(dataset: Dataset, found: Sequence[OfflineDuplicate]) -> int:
+    """Publish a version of a dataset without these records; its number. Raises CliError, StoreError."""
+    documents: dict[str, list[int]] = {}
+    for one in found:
+        documents.setdefault(one.record.tokens_key, []).append(one.record.place)
+
+    async def published(writer: OfflineWriter) -> int:
+        seen, now = dataset.state, writer.ledger
+        if (seen.version, seen.retracted_at) != (now.version, now.retracted_at):
+            raise CliError(f"{dataset.uri} has changed since its duplicates were looked for: do it again")
+        await writer.commit(EpochRaised(DEDUPLICATION))
+        rows = tuple((key, tuple(sorted(places))) for key, places in sorted(documents.items()))
+        await commit_retraction(writer, DEDUPLICATION, rows)
+        await write_manifest(writer, dataset.store)
+        return writer.ledger.version
+
+    return with_offline_writer(dataset.uri, published)

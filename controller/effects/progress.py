@@ -1,0 +1,117 @@
+"""What tasks say of their own work: sums for people to read, which decide nothing."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Container, Iterable
+from dataclasses import dataclass, field
+
+from headrace.protos import control_pb2 as pb
+
+#: Seconds for which a stage that was at a batch is taken to be at it still, without a word of its worker.
+GUESSED_S_MAX = 1.0
+#: Decisions of scaling that a status names.
+SCALING_MAX = 8
+#: Stages and links in one report.
+ROWS_MAX = 65_536
+
+
+@dataclass(slots=True)
+class ReportedProgress:
+    """Progress of one run: the newest report of each attempt, and what dead attempts had done."""
+
+    started_at: float = field(default_factory=time.monotonic)
+    first_batch_at: float | None = None
+    facts: dict[str, str] = field(default_factory=dict[str, str])
+    #: The newest decisions of scaling, in words.
+    scaling: deque[str] = field(default_factory=lambda: deque[str](maxlen=SCALING_MAX))
+    latest: dict[tuple[str, int], pb.Progress] = field(default_factory=dict[tuple[str, int], pb.Progress])
+    #: When each of these came, seconds, monotonic.
+    heard_at: dict[tuple[str, int], float] = field(default_factory=dict[tuple[str, int], float])
+    #: Since when the sinks of each attempt hold records, and when an entry closed records last, seconds, monotonic.
+    held_since: dict[tuple[str, int], float] = field(default_factory=dict[tuple[str, int], float])
+    closed_at: float = 0.0
+
+    def take(self, message: pb.TaskEvent) -> None:
+        """Note a report."""
+        kind = message.WhichOneof("event")
+        if kind == "ready":
+            self.facts.update(message.ready.facts)
+        elif kind == "progress" and len(message.progress.stages) + len(message.progress.links) <= ROWS_MAX:
+            self.latest[message.task, message.attempt] = message.progress
+            self.heard_at[message.task, message.attempt] = now = time.monotonic()
+            if message.progress.held_records:
+                self.held_since.setdefault((message.task, message.attempt), now)
+            else:
+                self.held_since.pop((message.task, message.attempt), None)
+            if self.first_batch_at is None and any(stage.records for stage in message.progress.stages):
+                self.first_batch_at = time.monotonic()
+
+    def of(self, task: str, attempt: int) -> pb.Progress | None:
+        """The newest report of one attempt."""
+        return self.latest.get((task, attempt))
+
+    def relays(self) -> dict[str, str]:
+        """The workers that relay links, by link, as the newest attempts of their senders say."""
+        newest = sorted(self.latest.items(), key=lambda item: item[0][1])
+        return {link.link: link.via for _, progress in newest for link in progress.links if link.via}
+
+    def held_by_dead(self, living: Container[tuple[str, int]]) -> int:
+        """Records that the sinks of all other attempts held when they reported last."""
+        return sum(progress.held_records for attempt, progress in self.latest.items() if attempt not in living)
+
+    def ledger_lag_s(self, living: Container[tuple[str, int]], now: float) -> float:
+        """For how long living attempts have held records without an entry that closed any."""
+        since = min((at for attempt, at in self.held_since.items() if attempt in living), default=now)
+        return max(0.0, now - max(since, self.closed_at))
+
+    def stages(self, living: Container[tuple[str, int]] = (), now: float = 0.0) -> list[pb.StageProgress]:
+        """The sum over all attempts, a row a stage, in the order first seen.
+
+        A living attempt that was at a batch when it was heard of last has been at it since, up to `now`. What it worked
+        since is a guess, and told apart: sums of work never fall.
+        """
+        return sum_stages(
+            _since(stage, now - self.heard_at[attempt]) if attempt in living else _ended(stage)
+            for attempt, progress in self.latest.items()
+            for stage in progress.stages
+        )
+
+
+def _since(stage: pb.StageProgress, seconds: float) -> pb.StageProgress:
+    if not stage.at_batch_s:
+        return stage
+    more = min(GUESSED_S_MAX, max(0.0, seconds))
+    later = pb.StageProgress()
+    later.CopyFrom(stage)
+    later.guessed_s, later.at_batch_s = more, stage.at_batch_s + more
+    return later
+
+
+def _ended(stage: pb.StageProgress) -> pb.StageProgress:
+    """What an attempt had done that is no more, and so is at nothing now."""
+    if not stage.at_batch_s:
+        return stage
+    ended = pb.StageProgress()
+    ended.CopyFrom(stage)
+    ended.at_batch_s, ended.batch_records = 0.0, 0
+    return ended
+
+
+def sum_stages(parts: Iterable[pb.StageProgress]) -> list[pb.StageProgress]:
+    """Reports of the same stage added up; of the batches that they are at the one that takes longest."""
+    sums: dict[str, pb.StageProgress] = {}
+    for part in parts:
+        total = sums.setdefault(part.stage, pb.StageProgress(stage=part.stage))
+        total.records += part.records
+        total.bytes += part.bytes
+        total.busy_s += part.busy_s
+        total.cpu_s += part.cpu_s
+        total.guessed_s += part.guessed_s
+        if part.at_batch_s > total.at_batch_s:
+            total.at_batch_s, total.batch_records = part.at_batch_s, part.batch_records
+        total.dropped += part.dropped
+        total.skipped_bytes += part.skipped_bytes
+        total.stored_bytes += part.stored_bytes
+    return list(sums.values())

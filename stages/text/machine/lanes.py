@@ -1,0 +1,62 @@
+"""What kind of byte each of 64 is, at once; a bit for each, in integers.
+
+numba has no words for it, so it is spelt out for LLVM, which makes a few instructions of it where the processor has
+registers of 64 bytes (AVX-512), and some more where it has not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from headrace.stages.text.machine.kernels import compiled
+from headrace.stages.text.machine.pointers import intrinsic, ir, types
+
+#: Bytes that `look` looks at, at most `texts.PADDING`.
+LANES = 64
+ALL = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def trailing_zeros(_: Any, __: Any) -> Any:
+    """The bits below the lowest one that is set; 64 where none is."""
+
+    def generate(_: Any, builder: Any, ___: Any, args: Any) -> Any:
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.int64(types.uint64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _classes(_: Any, data: Any, at: Any) -> Any:
+    """Of the 64 bytes from `data[at]` on: a bit for each that is ASCII white space, a letter, a digit."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        lanes = ir.VectorType(ir.IntType(8), LANES)
+        place = builder.gep(args[0], [context.cast(builder, args[1], signature.args[1], types.intp)])
+        block = builder.load(builder.bitcast(place, lanes.as_pointer()), align=1)
+
+        def all_of(byte: int) -> Any:
+            return ir.Constant(lanes, [byte] * LANES)
+
+        def between(value: Any, first: int, last: int) -> Any:
+            return builder.icmp_unsigned("<", builder.sub(value, all_of(first)), all_of(last - first + 1))
+
+        letters = between(builder.or_(block, all_of(0x20)), 0x61, 0x7A)
+        spaces = builder.or_(between(block, 0x09, 0x0D), between(block, 0x1C, 0x20))
+        bits = [builder.bitcast(mask, ir.IntType(64)) for mask in (spaces, letters, between(block, 0x30, 0x39))]
+        return context.make_tuple(builder, signature.return_type, bits)
+
+    return types.UniTuple(types.uint64, 3)(data, at), generate
+
+
+@compiled
+def look(data: Any, at: int, end: int) -> tuple[Any, Any, Any]:
+    """A bit for each of the 64 bytes from `at` on that is ASCII white space, a letter, a digit; all behind `end` is
+    white space.
+    """
+    spaces, letters, digits = _classes(data, at)
+    if end - at < LANES:
+        spaces |= ALL << np.uint64(end - at)
+    return spaces, letters, digits

@@ -1,0 +1,126 @@
+"""Whom requests are signed for: the chain of credentials that S3 tools ask, and the profiles that they share."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import shlex
+import subprocess
+from collections.abc import Mapping
+
+import certifi
+from minio.credentials.credentials import Credentials
+from minio.credentials.providers import (
+    ChainedProvider,
+    EnvAWSProvider,
+    EnvMinioProvider,
+    IamAwsProvider,
+    Provider,
+)
+from urllib3 import PoolManager, Timeout
+
+from headrace.store.s3.connection.config import ProfileFiles, S3Target
+from headrace.store.s3.connection.sockets import pools_of
+
+#: A metadata service that answers at all answers at once; none answers outside of a cloud.
+METADATA_TIMEOUT_S = 2.0
+#: A service that the environment points to is there, and may be far away.
+SERVICE_TIMEOUT_S = 10.0
+#: A program that a profile names to get its keys, which may ask a service for them.
+PROCESS_S_MAX = 60.0
+#: Any of these in the environment points to a service that gives credentials.
+_HINTS = (
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+#: Settings of profiles whose keys come from elsewhere, in ways that are not known here.
+_ELSEWHERE = ("sso_session", "sso_start_url", "role_arn")
+
+
+class CredentialsFailed(OSError):  # noqa: N818 - named after what is so
+    """A profile says where its credentials are, and they cannot be had from there; the message has a remedy."""
+
+
+def credentials_of(target: S3Target, environment: Mapping[str, str] | None = None) -> Provider | None:
+    """Return the chain that S3 tools ask for credentials; None for anonymous requests.
+
+    A profile that the URI names comes first, then the environment, then the default profile's files, then MinIO's own
+    variables, and last the cloud's metadata service, where the endpoint is AWS or the environment points to one.
+    """
+    if target.anonymous:
+        return None
+    environment = os.environ if environment is None else environment
+    files: Provider = _ProfileProvider(environment, target.profile)
+    chain = [files, EnvAWSProvider()] if target.profile else [EnvAWSProvider(), files]
+    chain.append(EnvMinioProvider())
+    has_machine = target.endpoint is None and environment.get("AWS_EC2_METADATA_DISABLED", "").lower() != "true"
+    has_service = names_service(environment)
+    if has_machine or has_service:
+        limit_s = SERVICE_TIMEOUT_S if has_service else METADATA_TIMEOUT_S
+        pool = pools_of(PoolManager(retries=False, timeout=Timeout(limit_s)), certifi.where())
+        chain.append(IamAwsProvider(http_client=pool, region=target.region))
+    return ChainedProvider(chain)
+
+
+def names_service(environment: Mapping[str, str]) -> bool:
+    """Whether the environment points to a service that gives credentials: one that does not answer may do so later."""
+    return any(environment.get(hint) for hint in _HINTS)
+
+
+class _ProfileProvider(Provider):
+    """Reads the profile's files when asked: at the first request, and again when the keys have expired."""
+
+    def __init__(self, environment: Mapping[str, str], profile: str | None) -> None:
+        self._environment = environment
+        self._profile = profile
+
+    def retrieve(self) -> Credentials:
+        """The profile's credentials. Raises ValueError where there are none, CredentialsFailed where it says whence."""
+        files = ProfileFiles(self._environment, self._profile)
+        sections = files.sections()
+        for section in sections:
+            access, secret = section.get("aws_access_key_id"), section.get("aws_secret_access_key")
+            if access and secret:
+                return Credentials(access, secret, session_token=section.get("aws_session_token") or None)
+        for section in sections:
+            if command := section.get("credential_process"):
+                return _of_process(files.profile, command, self._environment)
+        elsewhere = next((name for name in _ELSEWHERE if any(section.get(name) for section in sections)), None)
+        if elsewhere and (self._profile or self._environment.get("AWS_PROFILE")):
+            raise CredentialsFailed(
+                f"profile {files.profile!r} has {elsewhere} and no keys, and that is not followed here; say "
+                f"`credential_process = aws configure export-credentials --profile {files.profile} --format process` "
+                "in another profile and name that, or export its keys into the environment"
+            )
+        raise ValueError(f"profile {files.profile!r} has no keys in {files.secrets_path}")
+
+
+def _of_process(profile: str, command: str, environment: Mapping[str, str]) -> Credentials:
+    """What the program of a profile prints, as AWS defines it. What it said is not repeated: it may be a secret."""
+    why = f"credential_process of profile {profile!r}"
+    try:
+        done = subprocess.run(  # noqa: S603 - the user's own file names it, as for every S3 tool
+            shlex.split(command),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=PROCESS_S_MAX,
+            env=dict(environment),
+        )
+    except subprocess.TimeoutExpired:
+        raise CredentialsFailed(f"{why} did not end within {PROCESS_S_MAX:.0f} s; run it by hand to see why") from None
+    except (OSError, ValueError) as error:
+        raise CredentialsFailed(f"{why} cannot be started ({type(error).__name__}); correct it") from None
+    if done.returncode:
+        raise CredentialsFailed(f"{why} ended with exit code {done.returncode}; run it by hand to see why")
+    try:
+        found = json.loads(done.stdout)
+        expiration = found.get("Expiration")
+        expires = dt.datetime.fromisoformat(expiration) if expiration else None
+        return Credentials(found["AccessKeyId"], found["SecretAccessKey"], found.get("SessionToken"), expires)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise CredentialsFailed(
+            f"{why} printed no JSON with AccessKeyId and SecretAccessKey; run it by hand to see what it says"
+        ) from None

@@ -1,0 +1,60 @@
+"""The stage of `headrace insert` and `replace`: a call of the library, or a stage of a pipeline file."""
+
+from pathlib import Path
+
+import pytest
+
+from headrace.cli.commands.cluster.reconfigure import stage_of
+from headrace.client.errors import UsageError
+
+FILE = """
+from headrace import Pipeline, map_records, normalize, read_jsonl, write_jsonl
+
+def clean(record):
+    return record
+
+def build(form: str = "NFC") -> Pipeline:
+    stages = map_records(clean, name="clean"), normalize(form)
+    return Pipeline.chain("p", "out", read_jsonl("*.jsonl"), *stages, write_jsonl())
+"""
+
+
+def test_a_call_with_literal_arguments() -> None:
+    stage, modules = stage_of("gopher_quality(words_min=7, name='long')", [])
+    assert (stage.name, stage.parameters["words_min"], modules) == ("long", 7, {})
+    assert stage_of("normalize", []) == stage_of("normalize()", [])
+    assert stage_of("normalize('NFKC')", [])[0].parameters["form"] == "NFKC"
+
+
+def test_a_stage_of_a_file_brings_its_module(tmp_path: Path) -> None:
+    path = tmp_path / "a file.py"
+    path.write_text(FILE)
+    (tmp_path / "in.jsonl").write_text('{"text": "x"}\n')
+    path.write_text(FILE.replace("*.jsonl", str(tmp_path / "*.jsonl")))
+    stage, modules = stage_of(f"{path}:clean", [])
+    assert stage.name == "clean"
+    assert "def clean" in modules["pipeline"]
+    assert stage_of(f"{path}:normalize", ["form=NFD"])[0].parameters["form"] == "NFD"
+    with pytest.raises(UsageError, match="declares no stage 'nope'; it has read, clean, normalize"):
+        stage_of(f"{path}:nope", [])
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("nothing()", "the library has no stage 'nothing'"),
+        ("__import__('os')", "the library has no stage '__import__'"),
+        ("gopher_quality(words_min=len('x'))", "is no stage: give a call with literal arguments"),
+        ("os.system('x')", "is no stage"),
+        ("gopher_quality(", "is no stage"),
+        ("(" * 5000, "is no stage"),
+        ("gopher_quality(nope=1)", "unexpected keyword argument 'nope'"),
+        ("gopher_quality(**{'a': 1})", "is no stage"),
+        ("Compiling()", "the library has no stage 'Compiling'"),
+        ("missing.py:clean", "'missing.py' does not exist"),
+        ("", "is no stage"),
+    ],
+)
+def test_anything_else_is_refused_with_the_reason(expression: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words.replace("(", r"\(")):
+        stage_of(expression, [])

@@ -1,0 +1,32 @@
+"""A batch in a task's hands: which rows it covers, and what becomes of it when a stage dies."""
+
+from typing import TYPE_CHECKING
+
+from headrace.pipeline.door import door
+
+if TYPE_CHECKING:
+    from headrace.worker.task.batch.coverage import (
+        ConservationError as ConservationError,
+        Mask as Mask,
+        fates as fates,
+        join as join,
+        ordinals_in as ordinals_in,
+        part as part,
+    )
+    from headrace.worker.task.batch.in_flight import (
+        RANGES_MAX as RANGES_MAX,
+        STAGES as STAGES,
+        WRITER as WRITER,
+        InFlightPage as InFlightPage,
+    )
+    from headrace.worker.task.batch.isolation import (
+        KILLED as KILLED,
+        Isolation as Isolation,
+        singly as singly,
+        try_writing as try_writing,
+    )
+    from headrace.worker.task.batch.merge import apart as apart, ranges_of as ranges_of
+    from headrace.worker.task.batch.takeover import Passed as Passed, Takeover as Takeover
+    from headrace.worker.task.batch.tracing import Tracer as Tracer
+else:
+    __getattr__ = door(__name__)

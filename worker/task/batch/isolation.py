@@ -1,0 +1,134 @@
+"""The solitary task's stages: one record at a time, so that a killer is known (`docs/design/solitary.md`).
+
+A record that has killed its process is not given to that stage again: it is quarantined with the story.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import cast
+
+import pyarrow as pa
+
+from headrace.protos import control_pb2 as pb
+from headrace.stages.runtime import (
+    QUARANTINED,
+    ROW,
+    SOURCE_ROWS,
+    Batch,
+    FragmentEnd,
+    Sink,
+    as_json,
+    cut_raw,
+    join_verdicts,
+    make_verdicts,
+    no_verdicts,
+    parts_of,
+)
+from headrace.store.contract import Buffer, Capabilities, ObjectStore
+from headrace.store.ledger import UNKNOWN, Fragment, Gap, Range
+from headrace.worker.task.batch.coverage import part
+
+#: Begins the reason of a verdict on a record that killed its process; the story follows.
+KILLED = "killed its process: "
+
+
+class Isolation:
+    """Which records of a fragment are poison, at which stages, and why."""
+
+    def __init__(self) -> None:
+        #: By fragment, ordinal and stage: a record may kill several stages.
+        self._stories: dict[tuple[bytes, int, str], str] = {}
+        self._probed: set[bytes] = set()
+
+    def learn(self, message: pb.ReadFragment) -> None:
+        """Take what comes with an order to read."""
+        for item in message.poison:
+            self._stories[message.fragment.id, item.ordinal, item.stage] = item.story
+        if message.trial:
+            self._probed.add(message.fragment.id)
+
+    def wants_probe(self, fragment: bytes) -> bool:
+        """Whether a sink is to write each record of this fragment by itself first."""
+        return fragment in self._probed
+
+    def at(self, stage: str, batch: Batch) -> Batch:
+        """The batch of one record, without that record where it is poison at this stage."""
+        story = self._stories.get((batch.fragment, batch.first, stage))
+        if story is None or not batch.rows.num_rows:
+            return batch
+        # One row, unless a stage before has split the record.
+        cut: list[tuple[str, bytes]] = []
+        for index in range(batch.rows.num_rows):
+            raw = as_json(batch.rows.slice(index, 1))
+            cut.append(cut_raw(f"{KILLED}{story}", raw, len(raw)))
+        verdict = make_verdicts(
+            rows=batch.rows.column(ROW),
+            ids=batch.rows.column("id"),
+            stage=stage,
+            verdict=QUARANTINED,
+            reasons=[reason for reason, _ in cut],
+            raw=[kept for _, kept in cut],
+            parts=parts_of(batch.rows),
+        )
+        return replace(batch, rows=batch.rows.slice(0, 0), verdicts=join_verdicts(batch.verdicts, verdict))
+
+    def around(self, stage: str, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Gap | Batch]:
+        """The gaps without the records that are poison at the source, and a batch for each of those, in order."""
+        poison = sorted(ordinal for name, ordinal, at in self._stories if name == fragment.id and at == stage)
+        for gap in gaps:
+            first, offset = gap.first, gap.offset
+            for ordinal in poison:
+                if not gap.first <= ordinal < gap.end:
+                    continue
+                if first < ordinal:
+                    yield Gap(first, ordinal, offset)
+                yield _unread(stage, fragment, ordinal, self._stories[fragment.id, ordinal, stage])
+                first, offset = ordinal + 1, UNKNOWN
+            if first < gap.end:
+                yield Gap(first, gap.end, offset)
+
+
+def singly(items: Iterator[Batch | FragmentEnd]) -> Iterator[Batch | FragmentEnd]:
+    """The same records, one a batch."""
+    for item in items:
+        if not isinstance(item, Batch) or item.count == 1:
+            yield item
+            continue
+        for ordinal in range(item.first, item.first + item.count):
+            yield part(item, Range(item.fragment, ordinal, 1))
+
+
+def try_writing(sink: Sink, batch: Batch) -> None:
+    """Have a sink write one record to nowhere: if that kills the process, it is known which record did."""
+    sink.write([batch], cast("ObjectStore", _Nowhere()), "trial/")
+
+
+class _Nowhere:
+    """A store that keeps nothing."""
+
+    uri = "nowhere:"
+    is_remote = False
+    capabilities = Capabilities()
+
+    def create(self, _key: str, _parts: Sequence[Buffer]) -> bool:
+        return True
+
+    def head(self, _key: str) -> None:
+        return None
+
+
+def _unread(stage: str, fragment: Fragment, ordinal: int, story: str) -> Batch:
+    """The batch of a record that its source cannot read: there is nothing of it to keep."""
+    verdicts = make_verdicts(
+        rows=pa.array([ordinal], pa.int64()),
+        ids=pa.array([f"{fragment.uri}#{ordinal}"], pa.string()),
+        stage=stage,
+        verdict=QUARANTINED,
+        reasons=[f"{KILLED}{story}"],
+        raw=[b""],
+    )
+    rows = SOURCE_ROWS.empty_table().to_batches()
+    empty = rows[0] if rows else pa.RecordBatch.from_pylist([], schema=SOURCE_ROWS)
+    return Batch(fragment.id, fragment.uri, ordinal, 1, UNKNOWN, UNKNOWN, empty, join_verdicts(no_verdicts(), verdicts))
