@@ -57,7 +57,7 @@ class Judge(Protocol):
         ...
 
 
-class People(Protocol):
+class SiteUsers(Protocol):
     """Those who want pipelines to run."""
 
     def ask_soon(self, controller: Asked) -> None:
@@ -87,7 +87,7 @@ class Site(Protocol):
         ...
 
     @property
-    def operator(self) -> People:
+    def operator(self) -> SiteUsers:
         """Who asks."""
         ...
 

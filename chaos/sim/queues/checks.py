@@ -47,7 +47,7 @@ IN_FLIGHT_ENTRIES, IN_FLIGHT_S = 8, 4.0
 PLANNED_S = 25.0
 
 
-class Shared(Protocol):
+class JudgedTenant(Protocol):
     """One pipeline of the cluster."""
 
     checker: Checker
@@ -58,7 +58,7 @@ class Shared(Protocol):
         ...
 
 
-class People(Protocol):
+class QueueUsers(Protocol):
     """Those who apply, and stop what they applied."""
 
     def stopped(self, name: str, token: object) -> bool:
@@ -66,7 +66,7 @@ class People(Protocol):
         ...
 
 
-class Observed(Protocol):
+class JudgedCluster(Protocol):
     """The cluster."""
 
     world: World
@@ -74,16 +74,16 @@ class Observed(Protocol):
     controllers: list[SimulatedController]
 
     @property
-    def tenants(self) -> Mapping[str, Shared]:
+    def tenants(self) -> Mapping[str, JudgedTenant]:
         """Its pipelines."""
         ...
 
     @property
-    def operator(self) -> People:
+    def operator(self) -> QueueUsers:
         """Its users."""
         ...
 
-    def of(self, about: str) -> Shared:
+    def of(self, about: str) -> JudgedTenant:
         """The pipeline of a task, or of a dataset's log."""
         ...
 
@@ -116,7 +116,7 @@ class _Rules:
 class QueueJudge:
     """The judge of a cluster in queues."""
 
-    def __init__(self, cluster: Observed) -> None:
+    def __init__(self, cluster: JudgedCluster) -> None:
         self._cluster = cluster
         self._log = Assignments(cluster.cluster_log)
         #: The fold of all that is durable in the cluster's log.
@@ -177,9 +177,9 @@ class QueueJudge:
         if isinstance(event, core.TaskEvent):
             self._cluster.of(event.task).checker.said(worker, event)
 
-    def granted(self, controller: Asked, wish: OperatorRequest) -> None:
+    def granted(self, controller: Asked, request: OperatorRequest) -> None:
         """3: what somebody was told is accepted stands in the log."""
-        self._log.granted(controller, wish)
+        self._log.granted(controller, request)
 
     def finish(self) -> None:
         """What must hold at the end, of the cluster and of each pipeline."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from headrace.chaos.sim import NodeFaults
-from headrace.chaos.sim.queues.tenants import QueueCluster
+from headrace.chaos.sim.queues.tenants import TenantCluster
 
 
 class QueueFaults(NodeFaults):
     """The misfortunes of one seed."""
 
-    def __init__(self, cluster: QueueCluster) -> None:
+    def __init__(self, cluster: TenantCluster) -> None:
         self._people = cluster.operator
         super().__init__(
             cluster,

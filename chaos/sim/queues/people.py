@@ -25,7 +25,7 @@ HEAVY_CORES_MAX = 2
 ALL_TASKS_MAX = 4
 
 
-class Applied(Protocol):
+class TenantDeclaration(Protocol):
     """A pipeline of the cluster."""
 
     declared: Pipeline
@@ -41,12 +41,12 @@ class PeopleJudge(Protocol):
         """The fold of all that is durable in the cluster's log."""
         ...
 
-    def granted(self, controller: Asked, wish: OperatorRequest) -> None:
+    def granted(self, controller: Asked, request: OperatorRequest) -> None:
         """Somebody was told that it is accepted."""
         ...
 
 
-class Shared(Protocol):
+class PeopleCluster(Protocol):
     """The cluster, as people see it."""
 
     world: World
@@ -54,7 +54,7 @@ class Shared(Protocol):
     workers: list[SimulatedWorker]
 
     @property
-    def tenants(self) -> Mapping[str, Applied]:
+    def tenants(self) -> Mapping[str, TenantDeclaration]:
         """The pipelines."""
         ...
 
@@ -65,7 +65,7 @@ class Shared(Protocol):
 
 
 @dataclass(slots=True)
-class Application:
+class TenantRequest:
     """One pipeline as it is applied: when, in which words, for the how-manieth time, and what was asked of it since."""
 
     request: core.PipelineRequested
@@ -84,14 +84,14 @@ class Application:
 class QueuePeople:
     """Everybody who has a say."""
 
-    def __init__(self, cluster: Shared) -> None:
+    def __init__(self, cluster: PeopleCluster) -> None:
         self._cluster, self._world = cluster, cluster.world
         rng = self._world.rng
         self._requests: dict[int, OperatorRequest] = {}
         self._request = 0
         names = QUEUES[: rng.randint(2, len(QUEUES))]
         cores = sum(worker.cores for worker in cluster.workers)
-        self._asked: dict[str, Application] = {}
+        self._asked: dict[str, TenantRequest] = {}
         for name, tenant in cluster.tenants.items():
             request = core.PipelineRequested(
                 0,
@@ -103,7 +103,7 @@ class QueuePeople:
                 by=rng.choice(USERS),
                 autoscale=rng.choice(("off", "on")),
             )
-            self._asked[name] = Application(request, self._world.between(0.0, APPLIED_S))
+            self._asked[name] = TenantRequest(request, self._world.between(0.0, APPLIED_S))
         #: The queues as they are to be.
         self.rules = {name: self._drawn(name) for name in names}
 
@@ -144,20 +144,20 @@ class QueuePeople:
         if record is not None and item.request.autoscale == "on":
             most = item.request.cores or self._world.rng.randint(1, ALL_TASKS_MAX)
             stage = self._world.rng.choice(("read", "write"))
-            self._wish(core.SteerRequested(0, name, replicas={stage: self._world.rng.randint(1, most)}))
+            self._ask(core.SteerRequested(0, name, replicas={stage: self._world.rng.randint(1, most)}))
 
     def drain(self) -> None:
         """Somebody wants a worker to be empty for a while."""
         worker = self._world.rng.choice(self._cluster.workers).name
-        self._wish(core.DrainRequested(0, worker))
-        self._world.after(self._world.between(0.0, 6.0), self._wish, core.DrainRequested(0, worker, back=True))
+        self._ask(core.DrainRequested(0, worker))
+        self._world.after(self._world.between(0.0, 6.0), self._ask, core.DrainRequested(0, worker, back=True))
 
     def settle(self) -> None:
         """No fault happens any more: nobody leaves a worker without tasks for ever."""
         if not self.completed:
             self._world.after(LOOK_S, self.settle)
             for worker in sorted(self._cluster.checker.ledger.drained):
-                self._wish(core.DrainRequested(0, worker, back=True))
+                self._ask(core.DrainRequested(0, worker, back=True))
 
     # -- what they see --
 
@@ -166,9 +166,9 @@ class QueuePeople:
 
     def hear(self, controller: Asked, command: core.AnswerRequest | core.ReportRun) -> None:
         """See `People`."""
-        wish = self._requests.pop(command.request, None) if isinstance(command, core.AnswerRequest) else None
-        if wish is not None and isinstance(command, core.AnswerRequest) and command.accepted:
-            self._cluster.checker.granted(controller, wish)
+        request = self._requests.pop(command.request, None) if isinstance(command, core.AnswerRequest) else None
+        if request is not None and isinstance(command, core.AnswerRequest) and command.accepted:
+            self._cluster.checker.granted(controller, request)
 
     def _look(self) -> None:
         if self.completed:
@@ -178,7 +178,7 @@ class QueuePeople:
         for name, rule in self.rules.items():
             there = ledger.queues.get(name)
             if there is None or (there.weight, there.cores, there.priority) != (rule.weight, rule.cores, rule.priority):
-                self._wish(rule)
+                self._ask(rule)
         for name, item in self._asked.items():
             record = self._record(name)
             if item.completed or self._world.now < item.due or (record is not None and not record.outcome):
@@ -187,18 +187,18 @@ class QueuePeople:
                 item.completed = record.outcome == "completed"
                 item.times += 1
             if not item.completed and item.request.queue in ledger.queues:
-                self._wish(replace(item.request, token=item.token))
+                self._ask(replace(item.request, token=item.token))
 
     def _record(self, name: str) -> RunRecord | None:
         ledger = self._cluster.checker.ledger
         return ledger.queued.get(name) or ledger.runs.get(name)
 
-    def _wish(self, wish: OperatorRequest) -> None:
+    def _ask(self, request: OperatorRequest) -> None:
         """Ask every controller for it: those that do not lead say so."""
         for controller in self._cluster.controllers:
             if controller.alive:
                 self._request += 1
-                asked = self._requests[self._request] = replace(wish, request=self._request)
+                asked = self._requests[self._request] = replace(request, request=self._request)
                 controller.post(asked)
 
     def _cores(self, heavy: bool, most: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.chaos.sim import CLOSE_S, EVENTS_MAX, VACATE_S, SimulationOutcome, until, vacated, without_garbage
 from headrace.chaos.sim.queues.faults import QueueFaults
-from headrace.chaos.sim.queues.tenants import QueueCluster
+from headrace.chaos.sim.queues.tenants import TenantCluster
 from headrace.chaos.sim.world import ViolationError
 
 
@@ -15,7 +15,7 @@ def simulate_queues(seed: int) -> SimulationOutcome:
 
 
 def _simulate(seed: int) -> SimulationOutcome:
-    cluster = QueueCluster(seed)
+    cluster = TenantCluster(seed)
     faults = QueueFaults(cluster)
     violation, number, seconds = "", -1, 0.0
     try:
@@ -46,7 +46,7 @@ def _simulate(seed: int) -> SimulationOutcome:
     )
 
 
-def _run(cluster: QueueCluster, faults: QueueFaults) -> float:
+def _run(cluster: TenantCluster, faults: QueueFaults) -> float:
     world, people, check = cluster.world, cluster.operator, cluster.checker.check
     cluster.start()
     deadline = faults.plan() + CLOSE_S * len(cluster.tenants)

@@ -33,7 +33,7 @@ class Choices:
 class Tenant:
     """One pipeline with its dataset, on a cluster that others use too."""
 
-    def __init__(self, site: QueueCluster, name: str) -> None:
+    def __init__(self, site: TenantCluster, name: str) -> None:
         self._site, self.world, self.pipeline = site, site.world, name
         self.corpus = corpus = Corpus(site.world, fused=True)
         self.log = SimulatedLog(site.world, f"sim://{name}")
@@ -77,7 +77,7 @@ class Tenant:
         return ""
 
 
-class QueueCluster:
+class TenantCluster:
     """What a seed draws: nodes, queues, and pipelines that want more cores than there are."""
 
     def __init__(self, seed: int) -> None:
