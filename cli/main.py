@@ -158,17 +158,18 @@ def simulate(
     mutant: Annotated[
         str, typer.Option(metavar="NAME", help="Plant this defect, to see the simulator find it; ? lists all.")
     ] = "",
+    queues: Annotated[bool, typer.Option("--queues", help="Several pipelines on one cluster, in queues.")] = False,
 ) -> int:
     """Run the cores of controller and worker in virtual time with faults, and check every invariant."""
-    from headrace.chaos.sim import MUTANTS, main as run_seeds
+    from headrace.chaos.sim import ALL_MUTANTS, main as run_seeds
 
     if mutant == "?":
-        print("\n".join(sorted(MUTANTS)))
+        print("\n".join(sorted(ALL_MUTANTS)))
         return 0
-    if mutant and mutant not in MUTANTS:
+    if mutant and mutant not in ALL_MUTANTS:
         raise UsageError(f"--mutant {mutant!r} is unknown; `headrace simulate --mutant ?` lists them")
     arguments = ["--seeds", str(seeds), "--start", str(start)] if seed is None else ["--seed", str(seed)]
-    arguments += ["--jobs", str(jobs)] if jobs else []
+    arguments += [*(["--jobs", str(jobs)] if jobs else []), *(["--queues"] if queues else [])]
     return run_seeds([*arguments, *(["--mutant", mutant] if mutant else [])])
 
 

@@ -6,7 +6,7 @@ from headrace.chaos.sim.checks import Checker
 from headrace.chaos.sim.network import Wires
 from headrace.chaos.sim.nodes import Operator, SimulatedController, SimulatedTask, SimulatedWorker
 from headrace.chaos.sim.storage import SimulatedLog, SimulatedManifest, SimulatedObjects
-from headrace.chaos.sim.world import CLUSTER, CLUSTER_SHARE, DATASET, TIERS, Corpus, InputObjects, World
+from headrace.chaos.sim.world import CLUSTER, CLUSTER_SHARE, DATASET, PIPELINE, TIERS, Corpus, InputObjects, World
 from headrace.controller.core.log import CHANGES_MAX, LogLimits
 from headrace.controller.core.run import Run
 
@@ -16,6 +16,7 @@ class SimulatedCluster:
 
     def __init__(self, seed: int) -> None:
         self.world = world = World(seed)
+        self.pipeline = PIPELINE
         fuse = world.chance(0.5)
         self.corpus = Corpus(world, fused=fuse)
         self.log = SimulatedLog(world, DATASET)
@@ -50,9 +51,17 @@ class SimulatedCluster:
             )
         ]
 
+    def of(self, _about: str) -> SimulatedCluster:
+        """See `Site`: there is one pipeline."""
+        return self
+
     def logs(self) -> list[SimulatedLog]:
         """Every log that there is."""
         return [self.log] if self.cluster_log is None else [self.log, self.cluster_log]
+
+    def stores(self) -> list[SimulatedLog | SimulatedObjects]:
+        """All that may fail."""
+        return [self.objects, *self.logs()]
 
     def log_of(self, uri: str) -> SimulatedLog:
         """The log of that name."""

@@ -66,6 +66,8 @@ class Flow:
     skew: float = 0.0
     #: Records a second that something lets through of which no counter tells.
     capped: float = math.inf
+    #: Cores that it may use of those that there are; nothing binds its tasks to them.
+    granted: float = math.inf
     records_left: float = 1e12
     now: float = 0.0
     paused_until: float = 0.0
@@ -85,6 +87,10 @@ class Flow:
     def rate_with(self, replicas: Sequence[int]) -> float:
         """The same with other replicas."""
         return min(self.capped, self._balanced(replicas)[0])
+
+    def cores_used(self) -> float:
+        """Cores that its tasks are busy on, with these replicas."""
+        return self.rate() * sum(visits * stage.cpu_s / self._speed() for stage, visits in self._visits())
 
     def best(self) -> float:
         """The largest rate that any replicas reach, as far as a search finds it."""
@@ -168,7 +174,7 @@ class Flow:
             limits=ScalingLimits(cores, hosts=len(self.workers)),
             cores=cores,
             input_bytes=first.records + self.records_left,
-        )
+        ).within(self.granted)
 
     def _a_second(self, value: float) -> float:
         """What a sum grows by in a second, so that an error of it does not grow with it."""

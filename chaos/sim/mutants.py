@@ -17,6 +17,7 @@ import xxhash
 from headrace.chaos.sim import dedup_mutants, task_mutants, version_mutants
 from headrace.chaos.sim.network import connections
 from headrace.chaos.sim.nodes import SimulatedSink
+from headrace.chaos.sim.queues import MUTANTS as QUEUE_MUTANTS
 from headrace.chaos.sim.storage import SHARD, log, twin
 from headrace.chaos.sim.world import Part
 from headrace.controller.core.cluster import Controller, Members, Requests
@@ -411,11 +412,14 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "neighbour-poison": ((Suspicion, "died_alone", _neighbour_too),),
 }
 
+#: Those of a cluster in queues, too.
+ALL_MUTANTS = {**MUTANTS, **QUEUE_MUTANTS}
+
 
 @contextmanager
 def planted(name: str) -> Iterator[None]:
     """Plant a mutant. KeyError for a name that is not in MUTANTS."""
     with ExitStack() as stack:
-        for target, attribute, replacement in MUTANTS[name]:
+        for target, attribute, replacement in ALL_MUTANTS[name]:
             stack.enter_context(patch.object(target, attribute, replacement))
         yield

@@ -11,11 +11,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
 
-from headrace.chaos.sim.mutants import MUTANTS, planted
+from headrace.chaos.sim.mutants import ALL_MUTANTS, planted
+from headrace.chaos.sim.queues import MUTANTS as QUEUE_MUTANTS, simulate_queues
 from headrace.chaos.sim.simulator import SimulationOutcome, simulate
 from headrace.daemon import be_killed_with
 
@@ -35,22 +36,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=_positive, default=SEEDS, help=f"how many seeds (default {SEEDS})")
     parser.add_argument("--seed", type=int, help="run this one seed, and tell its story")
     parser.add_argument("--start", type=int, default=0, help="the first seed (default 0)")
-    parser.add_argument("--mutant", choices=sorted(MUTANTS), help="plant this defect; the simulator is to find it")
+    parser.add_argument("--queues", action="store_true", help="several pipelines on one cluster, in queues")
+    parser.add_argument("--mutant", choices=sorted(ALL_MUTANTS), help="plant this defect; the simulator is to find it")
     parser.add_argument("--jobs", type=_positive, help="processes that simulate (default: one a core)")
     args = parser.parse_args(argv)
     seeds = range(args.start, args.start + args.seeds) if args.seed is None else range(args.seed, args.seed + 1)
     jobs = min(args.jobs or len(os.sched_getaffinity(0)), -(-len(seeds) // CHUNK))
-    with _outcomes(seeds, args.mutant, jobs) as outcomes:
-        return _run(seeds, outcomes, args.mutant)
+    simulated = simulate_queues if args.queues or args.mutant in QUEUE_MUTANTS else simulate
+    with _outcomes(simulated, seeds, args.mutant, jobs) as outcomes:
+        return _run(seeds, outcomes, args.mutant, args.queues)
 
 
 @contextmanager
-def _outcomes(seeds: range, mutant: str | None, jobs: int) -> Iterator[Iterator[SimulationOutcome]]:
+def _outcomes(
+    simulated: Callable[[int], SimulationOutcome], seeds: range, mutant: str | None, jobs: int
+) -> Iterator[Iterator[SimulationOutcome]]:
     """The outcome of each seed, in the order of the seeds, whoever simulates it."""
     with ExitStack() as stack:
         if jobs <= 1:
             _plant(mutant, stack)
-            yield map(simulate, seeds)
+            yield map(simulated, seeds)
         else:
             context = multiprocessing.get_context("spawn")
             # It would let signals through again when the first of them starts it.
@@ -61,7 +66,7 @@ def _outcomes(seeds: range, mutant: str | None, jobs: int) -> Iterator[Iterator[
                 pool = stack.enter_context(context.Pool(jobs, _plant, (mutant, None)))
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            yield pool.imap(simulate, seeds, CHUNK)
+            yield pool.imap(simulated, seeds, CHUNK)
 
 
 def _plant(mutant: str | None, stack: ExitStack | None) -> None:
@@ -72,14 +77,14 @@ def _plant(mutant: str | None, stack: ExitStack | None) -> None:
         (stack or _FOR_LIFE).enter_context(planted(mutant))
 
 
-def _run(seeds: range, outcomes: Iterator[SimulationOutcome], mutant: str | None) -> int:
+def _run(seeds: range, outcomes: Iterator[SimulationOutcome], mutant: str | None, queues: bool) -> int:
     started = time.perf_counter()
     events = faults = 0
     for done, outcome in enumerate(outcomes, start=1):
         events += outcome.events
         faults += len(outcome.faults)
         if outcome.violation:
-            _tell(outcome, mutant)
+            _tell(outcome, mutant, queues)
             return 1
         if len(seeds) == 1:
             print(
@@ -94,11 +99,11 @@ def _run(seeds: range, outcomes: Iterator[SimulationOutcome], mutant: str | None
     return 0
 
 
-def _tell(outcome: SimulationOutcome, mutant: str | None) -> None:
+def _tell(outcome: SimulationOutcome, mutant: str | None, queues: bool) -> None:
     print("\n".join(outcome.story))
     print(f"\n{outcome.violation}")
     print(f"after {outcome.events} events and these faults: {', '.join(outcome.faults) or 'none'}")
-    planted_as = f" --mutant {mutant}" if mutant else ""
+    planted_as = (" --queues" if queues else "") + (f" --mutant {mutant}" if mutant else "")
     print(f"replay: headrace simulate --seed {outcome.seed}{planted_as}")
 
 

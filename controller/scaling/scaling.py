@@ -85,7 +85,7 @@ class Scaling:
         for name, run in wanted.items():
             _, scaler = self._scalers.setdefault(name, (run, Autoscaler(ScalingMode(run.request.autoscale))))
             try:
-                reading = reading_of(self._status_of(name), name, now)
+                reading = reading_of(self._status_of(name), name, now).within(self._shell.core.queues.grant(name))
             except ReadingError:
                 continue  # a graph that is being changed
             apart = run.reconfiguration.fusible([group.stages for group in reading.groups])

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace.cli.commands.dataset.page import DatasetPage
-from headrace.page import serve_page
-from headrace.page.server import PageSource
 from headrace.protos import control_pb2 as pb
 from tests.kits.page.browser import CHROMIUM, Browser
 from tests.kits.page.large_run import LargeRun
+from tests.kits.page.pictures import served
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CHROMIUM, reason="Chromium is not installed")]
 
@@ -50,27 +47,6 @@ class Answers:
     async def answer(self, question: str, given: Mapping[str, Any]) -> dict[str, Any]:
         self.asked.append((question, given))
         return self.answers.get(question, {"changes": [HOSTILE]})
-
-
-@contextlib.contextmanager
-def served(source: PageSource, folder: Path) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Serve it on a loop of its own; the address, and what ends the serving."""
-    loop, file = asyncio.new_event_loop(), folder / "page.url"
-    folder.chmod(0o700)
-    page = loop.run_until_complete(serve_page(source, "127.0.0.1:0", file))
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-
-    def end() -> None:
-        asyncio.run_coroutine_threadsafe(page.close(), loop).result(30)
-
-    try:
-        yield page.address.url, end
-    finally:
-        end()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
 
 
 def hostile_run() -> Answers:

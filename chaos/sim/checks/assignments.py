@@ -19,7 +19,17 @@ from headrace.controller.core.log import LeaderState
 from headrace.controller.core.messages import TokenOffered, messages as core
 from headrace.controller.core.plan import Plan
 from headrace.controller.core.run import Run, RunState
-from headrace.store.ledger import ClusterState, Entry, RunAmended, RunBegun, RunRecord, RunSteered, WorkerDrainAsked
+from headrace.store.ledger import (
+    ClusterState,
+    Entry,
+    QueueSet,
+    RunAmended,
+    RunBegun,
+    RunQueued,
+    RunRecord,
+    RunSteered,
+    WorkerDrainAsked,
+)
 
 
 class Assignments:
@@ -31,8 +41,10 @@ class Assignments:
         self._graphs: list[object] = []
         self._steered: set[bytes] = set()
         self._drained: set[tuple[str, bool]] = set()
+        #: The queues that were ever set: name, weight, quota, priority.
+        self._queues: set[tuple[str, int, int, int]] = set()
         #: Plans that were compared already: the one in force, and the one in the log.
-        self._compared: dict[str, tuple[Plan, object]] = {}
+        self._compared: dict[tuple[str, str], tuple[Plan, object]] = {}
 
     def durable(self, number: int, entry: Entry, writer: str) -> None:
         """1, 2: an entry has become durable. The fold refuses what cannot follow: a token that is spent twice, a run
@@ -42,13 +54,15 @@ class Assignments:
         self.history.fold(number, entry)
         for change in entry.changes:
             match change:
-                case RunBegun() | RunAmended():
+                case RunBegun() | RunAmended() | RunQueued():
                     self._begun.add(str(change.options["token"]))
                     self._graphs.append(change.pipeline)
                 case RunSteered():
                     self._steered.add(_plain(change.request))
                 case WorkerDrainAsked():
                     self._drained.add((change.worker, change.back))
+                case QueueSet():
+                    self._queues.add((change.name, change.weight, change.cores, change.priority))
                 case _:
                     pass
 
@@ -67,6 +81,8 @@ class Assignments:
                 durable = any(_covers(made, request) for made in self._steered)
             case core.DrainRequested():
                 durable = (request.worker, request.back) in self._drained
+            case core.QueueRequested():
+                durable = (request.name, request.weight, request.cores, request.priority) in self._queues
             case TokenOffered():
                 spent = self.history.ledger.tokens.get(request.token)
                 durable = spent is not None and spent.key == request.key
@@ -85,6 +101,8 @@ class Assignments:
             return
         if log.ledger.drained != drained:
             raise ViolationError(1, f"{controller.name} has {drained} drained, the cluster's log {log.ledger.drained}")
+        if unknown := controller.core.workers.keys() - log.ledger.workers.keys():
+            raise ViolationError(1, f"{controller.name} has workers that the cluster's log has not: {sorted(unknown)}")
         for name, record in log.ledger.going_on().items():
             run = controller.core.runs.get(name)
             if run is not None and not run.ended:
@@ -103,12 +121,12 @@ class Assignments:
         if run.tasks is None or run.state is RunState.OPENING:
             return
         plan = run.tasks.plan
-        known = self._compared.get(who)
+        known = self._compared.get((who, name))
         if known is not None and known[0] is plan and known[1] is record.plan:
             return
         if record.plan is None or plan_from_plain(record.plan) != plan:
             raise ViolationError(1, f"{who} runs {name} by another plan than the cluster's log has: {plan}")
-        self._compared[who] = (plan, record.plan)
+        self._compared[who, name] = (plan, record.plan)
 
 
 def _plain(request: Any) -> bytes:
@@ -127,8 +145,18 @@ def _covers(made: bytes, request: core.SteerRequested) -> bool:
 def cluster_summary(state: ClusterState) -> tuple[Any, ...]:
     """What a fold of the cluster's log knows, in few words; two folds that differ differ here."""
     runs = [
-        (name, run.number, run.outcome, run.stop_asked, run.paused, _plain((run.plan, run.wished, run.waiting)))
+        (
+            name,
+            run.number,
+            run.outcome,
+            run.stop_asked,
+            (run.paused, run.held, run.since),
+            _plain((run.plan, run.wished, run.waiting)),
+        )
         for name, run in state.runs.items()
     ]
     workers, tokens = sorted(state.workers), sorted((name, spent.key) for name, spent in state.tokens.items())
-    return state.term, state.leader.get("id"), state.resigned, workers, runs, tokens, sorted(state.drained)
+    queues = sorted((name, item.weight, item.cores, item.priority) for name, item in state.queues.items())
+    waiting = [(name, record.since) for name, record in state.queued.items()]
+    of_workers = workers, tokens, sorted(state.drained)
+    return state.term, state.leader.get("id"), state.resigned, runs, of_workers, queues, waiting

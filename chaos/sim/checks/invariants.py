@@ -78,7 +78,8 @@ class Checker:
             return
         stirred, self._stirred = self._stirred, []
         for controller in stirred:
-            for run in controller.core.runs.values():
+            run = controller.core.runs.get(self._cluster.pipeline)
+            if run is not None:
                 self.dataset.compare(controller, run.ledger)
             if self.assignments is not None:
                 self.assignments.compare(controller)

@@ -13,7 +13,9 @@ from headrace.controller.core.run import Run
 from headrace.worker.task import HeldBatches, TaskCore
 
 #: What people ask of a controller, and are answered.
-OperatorRequest = core.PipelineRequested | core.SteerRequested | core.DrainRequested | TokenOffered
+OperatorRequest = (
+    core.PipelineRequested | core.SteerRequested | core.DrainRequested | core.QueueRequested | TokenOffered
+)
 
 
 class Asked(Protocol):
@@ -74,9 +76,10 @@ class Network(Protocol):
 
 
 class Observed(Protocol):
-    """A simulated cluster."""
+    """A simulated cluster, as it is to one pipeline."""
 
     world: World
+    pipeline: str
     corpus: Corpus
     inputs: InputObjects
     log: SimulatedLog

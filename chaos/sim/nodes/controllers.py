@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 
 from headrace.chaos.sim.network import FencedCommand, SimulatedSession
-from headrace.chaos.sim.nodes.parts import Cluster, core_of
+from headrace.chaos.sim.nodes.parts import Site, core_of
 from headrace.chaos.sim.storage import SimulatedLog
 from headrace.chaos.sim.world import ViolationError
 from headrace.cluster import KEY_BYTES_MIN
@@ -25,7 +25,7 @@ _LEADS = (LeaderState.LEADING, LeaderState.RESIGNING)
 class SimulatedController:
     """One controller process, life after life."""
 
-    def __init__(self, cluster: Cluster, name: str, *, standby: bool) -> None:
+    def __init__(self, cluster: Site, name: str, *, standby: bool) -> None:
         self.cluster, self.name, self.standby = cluster, name, standby
         self.alive = self.frozen = False
         self.life = 0
@@ -143,13 +143,13 @@ class SimulatedController:
                 raise ViolationError(0, f"{self.name} disbelieves an honest worker: {why}")
             event = believed
             if isinstance(event, core.ShardProposed):
-                self.cluster.checker.heard(event)
+                self.cluster.of(event.task).checker.heard(event)
         world = self.cluster.world
         if not isinstance(event, core.TimePassed):
             world.note(self.name, "handles", event)
         self.cluster.checker.stirred(self)
         if isinstance(event, core.TaskSwept):
-            self.cluster.checker.rereading.answered(self, event)
+            self.cluster.of(event.task).checker.rereading.answered(self, event)
         with core_of(self.name, event):
             try:
                 commands = self.core.handle(event, self._clock.at(world.now), worker)
@@ -179,7 +179,7 @@ class SimulatedController:
                 case core.WriteManifest():
                     self._write_manifest(command)
                 case core.AuditDataset():
-                    world.after(self.cluster.checker.gate.seconds(), self._audit, command, life)
+                    world.after(self.cluster.of(command.log).checker.gate.seconds(), self._audit, command, life)
                 case core.StepDown():
                     world.note(self.name, "steps down:", command.reason)
                     self._send_away()
@@ -193,21 +193,23 @@ class SimulatedController:
 
     def _audit(self, command: core.AuditDataset, life: int) -> None:
         if life == self.life:
-            self.post(self.cluster.checker.gate.answer(command, self.identity))
+            self.post(self.cluster.of(command.log).checker.gate.answer(command, self.identity))
 
     def _write_manifest(self, command: core.WriteManifest) -> None:
-        run, life = self.run(), self.life
+        cluster, life = self.cluster.of(command.log), self.life
+        run = self.core.runs.get(cluster.pipeline)
         if run is not None:
-            self.cluster.manifest.write(
+            cluster.manifest.write(
                 run.ledger, lambda error: self._later(core.ManifestWritten(command.log, error, bool(error)), life)
             )
 
     def _send(self, command: core.WorkerCommand) -> None:
-        run = self.run()
+        name = command.sender if isinstance(command, core.MakeLink) else command.task
+        run = self.core.runs.get(name.split("/", 1)[0])
         given = fence_of(self.core.log, run.leadership if run is not None else None, command)
         self.cluster.checker.commanded(self, command, given)
         if run is not None:
-            self.cluster.checker.rereading.commanded(self, run, command)
+            self.cluster.of(name).checker.rereading.commanded(self, run, command)
         session = self.sessions.get(command.worker)
         if session is not None:
             ticket = b""

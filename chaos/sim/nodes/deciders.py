@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from headrace.chaos.sim.network import SimulatedFrame
 from headrace.chaos.sim.nodes.parts import FramePart
-from headrace.chaos.sim.world import DATASET, DEDUPS, Name, SimulatedTexts, ViolationError, ordinals
+from headrace.chaos.sim.world import DEDUPS, Name, SimulatedTexts, ViolationError, ordinals
 from headrace.controller.core.messages import Records, dedup, messages
 from headrace.stages.dedup import decider as core, kept, partitions
 from headrace.store.ledger import LedgerState
@@ -185,7 +185,7 @@ def kept_names(task: FramePart, sinks: Sequence[str], stage: int) -> list[Name]:
         state.apply(number, entry)
     return [
         (part.item.fragment, row)
-        for key, *_ in kept.key_files(state, task.epoch, sinks, DATASET, stage)
+        for key, *_ in kept.key_files(state, task.epoch, sinks, cluster.log.uri, stage)
         for part in cluster.objects.content[key][1]
         for row in ordinals(part.kept, part.item.first)
     ]

@@ -6,18 +6,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headrace.chaos.sim.checks import Checker
+from headrace.chaos.sim.checks import Asked, Checker, Folding
 from headrace.chaos.sim.network import Wires
 from headrace.chaos.sim.storage import SimulatedLog, SimulatedManifest, SimulatedObjects
 from headrace.chaos.sim.world import Clock, Corpus, InputObjects, Part, ViolationError, World
-from headrace.controller.core.log import LogLimits
+from headrace.controller.core.log import Fence, LogLimits
 from headrace.controller.core.messages import messages as core
 from headrace.store.ledger import Range
 from headrace.worker.task import messages
 
 if TYPE_CHECKING:
     from headrace.chaos.sim.nodes.controllers import SimulatedController
-    from headrace.chaos.sim.nodes.operator import Operator
     from headrace.chaos.sim.nodes.tasks import SimulatedTask
     from headrace.chaos.sim.nodes.workers import SimulatedWorker
     from headrace.controller.core.run import Run
@@ -34,18 +33,47 @@ def core_of(who: str, event: object) -> Iterator[None]:
         raise ViolationError(0, f"{who} on {event}: {type(error).__name__}: {error}") from error
 
 
-class Cluster(Protocol):
-    """All the parts of one simulated cluster."""
+class Judge(Protocol):
+    """Who judges what controllers and workers do, of whichever pipeline."""
+
+    def stirred(self, controller: Folding) -> None:
+        """A controller's core has been given an event."""
+        ...
+
+    def write_asked(self, controller: Asked, command: core.WriteEntry, data: bytes) -> None:
+        """What a controller wants to write."""
+        ...
+
+    def commanded(self, controller: Asked, command: core.Command, given: Fence) -> None:
+        """What a controller commands."""
+        ...
+
+    def obeyed(self, worker: str, life: int, given: Fence) -> None:
+        """A worker obeys."""
+        ...
+
+    def said(self, worker: str, event: core.Event) -> None:
+        """A worker reports."""
+        ...
+
+
+class SiteUsers(Protocol):
+    """Those who want pipelines to run."""
+
+    def ask_soon(self, controller: Asked) -> None:
+        """A controller has come up."""
+        ...
+
+    def hear(self, controller: Asked, command: core.AnswerRequest | core.ReportRun) -> None:
+        """A controller answers."""
+        ...
+
+
+class Site(Protocol):
+    """What the pipelines of one simulated cluster share."""
 
     world: World
-    corpus: Corpus
-    log: SimulatedLog
     cluster_log: SimulatedLog | None
-    objects: SimulatedObjects
-    inputs: InputObjects
-    manifest: SimulatedManifest
-    checker: Checker
-    operator: Operator
     controllers: list[SimulatedController]
     workers: list[SimulatedWorker]
     quiet: bool
@@ -53,12 +81,22 @@ class Cluster(Protocol):
     log_limits: LogLimits
     wires: Wires
 
-    def log_of(self, uri: str) -> SimulatedLog:
-        """The log of that name."""
+    @property
+    def checker(self) -> Judge:
+        """Who judges."""
         ...
 
-    def living(self, run: Run) -> list[SimulatedTask]:
-        """The tasks that live, and of which a run knows that they do."""
+    @property
+    def operator(self) -> SiteUsers:
+        """Who asks."""
+        ...
+
+    def of(self, about: str) -> Cluster:
+        """The cluster as it is to one pipeline: that of a task's name, or of a dataset's log."""
+        ...
+
+    def log_of(self, uri: str) -> SimulatedLog:
+        """The log of that name."""
         ...
 
     def leader_alive(self, uri: str) -> bool | None:
@@ -66,10 +104,36 @@ class Cluster(Protocol):
         ...
 
 
+class Cluster(Protocol):
+    """All the parts of one simulated cluster, as it is to one pipeline."""
+
+    world: World
+    pipeline: str
+    corpus: Corpus
+    log: SimulatedLog
+    cluster_log: SimulatedLog | None
+    objects: SimulatedObjects
+    inputs: InputObjects
+    manifest: SimulatedManifest
+    checker: Checker
+    controllers: list[SimulatedController]
+    workers: list[SimulatedWorker]
+    wires: Wires
+
+    @property
+    def quiet(self) -> bool:
+        """Whether no fault happens any more."""
+        ...
+
+    def living(self, run: Run) -> list[SimulatedTask]:
+        """The tasks that live, and of which a run knows that they do."""
+        ...
+
+
 class SimulatedHost(Protocol):
     """A worker, as its tasks see it."""
 
-    cluster: Cluster
+    cluster: Site
     clock: Clock
 
     def said(self, event: core.Event) -> None:

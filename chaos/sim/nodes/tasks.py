@@ -50,8 +50,8 @@ class SimulatedTask:
     """One attempt."""
 
     def __init__(self, worker: SimulatedHost, order: core.StartTask) -> None:
-        self.cluster: Cluster = worker.cluster
-        self._corpus = worker.cluster.corpus
+        self.cluster: Cluster = worker.cluster.of(order.task)
+        self._corpus = self.cluster.corpus
         self.clock = worker.clock
         #: Until when it is stopped and does not know it, and what waits for it meanwhile, in order.
         self._frozen_until = 0.0

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, assert_never
 
 from headrace.chaos.sim.network import FencedCommand, SimulatedLink, SimulatedSession
-from headrace.chaos.sim.nodes.parts import Cluster, FramePart
+from headrace.chaos.sim.nodes.parts import FramePart, Site
 from headrace.chaos.sim.nodes.tasks import SimulatedTask
 from headrace.controller.core.messages import dedup, messages as core
 from headrace.worker.core import Fencing, LiveTasks, supervisor
@@ -23,7 +23,7 @@ IDLE_S = 10.0
 class SimulatedWorker:
     """One node."""
 
-    def __init__(self, cluster: Cluster, name: str, cores: int, tier: str) -> None:
+    def __init__(self, cluster: Site, name: str, cores: int, tier: str) -> None:
         self.cluster, self.name, self.cores, self.tier = cluster, name, cores, tier
         self.alive = False
         self.clock = cluster.world.clock()

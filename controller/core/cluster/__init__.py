@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         all_spent as all_spent,
         why_not_expelled as why_not_expelled,
     )
+    from headrace.controller.core.cluster.queues import Queues as Queues
     from headrace.controller.core.cluster.records import plan_from_plain as plan_from_plain
     from headrace.controller.core.cluster.requests import Requests as Requests
 else:

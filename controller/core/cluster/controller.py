@@ -120,6 +120,8 @@ class Controller:
         self._requests = Requests(self)
         #: What workers brought of runs that are not begun here.
         self._reported = ReportedTasks()
+        #: Workers whose leaving was submitted: the fold may not know it yet when they are back.
+        self._left: set[str] = set()
         #: Judges what workers say.
         self.witness = Witness(self.runs, self._reported)
         #: Runs that nobody here knows and workers have tasks of, and until when these may stay.
@@ -184,7 +186,7 @@ class Controller:
     def wake_at(self) -> float | None:
         """When `handle(TimePassed())` is wanted next."""
         times = [run.wake_at() for run in self.runs.values()]
-        times += [*self._orphans.values(), self.queues.wake_at]
+        times += [*self._orphans.values(), self.queues.wake_at if self.leads else None]
         if self.log is not None:
             times.append(self.log.wake_at())
         return min((time for time in times if time is not None), default=None)
@@ -340,6 +342,7 @@ class Controller:
         self.drained.clear()
         self.runs.clear()
         self.workers.clear()
+        self._left.clear()
         self.lost = DeathCounts()
         self._planned.clear()
         self._recorded.clear()
@@ -365,7 +368,8 @@ class Controller:
         facts = event.facts()
         commands = [command for run in self.runs.values() for command in run.worker_joined(facts, now)]
         joined = WorkerJoined(event.worker, event.host, event.cores)
-        if self.log is not None and self.log.ledger.workers.get(event.worker) != joined:
+        if self.log is not None and (event.worker in self._left or self.log.ledger.workers.get(event.worker) != joined):
+            self._left.discard(event.worker)
             self.log.submit(joined)
         return commands
 
@@ -390,6 +394,7 @@ class Controller:
         self.lost.note("worker", event.worker, event.reason)
         self._reported.drop(event.worker)
         if self.log is not None and known is not None:
+            self._left.add(event.worker)
             self.log.submit(WorkerLeft(event.worker, event.reason))
         return [command for run in self.runs.values() for command in run.handle(event, now)]
 

@@ -115,8 +115,6 @@ class Queues:
             return f"this cluster has queues: name one with --queue: {there}" if rules else ""
         if queue not in rules:
             return f"no queue {queue[:64]!r}; there are: {', '.join(sorted(rules)) or 'none'}"
-        if event.autoscale == "on":
-            return f"pipeline {name!r} has the cores that queue {queue} gives it: leave --autoscale at off or advise"
         if len(self.waiting) >= QUEUED_MAX:
             return f"{QUEUED_MAX} pipelines wait already, which is the limit"
         return why_no_claim(name, rules[queue], event.cores, event.priority)
@@ -152,10 +150,7 @@ class Queues:
         if earlier is not None:
             answers.append(AnswerRequest(earlier.request, accepted=False, reason="somebody else asked meanwhile"))
         self._asked[f"/{event.name}"] = event
-        if event.remove:
-            return [*answers, *self._submit(QueueRemoved(event.name, event.by), now)]
-        change = QueueSet(event.name, event.weight, event.cores, event.priority, event.by)
-        return [*answers, *self._submit(change, now)]
+        return [*answers, *self._submit(_change(event), now)]
 
     def stop(self, name: str, now: float) -> list[Command]:
         """A pipeline that waits is not begun any more."""
@@ -182,10 +177,10 @@ class Queues:
         match change:
             case QueueSet():
                 self._scheduler.rules[change.name] = _rule(change)
-                return self._answer(f"/{change.name}")
+                return self._answer(change)
             case QueueRemoved():
                 self._scheduler.rules.pop(change.name, None)
-                return self._answer(f"/{change.name}")
+                return self._answer(change)
             case RunQueued():
                 return self._queued(change, now)
             case RunUnqueued():
@@ -218,9 +213,13 @@ class Queues:
     def _take(self, name: str, event: PipelineRequested, number: int, state: ClaimState) -> None:
         self._scheduler.claims[name] = Claim(name, event.queue, number, event.cores, event.priority, event.by, state)
 
-    def _answer(self, about: str) -> list[Command]:
-        event = self._asked.pop(about, None)
-        return [AnswerRequest(event.request, accepted=True)] if event is not None else []
+    def _answer(self, change: QueueSet | QueueRemoved) -> list[Command]:
+        """Answer who asked for this change; what somebody else asked for since is still on its way to the log."""
+        event = self._asked.get(f"/{change.name}")
+        if not isinstance(event, QueueRequested) or _change(event) != change:
+            return []
+        del self._asked[f"/{change.name}"]
+        return [AnswerRequest(event.request, accepted=True)]
 
     def _submit(self, change: QueueChange, now: float) -> list[Command]:
         if self._cluster.log is None:
@@ -260,6 +259,7 @@ class Queues:
     def look(self, now: float) -> list[Command]:
         """What follows from how things stand."""
         if not self._scheduler.claims:
+            self._wait_until = None
             return []
         self._note_runs()
         if self._waits_for_workers(now):
@@ -279,10 +279,18 @@ class Queues:
             if claim.state is ClaimState.WAITING or claim.name in self._begun:
                 continue
             run = self._cluster.runs.get(claim.name)
-            if run is None or run.ended:
+            if self._has_ended(claim.name):
                 self._scheduler.note(claim.name, ClaimTurn.ENDED)
-            elif claim.state is ClaimState.SEALING and run.state is RunState.PAUSED:
+            elif run is not None and claim.state is ClaimState.SEALING and run.state is RunState.PAUSED:
                 self._scheduler.note(claim.name, ClaimTurn.SEALED)
+
+    def _has_ended(self, name: str) -> bool:
+        """Whether a run is over, by the log where there is one: until its end is durable, a next leader goes on."""
+        if self._cluster.log is not None:
+            record = self._cluster.log.ledger.runs.get(name)
+            return record is None or bool(record.outcome)
+        run = self._cluster.runs.get(name)
+        return run is None or run.ended
 
     def _waits_for_workers(self, now: float) -> bool:
         """Whether workers of an earlier leader may still come to this one: fewer cores are no reason to decide."""
@@ -352,10 +360,21 @@ class Queues:
         """What each queue has."""
         return self._scheduler.uses(self.cores, self.outside)
 
+    def grant(self, name: str) -> int | None:
+        """The cores that its queue gives a run as things stand; None for a run outside of all queues."""
+        claim = self._scheduler.claims.get(name)
+        return self._scheduler.cores_of(claim, self.cores) if claim is not None else None
+
     def released(self, name: str) -> bool:
         """Whether a run has given its cores to another."""
         claim = self._scheduler.claims.get(name)
         return claim is not None and claim.state is ClaimState.HELD
+
+
+def _change(event: QueueRequested) -> QueueSet | QueueRemoved:
+    if event.remove:
+        return QueueRemoved(event.name, event.by)
+    return QueueSet(event.name, event.weight, event.cores, event.priority, event.by)
 
 
 def _rule(change: QueueSet) -> QueueRule:

@@ -40,6 +40,8 @@ RESTART_S, LEARN = 4.0, 0.5
 MADE_S_MAX, PERSON_S = 300.0, 300.0
 #: Fewer tasks: the share that has to be too many, for how long, and the largest share that goes at once.
 SPARE_SHARE, SPARE_S, DOWN_SHARE_MAX, DOWN_KEEPS = 0.3, 600.0, 0.6, 0.97
+#: More cores in use than a run may have, by this share, are given back.
+OVER_SHARE = 0.2
 #: A change of the limits by this share makes what was learned about blocks void.
 LIMITS_SHARE = 0.1
 #: The share by which a cost may be another and is the same still.
@@ -266,12 +268,23 @@ class Autoscaler:
         whole, late = models
         solved = late.solved(event.apart, keeps=True)
         target, present = counts_of_model(solved), counts_of_model(late)
+        if span >= WINDOW_S_MIN and min(_over(model) for model in models) > OVER_SHARE:
+            return self._give_back(late, counts_of_model(late.solved(event.apart)), now)
         gain = min(_gain(model, target, self.trust) for model in (whole, late))
         clear = span >= WINDOW_S_MIN or gain >= QUICK_GAIN
         if clear and target != present and gain >= self.band(now) and self._pays(late, gain):
             why = f"bound by {late.measured.bottleneck}"
             return self._act("scale", why, late, target, late.measured.records_s * (1 + gain), now)
         return self._spare(late, counts_of_model(late.solved(event.apart)), now) if clear else []
+
+    def _give_back(self, late: ThroughputModel, target: Mapping[str, int], now: float) -> list[ScalingCommand]:
+        """Fewer tasks, at once, where a run uses more cores than it may."""
+        present = counts_of_model(late)
+        fewer = {stage: min(count, target.get(stage, count)) for stage, count in present.items()}
+        if fewer == present:
+            return []
+        rate = late.with_replicas(fewer).predict().records_s
+        return self._act("scale", f"it may use {late.limits.cores:g} cores", late, fewer, rate, now)
 
     def _spare(self, late: ThroughputModel, target: Mapping[str, int], now: float) -> list[ScalingCommand]:
         """Fewer tasks where many are too many for long."""
@@ -408,6 +421,12 @@ def costs_of(model: ThroughputModel) -> dict[str, float]:
 
 def _signature(reading: Reading) -> object:
     return reading.groups, reading.limits, reading.cores
+
+
+def _over(model: ThroughputModel) -> float:
+    """By which share the cores in use are more than the run may have; 0 or less if they are not."""
+    used = model.measured.records_s * sum(cost.cpu_s for cost in model.costs.values())
+    return used / model.limits.cores - 1 if model.limits.cores > 0 else 0.0
 
 
 def _gain(model: ThroughputModel, target: Mapping[str, int], trust: float) -> float:

@@ -124,9 +124,12 @@ class ThroughputModel:
         for _ in range(STEPS if low < high else 0):
             middle = (low + high) / 2
             low, high = (middle, high) if self._holds(self._least(middle)) else (low, middle)
+        rooms: tuple[float, ...] = HEADROOM if low == flows else ()
+        if self.limits.shared and rooms:
+            low, rooms = self._whole(low), ()
         counts = self._least(low)
         present = {index: self.groups[index].replicas for index in counts}
-        tried = [self._least(low * room) for room in HEADROOM] if low == flows else []
+        tried = [self._least(low * room) for room in rooms]
         tried = [self._even(one) for one in tried] + tried
         tried.append(counts)
         if keeps:
@@ -144,6 +147,11 @@ class ThroughputModel:
         for stage, hosts in limits.model_hosts.items():
             used.append((costs[stage].busy_s if stage in costs else 0.0, hosts, f"model of {stage}"))
         return [(limit / use, name) for use, limit, name in used if use > 0]
+
+    def _whole(self, rate: float) -> float:
+        """The largest rate below one at which the tasks of one group are all at work."""
+        busy = [self.busy_s(group) for group in self.groups if not group.fixed]
+        return max((math.floor(rate * seconds) / seconds for seconds in busy if rate * seconds >= 1), default=rate)
 
     def _least(self, rate: float) -> dict[int, int]:
         """The least replicas for a rate, by group."""

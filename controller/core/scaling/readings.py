@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 #: Largest counter and largest number of seconds, bytes or cores in a reading; groups and stages of one.
 NUMBER_MAX, ROWS_MAX = 2.0**60, 65_536
@@ -82,6 +82,8 @@ class ScalingLimits:
     cores: float
     memory_bytes: float = 0
     hosts: int = 1
+    #: Whether there are more cores, which are others': tasks do not wait for cores, so nothing but their number binds.
+    shared: bool = False
     store_bytes_s: float = 0.0
     nic_bytes_s: float = 0.0
     #: Processes that hold a model for the tasks of a host, by the stage that asks them.
@@ -104,6 +106,12 @@ class Reading:
     store_bytes: float = 0
     network_bytes: float = 0
     fragments_open: float = 0
+
+    def within(self, cores: float | None) -> Reading:
+        """The reading of a run that may use no more than so many cores; None: as many as there are."""
+        if cores is None or cores >= self.limits.cores:
+            return self
+        return replace(self, limits=replace(self.limits, cores=cores, shared=True))
 
     def check(self) -> None:
         """ReadingError for numbers that no run has."""

@@ -8,7 +8,7 @@ from headrace.pipeline.graph import Pipeline
 from headrace.store.ledger.core.cluster_changes import QueueSet, RunHeld, RunQueued, RunUnqueued
 from headrace.store.ledger.core.cluster_fold import ClusterState
 from headrace.store.ledger.core.entries import Entry
-from tests.kits.controller.cluster_log import Bench, Store, living, succeeded
+from tests.kits.controller.cluster_log import CLUSTER, Bench, Store, living, succeeded
 from tests.kits.controller.core import Stand, make_pipeline, of
 
 
@@ -111,7 +111,6 @@ def test_a_cluster_without_queues_begins_at_once() -> None:
         (apply("two"), "this cluster has queues: name one with --queue: a"),
         (apply("two", "b"), "no queue 'b'; there are: a"),
         (apply("two", "a", cores=9), "asks for 9 cores, and queue a has a quota of 4"),
-        (apply("two", "a", autoscale="on"), "leave --autoscale at off or advise"),
         (apply("one", "a"), "pipeline 'one' waits in a queue: stop it first"),
         (queue("b", weight=0), "a weight of 0"),
         (queue("b", remove=True), "no queue 'b'; there are: a"),
@@ -122,6 +121,53 @@ def test_what_a_queue_cannot_take_is_refused(request_: m.PipelineRequested | m.Q
     bench = a_bench(a_store("one", "two"), queue("a", cores=4))
     bench.tell(m.PipelineRequested(1, named("one"), queue="a", cores=2, token="other"))
     assert words in answer(bench.tell(request_)).reason
+
+
+def test_the_grant_of_a_run_is_what_scaling_may_use() -> None:
+    bench = a_bench(a_store("one", "two"), queue("a", cores=3))
+    bench.join("w2")
+    bench.tell(apply("one", "a", autoscale="on"))
+    assert bench.core.queues.grant("one") == 2, "all that there are, below the quota"
+    bench.tell(queue("a", cores=1))
+    assert bench.core.queues.grant("one") == 1, "it changes with the quota"
+    assert bench.core.queues.grant("other") is None, "whoever is in no queue has no bound"
+
+
+def test_a_worker_that_is_back_at_once_stays_known_to_the_log() -> None:
+    store = a_store()
+    bench = a_bench(store)
+    bench.slow = CLUSTER
+    bench.tell(m.WorkerLost("w1", "it opened a new session"))
+    bench.join("w1")
+    bench.hurry()
+    assert list(store.fold().workers) == ["w1"]
+
+
+def test_who_sets_a_queue_is_answered_when_that_is_durable() -> None:
+    bench = a_bench(a_store())
+    bench.slow = CLUSTER
+    bench.tell(queue("a", weight=2))
+    assert not answer(bench.tell(m.QueueRequested(10, "a", weight=3))).accepted, "of the first, which is overtaken"
+    first = bench.waiting.pop()
+    bench.store.logs[CLUSTER].append(first.entry)
+    told = bench.tell(m.EntryWritten(CLUSTER, first.number))
+    assert not of(m.AnswerRequest, told), "the second is not durable yet"
+    assert answer(bench.hurry()).accepted
+    assert bench.core.queues.rules["a"].weight == 3
+
+
+def test_nothing_is_waited_for_where_nobody_leads() -> None:
+    store = a_store("one")
+    bench = a_bench(store, queue("a"))
+    bench.tell(apply("one", "a"))
+    second = succeeded(store)
+    waits_until = second.core.queues.wake_at
+    assert waits_until is not None, "workers of the first may come"
+    second.slow = CLUSTER
+    second.tell(m.ShutdownAsked())
+    assert not second.core.leads
+    second.later(waits_until - second.now + 1.0)
+    assert second.core.wake_at() != waits_until, "who does not lead would look for nothing, again and again"
 
 
 def test_who_names_no_queue_is_in_the_one_named_default() -> None:

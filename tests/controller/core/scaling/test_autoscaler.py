@@ -12,6 +12,7 @@ from headrace.controller.core.scaling.autoscaler import (
     BLOCK_S,
     CALM_S,
     MADE_S_MAX,
+    OVER_SHARE,
     PERSON_S,
     QUICK_S,
     SETTLE_S,
@@ -319,3 +320,28 @@ def test_readings_that_say_nothing_decide_nothing() -> None:
     for second in range(2, 100):
         machine.give(replace(stands, at=float(second)))
     assert machine.given == []
+
+
+# -- a share of the cores --
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_a_run_follows_what_its_queue_gives_it(workers: int) -> None:
+    flow = Flow([FlowWorker(8)] * workers, usual(), [4] * 4, noise=0.05, granted=6)
+    scaled = ScaledFlow(flow, Autoscaler(ScalingMode.ON))
+    used: list[float] = []
+    for granted in (6, 16, 4, 16, 4):
+        flow.granted, changes = granted, len(scaled.changes)
+        flow.changed()
+        scaled.run(900.0)
+        assert len(scaled.changes) - changes <= 1, "one change, and then it rests"
+        assert flow.cores_used() <= (1 + OVER_SHARE) * min(granted, 8 * workers)
+        used.append(flow.cores_used())
+    assert min(used[1], used[3]) > 1.2 * max(used[2], used[4]), "more cores are used, and given back"
+
+
+def test_a_reading_within_a_share_says_that_cores_are_others() -> None:
+    reading = Flow([FlowWorker(8)], usual(), [4] * 4).reading()
+    assert reading.within(None) == reading.within(9) == reading
+    limits = reading.within(3).limits
+    assert (limits.cores, limits.shared) == (3, True)

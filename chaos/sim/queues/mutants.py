@@ -1,0 +1,100 @@
+"""Defects in how pipelines share a cluster; see `headrace.chaos.sim.mutants`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from headrace.controller.core.cluster import Queues
+from headrace.controller.core.messages import AnswerRequest, Command, PipelineRequested, QueueRequested, StopRequested
+from headrace.controller.core.queue import Claim, ClaimState, ClaimTurn, GoOn, Scheduler
+from headrace.store.ledger import ClusterState, RunHeld
+
+_applied, _asked, _taken_over = Queues.apply, Queues.handle, Queues.take_over
+_key, _decided, _submitted, _durable = Scheduler._key, Scheduler.decide, Queues._submit, Queues.durable
+
+
+def _no_quota(_self: Scheduler, _claim: Claim, cores: int) -> int:
+    return cores
+
+
+def _given_twice(self: Scheduler, cores: int, queue: str | None = None) -> int:
+    using = (item for item in self.claims.values() if item.state is ClaimState.GRANTED and queue in (None, item.queue))
+    return sum(self.cores_of(item, cores) for item in using)
+
+
+def _sealed_at_once(self: Queues) -> None:
+    _noted(self)
+    for claim in self._scheduler.claims.values():
+        if claim.state is ClaimState.SEALING:
+            self._scheduler.note(claim.name, ClaimTurn.SEALED)
+
+
+_noted = Queues._note_runs
+
+
+def _held_by_word(self: Queues, change: Any, now: float) -> list[Command]:
+    return self.durable(change, now) if isinstance(change, RunHeld) else _submitted(self, change, now)
+
+
+def _holds_forgotten(self: Queues, ledger: ClusterState) -> None:
+    _taken_over(self, ledger)
+    for claim in self._scheduler.claims.values():
+        if claim.state is ClaimState.SEALING:
+            claim.state = ClaimState.GRANTED
+
+
+def _waiting_forgotten(self: Queues, ledger: ClusterState) -> None:
+    _taken_over(self, ledger)
+    for name in self.waiting:
+        self._scheduler.claims.pop(name)
+    self.waiting.clear()
+
+
+def _never_on(self: Scheduler, *arguments: Any) -> Any:
+    return [item for item in _decided(self, *arguments) if not isinstance(item, GoOn)]
+
+
+def _stopped_instead(self: Queues, change: Any, now: float) -> list[Command]:
+    commands = _durable(self, change, now)
+    run = self._cluster.runs.get(change.name) if isinstance(change, RunHeld) and change.held else None
+    return [*commands, *run.handle(StopRequested(change.name, cancel=True), now)] if run is not None else commands
+
+
+def _in_parts(self: Queues, event: PipelineRequested, now: float) -> list[Command]:
+    return _applied(self, replace(event, replicas=max(1, event.cores - 1)), now)
+
+
+def _last_first(self: Scheduler, claim: Claim, cores: int) -> tuple[float, ...]:
+    return tuple(-part for part in _key(self, claim, cores))
+
+
+def _answered_early(self: Queues, event: QueueRequested, now: float) -> list[Command]:
+    commands = _asked(self, event, now)
+    return [*commands, *([] if commands else [AnswerRequest(event.request, accepted=True)])]
+
+
+def _over_when_it_says_so(self: Queues, name: str) -> bool:
+    run = self._cluster.runs.get(name)
+    return run is None or run.ended
+
+
+def _rules_forgotten(self: Queues, ledger: ClusterState) -> None:
+    _taken_over(self, replace(ledger, queues={}))
+
+
+MUTANTS: dict[str, tuple[tuple[Any, str, Any], ...]] = {
+    "quota-forgotten": ((Scheduler, "_room", _no_quota),),
+    "cores-given-twice": ((Scheduler, "_used", _given_twice),),
+    "sealed-at-once": ((Queues, "_note_runs", _sealed_at_once),),
+    "hold-not-in-the-log": ((Queues, "_submit", _held_by_word),),
+    "hold-forgotten": ((Queues, "take_over", _holds_forgotten),),
+    "waiting-forgotten": ((Queues, "take_over", _waiting_forgotten),),
+    "rules-forgotten": ((Queues, "take_over", _rules_forgotten),),
+    "never-goes-on": ((Scheduler, "decide", _never_on),),
+    "stopped-instead-of-held": ((Queues, "durable", _stopped_instead),),
+    "gang-in-parts": ((Queues, "apply", _in_parts),),
+    "last-comes-first": ((Scheduler, "_key", _last_first),),
+    "queue-answered-early": ((Queues, "handle", _answered_early),),
+    "over-before-durable": ((Queues, "_has_ended", _over_when_it_says_so),),
+}

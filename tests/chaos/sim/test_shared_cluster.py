@@ -1,0 +1,56 @@
+"""Pipelines in queues on one simulated cluster: the invariants 25 to 28, and the mutants that break them."""
+
+from collections import Counter
+from contextlib import ExitStack
+from unittest.mock import patch
+
+import pytest
+
+from headrace.chaos.sim.queues.mutants import MUTANTS
+from headrace.chaos.sim.queues.simulator import simulate_queues
+
+#: Seeds within which each mutant must be found.
+MUTANT_SEEDS = 12
+#: The invariants by which each mutant is caught.
+CAUGHT_BY = {
+    "quota-forgotten": {25},
+    "cores-given-twice": {25},
+    "sealed-at-once": {25},
+    "hold-not-in-the-log": {1, 25},
+    "hold-forgotten": {18},
+    "waiting-forgotten": {1},
+    "rules-forgotten": {1},
+    "never-goes-on": {18},
+    "stopped-instead-of-held": {26},
+    "gang-in-parts": {27},
+    # Who comes last takes from who comes first, again and again.
+    "last-comes-first": {18, 28},
+    "queue-answered-early": {3},
+    "over-before-durable": {25},
+}
+
+
+@pytest.mark.parametrize("seeds", [range(12), pytest.param(range(12, 162), marks=pytest.mark.slow)])
+def test_every_invariant_of_queues_holds(seeds: range) -> None:
+    outcomes = [simulate_queues(seed) for seed in seeds]
+    assert [f"seed {item.seed}: {item.violation}" for item in outcomes if item.violation] == []
+    assert sum(item.held for item in outcomes) >= len(seeds) / 8, "runs give way"
+    assert sum(item.gone_on for item in outcomes) >= len(seeds) / 12, "and go on"
+    assert max(item.terms for item in outcomes) >= 3, "leaders die"
+    faults = Counter(fault for item in outcomes for fault in item.faults)
+    assert len(faults) == 17, f"each kind of fault happens somewhere: {faults}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_defect_of_queues_is_found(name: str) -> None:
+    with ExitStack() as stack:
+        for target, attribute, replacement in MUTANTS[name]:
+            stack.enter_context(patch.object(target, attribute, replacement))
+        found = next((item for item in map(simulate_queues, range(MUTANT_SEEDS)) if item.violation), None)
+    assert found is not None
+    assert found.number in CAUGHT_BY[name], found.violation
+
+
+def test_the_same_seed_gives_the_same_cluster() -> None:
+    assert simulate_queues(3) == simulate_queues(3)
