@@ -160,8 +160,8 @@ class Daemon:
         with caused_by(""):
             for item in self._processes.judge(now):
                 self._do(core.KillAsked(item.task, item.attempt))
-        for task, attempt, held in self._processes.in_hand():
-            if (progress := self.counters.at_work(task, attempt, held, now)) is not None:
+        for task, attempt, held, spent_of in self._processes.in_hand():
+            if (progress := self.counters.at_work(task, attempt, held, now, spent_of)) is not None:
                 self._say(pb.FromWorker(task=pb.TaskEvent(task=task, attempt=attempt, progress=progress)))
         asyncio.get_running_loop().call_later(LOOK_S, self.look)
 
