@@ -17,7 +17,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
@@ -90,7 +90,9 @@ class Daemon:
         *,
         labels: Sequence[str] = (),
         member: Membership | None = None,
+        measured: Mapping[str, float] | None = None,
     ) -> None:
+        self._measured = measured or {}
         self.name, self.cores, self._labels = name, cores, (*labels, *memory_labels())
         self._member = member
         self._supervisor = core.Supervisor()
@@ -190,6 +192,7 @@ class Daemon:
             door=self._processes.door,
             relay_addresses=self._relaying.addresses() if self._relaying else (),
             allows_chaos=self._faults.allows,
+            measured=self._measured,
         )
         for task, entry in self._live.tasks.items():
             running = pb.RunningTask(task=task, attempt=entry.attempt, version=entry.version, epoch=entry.epoch)
@@ -360,6 +363,7 @@ async def work(
     name: str,
     cores: int,
     labels: Sequence[str] = (),
+    measured: Mapping[str, float] | None = None,
     member: Membership | None = None,
     forkserver: Forkserver | None = None,
     metrics: str = "",
@@ -371,7 +375,7 @@ async def work(
 ) -> int:
     """Attend until a signal, a notice, the lifeline's end, or a refusal; the exit code. `ending`: as of Departure."""
     loop = asyncio.get_running_loop()
-    daemon = Daemon(name, cores, book, labels=labels, member=member)
+    daemon = Daemon(name, cores, book, labels=labels, member=member, measured=measured)
     departure = daemon.plan_departure(*ending)
     hear_on(loop, departure.ask)
 
@@ -444,6 +448,12 @@ async def _attend(daemon: Daemon, controller: str, controller_fd: int) -> str:
     return session.refused
 
 
+def _fact(text: str) -> tuple[str, float]:
+    """A name and a number, as NAME=NUMBER."""
+    name, _, value = text.partition("=")
+    return name, float(value)
+
+
 def main(argv: Sequence[str] | None = None, forkserver: Forkserver | None = None) -> int:
     """Parse arguments and work, with this forkserver if one is started already."""
     parser = argparse.ArgumentParser(prog="headrace worker", description="Run the tasks of one node.")
@@ -453,6 +463,7 @@ def main(argv: Sequence[str] | None = None, forkserver: Forkserver | None = None
     parser.add_argument("--name", default=socket.gethostname(), help="this worker's name; each has its own")
     parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)), help="cores to offer")
     parser.add_argument("--label", action="append", default=[], help="a label of this worker, such as disk=ssd")
+    parser.add_argument("--fact", action="append", type=_fact, default=[], help="what was measured of this host")
     parser.add_argument(
         "--join", default="", metavar="FILE", help="become a member of a cluster first, by the token there"
     )
@@ -488,6 +499,7 @@ def main(argv: Sequence[str] | None = None, forkserver: Forkserver | None = None
             name=name,
             cores=args.cores,
             labels=args.label,
+            measured=dict(args.fact),
             member=member,
             forkserver=forkserver,
             metrics=args.metrics,

@@ -121,7 +121,9 @@ def worker(
     """Start a worker: it runs the tasks of a controller. At a signal it hands them on before it ends."""
     import socket
 
+    from headrace.cli.host import facts_for_others
     from headrace.client import usable_cores
+    from headrace.controller.core.plan import PLACEMENT_FACTS
     from headrace.daemon import logs_folder, usual_address
     from headrace.worker import main as work
     from headrace.worker.membership import SHOWN, is_token
@@ -139,6 +141,10 @@ def worker(
     arguments += [argument for item in label for argument in ("--label", item)]
     if folder := state or os.environ.get("HEADRACE_STATE", ""):
         arguments += ["--state", folder]
+    told = facts_for_others()
+    arguments += [
+        argument for fact in PLACEMENT_FACTS if fact in told for argument in ("--fact", f"{fact}={told[fact]}")
+    ]
     called = name or socket.gethostname()
     arguments += ["--metrics", _metrics_of(metrics, "HEADRACE_WORKER_METRICS"), "--relay-port", str(relay_port)]
     arguments += ["--allow-chaos"] if allow_chaos else []

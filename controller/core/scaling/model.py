@@ -100,6 +100,14 @@ class ThroughputModel:
         """The model with a stage that takes nothing."""
         return replace(self, costs={name: cost for name, cost in self.costs.items() if name != stage})
 
+    def with_speed(self, stage: str, times: float) -> ThroughputModel:
+        """The model with a stage that is so many times as fast."""
+        costs = {
+            name: Cost(cost.busy_s / times, cost.cpu_s / times) if name == stage else cost
+            for name, cost in self.costs.items()
+        }
+        return replace(self, costs=costs)
+
     def solved(self, apart: Sequence[tuple[int, int]] = (), *, keeps: bool = False) -> ThroughputModel:
         """The model with the replicas of the largest rate; with `keeps` no group gets fewer where there is room.
 
