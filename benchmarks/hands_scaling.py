@@ -4,11 +4,11 @@
   stages that compute and wait, skew, counters that are off by up to 10 %; in half of them a cost changes after 15 min.
   Each for half an hour. `decisions` is the largest number until within 10 % of the best replicas that a search finds
   (-1: never), `oscillations` the sum of changes of direction.
-- slots: the public case (ray#65540) at a tenth of its times: a stage that sleeps 17 ms, one that sleeps 21 ms and takes
-  5 s to start, RECORDS records in batches of 16 and fragments of 64 KiB. A slot is a task, of which a worker that offers
-  CORES logical cores has 16 each: SLOTS and two. The ideal is 5 s and the records through SLOTS slots of 38 ms. The
-  clock runs from `headrace apply --autoscale on` to the published version, daemons are there before. With --ray the same
-  by Ray Data behind `ray.init`: SLOTS logical cores, blocks of one fragment, a function and a pool of actors.
+- slots: the public case (ray#65540) at a tenth of its times: a stage that sleeps 17 ms, one that sleeps 21 ms and
+  takes 5 s to start, RECORDS records in batches of 16 and fragments of 64 KiB. A slot is a task, of which a worker that
+  offers CORES logical cores has 16 each: SLOTS and two. The ideal is 5 s and the records through SLOTS slots of 38 ms.
+  The clock runs from `headrace apply --autoscale on` to the published version; daemons are there before. With --ray
+  the same by Ray Data behind `ray.init`: SLOTS logical cores, blocks of a fragment, a function and a pool of actors.
 
     python benchmarks/hands_scaling.py --json [--only simulated,slots] [--ray PYTHON]
 
