@@ -121,9 +121,7 @@ def worker(
     """Start a worker: it runs the tasks of a controller. At a signal it hands them on before it ends."""
     import socket
 
-    from headrace.cli.host import facts_for_others
     from headrace.client import usable_cores
-    from headrace.controller.core.plan import PLACEMENT_FACTS
     from headrace.daemon import logs_folder, usual_address
     from headrace.worker import main as work
     from headrace.worker.membership import SHOWN, is_token
@@ -141,15 +139,21 @@ def worker(
     arguments += [argument for item in label for argument in ("--label", item)]
     if folder := state or os.environ.get("HEADRACE_STATE", ""):
         arguments += ["--state", folder]
-    told = facts_for_others()
-    arguments += [
-        argument for fact in PLACEMENT_FACTS if fact in told for argument in ("--fact", f"{fact}={told[fact]}")
-    ]
+    arguments += _facts_arguments()
     called = name or socket.gethostname()
     arguments += ["--metrics", _metrics_of(metrics, "HEADRACE_WORKER_METRICS"), "--relay-port", str(relay_port)]
     arguments += ["--allow-chaos"] if allow_chaos else []
     arguments += ["--drain", str(drain), "--notice", notice, "--idle", str(idle)]
     return work([*arguments, "--join", join, "--logs", logs_folder(logs, f"worker-{called}")])
+
+
+def _facts_arguments() -> list[str]:
+    """What was measured of this host and helps to place tasks."""
+    from headrace.cli.host import facts_for_others
+    from headrace.controller.core.plan import PLACEMENT_FACTS
+
+    told = facts_for_others()
+    return [word for fact in PLACEMENT_FACTS if fact in told for word in ("--fact", f"{fact}={told[fact]}")]
 
 
 def _metrics_of(given: str, variable: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from headrace.controller.core.scaling.model import CORES_SHORT, Model
+from headrace.controller.core.scaling.model import CORES_SHORT, ThroughputModel
 from headrace.controller.core.scaling.readings import Reading, ReadingError, bytes_left
 
 #: The share of the time for which the tasks of a group are at work, and the share of the cores that are in use at most.
@@ -25,7 +25,7 @@ STEPS = 16
 
 def trial(
     before: Reading, after: Reading, apart: Sequence[tuple[int, int]] = (), pays_s: float = 0.0
-) -> tuple[Model, Mapping[str, int]] | None:
+) -> tuple[ThroughputModel, Mapping[str, int]] | None:
     """The run without costs, and tasks by the first stage of their chain to try; None where tasks may not wait.
 
     What is left has to last for `pays_s` seconds at the pace so far, if there is one.
@@ -48,7 +48,7 @@ def trial(
         for index, group in enumerate(after.groups)
         if not group.fixed and sum(busy.get(name, 0.0) for name in group.stages) >= BUSY_MIN * seconds * group.replicas
     }
-    model = Model({}, after.groups, after.limits, 0.0, 0.0, 0.0, after.fragments_open, after.sources)
+    model = ThroughputModel({}, after.groups, after.limits, 0.0, 0.0, 0.0, after.fragments_open, after.sources)
     most = CORES_SHORT * after.limits.cores / max(used, CORES_SEEN_MIN * after.cores)
     low, high = 1.0, max(1.0, most)
     for _ in range(STEPS):

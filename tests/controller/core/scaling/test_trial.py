@@ -14,7 +14,7 @@ from headrace.controller.core.scaling.autoscaler import (
     ScalingMode,
     ScalingState,
 )
-from headrace.controller.core.scaling.readings import Edge, Group, Limits, Reading, StageCounters
+from headrace.controller.core.scaling.readings import Edge, Reading, ScalingLimits, StageCounters, TaskGroup
 from headrace.controller.core.scaling.trial import trial
 
 MIB = 1 << 20
@@ -31,9 +31,9 @@ def reading(
             StageCounters("read", 32, 0.1, 0.1, stored_bytes=32 * 1000 + stored),
             StageCounters("load", 0, busy_s, cpu_s),
         ),
-        groups=(Group(("read",), counts[0], fixed=True), Group(("load",), counts[1])),
+        groups=(TaskGroup(("read",), counts[0], fixed=True), TaskGroup(("load",), counts[1])),
         edges=(Edge("read", "load"),),
-        limits=Limits(2.0, 8 << 30),
+        limits=ScalingLimits(2.0, 8 << 30),
         cores=2.0,
         input_bytes=100 * MIB,
         fragments_open=40,
@@ -70,7 +70,7 @@ def test_cores_that_waiting_tasks_use_bound_what_is_tried() -> None:
 
 def test_readers_are_no_more_than_fragments_that_are_open() -> None:
     before, after = (
-        replace(one, groups=(Group(("read", "load"), 2),), fragments_open=9)
+        replace(one, groups=(TaskGroup(("read", "load"), 2),), fragments_open=9)
         for one in (reading(1.0, 0.0), reading(3.0, 4.0))
     )
     assert wanted(before, after) == {"read": 9}
@@ -81,7 +81,7 @@ def test_half_is_left_for_groups_to_which_nothing_has_come() -> None:
         replace(
             one,
             stages=(*one.stages, StageCounters("late")),
-            groups=(*one.groups, Group(("late",), 2)),
+            groups=(*one.groups, TaskGroup(("late",), 2)),
             edges=(*one.edges, Edge("load", "late")),
         )
         for one in (reading(1.0, 0.0), reading(3.0, 4.0))
