@@ -174,7 +174,7 @@ def _pipeline(run: Run, progress: ReportedProgress) -> pb.PipelineStatus:
     via = progress.relays()
     for one in run.task_sets:
         status.tasks.extend(_task(task, progress) for task in one)
-        for link in one.plan.links:
+        for link in one.own_links:
             status.links.append(
                 pb.LinkStatus(
                     link=link.name,

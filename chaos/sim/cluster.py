@@ -66,6 +66,11 @@ class SimulatedCluster:
             return None
         return any(controller.alive and controller.identity == leader for controller in self.controllers)
 
+    def attempt(self, task: str, attempt: int) -> SimulatedTask | None:
+        """This attempt of a task, if it lives."""
+        found = (one for worker in self.workers for one in worker.tasks.values())
+        return next((one for one in found if one.alive and (one.name, one.attempt) == (task, attempt)), None)
+
     def living(self, run: Run) -> list[SimulatedTask]:
         """The tasks that live, and of which a run knows that they do."""
         works = run.works

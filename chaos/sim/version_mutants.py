@@ -1,4 +1,4 @@
-"""Defects in how a graph is changed under flow, and in what a gate holds back; see `headrace.chaos.sim.mutants`."""
+"""Defects in how graph and plan change under flow, and in what a gate holds back; see `headrace.chaos.sim.mutants`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from headrace.controller.core.run import (
     RunState,
     Sweeps,
     Works,
+    amendment,
     proposals,
 )
+from headrace.controller.core.run.input import Intake
+from headrace.controller.core.run.tasks import RunTasks
 from headrace.store.ledger import VersionPublished
 
 _proposed = proposals.Proposals.proposed
@@ -35,19 +38,39 @@ def _named_anew(self: Committer, event: ShardProposed, version: str, epoch: int)
     return _judge(self, replace(event, version=version), version, epoch)
 
 
-def _old_sources_read_on(self: Sweeps, task_sets: Any, *, all_read: bool, finish: bool, leaving: Any) -> list[Command]:
-    commands = _begun(self, task_sets, all_read=all_read, finish=finish, leaving=leaving)
-    return [replace(item, halt=False) if isinstance(item, core.SweepTask) and leaving else item for item in commands]
+def _old_sources_read_on(self: Sweeps, passed: Any, *, all_read: bool, finish: bool) -> list[Command]:
+    return _begun(self, replace(passed, leaving=frozenset()), all_read=all_read, finish=finish)
 
 
 _begun = Sweeps.begin_if_due
 
 
-def _unrecorded(self: Amendment, works: Works, state: RunState) -> list[Command]:
-    return [*_advanced(self, works, state), *self.take_up(works)]
+def _unrecorded(self: Amendment, works: Works, state: RunState, now: float) -> list[Command]:
+    return [*_advanced(self, works, state, now), *self.take_up(works)]
 
 
 _advanced = Amendment.advance
+
+
+def _left_at_once(self: Intake, _tasks: Any, since: int) -> bool:
+    return self.sweep > since
+
+
+def _index_of_its_own(self: RunTasks, other: RunTasks, guests: frozenset[str]) -> None:
+    known = self.index
+    _begun_beside(self, other, guests)
+    self.index = known
+
+
+_begun_beside = RunTasks.begin_beside
+
+
+def _index_kept_whatever_stands_before(_before: object, _after: object) -> str:
+    return ""
+
+
+def _nobodys(_self: RunTasks, _other: RunTasks) -> None:
+    return
 
 
 def _published_unasked(self: Publishing, version: VersionPublished) -> list[Command]:
@@ -68,6 +91,10 @@ MUTANTS: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "shard-named-anew": ((Committer, "judge", _named_anew),),
     "old-sources-read-on": ((Sweeps, "begin_if_due", _old_sources_read_on),),
     "graph-not-recorded": ((Amendment, "advance", _unrecorded),),
+    "gives-way-at-once": ((Intake, "have_left", _left_at_once),),
+    "index-of-next-plan-alone": ((RunTasks, "begin_beside", _index_of_its_own),),
+    "index-kept-whatever": ((amendment, "why_not_flowing", _index_kept_whatever_stands_before),),
+    "who-stays-is-stopped": ((RunTasks, "inherit_guests", _nobodys),),
     "gate-not-asked": ((Publishing, "_publish", _published_unasked),),
     "broken-gate-passed": ((Publishing, "_audited", _never_broken),),
 }

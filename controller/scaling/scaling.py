@@ -115,6 +115,6 @@ class Scaling:
 
 def _flows(run: Run) -> bool:
     """Whether the run is running with all of its tasks ready, and no reconfiguration is requested."""
-    waits = run.reconfiguration.waiting or run.reconfiguration.stands or run.amendment.why_busy()
+    waits = run.reconfiguration.waiting or run.reconfiguration.stands or run.amendment.busy
     tasks = [task for one in run.task_sets for task in one if not task.plan.alone]
     return run.state is RunState.RUNNING and not waits and all(task.state is TaskPhase.READY for task in tasks)

@@ -1,5 +1,6 @@
 """Paused, scaled and drained under load, by the commands of an operator: the dataset is the same, record by record."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,6 +37,64 @@ def test_what_is_paused_scaled_and_drained_under_load_gives_the_same_dataset(
     assert house.good("drain", "two", "--wait")["state"] == "drained"
     assert {task["worker"] for task in house.pipeline()["tasks"]} == {"one"}
     house.call("scale", "small", "read", "1")
+    house.hurry()
+    house.until("its end", lambda: house.pipeline()["state"] not in ("running", "pausing", "publishing"))
+    assert house.pipeline()["state"] == "completed"
+    assert fates(output) == fates(undisturbed)
+
+
+@pytest.mark.slow
+def test_a_run_is_scaled_moved_relinked_and_drained_without_a_pause(
+    house: House, undisturbed: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    begin(house, output, "--no-fuse")
+    first = {task["task"] for task in house.pipeline()["tasks"]}
+    states, over = list[str](), threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.1):
+            states.append(house.pipeline()["state"])
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        house.good("scale", "small", "tokenize", "3", "--wait")
+        scaled = house.pipeline()["tasks"]
+        assert sum("tokenize" in task["stages"] for task in scaled) == 3
+        now = {task["task"] for task in scaled}
+        assert len(first & now) == 4, "the tasks of the other worker are linked with none of those"
+        assert len(first - now) == 4, "what they had on the way to each other is theirs to finish"
+        house.good("move", "small", "has_many_lines", "two", "--wait")
+        assert {task["worker"] for task in house.pipeline()["tasks"] if "has_many_lines" in task["stages"]} == {"two"}
+        house.good("relink", "small", "write", "quic", "--wait")
+        assert {link["transport"] for link in house.pipeline()["links"] if "write" in link["receiver"]} == {"quic"}
+    finally:
+        over.set()
+        looking.join()
+    assert set(states) == {"running"}
+    house.hurry()
+    house.until("its end", lambda: house.pipeline()["state"] not in ("running", "publishing"))
+    assert house.pipeline()["state"] == "completed"
+    assert fates(output) == fates(undisturbed)
+
+
+@pytest.mark.parametrize(
+    "moment", [0.3, *(pytest.param(moment, marks=pytest.mark.slow) for moment in (0.0, 0.6, 1.0, 1.5, 2.5))]
+)
+def test_a_worker_is_killed_while_its_run_is_scaled(
+    house: House, undisturbed: Path, tmp_path: Path, moment: float
+) -> None:
+    """Whether the change is made or not, nothing is lost and nothing stands twice."""
+    output = tmp_path / "out"
+    begin(house, output)
+    asking = threading.Thread(target=lambda: house.call("scale", "small", "tokenize", "4", "--wait"))
+    asking.start()
+    threading.Event().wait(moment)
+    killed, process = house.started[2]
+    killed.kill()
+    process.communicate(timeout=300)
+    asking.join()
     house.hurry()
     house.until("its end", lambda: house.pipeline()["state"] not in ("running", "pausing", "publishing"))
     assert house.pipeline()["state"] == "completed"

@@ -56,6 +56,7 @@ class ObservedTask(Protocol):
     """A task that lives."""
 
     name: str
+    stages: tuple[str, ...]
     alone: bool
     core: TaskCore[Any, Any]
 
@@ -91,6 +92,10 @@ class Observed(Protocol):
     @property
     def wires(self) -> Network:
         """The links between workers."""
+        ...
+
+    def attempt(self, task: str, attempt: int) -> ObservedTask | None:
+        """This attempt of a task, if it lives."""
         ...
 
     def living(self, run: Run) -> Iterable[ObservedTask]:

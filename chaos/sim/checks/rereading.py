@@ -1,7 +1,8 @@
 """What is read again after a death: invariant 19 of docs/design/ledger.md, asked of each order to read.
 
 No source is told to read what the ledger says is closed at every sink, what the sinks of living tasks hold, or what
-another living source has in front of it. So what is read again is at most what is open less what sinks hold.
+another living source has in front of it. So what is read again is at most what is open less what sinks hold. And no
+task gives way to another while its sink holds what is open.
 
 Known weakness: a frame that was overtaken, or came twice, by a fault may arrive when it has been given up as lost; then
 of that fragment nothing is asked any more.
@@ -13,8 +14,8 @@ from collections.abc import Iterator
 
 from headrace.chaos.sim.checks.observed import Asked, Observed
 from headrace.chaos.sim.world import ViolationError
-from headrace.controller.core.messages import Command, ReadFragment, SweepTask, TaskSwept
-from headrace.controller.core.run import Run
+from headrace.controller.core.messages import Command, ReadFragment, StopTask, SweepTask, TaskSwept
+from headrace.controller.core.run import GIVES_WAY, Run
 from headrace.store.ledger import UNBOUNDED, Fragment, Gap, IntervalSet, LedgerState
 
 #: Sweeps that are looked through for the newest that was not broken off.
@@ -36,6 +37,8 @@ class Rereading:
             self._asked.setdefault((controller.identity, command.sweep), set()).add(command.task)
         elif isinstance(command, ReadFragment):
             self._ordered(controller, run, command)
+        elif isinstance(command, StopTask) and command.reason == GIVES_WAY:
+            self._gave_way(run, command)
 
     def answered(self, controller: Asked, event: TaskSwept) -> None:
         """A task has let a marker pass."""
@@ -65,6 +68,16 @@ class Rereading:
             for mine in command.gaps:
                 if max(gap.first, mine.first) < min(gap.end, mine.end):
                     raise ViolationError(19, f"{fragment.uri} is read by two: {gap} and {mine}")
+
+    def _gave_way(self, run: Run, command: StopTask) -> None:
+        """19: a task ends since others have taken its place: what its sink holds is closed."""
+        task = self._cluster.attempt(command.task, command.attempt)
+        if task is None or task.core.sink is None:
+            return
+        for item in task.core.sink.ranges():
+            closed = run.ledger.fragments[item.fragment].of(task.stages[-1]).overlap(item.first, item.end)
+            if item.fragment not in self._cluster.wires.strayed and sum(b - a for a, b in closed) < item.count:
+                raise ViolationError(19, f"{command.task} gives way and holds {item}")
 
     def _held(self, controller: Asked, run: Run, sink: str, fragment: Fragment) -> Iterator[tuple[int, int]]:
         """What sinks that live said in the newest sweep that went through."""

@@ -37,6 +37,7 @@ class Operator:
             ).to_dict()
             for rule in (1, 2, 3)
         }
+        self._stages = [str(stage["name"]) for stage in self._pipelines[1]["stages"]]
         #: What is to become of what changed while it was open, when each run was first asked for, and what people do
         #: about a run that halts for it.
         self._changed_input = corpus.changed_input
@@ -55,9 +56,9 @@ class Operator:
             self._cluster.world.after(self._cluster.world.between(0.2, ASK_S), self._ask, controller, controller.life)
 
     def steer(self) -> None:
-        """Have the run stand still for a while, planned with other numbers, or off a worker for a while."""
+        """Have the run stand still for a while, off a worker for a while, or planned otherwise."""
         world = self._cluster.world
-        kind = world.rng.choice(("pause", "scale", "drain"))
+        kind = world.rng.choice(("pause", "scale", "move", "relink", "drain"))
         back: OperatorRequest | None = None
         if kind == "pause":
             event: OperatorRequest = core.SteerRequested(0, PIPELINE, pause=True)
@@ -65,6 +66,11 @@ class Operator:
         elif kind == "scale":
             stage = world.rng.choice(("read", *self._cluster.corpus.sinks))
             event = core.SteerRequested(0, PIPELINE, replicas={stage: world.rng.randint(1, 4)})
+        elif kind == "move":
+            worker = world.rng.choice(self._cluster.workers).name
+            event = core.SteerRequested(0, PIPELINE, places={world.rng.choice(self._stages): worker})
+        elif kind == "relink":
+            event = core.SteerRequested(0, PIPELINE, transports={world.rng.choice(self._stages): "quic"})
         else:
             worker = world.rng.choice(self._cluster.workers).name
             event = core.DrainRequested(0, worker)

@@ -83,9 +83,11 @@ def make_pipeline(
     Where it is `spread`, sinks are on other workers than what feeds them.
     """
     near, far = TIERS if spread else ("", "")
-    first = MORE if rule == 3 else SOURCE
+    # An index stays where what stands before it is the same: there the new stage stands behind.
+    first = MORE if rule == 3 and not dedups else SOURCE
     before = FILTER
     deciding: list[Stage] = []
+    late = rule == 3 and dedups > 0
     for number in range(dedups):
         if number:
             asking_task = Stage(ASKERS[number], StageKind.TRANSFORM, "simulated:again", after=(before,), on=near)
@@ -96,10 +98,11 @@ def make_pipeline(
         before = name
     stages = (
         Stage(SOURCE, StageKind.SOURCE, "simulated:read", on=near),
-        *((Stage(MORE, StageKind.TRANSFORM, "simulated:pass", after=(SOURCE,), on=near),) if rule == 3 else ()),
-        Stage(FILTER, StageKind.TRANSFORM, "simulated:keep", {"rule": rule}, after=(first,), on=near),
+        *((Stage(MORE, StageKind.TRANSFORM, "simulated:pass", after=(SOURCE,), on=near),) if first == MORE else ()),
+        Stage(FILTER, StageKind.TRANSFORM, "simulated:keep", {"rule": 1 if late else rule}, after=(first,), on=near),
         *deciding,
-        *(Stage(sink, StageKind.SINK, "simulated:write", after=(before,), on=far) for sink in sinks),
+        *((Stage(MORE, StageKind.TRANSFORM, "simulated:pass", after=(before,), on=near),) if late else ()),
+        *(Stage(sink, StageKind.SINK, "simulated:write", after=(MORE if late else before,), on=far) for sink in sinks),
     )
     return Pipeline(PIPELINE, DATASET, stages)
 

@@ -190,7 +190,7 @@ def scale(
     wait: Wait = False,
     json: Json = False,
 ) -> int:
-    """Change the number of tasks of a stage and the stages fused with it."""
+    """Change the number of tasks of a stage and the stages fused with it, while records flow."""
     from headrace.cli.commands.cluster import reconfigure
     from headrace.client import controller_at
 
@@ -206,7 +206,7 @@ def move(
     wait: Wait = False,
     json: Json = False,
 ) -> int:
-    """Move a stage to a worker, or to workers with a label."""
+    """Move a stage to a worker, or to workers with a label, while records flow."""
     from headrace.cli.commands.cluster import reconfigure
     from headrace.client import controller_at
 
@@ -222,7 +222,7 @@ def relink(
     wait: Wait = False,
     json: Json = False,
 ) -> int:
-    """Change the transport of the links into a stage."""
+    """Change the transport of the links into a stage, while records flow."""
     from headrace.cli.commands.cluster import reconfigure
     from headrace.client import controller_at
 
@@ -330,7 +330,7 @@ def drain(
     wait: Wait = False,
     json: Json = False,
 ) -> int:
-    """Move all tasks off a worker."""
+    """Move all tasks off a worker, while records flow."""
     from headrace.cli.commands.cluster import reconfigure
     from headrace.client import controller_at
 

@@ -17,7 +17,7 @@ from heapq import heapify, heappop, heapreplace
 from headrace.controller.core.plan.links import edges, rejoined
 from headrace.controller.core.plan.locality import INLINE, WorkerFacts, check_forced, places_of
 from headrace.controller.core.plan.placement import NOTHING, Need, Stock, need_of, place, total
-from headrace.controller.core.plan.plans import Plan, TaskPlan
+from headrace.controller.core.plan.plans import LinkPlan, Plan, TaskPlan, reserved
 from headrace.pipeline import Pipeline, PipelineError, StageKind, chain_order
 
 #: Tasks that one worker may be given for one pipeline.
@@ -86,7 +86,6 @@ def plan(
     transports: Mapping[str, str] | None = None,
     counts: Mapping[str, int] | None = None,
     current: Plan | None = None,
-    beside: Plan | None = None,
     taken: Mapping[str, Need] | None = None,
 ) -> Plan:
     """Tasks and links for a pipeline on these workers. PipelineError if they cannot hold it.
@@ -94,8 +93,7 @@ def plan(
     `replicas` are the tasks of each stage that does not say, 0 for as many as there are cores; `places` gives stages
     their place, before what the pipeline says; `transports` gives links one, by the stage that they lead to;
     `counts` gives stages their tasks, before what the pipeline says. What stands in `current` keeps its name and worker
-    where the plan has a task for those stages there; no task has a name of one in `beside`, which lives meanwhile;
-    `taken` is what others reserve, by worker.
+    where the plan has a task for those stages there; `taken` is what others reserve, by worker.
     """
     if not workers:
         raise PipelineError(f"pipeline {pipeline.name!r}: no worker is registered; start one with `headrace worker`")
@@ -106,7 +104,7 @@ def plan(
     wanted = {chain: counts.get(chain[0]) or pipeline.stage(chain[0]).replicas or replicas or None for chain in chains}
     placed = place(pipeline, chains, workers, {chain: where[chain[0]] for chain in chains}, wanted, taken)
     tasks: list[TaskPlan] = []
-    identities = _Identities(current, beside)
+    identities = _Identities(current)
     for chain in chains:
         need = need_of(pipeline, chain)
         shares = [(worker.name, count) for worker, count in placed.shares[chain]]
@@ -161,6 +159,81 @@ def move(
     return rejoined(Plan(moved, current.links, current.reasons), workers, target)
 
 
+def beside(
+    current: Plan,
+    made: Plan,
+    pipeline: Pipeline,
+    workers: Sequence[WorkerFacts],
+    taken: Mapping[str, Need],
+    *,
+    stay: bool,
+) -> tuple[Plan, frozenset[str]]:
+    """A plan whose tasks live beside those of `current` for a while, and the names of those that are in both.
+
+    The tasks of a stage that remembers are in both, and with `stay` each that is the same in both and so is all that it
+    is linked with: between a task that stays and one that leaves or comes nothing may be on its way, but for questions
+    to a stage that remembers. All others get names that are free, and those that are solitary are left out.
+    PipelineError where a stage that remembers would get other tasks, or where a worker has not the memory for both.
+    """
+    remember = {stage.name for stage in pipeline.stateful}
+    old = {task.name: task for task in current.tasks if not task.alone}
+    new = {task.name: task for task in made.tasks if not task.alone}
+    asked = {task.name for task in (*old.values(), *new.values()) if not remember.isdisjoint(task.stages)}
+    same = {
+        name
+        for name, task in new.items()
+        if (stay or name in asked)
+        and (known := old.get(name)) is not None
+        and (known.stages, known.worker, known.need) == (task.stages, task.worker, task.need)
+        and current.listens(name) >= made.listens(name)
+    }
+    before, behind = ({link.name: link for link in plan.links} for plan in (current, made))
+    ends = {name: {link.sender, link.receiver} for name, link in (before | behind).items()}
+    others = {name for name in ends if before.get(name) != behind.get(name)}
+    if not asked <= same or any(ends[name] <= asked for name in others):
+        raise PipelineError("the tasks of a stage that remembers would be others")
+    while parted := {
+        end
+        for name, joined in ends.items()
+        if name in others or not joined - asked <= same
+        for end in (joined & same) - asked
+    }:
+        same -= parted
+    leaving = [task for name, task in old.items() if name not in same]
+    _check_memory([*leaving, *new.values()], workers, taken)
+    return _renamed(pipeline.name, old, Plan(tuple(new.values()), made.links, made.reasons), same), frozenset(same)
+
+
+def _check_memory(tasks: Sequence[TaskPlan], workers: Sequence[WorkerFacts], taken: Mapping[str, Need]) -> None:
+    mine = reserved([Plan(tuple(tasks), ())])
+    for worker in workers:
+        need = total([taken.get(worker.name, NOTHING), mine.get(worker.name, NOTHING)])
+        if 0 < worker.memory_bytes < need.memory_bytes:
+            raise PipelineError(f"{worker.name} has not the memory for the tasks that leave and those that come")
+
+
+def _renamed(pipeline: str, old: Collection[str], made: Plan, same: Collection[str]) -> Plan:
+    """The plan with names that none of `old` has for all tasks but these."""
+    taken: dict[str, set[int]] = {}
+    for name in (*old, *(task.name for task in made.tasks if task.name not in old)):
+        head, _, number = name.rpartition(".")
+        taken.setdefault(head, set()).add(int(number))
+    fresh = {head: _free(numbers) for head, numbers in taken.items()}
+    tasks: dict[str, TaskPlan] = {}
+    for task in made.tasks:
+        tasks[task.name] = task
+        if task.name in old and task.name not in same:
+            head = task.name.rpartition(".")[0]
+            number = next(fresh[head])
+            tasks[task.name] = replace(task, name=f"{head}.{number}", replica=number)
+    links: list[LinkPlan] = []
+    for link in made.links:
+        sender, receiver = tasks[link.sender].name, tasks[link.receiver].name
+        name = f"{sender}->{receiver.removeprefix(pipeline + '/')}"
+        links.append(replace(link, name=name, sender=sender, receiver=receiver))
+    return Plan(tuple(tasks.values()), tuple(links), made.reasons)
+
+
 def _roomiest(heap: list[tuple[int, str]], load: Mapping[str, int], need: Need, stock: Stock) -> str:
     """The worker with the fewest tasks that has room for a need; empty if none has.
 
@@ -189,7 +262,7 @@ def _check_load(tasks: Sequence[TaskPlan]) -> None:
 class _Identities:
     """The tasks of the current plan, by stages and worker: a task whose stages stay on its worker keeps its name."""
 
-    def __init__(self, current: Plan | None, beside: Plan | None = None) -> None:
+    def __init__(self, current: Plan | None) -> None:
         self._numbers: dict[tuple[Chain, str], deque[int]] = {}
         self._solitary: list[TaskPlan] = []
         #: The numbers of each first stage: a name stands for the same stages until its task is gone.
@@ -200,8 +273,6 @@ class _Identities:
             else:
                 self._taken.setdefault(task.stages[0], set()).add(task.replica)
                 self._numbers.setdefault((task.stages, task.worker), deque()).append(task.replica)
-        for task in beside.tasks if beside else ():
-            self._taken.setdefault(task.stages[0], set()).add(task.replica)
 
     def numbered(self, chain: Chain, shares: Sequence[tuple[str, int]], roles: bool) -> list[tuple[str, int]]:
         """A worker and a number for each replica of a chain: the current numbers first, then the lowest free ones.

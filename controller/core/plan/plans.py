@@ -110,9 +110,9 @@ class Plan:
 
 
 def reserved(plans: Iterable[Plan]) -> dict[str, Need]:
-    """What the tasks of these plans reserve, by worker."""
+    """What the tasks of these plans reserve, by worker; one that is in several counts once."""
     taken: dict[str, Need] = {}
-    for task in (task for plan in plans for task in plan.tasks):
+    for task in {task.name: task for plan in plans for task in plan.tasks}.values():
         if task.need != NOTHING:
             taken[task.worker] = total((taken.get(task.worker, NOTHING), task.need))
     return taken

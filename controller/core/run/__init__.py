@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
-    from headrace.controller.core.run import proposals as proposals
+    from headrace.controller.core.run import amendment as amendment, proposals as proposals
+    from headrace.controller.core.run.amendment import GIVES_WAY as GIVES_WAY, Amendment as Amendment
     from headrace.controller.core.run.opening import (
         REJOIN_S as REJOIN_S,
         Inheritance as Inheritance,
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
     )
     from headrace.controller.core.run.proposals import Committer as Committer, ProposalJudgement as ProposalJudgement
     from headrace.controller.core.run.publishing import Publishing as Publishing
-    from headrace.controller.core.run.reconfiguration import Amendment as Amendment
     from headrace.controller.core.run.run import Run as Run
     from headrace.controller.core.run.states import ENDED as ENDED, RunState as RunState
     from headrace.controller.core.run.sweeps import Sweeps as Sweeps

@@ -308,7 +308,7 @@ class Proposals:
         if any(fragment in self._changed.open for fragment, _ in lost):
             # This run reads them no more, and a sink that was given up may hold them still and come back: only a new
             # epoch refuses what it proposes, and only there may a duplicate of them be kept.
-            self._tasks.index_lost = True
+            self._tasks.index.lost = True
         commands: list[Command] = []
         if gone:
             # Nobody keeps these records, so each of the deciders lets go of what they hold there.

@@ -74,13 +74,13 @@ class InputReading:
 
     def hand_out(self) -> list[Command]:
         """Have sources listed and fragments read, by tasks that are ready."""
-        commands = self._listing.ask(self._tasks)
+        commands = self._listing.ask(self._tasks.table)
         if self._tasks.links_missing:
             return commands
         commands += self._hand_out_suspects()
         readers: list[RunTask] = []
         heads: dict[str, int] = {}
-        for task in self._tasks:
+        for task in self._tasks.table:
             head = task.plan.stages[0]
             if not task.plan.alone and self._listing.is_source(head):
                 readers.append(task)

@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from headrace.controller.core.log import LOST, OVER, Leadership, LeaderState
 from headrace.controller.core.messages import Command, LogEvent, messages as m
 from headrace.controller.core.plan import Change, LinkPlan, RequestedChanges, WorkerFacts
+from headrace.controller.core.run.amendment import Amendment
 from headrace.controller.core.run.changed_input import ChangedFragments
 from headrace.controller.core.run.input import Intake, Listing
 from headrace.controller.core.run.opening import Admission, EpochRaise, Inheritance, Opening, Surroundings
 from headrace.controller.core.run.proposals import Committer
 from headrace.controller.core.run.publishing import Publishing, excess, held_words, kept_nothing
-from headrace.controller.core.run.reconfiguration import Amendment, Reconfiguration
+from headrace.controller.core.run.reconfiguration import Reconfiguration
 from headrace.controller.core.run.states import ENDED, ENDING, TRANSITIONS, WORKING, Machine, RunState, RunTurn
 from headrace.controller.core.run.sweeps import Sweeps
 from headrace.controller.core.run.tasks import DeathCounts, RunTasks
@@ -161,7 +162,7 @@ class Run:
             times.append(self._opening.wake_at)
         if self.works and self.state in WORKING:
             # A past moment would be waited for without end: absent workers matter while there is work.
-            times += [*self.works.wake_times(), self.reconfiguration.seal_until]
+            times += [*self.works.wake_times(), self.amendment.leave_by]
         return min((time for time in times if time is not None), default=None)
 
     # -- events --
@@ -295,7 +296,6 @@ class Run:
         elif isinstance(change, Closed):
             self._closed([item.fragment for item in change.ranges])
             for waiter in self.committer.durable(change):
-                self.reconfiguration.closed(waiter.task)
                 commands += self.works.of(waiter.task).proposals.accepted(waiter) if self.works else []
         elif isinstance(change, VersionPublished):
             commands.append(m.WriteManifest(self.pipeline.dataset))
@@ -350,7 +350,7 @@ class Run:
         # What one sink has not closed is read again, whatever the others have.
         self.bytes_resumed = sum(min(map(state.stored_bytes, self.sinks)) for state in self.ledger.fragments.values())
         tasks = RunTasks(plan, self.pipeline, self.version, self.leadership.term)
-        tasks.index_served = self._inherited is not None
+        tasks.index.served = self._inherited is not None
         work = Work(self.pipeline, tasks, self._parts)
         self.works = Works(work, self._parts)
         # A drain that an earlier leader was asked for and did not finish.
@@ -371,10 +371,10 @@ class Run:
         commands += self._publishing.ask_again(now, flows=self.state is RunState.RUNNING)
         self._changed.relist_if_due()
         if works and self.state in WORKING:
-            commands += self._change_if_due(works.in_force, now)
             for late in works.late(now):
                 commands += self._of_work(works.handle(late, now, self.state))
-            commands += self.amendment.advance(works, self.state)
+            commands += self.amendment.advance(works, self.state, now)
+            commands += self._change_if_due(works, now)
             commands += works.start_due(now)
         if works and self.state is RunState.RUNNING:
             commands += works.reader.reading.hand_out()
@@ -428,20 +428,20 @@ class Run:
         self.reconfiguration.take(event.pause, event.change)
         return [m.AnswerRequest(event.request, accepted=True, warnings=tuple(filter(None, [event.change.words()])))]
 
-    def _change_if_due(self, work: Work, now: float) -> list[Command]:
-        requested = self.reconfiguration
-        flows = self.state is RunState.RUNNING and not self.amendment.why_busy()
-        if flows and requested.leaves_under_flow(work):
-            return requested.leave_under_flow(work.tasks, now, self._sweeps)
-        requested.seal_until = None
-        if self.state is RunState.RUNNING and (requested.stands or requested.waiting or work.tasks.index_lost):
+    def _change_if_due(self, works: Works, now: float) -> list[Command]:
+        requested, work, busy = self.reconfiguration, works.in_force, self.amendment.busy
+        if self.state is RunState.RUNNING and not busy and (reshape := requested.under_flow(work)) is not None:
+            return self.amendment.reshape(works, reshape, now)
+        waits = requested.waiting and not busy
+        if self.state is RunState.RUNNING and (requested.stands or waits or work.tasks.index.lost):
             self._machine.turn(RunTurn.PAUSE_ASKED)
             self._halt()
+            return self.amendment.advance(works, self.state, now)
         elif self.state is RunState.PAUSING and self._sweeps.empty:
             self._machine.turn(RunTurn.SINKS_EMPTY)
         # After a death a marker that halts is on its way: it must not meet what is read again.
         stands = self.state is RunState.PAUSED and self._sweeps.empty
-        if not stands or (work.tasks.index_lost and not self._epoch.begun_anew()):
+        if busy or not stands or (work.tasks.index.lost and not self._epoch.begun_anew()):
             return []
         commands = requested.change_all(work.tasks, now)
         if not requested.stands:

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from headrace.controller.core.messages import Command, TaskSwept
 from headrace.controller.core.run.input import Intake
 from headrace.controller.core.run.states import SWEEP_TRANSITIONS, Machine, SweepState, SweepTurn
-from headrace.controller.core.run.tasks import RunTasks
+from headrace.controller.core.run.tasks import RunTask, RunTasks
 
 _HALT_SWEEPS = (SweepState.HALT_SWEEP, SweepState.HALT_OUTDATED)
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """What a sweep passes: the tasks that have had input, by plan, and the names of those that get none any more."""
+
+    plans: tuple[RunTasks, ...]
+    leaving: frozenset[str] = frozenset()
+
+    def __iter__(self) -> Iterator[RunTask]:
+        return (task for tasks in self.plans for task in tasks)
+
+    @property
+    def stable(self) -> bool:
+        """Whether all are ready and joined."""
+        return all(tasks.table.stable and not tasks.links_missing for tasks in self.plans)
+
+    def seal(self, sinks: Sequence[str], reason: str) -> list[Command]:
+        """Have their sinks seal."""
+        return [command for tasks in self.plans for command in tasks.seal(sinks, reason)]
 
 
 class Sweeps:
@@ -56,42 +77,29 @@ class Sweeps:
         """Sources read again."""
         self._machine.turn(SweepTurn.RESUMED)
 
-    def begin_if_due(
-        self, task_sets: Sequence[RunTasks], *, all_read: bool, finish: bool, leaving: RunTasks | None = None
-    ) -> list[Command]:
-        """Begin a sweep where one is due; `finish`: also if nothing was lost. What is `leaving` halts in any sweep."""
+    def begin_if_due(self, passed: Passed, *, all_read: bool, finish: bool) -> list[Command]:
+        """Begin a sweep where one is due; `finish`: also if nothing was lost. What leaves halts in any sweep."""
         state = self._machine.state
         due = state in (SweepState.MISSING, SweepState.HALTING) or (state is SweepState.FLOWING and finish)
-        if not due or any(not tasks.table.stable or tasks.links_missing for tasks in task_sets):
+        if not due or not passed.stable:
             return []
         last = all_read and state is not SweepState.HALTING
         self._machine.turn(SweepTurn.BEGAN_LAST if last else SweepTurn.BEGAN)
-        number, halts = self._intake.begin_sweep(task.plan.name for tasks in task_sets for task in tasks), state
-        return [
-            command
-            for tasks in task_sets
-            for command in tasks.sweep(number, halt=halts is SweepState.HALTING or tasks is leaving)
-        ]
+        number, halt = self._intake.begin_sweep(task.plan.name for task in passed), state is SweepState.HALTING
+        return [command for tasks in passed.plans for command in tasks.sweep(number, halt=halt, leaving=passed.leaving)]
 
-    def swept(
-        self,
-        event: TaskSwept,
-        task_sets: Sequence[RunTasks],
-        *,
-        listed: bool,
-        halted_for: str,
-        leaving: RunTasks | None = None,
-    ) -> list[Command]:
+    def swept(self, event: TaskSwept, passed: Passed, *, listed: bool, halted_for: str) -> list[Command]:
         """A marker passed a task; behind the last task of a sweep, queue what was lost, and seal if nothing was."""
         if not self._intake.swept(event):
             return []
         if self._machine.state in _HALT_SWEEPS:
             self._machine.turn(SweepTurn.SWEPT)
-            return [command for tasks in task_sets for command in tasks.seal(self._sinks, halted_for)]
+            return passed.seal(self._sinks, halted_for)
         lost = self._intake.requeue_lost()
         # What a source sent after the marker is still on its way if it was reading when the sweep began.
         clean = self._machine.state is SweepState.FINAL and not lost and self._intake.idle and listed
         self._machine.turn(SweepTurn.SWEPT_CLEAN if clean else SweepTurn.SWEPT)
         if clean:
-            return [command for tasks in task_sets for command in tasks.seal(self._sinks, "end")]
-        return [*leaving.seal(self._sinks, "amended")] if leaving is not None else []
+            return passed.seal(self._sinks, "end")
+        sealed = (seal for tasks in passed.plans for seal in tasks.seal(self._sinks, "amended"))
+        return [seal for seal in sealed if seal.task in passed.leaving]

@@ -15,7 +15,7 @@ from headrace.controller.core.run.opening import Adoption, EpochRaise
 from headrace.controller.core.run.proposals import Committer, Proposals
 from headrace.controller.core.run.reading import InputReading
 from headrace.controller.core.run.states import WORKING, RunState
-from headrace.controller.core.run.sweeps import Sweeps
+from headrace.controller.core.run.sweeps import Passed, Sweeps
 from headrace.controller.core.run.tasks import AttemptFacts, ReportedTasks, RunTask, RunTasks, Workers
 from headrace.pipeline import Pipeline, StageKind
 from headrace.store.ledger import LedgerState
@@ -143,18 +143,27 @@ class Works:
             yield self.next
 
     @property
-    def leaving(self) -> RunTasks | None:
+    def leaving(self) -> frozenset[str]:
         """The tasks that get no input any more."""
-        return self.in_force.tasks if self.reader is not self.in_force else None
-
-    def tasks(self) -> Iterator[RunTask]:
-        """Every task."""
-        for work in self:
-            yield from work.tasks
+        if self.reader is self.in_force:
+            return frozenset()
+        stay = self.reader.tasks.table.tasks
+        return frozenset(task.plan.name for task in self.in_force.tasks if task.plan.name not in stay)
 
     def of(self, task: str) -> Work:
-        """The work that a task belongs to."""
-        return next((work for work in self if task in work.tasks.table.tasks), self.in_force)
+        """The work that has a task in its care."""
+        found = (work for work in self if task in work.tasks.table.tasks and task not in work.tasks.guests)
+        return next(found, self.in_force)
+
+    def _concerned(self, event: m.TaskEvent) -> Work:
+        """The work that takes what a task says: of a link, or of another's question, by that."""
+        match event:
+            case m.LinkLost():
+                return next((work for work in self if work.tasks.links.knows(event.link)), self.in_force)
+            case DecisionMade():
+                return self.of(event.asker)
+            case _:
+                return self.of(event.task)
 
     def current(self, name: str, attempt: int) -> RunTask | None:
         """The task if `attempt` is its living attempt; None for news of the dead."""
@@ -168,7 +177,7 @@ class Works:
         """Take what a task says."""
         if not isinstance(event, m.TaskEvent):  # pyright: ignore[reportUnnecessaryIsInstance]
             assert_never(event)
-        work = self.of(event.task)
+        work = self._concerned(event)
         if isinstance(event, m.TaskSwept):
             return self._swept(event, work, state), ""
         commands, wrong = work.handle(event, now, state)
@@ -204,8 +213,7 @@ class Works:
 
     def begin_sweep_if_due(self, *, all_read: bool, finish: bool) -> list[Command]:
         """Begin a sweep through all tasks that have had input."""
-        leaving, sweeps = self.leaving, self._parts.sweeps
-        return sweeps.begin_if_due(self._task_sets(), all_read=all_read, finish=finish, leaving=leaving)
+        return self._parts.sweeps.begin_if_due(self._passed(), all_read=all_read, finish=finish)
 
     def wake_times(self) -> list[float | None]:
         """When something of it is due."""
@@ -219,21 +227,24 @@ class Works:
         return [command for work in self for command in work.tasks.stop(reason)]
 
     def _swept(self, event: m.TaskSwept, work: Work, state: RunState) -> list[Command]:
-        parts, leaving = self._parts, self.leaving
+        parts, passed = self._parts, self._passed()
         task = work.tasks.current(event.task, event.attempt)
         if task is None:
             return []
         if event.fenced:
             work.tasks.found_fenced(task)
-        if work.tasks is leaving and event.sweep == parts.intake.sweep:
+        if event.task in passed.leaving and event.sweep == parts.intake.sweep:
             parts.intake.let_go(event.task)
         halted_for = "stop" if state is RunState.DRAINING else "pause"
-        listed, task_sets = parts.listing.done, self._task_sets()
-        return parts.sweeps.swept(event, task_sets, listed=listed, halted_for=halted_for, leaving=leaving)
+        return parts.sweeps.swept(event, passed, listed=parts.listing.done, halted_for=halted_for)
 
-    def _task_sets(self) -> list[RunTasks]:
-        """The tasks that have had input."""
-        return [self.in_force.tasks, *([self.reader.tasks] if self.reader is not self.in_force else [])]
+    def _passed(self) -> Passed:
+        """The tasks that have had input.
+
+        One that stays awaits the markers of those that ask it, also of next tasks that are still warming: a sweep of
+        that time ends when they are lost, or is begun again when they get input.
+        """
+        return Passed(tuple(dict.fromkeys((self.in_force.tasks, self.reader.tasks))), self.leaving)
 
     def _judged(self, work: Work, reason: str) -> str:
         """Why the run fails: not for what a version on trial loses."""

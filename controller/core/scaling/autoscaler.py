@@ -22,7 +22,7 @@ from enum import Enum
 from typing import TypeAlias, assert_never
 
 from headrace.controller.core.scaling.model import ThroughputModel, model_of
-from headrace.controller.core.scaling.readings import Reading, ReadingError, bytes_left, drain_s, window_of
+from headrace.controller.core.scaling.readings import Reading, ReadingError, bytes_left, window_of
 from headrace.controller.core.scaling.trial import trial
 
 #: Seconds behind a change that are not measured, and that a window has at least and at most.
@@ -39,7 +39,7 @@ HELP_MIN, HARM, BLOCK_S = 0.1, 0.85, 1800.0
 #: A change pays for its restart so many times before the input ends.
 PAYS = 2.0
 #: The cost of a restart, in seconds of flow, before one was seen; the weight of a new one.
-RESTART_S, LEARN = 12.0, 0.5
+RESTART_S, LEARN = 4.0, 0.5
 #: Seconds in which a change that was asked for is made, and in which a person's own change is left alone.
 MADE_S_MAX, PERSON_S = 300.0, 300.0
 #: Fewer tasks: the share that has to be too many, for how long, and the largest share that goes at once.
@@ -166,14 +166,16 @@ class Autoscaler:
         self.state = ScalingState.MEASURING
         #: The newest decisions, each as it stands.
         self.decisions: deque[ScalingDecision] = deque(maxlen=DECISIONS_MAX)
-        #: What a restart of tasks costs in seconds of flow, without the drain of what is on its way.
+        #: What a restart of tasks costs in seconds of flow: others read on meanwhile, where the run is not paused.
         self.restart_s = RESTART_S
         #: What predicted gains were worth so far.
         self.trust = 1.0
         self._window: deque[Reading] = deque(maxlen=READINGS_MAX)
         self._decided_at: list[float] = []
         self._number = 0
-        self._asked_at, self._drain_s = -math.inf, 0.0
+        self._asked_at, self._lost_s = -math.inf, 0.0
+        #: The newest reading of a change, and the records that were read by then.
+        self._seen_at = self._seen = 0.0
         #: Seconds of a group's tasks for a record, by first stage, when the newest change was decided.
         self._costs: Mapping[str, float] = {}
         #: Until when a person's change is left alone, and nothing is tried again; the cores at that time.
@@ -230,11 +232,13 @@ class Autoscaler:
 
     def _changing(self, event: Measured, now: float) -> list[ScalingCommand]:
         """A change was asked for: it is made when the run flows with the tasks that were asked for."""
-        made = self.decisions[-1]
+        made, read, passed_s = self.decisions[-1], _records_read(event.reading), now - self._seen_at
         counts = counts_of(event.reading)
+        if made.records_s > 0:
+            self._lost_s += max(0.0, passed_s - max(0.0, read - self._seen) / made.records_s)
+        self._seen_at, self._seen = now, read
         if event.flows and all(counts.get(stage) == count for stage, count in made.after.items()):
-            took_s = max(0.0, now - self._asked_at - self._drain_s)
-            self.restart_s += LEARN * (took_s - self.restart_s)
+            self.restart_s += LEARN * (self._lost_s - self.restart_s)
             self._window.clear()
             self._window.append(event.reading)
             self._turn(ScalingTurn.MADE)
@@ -325,7 +329,8 @@ class Autoscaler:
         if advises:
             self._advised = changed
             return [Note(decision)]
-        self._asked_at, self._drain_s, self._costs = now, drain_s(self._window[-1]), costs_of(model)
+        self._asked_at, self._lost_s, self._costs = now, 0.0, costs_of(model)
+        self._seen_at, self._seen = now, _records_read(self._window[-1])
         if kind != "try":
             self._decided_at.append(now)
         self._turn(ScalingTurn.DECIDED)
@@ -365,7 +370,7 @@ class Autoscaler:
         if rate <= 0:
             return True
         left_s = bytes_left(self._window[-1]) / rate
-        return left_s - left_s / (1 + gain) >= PAYS * (self.restart_s + drain_s(self._window[-1]))
+        return left_s - left_s / (1 + gain) >= PAYS * self.restart_s
 
     def _models(self) -> tuple[ThroughputModel, ThroughputModel] | None:
         """The model by the whole window, and by its later half; None where a window says nothing."""
@@ -403,6 +408,10 @@ class Autoscaler:
         """The newest decision has come to its end."""
         self.decisions[-1] = replace(self.decisions[-1], outcome=outcome, got_s=got)
         return Note(self.decisions[-1])
+
+
+def _records_read(reading: Reading) -> float:
+    return sum(stage.records for stage in reading.stages if stage.stage in reading.sources)
 
 
 def counts_of(reading: Reading) -> dict[str, int]:

@@ -209,20 +209,3 @@ def bytes_left(reading: Reading) -> float:
     read = sum(stage.stored_bytes for stage in reading.stages if stage.stage in reading.sources)
     queued = sum(group.queued_bytes for group in reading.groups)
     return max(0.0, reading.input_bytes - max(0.0, read - queued))
-
-
-def drain_s(reading: Reading) -> float:
-    """Seconds that tasks need for what is on its way to them: a change of tasks waits for that."""
-    stages = {stage.stage: stage for stage in reading.stages}
-    longest = 0.0
-    for group in reading.groups:
-        head = stages.get(group.stages[0])
-        if head is None or head.bytes <= 0:
-            continue
-        busy = sum(
-            stages[name].busy_s / stages[name].records
-            for name in group.stages
-            if name in stages and stages[name].records > 0
-        )
-        longest = max(longest, group.queued_bytes / (head.bytes / head.records) * busy / max(1, group.replicas))
-    return longest

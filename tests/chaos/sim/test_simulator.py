@@ -86,6 +86,11 @@ CAUGHT_BY = {
     "shard-named-anew": {8},
     "old-sources-read-on": {18, 19},
     "graph-not-recorded": {1, 3},
+    # Of tasks that give way to others, and those that both ask.
+    "gives-way-at-once": {19},
+    "index-of-next-plan-alone": {11, 18},
+    "who-stays-is-stopped": {18},
+    "index-kept-whatever": {8, 9, 10, 11, 18},
     "needs-skipped": {9},
     "index-one-entry-short": {11},
     # Of several sinks.
@@ -169,6 +174,7 @@ FOUND_AT = {
     "gone-link-awaited": 33,
     "graph-not-recorded": 9,
     "held-batch-taken-again": 42,
+    "index-of-next-plan-alone": 42,
     "index-not-fenced": 4,
     "index-of-one-sink": 58,
     "index-one-entry-short": 7,

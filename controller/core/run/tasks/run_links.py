@@ -76,6 +76,16 @@ class RunLinks:
         """Number links above those of a plan whose names may come again here."""
         self._floor = max([self._floor, other._floor, *(state.generation for state in other._links.values())])
 
+    def share(self, other: RunLinks, tasks: Container[str], plan: Plan) -> None:
+        """Links between tasks that run beside those of another plan, and are of both, are one."""
+        for link in plan.links:
+            if link.sender in tasks and link.receiver in tasks:
+                self._links[link.name] = other._links[link.name]
+
+    def knows(self, link: str) -> bool:
+        """Whether it is a link of the plan."""
+        return link in self._links
+
     def reported(self, plan: Plan, worker: str, links: Sequence[RunningLink]) -> None:
         """A worker comes (back) and says which links stand: those and no others need not be made anew."""
         found_standing = {link.link: link for link in links}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from headrace.controller.core.messages import (
     Command,
@@ -15,7 +15,7 @@ from headrace.controller.core.messages import (
     TaskFailed,
     TaskReady,
 )
-from headrace.controller.core.plan import SOLITARY, Need, Plan, Route, TaskPlan, WorkerFacts, move, stages_on
+from headrace.controller.core.plan import SOLITARY, LinkPlan, Need, Plan, Route, TaskPlan, WorkerFacts, move, stages_on
 from headrace.controller.core.run.tasks.run_links import RunLinks
 from headrace.controller.core.run.tasks.task_table import (
     START_S_MAX,
@@ -26,6 +26,15 @@ from headrace.controller.core.run.tasks.task_table import (
     TaskTurn,
 )
 from headrace.pipeline import Pipeline
+
+
+@dataclass(slots=True)
+class Index:
+    """Whether an index of this epoch has served, and whether it is lost, so that it is to begin anew."""
+
+    served: bool = False
+    lost: bool = False
+
 
 _ALIVE = (TaskPhase.STARTING, TaskPhase.READY)
 #: Attempts of one task whose workers are remembered, the newest: the dead may have last words.
@@ -46,12 +55,15 @@ class RunTasks:
         self.first_solitary = 0
         #: Whom each attempt was given to, by task and attempt.
         self._attempts: dict[str, dict[int, AttemptFacts]] = {}
-        #: The stages that remember; whether an index of this epoch has served, and is to begin anew.
+        #: The stages that remember, and what is known of their index.
         self._stateful = frozenset(stage.name for stage in pipeline.stateful)
-        self.index_served = self.index_lost = False
+        self.index = Index()
+        #: The tasks that are of the plan beside which this one is carried out as well: that one has them in its care.
+        self.guests: frozenset[str] = frozenset()
 
     def __iter__(self) -> Iterator[RunTask]:
-        return iter(self.table)
+        """Its tasks, without guests."""
+        return (task for task in self.table if task.plan.name not in self.guests)
 
     def current(self, name: str, attempt: int) -> RunTask | None:
         """The task if `attempt` is its living attempt; None for news of the dead."""
@@ -68,6 +80,29 @@ class RunTasks:
         while len(attempts) > REMEMBERED_MAX:
             del attempts[next(iter(attempts))]
 
+    def begin_beside(self, other: RunTasks, guests: frozenset[str]) -> None:
+        """Begin beside another plan, with whose tasks these are shared."""
+        self.follow(other)
+        self.index, self.guests = other.index, guests
+        self.table.tasks |= {name: other.table.tasks[name] for name in guests}
+        self.links.share(other.links, guests, self.plan)
+
+    @property
+    def own_links(self) -> list[LinkPlan]:
+        """The links of its plan, without those between guests."""
+        return [link for link in self.plan.links if not {link.sender, link.receiver} <= self.guests]
+
+    @property
+    def guests_elsewhere(self) -> bool:
+        """Whether one of these has been planned on another worker than here."""
+        return any(self.table.tasks[name].plan.worker != self.plan.task(name).worker for name in self.guests)
+
+    def inherit_guests(self, other: RunTasks) -> None:
+        """Those of the other plan leave: what is of both belongs to this one from now on."""
+        other.guests, self.guests = self.guests, frozenset[str]()
+        for name in other.guests:
+            self.table.tasks[name].plan = self.plan.task(name)
+
     def follow(self, other: RunTasks) -> None:
         """Go on behind the numbers of tasks whose names may come again, and know whom their attempts were given to."""
         self.table.follow(other.table)
@@ -82,7 +117,7 @@ class RunTasks:
 
     def on_worker(self, worker: str) -> list[RunTask]:
         """The living tasks of one worker."""
-        return [task for task in self.table if task.state in _ALIVE and task.plan.worker == worker]
+        return [task for task in self if task.state in _ALIVE and task.plan.worker == worker]
 
     def waiting_on(self, worker: str) -> list[RunTask]:
         """The tasks of one worker that have no living attempt."""
@@ -96,7 +131,7 @@ class RunTasks:
     def move(self, lost: str, workers: Sequence[WorkerFacts], taken: Mapping[str, Need]) -> None:
         """Plan the tasks of a lost worker on the ones with the fewest tasks. PipelineError if no link can join them."""
         self.plan = move(self.plan, lost, workers, taken)
-        for task in self.table:
+        for task in self:
             task.plan = self.plan.task(task.plan.name)
 
     def change(self, plan: Plan, now: float, reason: str) -> tuple[list[Command], list[str]]:
@@ -144,11 +179,11 @@ class RunTasks:
         A stage that remembers is fenced where an index of this epoch has been there before: what that one has let
         through is not known to another.
         """
-        due = self.table.due(now, workers)
+        due = self.table.due(now, workers, self.guests)
         for task in due:
             self._remember(task)
-        again = any(self._remembers(task) for task in due) and self.index_served
-        self.index_lost = self.index_lost or again
+        again = any(self._remembers(task) for task in due) and self.index.served
+        self.index.lost = self.index.lost or again
         return [
             StartTask(
                 worker=task.plan.worker,
@@ -184,8 +219,8 @@ class RunTasks:
         if self._remembers(task):
             if not (started_here or found.linked or found.fenced):
                 return False
-            self.index_lost = self.index_lost or found.fenced
-            self.index_served = self.index_served or found.ready
+            self.index.lost = self.index.lost or found.fenced
+            self.index.served = self.index.served or found.ready
         self.table.adopt(task, found.attempt, now, ready=found.ready)
         self._remember(task)
         task.addresses = found.addresses
@@ -196,7 +231,7 @@ class RunTasks:
 
         Whoever led when that happened knew it too, but may have died of it; and the lost partition may have come back.
         """
-        self.index_lost = self.index_lost or self._remembers(task)
+        self.index.lost = self.index.lost or self._remembers(task)
 
     def _remembers(self, task: RunTask) -> bool:
         """Whether a task has the index or a partition of it; a solitary one asks it."""
@@ -209,7 +244,7 @@ class RunTasks:
             if task.state in _ALIVE:
                 stops.append(StopTask(task.plan.worker, task.plan.name, task.attempt, reason))
             self.table.replace(task, task.plan, now)
-        self.index_served = self.index_lost = False
+        self.index.served = self.index.lost = False
         return stops, [task.plan.name for task in self.table]
 
     def ready(self, event: TaskReady, now: float, epoch: int, workers: Mapping[str, WorkerFacts]) -> list[Command]:
@@ -218,7 +253,7 @@ class RunTasks:
         if task is None or task.state is TaskPhase.READY:
             return []
         task.turn(TaskTurn.BECAME_READY)
-        self.index_served = self.index_served or self._remembers(task)
+        self.index.served = self.index.served or self._remembers(task)
         task.ready_at, task.addresses = now, event.addresses
         return self.join(now, epoch, workers)
 
@@ -231,22 +266,25 @@ class RunTasks:
         times = (self.table.wake_at(workers), self.links.wake_at(self.plan, self.table))
         return min((time for time in times if time is not None), default=None)
 
-    def sweep(self, number: int, *, halt: bool) -> list[Command]:
-        """Let a marker pass every task."""
-        return [SweepTask(task.plan.worker, task.plan.name, task.attempt, number, halt) for task in self.table]
+    def sweep(self, number: int, *, halt: bool, leaving: Container[str] = ()) -> list[Command]:
+        """Let a marker pass every task; it halts those that leave."""
+        return [
+            SweepTask(task.plan.worker, task.plan.name, task.attempt, number, halt or task.plan.name in leaving)
+            for task in self
+        ]
 
     def seal(self, sinks: Sequence[str], reason: str) -> list[SealSink]:
         """Have every sink seal what it gathers."""
         return [
             SealSink(task.plan.worker, task.plan.name, task.attempt, reason)
-            for task in self.table
+            for task in self
             if task.plan.stages[-1] in sinks
         ]
 
     def stop(self, reason: str) -> list[Command]:
         """Ask every living task to end, and start none again."""
         commands: list[Command] = []
-        for task in self.table:
+        for task in self:
             if task.state in _ALIVE:
                 commands.append(StopTask(task.plan.worker, task.plan.name, task.attempt, reason))
             if task.state is not TaskPhase.STOPPED:

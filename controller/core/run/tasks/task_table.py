@@ -12,7 +12,7 @@ from headrace.controller.core.plan import Plan, TaskPlan
 #: Seconds before a task that died starts again, doubled for each death in a row up to RESTART_S_MAX.
 RESTART_S = 0.1
 RESTART_S_MAX = 10.0
-#: Deaths in a row after which a run gives up.
+#: DeathCounts in a row after which a run gives up.
 DEATHS_MAX = 8
 #: Seconds that a task may take to build its stages; a model that is loaded from a slow disk must fit.
 START_S_MAX = 300.0
@@ -139,10 +139,10 @@ class TaskTable:
         """Whether each task is ready."""
         return all(task.state is TaskPhase.READY for task in self)
 
-    def due(self, now: float, workers: Container[str]) -> list[RunTask]:
-        """Move the tasks of these workers whose time has come to their next attempt, and give them."""
+    def due(self, now: float, workers: Container[str], but: Container[str] = ()) -> list[RunTask]:
+        """Move the tasks of these workers whose time has come to their next attempt, and give them; none of `but`."""
         started: list[RunTask] = []
-        for task in self:
+        for task in (task for task in self if task.plan.name not in but):
             if task.state is TaskPhase.WAITING and now >= task.start_at and task.plan.worker in workers:
                 task.turn(TaskTurn.START_DUE)
                 task.attempt = max(task.attempt, self._before) + 1

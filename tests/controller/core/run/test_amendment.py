@@ -8,8 +8,8 @@ import pytest
 from headrace.controller.core.messages import messages as m
 from headrace.controller.core.plan.locality import WorkerFacts
 from headrace.controller.core.plan.plans import Change, RequestedChanges
+from headrace.controller.core.run.amendment import why_not_flowing
 from headrace.controller.core.run.opening import Inheritance, Surroundings
-from headrace.controller.core.run.reconfiguration import why_not_flowing
 from headrace.controller.core.run.run import Run
 from headrace.controller.core.run.states import AmendState
 from headrace.controller.core.run.tasks.task_table import ATTEMPTS_A_TERM

@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 
 from headrace.controller.core.messages import messages as m
-from headrace.controller.core.run.reconfiguration import SEAL_S_MAX
+from headrace.controller.core.run.amendment import LEAVE_S_MAX
+from headrace.controller.core.run.reconfiguration import TRIES_MAX
 from headrace.controller.core.run.states import RunState
-from headrace.pipeline.graph import Pipeline
+from headrace.pipeline.graph import Pipeline, Stage, StageKind
 from headrace.store.ledger.core.entries import Range
-from tests.kits.controller.core import Stand, fragment, make_pipeline, of
+from tests.kits.controller.core import Stand, changes, fragment, make_pipeline, of
 
 A, B = fragment(0), fragment(1)
 COUNT = 10
@@ -36,6 +37,15 @@ def running(stand: Stand, *workers: str, cores: int = 1) -> list[m.Command]:
     """A run on these workers, its input listed: the orders to read."""
     stand.join(*workers, cores=cores)
     return stand.listed(stand.ready(stand.apply()), A, B)
+
+
+def carried_out(stand: Stand, commands: list[m.Command]) -> list[m.Command]:
+    """Every task that is started is ready, and every one that is asked to sweep answers, until nothing is asked."""
+    said = list(commands)
+    while commands:
+        commands = [*stand.ready(commands), *stand.swept(commands)]
+        said += commands
+    return said
 
 
 def workers_of(stand: Stand) -> list[str]:
@@ -112,10 +122,11 @@ def test_a_run_scaled_up_keeps_its_task_and_starts_others() -> None:
     before = stand.task()
     answer, commands = steer(stand, replicas={"keep": 3})
     assert answer.warnings == ("read to 3 tasks, keep to 3 tasks, write to 3 tasks",), "fused stages go together"
-    commands = stand.swept(commands)
     assert [start.task for start in of(m.StartTask, commands)] == ["run/read.1", "run/read.2"]
-    assert of(m.StopTask, commands) == []
-    assert stand.task() == before
+    said = carried_out(stand, commands)
+    assert of(m.StopTask, said) == []
+    assert not any(ask.halt for ask in of(m.SweepTask, said))
+    assert before in [stand.task(index) for index in range(3)]
     assert stand.run.state is RunState.RUNNING
 
 
@@ -123,18 +134,23 @@ def test_a_run_scaled_down_ends_the_surplus_and_reads_the_rest() -> None:
     stand = Stand()
     running(stand, "w1", cores=3)
     _, commands = steer(stand, replicas={"read": 1})
+    assert [(ask.task, ask.halt) for ask in of(m.SweepTask, commands)] == [
+        ("run/read.0", False),
+        ("run/read.1", True),
+        ("run/read.2", True),
+    ]
+    assert stand.run.state is RunState.RUNNING, "the task that stays reads on"
     commands = stand.swept(commands)
     assert {stop.task for stop in of(m.StopTask, commands)} == {"run/read.1", "run/read.2"}
-    assert {order.task for order in of(m.ReadFragment, commands)} == {"run/read.0"}
-    assert {order.fragment.id for order in of(m.ReadFragment, commands)} == {A.id, B.id}
+    assert of(m.ReadFragment, commands) == [], "it has both fragments already"
 
 
 def test_a_task_that_comes_again_has_a_higher_attempt() -> None:
     stand = Stand()
     running(stand, "w1", cores=2)
     (_, first) = stand.task(1)
-    stand.swept(steer(stand, replicas={"read": 1})[1])
-    commands = stand.swept(steer(stand, replicas={"read": 2})[1])
+    carried_out(stand, steer(stand, replicas={"read": 1})[1])
+    commands = steer(stand, replicas={"read": 2})[1]
     (start,) = of(m.StartTask, commands)
     assert (start.task, start.attempt) == ("run/read.1", first + 1)
 
@@ -148,29 +164,32 @@ def test_news_of_an_ended_task_moves_nothing() -> None:
     assert stand.run.state is RunState.RUNNING
 
 
-def test_stages_of_different_numbers_get_tasks_and_links_of_their_own() -> None:
+def test_tasks_with_others_behind_them_give_way_with_those() -> None:
+    """What is on its way to a task that leaves comes from one that leaves."""
     stand = Stand()
     stand.fuse = False
-    running(stand, "w1")
-    commands = stand.swept(steer(stand, replicas={"keep": 2})[1])
-    assert [start.task for start in of(m.StartTask, commands)] == ["run/keep.1"]
-    links = of(m.MakeLink, stand.ready(commands))
-    assert {(link.sender, link.receiver) for link in links} == {
-        ("run/read.0", "run/keep.1"),
-        ("run/keep.1", "run/write.0"),
-    }, "links that stand are not made again"
+    carried_out(stand, running(stand, "w1"))
+    said = carried_out(stand, steer(stand, replicas={"keep": 2})[1])
+    assert [start.task for start in of(m.StartTask, said)] == ["run/read.1", "run/keep.2", "run/keep.1", "run/write.1"]
+    assert {stop.task for stop in of(m.StopTask, said)} == {"run/read.0", "run/keep.0", "run/write.0"}
+    assert {(link.sender, link.receiver) for link in of(m.MakeLink, said)} == {
+        ("run/read.1", "run/keep.1"),
+        ("run/read.1", "run/keep.2"),
+        ("run/keep.1", "run/write.1"),
+        ("run/keep.2", "run/write.1"),
+    }
 
 
 def test_a_change_keeps_the_transports_that_were_asked_for_before() -> None:
     stand = Stand()
     stand.fuse = False
-    running(stand, "w1")
-    commands = stand.swept(steer(stand, transports={"write": "pipe"})[1])
-    assert {link.transport for link in of(m.MakeLink, commands)} == {"pipe"}
-    stand.swept(steer(stand, replicas={"read": 2})[1])
+    carried_out(stand, running(stand, "w1"))
+    said = carried_out(stand, steer(stand, transports={"write": "pipe"})[1])
+    assert {link.transport for link in of(m.MakeLink, said) if link.receiver_stage == "write"} == {"pipe"}
+    carried_out(stand, steer(stand, replicas={"read": 2})[1])
     assert stand.run.tasks is not None
-    joined = {(link.sender, link.transport) for link in stand.run.tasks.plan.links}
-    assert joined == {("run/read.0", "ring"), ("run/read.1", "ring"), ("run/keep.0", "pipe")}
+    joined = sorted((link.sender_stage, link.transport) for link in stand.run.tasks.plan.links)
+    assert joined == [("keep", "pipe"), ("read", "ring"), ("read", "ring")]
 
 
 def test_a_change_that_no_worker_can_hold_is_refused_at_once() -> None:
@@ -197,13 +216,12 @@ def test_a_pipeline_that_is_not_here_cannot_be_steered() -> None:
     assert answer.reason == "pipeline 'run' is not here; there are: none"
 
 
-def test_a_change_waits_for_the_seal_and_may_be_dropped_then() -> None:
+def test_a_change_whose_workers_have_gone_is_dropped() -> None:
     stand = Stand()
     running(stand, "w1", "w2")
     steer(stand, places={"read": "w2"})
     stand.tell(m.WorkerLost("w2", "gone"))
-    started = stand.later(1.0)
-    stand.swept(stand.ready(started))
+    carried_out(stand, stand.later(1.0))
     assert "no worker has that name" in stand.run.reconfiguration.refused
     assert stand.run.state is RunState.RUNNING
 
@@ -211,10 +229,59 @@ def test_a_change_waits_for_the_seal_and_may_be_dropped_then() -> None:
 def test_a_moved_stage_ends_where_it_was_and_starts_elsewhere() -> None:
     stand = Stand()
     running(stand, "w1", "w2")
-    commands = stand.swept(steer(stand, places={"read": "w2"})[1])
+    commands = carried_out(stand, steer(stand, places={"read": "w2"})[1])
     assert workers_of(stand) == ["w2"]
     assert {stop.worker for stop in of(m.StopTask, commands)} == {"w1"}
     assert of(m.StartTask, commands) == [], "the task of w2 stays"
+
+
+def deduplicated(*late: Stage) -> Pipeline:
+    return Pipeline.chain(
+        "run",
+        "file:///data",
+        Stage("read", StageKind.SOURCE, "m:read"),
+        Stage("dedup", StageKind.STATEFUL, "m:dedup", replicas=1),
+        *late,
+        Stage("write", StageKind.SINK, "m:write"),
+    )
+
+
+def test_both_plans_ask_the_same_decider_in_the_same_epoch() -> None:
+    stand = Stand()
+    stand.join("w1")
+    carried_out(stand, stand.listed(carried_out(stand, stand.apply(deduplicated())), A))
+    epoch = stand.run.ledger.epoch
+    said = carried_out(stand, steer(stand, transports={"dedup": "pipe"})[1])
+    assert {link.transport for link in of(m.MakeLink, said) if "dedup" in link.link} == {"pipe"}
+    assert [start.task for start in of(m.StartTask, said)] == ["run/read.1"]
+    assert [stop.task for stop in of(m.StopTask, said)] == ["run/read.0"]
+    assert [task.plan.name for task in stand.run.tasks or ()] == ["run/read.1", "run/dedup.0"]
+    assert (stand.run.ledger.epoch, stand.run.state) == (epoch, RunState.RUNNING)
+
+
+def test_behind_a_dedup_stage_a_graph_is_changed_with_its_index() -> None:
+    stand = Stand()
+    stand.join("w1")
+    carried_out(stand, stand.listed(carried_out(stand, stand.apply(deduplicated())), A))
+    epoch, late = stand.run.ledger.epoch, Stage("late", StageKind.TRANSFORM, "m:late")
+    said = carried_out(stand, stand.apply(deduplicated(late), amend=True))
+    assert [start.stages for start in of(m.StartTask, said)] == [("read", "late", "write")]
+    assert [answer.accepted for answer in of(m.AnswerRequest, said)] == [True]
+    assert (stand.run.ledger.epoch, stand.run.version) == (epoch, deduplicated(late).version())
+
+
+def test_a_decider_that_dies_while_others_take_over_is_missed_by_them() -> None:
+    stand = Stand()
+    stand.join("w1")
+    carried_out(stand, stand.listed(carried_out(stand, stand.apply(deduplicated())), A))
+    stand.ready(steer(stand, transports={"dedup": "pipe"})[1])
+    stand.tell(m.TaskExited(*stand.task(1), -9))
+    assert stand.run.state is RunState.RUNNING, "it starts first"
+    started = stand.later(1.0)
+    assert [start.fenced for start in of(m.StartTask, started)] == [True]
+    carried_out(stand, started)
+    assert changes(stand).count("EpochRaised") == 2, "at the beginning, and for the index that was lost"
+    assert (stand.run.amendment.busy, stand.run.state) == (False, RunState.RUNNING)
 
 
 # -- drains --
@@ -226,47 +293,85 @@ def drained(stand: Stand, worker: str, *, back: bool = False) -> tuple[m.AnswerR
     return answer, commands
 
 
-def test_a_drained_workers_sinks_seal_then_its_tasks_start_elsewhere() -> None:
+def test_the_tasks_of_a_drained_worker_end_when_others_have_their_input() -> None:
     stand = Stand()
     running(stand, "w1", "w2")
     answer, commands = drained(stand, "w1")
     assert answer.accepted
+    assert [(start.worker, start.task) for start in of(m.StartTask, commands)] == [("w2", "run/read.2")]
+    commands = stand.ready(commands)
+    assert {(ask.task, ask.halt) for ask in of(m.SweepTask, commands)} == {
+        ("run/read.0", True),
+        ("run/read.1", False),
+        ("run/read.2", False),
+    }
+    commands = stand.swept(commands, Range(A.id, 0, 4))
     assert [(seal.worker, seal.task) for seal in of(m.SealSink, commands)] == [("w1", "run/read.0")]
     assert of(m.StopTask, commands) == []
-    commands = stand.later(SEAL_S_MAX)
-    assert workers_of(stand) == ["w2", "w2"]
+    commands = stand.propose(Range(A.id, 0, 4))
     assert [(stop.worker, stop.task) for stop in of(m.StopTask, commands)] == [("w1", "run/read.0")]
-    assert [(start.worker, start.task) for start in of(m.StartTask, commands)] == [("w2", "run/read.0")]
+    assert workers_of(stand) == ["w2", "w2"]
     assert stand.run.state is RunState.RUNNING
 
 
-def test_a_worker_is_left_once_what_its_sink_held_is_closed() -> None:
+def test_a_worker_that_is_left_is_not_waited_for_without_end() -> None:
     stand = Stand()
     running(stand, "w1", "w2")
-    drained(stand, "w1")
-    assert workers_of(stand) == ["w1", "w2"]
-    stand.propose(Range(A.id, 0, 4))
-    assert workers_of(stand) == ["w2", "w2"]
-
-
-def test_a_run_that_ends_while_a_worker_is_left_waits_for_nothing() -> None:
-    stand = Stand()
-    running(stand, "w1", "w2")
-    drained(stand, "w1")
+    commands = stand.ready(drained(stand, "w1")[1])
+    assert of(m.SweepTask, commands)
     assert stand.run.wake_at() is not None
-    stand.tell(m.StopRequested("run", cancel=True))
-    assert (stand.run.wake_at() or SEAL_S_MAX + 1) > SEAL_S_MAX
+    commands = stand.later(LEAVE_S_MAX)
+    assert [(stop.worker, stop.task) for stop in of(m.StopTask, commands)] == [("w1", "run/read.0")]
+    assert workers_of(stand) == ["w2", "w2"]
+    again = carried_out(stand, commands)
+    assert {order.fragment.id for order in of(m.ReadFragment, again)} == {A.id, B.id}, "what it had is read again"
 
 
-def test_what_is_asked_while_a_worker_is_left_pauses_the_run() -> None:
+def test_workers_that_are_left_at_one_moment_are_one_change() -> None:
     stand = Stand()
-    running(stand, "w1", "w2")
-    drained(stand, "w1")
-    commands = steer(stand, replicas={"read": 3})[1]
-    assert stand.run.state is RunState.PAUSING
-    stand.swept(commands)
-    assert set(workers_of(stand)) == {"w2"}
-    assert stand.run.wake_at() != SEAL_S_MAX
+    running(stand, "w1", "w2", "w3")
+    (start,) = of(m.StartTask, drained(stand, "w1")[1])
+    drained(stand, "w2")
+    again = stand.tell(m.TaskFailed(start.task, start.attempt, "no room", final=False))
+    said = carried_out(stand, again)
+    assert {(stop.worker, stop.task) for stop in of(m.StopTask, said)} >= {("w1", "run/read.0"), ("w2", "run/read.1")}
+    assert workers_of(stand) == ["w3"] * 3
+
+
+def test_what_is_asked_meanwhile_is_made_behind_it() -> None:
+    stand = Stand()
+    first = running(stand, "w1", "w2")
+    commands = [*first, *drained(stand, "w1")[1]]
+    answer, _ = steer(stand, replicas={"read": 3})
+    assert answer.accepted
+    carried_out(stand, commands)
+    assert workers_of(stand) == ["w2", "w2", "w2"]
+
+
+def test_a_pause_that_is_asked_meanwhile_comes_first() -> None:
+    stand = Stand()
+    running(stand, "w1")
+    steer(stand, replicas={"read": 2})
+    _, commands = steer(stand, pause=True)
+    assert [stop.task for stop in of(m.StopTask, commands)] == ["run/read.1"]
+    carried_out(stand, commands)
+    assert stand.run.state is RunState.PAUSED
+    assert len(workers_of(stand)) == 2
+
+
+def test_a_change_whose_tasks_cannot_work_is_refused_and_the_run_goes_on() -> None:
+    stand = Stand()
+    running(stand, "w1")
+    before = stand.task()
+    commands = steer(stand, replicas={"read": 2})[1]
+    for _ in range(TRIES_MAX):
+        (start,) = of(m.StartTask, commands)
+        commands = stand.tell(m.TaskFailed(start.task, start.attempt, "no room", final=True))
+    assert of(m.StartTask, commands) == []
+    assert stand.run.reconfiguration.refused.startswith("read to 2 tasks, keep to 2 tasks, write to 2 tasks: ")
+    assert "no room" in stand.run.reconfiguration.refused
+    assert (stand.task(), stand.run.state) == (before, RunState.RUNNING)
+    assert len(workers_of(stand)) == 1
 
 
 def test_a_drained_worker_gets_no_task_until_it_is_taken_back() -> None:

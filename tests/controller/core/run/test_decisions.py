@@ -79,7 +79,7 @@ def test_a_solitary_task_is_no_index_whose_death_raises_the_epoch() -> None:
     (again,) = of(m.StartTask, stand.later(1.0))
     assert (again.task, again.fenced) == (start.task, False)
     assert stand.run.tasks is not None
-    assert (stand.run.tasks.index_lost, stand.run.ledger.epoch) == (False, epoch)
+    assert (stand.run.tasks.index.lost, stand.run.ledger.epoch) == (False, epoch)
 
 
 def test_a_decider_killed_by_a_record_has_it_condemned() -> None:

@@ -428,7 +428,7 @@ def test_an_index_that_outlives_its_leader_serves_on() -> None:
     assert of(m.StartTask, commands) == of(m.KillTask, commands) == []
     (run,) = second.core.runs.values()
     assert run.tasks is not None
-    assert (run.state, run.tasks.index_lost) == (RunState.RUNNING, False)
+    assert (run.state, run.tasks.index.lost) == (RunState.RUNNING, False)
 
 
 def test_an_index_that_died_with_its_leader_is_missed_by_the_next() -> None:
@@ -445,7 +445,7 @@ def test_the_next_leader_raises_the_epoch_that_was_due() -> None:
     assert of(m.StartTask, commands) == of(m.KillTask, commands) == []
     (run,) = second.core.runs.values()
     assert run.tasks is not None
-    assert (run.state, run.tasks.index_lost) == (RunState.PAUSING, True)
+    assert (run.state, run.tasks.index.lost) == (RunState.PAUSING, True)
 
 
 def test_a_decider_that_says_it_is_fenced_raises_the_epoch() -> None:
@@ -456,11 +456,11 @@ def test_a_decider_that_says_it_is_fenced_raises_the_epoch() -> None:
     sweeps = {"dedup" in ask.task: ask for ask in of(m.SweepTask, commands)}
     source, decider = sweeps[False], sweeps[True]
     second.tell(m.TaskSwept(source.task, source.attempt, source.sweep, fenced=True))
-    assert not run.tasks.index_lost, "no index is there that could be lost"
+    assert not run.tasks.index.lost, "no index is there that could be lost"
     second.tell(m.TaskSwept(decider.task, decider.attempt - 1, decider.sweep, fenced=True))
-    assert not run.tasks.index_lost, "of an earlier attempt"
+    assert not run.tasks.index.lost, "of an earlier attempt"
     second.tell(m.TaskSwept(decider.task, decider.attempt, decider.sweep, fenced=True))
-    assert (run.state, run.tasks.index_lost) == (RunState.PAUSING, True)
+    assert (run.state, run.tasks.index.lost) == (RunState.PAUSING, True)
 
 
 def test_an_index_without_a_link_does_not_serve_another_leader() -> None:

@@ -16,7 +16,6 @@ from headrace.controller.core.scaling.readings import (
     StageCounters,
     TaskGroup,
     bytes_left,
-    drain_s,
     window_of,
 )
 
@@ -121,16 +120,6 @@ def test_edges_in_a_circle_end() -> None:
     reading = flow.reading()
     circle = replace(reading, edges=(*reading.edges, Edge("b", "a"), Edge("b", "none")))
     assert window_of(sleeping(1, 2, 1).reading(), circle).records_s > 0
-
-
-def test_a_drain_takes_what_is_on_its_way_through_the_slowest_group() -> None:
-    flow = sleeping(1, 2, 1)
-    flow.pass_time(10.0)
-    reading = flow.reading()
-    stages = tuple(replace(stage, bytes=stage.records * 1000) for stage in reading.stages)
-    groups = (*reading.groups[:2], replace(reading.groups[2], queued_bytes=500_000.0))
-    assert drain_s(replace(reading, stages=stages, groups=groups)) == pytest.approx(500 * 0.021)
-    assert drain_s(reading) == 0.0
 
 
 def test_a_fit_that_cannot_be_is_bounded() -> None:

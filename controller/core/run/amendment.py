@@ -1,0 +1,292 @@
+"""The tasks of a run give way to others while records flow: by another graph, or another plan of the same one.
+
+The next tasks start beside those in force, and take the input when they are ready. Those in force send what they have
+read, their sinks commit it, and they end (docs/design/surgery.md). Tasks that are in both plans run on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from headrace.controller.core.messages import AnswerRequest, Command, PipelineRequested
+from headrace.controller.core.plan import Plan
+from headrace.controller.core.run.reconfiguration import Reconfiguration, Reshape
+from headrace.controller.core.run.states import AMEND_TRANSITIONS, AmendState, AmendTurn, Machine, RunState
+from headrace.controller.core.run.tasks import RunTask, RunTasks, TaskPhase
+from headrace.controller.core.run.work import Parts, Work, Works
+from headrace.pipeline import Pipeline, PipelineError, StageKind, difference, validate
+from headrace.store import counted
+from headrace.store.ledger import PipelineApplied
+
+#: Seconds that the tasks of a worker that is left have for what they have on hand; the rest is read again.
+LEAVE_S_MAX = 5.0
+#: Why the tasks end that have handed over.
+GIVES_WAY = "others take its place"
+
+
+class Amendment:
+    """A change of the graph, or of the plan, while records flow."""
+
+    def __init__(
+        self,
+        reconfiguration: Reconfiguration,
+        parts: Parts,
+        taken_up: Callable[[Pipeline, PipelineRequested], None],
+    ) -> None:
+        self._reconfiguration, self._parts, self._taken_up = reconfiguration, parts, taken_up
+        self._machine = Machine("amendment", AMEND_TRANSITIONS, AmendState.IN_FORCE)
+        #: The graph that was asked for, and has no answer yet; the plan that is to take the place of the one in force.
+        self.request: PipelineRequested | None = None
+        self._reshape: Reshape | None = None
+        #: The number of the last sweep that began before input went to the next version; until when it is waited for
+        #: what those in force have on hand, where they leave a worker.
+        self._since = 0
+        self.leave_by: float | None = None
+        #: Whether it is on its way to the cluster's log.
+        self._recorded = False
+        #: Why the last one was rolled back, for people.
+        self.refused = ""
+
+    @property
+    def state(self) -> AmendState:
+        """How far it is."""
+        return self._machine.state
+
+    def words(self, works: Works | None) -> str:
+        """For people; empty if the graph is not being changed."""
+        if works is None or works.next is None or self._reshape is not None:
+            return ""
+        tasks = list(works.next.tasks)
+        ready = sum(task.state is TaskPhase.READY for task in tasks)
+        to = f"the graph to version {works.next.version}"
+        return f"{to}: {self.state.value}, {ready} of {counted(len(tasks), 'task')} ready"
+
+    @property
+    def busy(self) -> bool:
+        """Whether tasks are giving way to others."""
+        return self.state is not AmendState.IN_FORCE
+
+    def why_busy(self) -> str:
+        """Why nothing else is asked for now; empty if it may be."""
+        changing = self.busy and self._reshape is None
+        return "the graph of the pipeline is being changed: try again" if changing else ""
+
+    def considered(
+        self, event: PipelineRequested, works: Works | None, state: RunState
+    ) -> tuple[Pipeline, Plan, frozenset[str]]:
+        """The next version, its plan, and the tasks that stay. PipelineError where it cannot be."""
+        pipeline = Pipeline.from_dict(event.pipeline)
+        validate(pipeline)
+        if works is None or state is not RunState.RUNNING:
+            raise PipelineError(f"pipeline {pipeline.name!r} is {state.value}: a graph is changed while it is running")
+        if works.in_force.adoption.rejoin_at is not None:
+            raise PipelineError(f"pipeline {pipeline.name!r} waits for its workers to come back: try again")
+        if busy := self.why_busy():
+            raise PipelineError(busy)
+        if self.busy or self._reconfiguration.waiting or self._reconfiguration.stands:
+            raise PipelineError(f"pipeline {pipeline.name!r} is being changed: try again")
+        before = works.in_force.pipeline
+        if wrong := why_not_flowing(before, pipeline):
+            raise PipelineError(f"{wrong}: stop the pipeline, and apply it with --amend")
+        return pipeline, *self._reconfiguration.beside(pipeline, event, works.in_force.tasks.plan)
+
+    def asked(self, event: PipelineRequested, works: Works | None, state: RunState) -> list[Command]:
+        """Somebody wants another graph; answered at once where it cannot be, else when it is in force."""
+        if self.request is not None and event.token and event.token == self.request.token:
+            self.request = event
+            return []
+        try:
+            pipeline, made, stay = self.considered(event, works, state)
+        except PipelineError as error:
+            return [AnswerRequest(event.request, accepted=False, reason=str(error))]
+        assert works is not None
+        if pipeline.version() == works.in_force.version:
+            words = f"pipeline {pipeline.name} is in force as it was asked for"
+            return [AnswerRequest(event.request, accepted=True, warnings=(words,))]
+        self.request, self.refused = event, ""
+        self._begin(works, pipeline, made, stay)
+        return []
+
+    def reshape(self, works: Works, reshape: Reshape, now: float) -> list[Command]:
+        """Another plan of the version in force is to take the place of its plan, while the run is running."""
+        self._reshape = reshape
+        self._begin(works, works.in_force.pipeline, reshape.plan, reshape.stay)
+        return self.advance(works, RunState.RUNNING, now)
+
+    def _begin(self, works: Works, pipeline: Pipeline, made: Plan, stay: frozenset[str]) -> None:
+        self._machine.turn(AmendTurn.ASKED)
+        self._recorded = False
+        tasks = RunTasks(made, pipeline, pipeline.version(), self._parts.leadership.term)
+        tasks.begin_beside(works.in_force.tasks, stay)
+        works.next = Work(pipeline, tasks, self._parts)
+        works.on_trial, works.wrong = True, ""
+
+    def advance(self, works: Works, state: RunState, now: float) -> list[Command]:
+        """Take the next step that is due."""
+        match self.state:
+            case AmendState.WARMING | AmendState.HANDING_OVER if wrong := self._wrong(works, state):
+                return self._undo(works, wrong, state)
+            case AmendState.WARMING if self._is_ready(works):
+                self._machine.turn(AmendTurn.READY)
+                return self._hand_over(works, now)
+            case AmendState.HANDING_OVER if self._parts.intake.have_left(works.leaving, self._since):
+                self._left(works)
+                recorded = bool(self._parts.leadership.cluster) and self._reshape is None
+                return self.take_up(works) if not recorded else []
+            case AmendState.HANDING_OVER if self.leave_by is not None and now >= self.leave_by:
+                for name in works.leaving:
+                    self._parts.intake.task_died(name)
+                self._left(works)
+                self._parts.sweeps.lost()
+                return self.take_up(works, "they leave their worker, and had too much on hand")
+            case AmendState.APPLYING if self._parts.leadership.ledger.pipeline_version == works.in_force.version:
+                self._machine.turn(AmendTurn.DURABLE)
+                return self.answer()
+            case _:
+                pass
+        return []
+
+    def _left(self, works: Works) -> None:
+        works.on_trial, self.leave_by = False, None
+        works.reader.tasks.inherit_guests(works.in_force.tasks)
+        self._machine.turn(AmendTurn.LEFT)
+
+    def take_up(self, works: Works | None, reason: str = GIVES_WAY) -> list[Command]:
+        """What was in force is empty, and a successor knows: the next version takes its place."""
+        if works is None or self.state is not AmendState.RECORDING:
+            return []
+        self._machine.turn(AmendTurn.RECORDED)
+        if self._parts.intake.sweeping:
+            # It began while the log took the change, and asked tasks that answer no more.
+            self._parts.sweeps.lost()
+        old, new = works.in_force.tasks, works.reader
+        stops = old.stop(reason)
+        new.tasks.follow(old)
+        new.losses.deaths = works.in_force.losses.deaths
+        works.in_force, works.next = new, None
+        if self._reshape is not None:
+            self._reconfiguration.reshaped(self._reshape)
+            self._reshape = None
+            self._machine.turn(AmendTurn.DURABLE)
+        elif self.request is not None:
+            self._reconfiguration.amended(new.pipeline, self.request)
+            self._taken_up(new.pipeline, self.request)
+            self._parts.leadership.submit(PipelineApplied(new.version, new.pipeline.to_dict()))
+        return stops
+
+    @property
+    def recording(self) -> bool:
+        """Whether the cluster's log is to have, or gets, the next version."""
+        return self.state is AmendState.RECORDING
+
+    def to_record(self, works: Works | None) -> tuple[PipelineRequested, Plan] | None:
+        """What a successor has to know before the next version is taken up; asked for once."""
+        if not self.recording or self._recorded or works is None or self.request is None:
+            return None
+        self._recorded = True
+        return self.request, works.reader.tasks.plan
+
+    def answer(self, reason: str = "") -> list[Command]:
+        """Say that the graph is changed, or why not."""
+        request, self.request = self.request, None
+        return [] if request is None else [AnswerRequest(request.request, accepted=not reason, reason=reason)]
+
+    def _wrong(self, works: Works, state: RunState) -> str:
+        """Why the next version is given up; empty if it is not."""
+        assert works.next is not None
+        died = next((task for task in works.next.tasks if task.restarts), None)
+        if died is not None:
+            return f"task {died.plan.name} of the next version died: {died.story}"
+        if works.next.tasks.guests_elsewhere:
+            return "a task that stays is on another worker now"
+        stopped = self.state is AmendState.WARMING and state is not RunState.RUNNING
+        return works.wrong or (f"the pipeline is {state.value}" if stopped else "")
+
+    def _is_ready(self, works: Works) -> bool:
+        tasks = works.next.tasks if works.next is not None else None
+        return tasks is not None and tasks.table.stable and not tasks.links_missing
+
+    def _hand_over(self, works: Works, now: float) -> list[Command]:
+        """Input goes to the next version; the next sweep has the sources in force let go of what they have not sent."""
+        assert works.next is not None
+        works.next.tasks.first_solitary = works.in_force.tasks.first_solitary + sum(
+            task.plan.alone for task in works.in_force.tasks
+        )
+        works.reader = works.next
+        self._since = self._parts.intake.sweep
+        leaving = works.leaving
+        self._let_go(task for task in works.in_force.tasks if task.plan.name in leaving)
+        self._parts.sweeps.lost()
+        if self._reshape is None or not self._reshape.leaves:
+            return []
+        self.leave_by = now + LEAVE_S_MAX
+        sinks = [stage.name for stage in works.next.pipeline.of_kind(StageKind.SINK)]
+        return [seal for seal in works.in_force.tasks.seal(sinks, "drain") if seal.task in leaving]
+
+    def _undo(self, works: Works, wrong: str, state: RunState) -> list[Command]:
+        """The version in force goes on, and reads again what the next one had."""
+        assert works.next is not None
+        tasks, leaving, reshape = works.next.tasks, works.leaving, self._reshape
+        stops = tasks.stop("the change was rolled back")
+        works.in_force.tasks.follow(tasks)
+        if self.state is AmendState.HANDING_OVER:
+            self._let_go(tasks)
+            for task in tasks:
+                self._parts.intake.task_died(task.plan.name)
+            # A marker that halts them may have passed, or may be on its way: the next sweep tells what they still have.
+            for name in leaving:
+                self._parts.intake.let_go(name)
+            self._parts.intake.distrust()
+            self._parts.sweeps.lost()
+        works.reader, works.next, works.on_trial = works.in_force, None, False
+        self.leave_by = None
+        self._machine.turn(AmendTurn.FAILED)
+        if reshape is not None:
+            self._reshape = None
+            if state is RunState.RUNNING:
+                self._reconfiguration.rolled_back(wrong)
+            return stops
+        self.refused = f"the change of the graph was rolled back: {wrong}"
+        return [*stops, *self.answer(self.refused)]
+
+    def _let_go(self, tasks: Iterable[RunTask]) -> None:
+        self._parts.intake.solitary.let_go()
+        for task in tasks:
+            self._parts.listing.task_died(task.plan.name)
+
+
+def why_not_flowing(before: Pipeline, after: Pipeline) -> str:
+    """Why a graph cannot become another while records flow; empty if it can.
+
+    Fragments are named by their source, and shards have the form of their sink: these stay. An index knows what its
+    own epoch let through, by what stands before it: where that is the same the index stays, else another epoch begins
+    at rest. A record that it has let through, and that was lost then, would be filtered before it, and its duplicates
+    be left without a copy.
+    """
+    if before.dataset != after.dataset:
+        return f"the dataset is {before.dataset}, not {after.dataset}"
+    changed = difference(before.identity(), after.identity())
+    for pipeline in (before, after):
+        for stage in pipeline.stateful:
+            known = {stage.name, *_above(pipeline, stage.name)}
+            lines = difference(before.environment, after.environment)
+            lines += [line for line in changed if line.partition(".")[0] in known or line.startswith("source of ")]
+            if lines:
+                return f"stage {stage.name!r} remembers what it has seen, and begins with an epoch ({lines[0]})"
+    for kind, words in ((StageKind.SOURCE, "reads"), (StageKind.SINK, "writes")):
+        names = [{stage.name for stage in pipeline.of_kind(kind)} for pipeline in (before, after)]
+        if names[0] != names[1]:
+            return f"what {words} would be {', '.join(sorted(names[1]))} and is {', '.join(sorted(names[0]))}"
+        for line in changed:
+            stage, _, rest = line.partition(".")
+            if stage in names[0] and not rest.startswith("after: "):
+                return f"stage {stage!r} {words}, and would do so otherwise ({line})"
+    return ""
+
+
+def _above(pipeline: Pipeline, name: str) -> set[str]:
+    """The stages that records pass before this one."""
+    found: set[str] = set()
+    for stage in pipeline.stage(name).after:
+        found |= {stage, *_above(pipeline, stage)}
+    return found
