@@ -161,7 +161,7 @@ class Works:
             case m.LinkLost():
                 return next((work for work in self if work.tasks.links.knows(event.link)), self.in_force)
             case DecisionMade():
-                return self.of(event.asker)
+                return self.of(event.asking_task)
             case _:
                 return self.of(event.task)
 
