@@ -454,6 +454,7 @@ def _registered(register: pb.Register) -> core.WorkerRegistered:
         labels=tuple(register.labels),
         door=register.door,
         relay_addresses=tuple(register.relay_addresses),
+        measured=tuple(sorted(register.measured.items())),
     )
 
 

@@ -5,6 +5,7 @@ Counters go on when a task dies: what its last report said is added to what dead
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -86,10 +87,13 @@ class Counters:
             case _:
                 pass
 
-    def at_work(self, task: str, attempt: int, held: Held | None, now: float) -> pb.Progress | None:
+    def at_work(
+        self, task: str, attempt: int, held: Held | None, now: float, spent_of: Callable[[int], float]
+    ) -> pb.Progress | None:
         """What an attempt had done, with what it is at now; None where that is nothing, or not for long.
 
-        A stage that is at one batch for seconds keeps its task from saying anything.
+        A stage that is at one batch for seconds keeps its task from saying anything. `spent_of` are the processor
+        seconds of a thread, now.
         """
         said = self.living.get((task, attempt))
         if said is None or held is None or now - held.since < LOOK_S:
@@ -100,6 +104,7 @@ class Counters:
             if any(item.stage == row.stage for item in held.items):
                 row.at_batch_s = now - held.since
                 row.busy_s += row.at_batch_s
+                row.cpu_s += min(row.at_batch_s, max(0.0, spent_of(held.thread) - held.spent_s))
                 row.batch_records = sum(item.range.count for item in held.items)
         return told
 

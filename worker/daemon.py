@@ -9,7 +9,6 @@ they have, and the worker tries to register again.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextvars
 import itertools
@@ -17,8 +16,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, assert_never
 
 import setproctitle
@@ -47,6 +45,7 @@ from headrace.stages.shipping import Inherited
 from headrace.store import release
 from headrace.transport import LinkRefusedError
 from headrace.transport.ring import memory_labels
+from headrace.worker.arguments import NO_RELAY, worker_parser
 from headrace.worker.core import LOOK_S, Fencing, LiveTasks, supervisor as core
 from headrace.worker.counters import Counters
 from headrace.worker.faults import FaultError, WorkerFaults
@@ -73,8 +72,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("headrace.worker")
 
-#: Instead of a port: this worker relays for nobody.
-NO_RELAY = -1
 #: Messages that wait for a controller that is away; tasks repeat what matters (proposals), so older ones may go.
 WAITING_MESSAGES_MAX = 100_000
 
@@ -90,7 +87,9 @@ class Daemon:
         *,
         labels: Sequence[str] = (),
         member: Membership | None = None,
+        measured: Mapping[str, float] | None = None,
     ) -> None:
+        self._measured = measured or {}
         self.name, self.cores, self._labels = name, cores, (*labels, *memory_labels())
         self._member = member
         self._supervisor = core.Supervisor()
@@ -160,8 +159,8 @@ class Daemon:
         with caused_by(""):
             for item in self._processes.judge(now):
                 self._do(core.KillAsked(item.task, item.attempt))
-        for task, attempt, held in self._processes.in_hand():
-            if (progress := self.counters.at_work(task, attempt, held, now)) is not None:
+        for task, attempt, held, spent_of in self._processes.in_hand():
+            if (progress := self.counters.at_work(task, attempt, held, now, spent_of)) is not None:
                 self._say(pb.FromWorker(task=pb.TaskEvent(task=task, attempt=attempt, progress=progress)))
         asyncio.get_running_loop().call_later(LOOK_S, self.look)
 
@@ -190,6 +189,7 @@ class Daemon:
             door=self._processes.door,
             relay_addresses=self._relaying.addresses() if self._relaying else (),
             allows_chaos=self._faults.allows,
+            measured=self._measured,
         )
         for task, entry in self._live.tasks.items():
             running = pb.RunningTask(task=task, attempt=entry.attempt, version=entry.version, epoch=entry.epoch)
@@ -360,6 +360,7 @@ async def work(
     name: str,
     cores: int,
     labels: Sequence[str] = (),
+    measured: Mapping[str, float] | None = None,
     member: Membership | None = None,
     forkserver: Forkserver | None = None,
     metrics: str = "",
@@ -371,7 +372,7 @@ async def work(
 ) -> int:
     """Attend until a signal, a notice, the lifeline's end, or a refusal; the exit code. `ending`: as of Departure."""
     loop = asyncio.get_running_loop()
-    daemon = Daemon(name, cores, book, labels=labels, member=member)
+    daemon = Daemon(name, cores, book, labels=labels, member=member, measured=measured)
     departure = daemon.plan_departure(*ending)
     hear_on(loop, departure.ask)
 
@@ -446,27 +447,7 @@ async def _attend(daemon: Daemon, controller: str, controller_fd: int) -> str:
 
 def main(argv: Sequence[str] | None = None, forkserver: Forkserver | None = None) -> int:
     """Parse arguments and work, with this forkserver if one is started already."""
-    parser = argparse.ArgumentParser(prog="headrace worker", description="Run the tasks of one node.")
-    parser.add_argument(
-        "--controller", default="", help="the controllers, by commas; else the cluster's, else this user's on this host"
-    )
-    parser.add_argument("--name", default=socket.gethostname(), help="this worker's name; each has its own")
-    parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)), help="cores to offer")
-    parser.add_argument("--label", action="append", default=[], help="a label of this worker, such as disk=ssd")
-    parser.add_argument(
-        "--join", default="", metavar="FILE", help="become a member of a cluster first, by the token there"
-    )
-    parser.add_argument("--state", type=Path, help="the folder that holds this member's key and certificate")
-    parser.add_argument("--logs", default="", help="a folder in which it keeps its log, and those of its tasks")
-    parser.add_argument("--metrics", default="", help="serve metrics for Prometheus there, as HOST:PORT")
-    parser.add_argument("--relay-port", type=int, default=0, help=f"UDP port to relay on; 0: any, {NO_RELAY}: do not")
-    parser.add_argument("--allow-chaos", action="store_true", help="let operators do faults to it and its tasks")
-    parser.add_argument("--drain", type=float, default=0.0, help="seconds to hand on its tasks before it ends")
-    parser.add_argument("--notice", default="", help="a file or URL that says that this host will be taken away")
-    parser.add_argument("--idle", type=float, default=0.0, help="seconds without a task after which it ends; 0: never")
-    parser.add_argument("--controller-fd", type=int, default=-1, help=argparse.SUPPRESS)
-    parser.add_argument("--lifeline-fd", type=int, default=-1, help=argparse.SUPPRESS)
-    args = parse_arguments(parser, argv)
+    args = parse_arguments(worker_parser(), argv)
     end_with_parent(args.lifeline_fd)
     book = keep_log_files(f"worker {args.name}", args.logs)
     try:
@@ -488,6 +469,7 @@ def main(argv: Sequence[str] | None = None, forkserver: Forkserver | None = None
             name=name,
             cores=args.cores,
             labels=args.label,
+            measured=dict(args.fact),
             member=member,
             forkserver=forkserver,
             metrics=args.metrics,

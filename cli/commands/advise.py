@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from headrace.cli.host import facts_path, read_facts
+from headrace.cli.host import facts_for_others
 from headrace.cli.ui import BAD, console, plain_table, title
 from headrace.client import UsageError
 from headrace.controller.core.scaling import Sized, SizingError, size_cluster, too_small
@@ -17,16 +17,12 @@ from headrace.controller.core.scaling import Sized, SizingError, size_cluster, t
 #: An amount, as 0.4, 7e9 or 7G.
 _AMOUNT = re.compile(r"(\d{1,15}(?:\.\d{1,9})?(?:e[+-]?\d{1,2})?)([kMGTP]?)")
 _UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
-_LOOPBACK = "loopback"
 
 
 def show_advice(given: Sequence[str], *, measured: bool, as_json: bool) -> int:
     """Size, and show; exit code 0 also where something is too small. Raises UsageError."""
-    # what a loopback carries is no network
-    kept = read_facts(facts_path() if measured else None).facts
-    facts = {name: fact.value for name, fact in kept.items() if fact.where != _LOOPBACK}
     try:
-        sized = size_cluster(numbers_in(given), facts)
+        sized = size_cluster(numbers_in(given), facts_for_others() if measured else {})
     except SizingError as error:
         raise UsageError(str(error)) from error
     broken = too_small(sized)

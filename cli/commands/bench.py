@@ -17,6 +17,7 @@ from pathlib import Path
 
 from headrace.cli.host import (
     FACTS,
+    LOOPBACK,
     Fact,
     MeasureError,
     facts_path,
@@ -97,7 +98,7 @@ def _parts(asked: Asked) -> dict[str, tuple[str, Callable[[], Mapping[str, float
     folder, seconds = asked.folder or Path(tempfile.gettempdir()), asked.seconds
     every: dict[str, tuple[str, Callable[[], Mapping[str, float]]]] = {
         "disk": (str(folder), lambda: measure_disk(folder, seconds)),
-        "network": (f"{peer[0]}:{peer[1]}" if peer else "loopback", lambda: measure_network(peer, seconds)),
+        "network": (f"{peer[0]}:{peer[1]}" if peer else LOOPBACK, lambda: measure_network(peer, seconds)),
         "store": (asked.store, lambda: measure_store(asked.store, seconds)),
         "tokenizer": (asked.tokenizer or "8,192 tokens", lambda: measure_tokenizer(asked.tokenizer, seconds)),
         "filters": ("standard library", lambda: measure_filters(seconds)),

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     )
     from headrace.cli.host.facts import (
         FACTS as FACTS,
+        LOOPBACK as LOOPBACK,
         Fact as Fact,
+        facts_for_others as facts_for_others,
         facts_path as facts_path,
         keep_facts as keep_facts,
         read_facts as read_facts,

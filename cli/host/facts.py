@@ -21,6 +21,8 @@ FILE_BYTES_MAX = 1 << 16
 _NOT_OF_A_NAME = re.compile(r"[^\w.-]")
 #: Characters of where a fact was measured.
 _WHERE_MAX = 500
+#: Where a network was measured that is none.
+LOOPBACK = "loopback"
 #: What may be measured: the name of a fact, its unit, and what it says.
 FACTS: Mapping[str, tuple[str, str]] = {
     "cores": ("cores", "cores that this process may use"),
@@ -65,6 +67,12 @@ class HostFacts:
         """As the file holds it."""
         rows = {name: {"value": one.value, "where": one.where, "at": one.at} for name, one in self.facts.items()}
         return {"format": FACTS_FORMAT, "host": self.host, "facts": rows}
+
+
+def facts_for_others() -> Mapping[str, float]:
+    """What is told of this host to size or to place; what a loopback carries is no network."""
+    kept = read_facts(facts_path()).facts
+    return {name: fact.value for name, fact in kept.items() if fact.where != LOOPBACK}
 
 
 def facts_path() -> Path | None:

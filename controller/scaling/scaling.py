@@ -34,7 +34,7 @@ from headrace.protos import control_pb2 as pb
 logger = logging.getLogger("headrace.controller")
 
 #: Seconds between two readings; seconds that a run has to take a change.
-LOOK_S, ANSWER_S = 2.0, 30.0
+LOOK_S, ANSWER_S = 1.0, 30.0
 
 
 #: What scales a run, as a request has it.

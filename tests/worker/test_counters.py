@@ -49,22 +49,26 @@ def test_what_a_dead_attempt_did_is_counted_once() -> None:
 
 def held(since: float, stage: str = "read") -> Held:
     fragment = bytes(16)
-    return Held(
-        since, True, (StageInHand(stage, Range(fragment, 0, 300)), StageInHand(stage, Range(fragment, 300, 212)))
-    )
+    items = StageInHand(stage, Range(fragment, 0, 300)), StageInHand(stage, Range(fragment, 300, 212))
+    return Held(since, True, items, thread=7, spent_s=0.5)
 
 
 def test_what_a_task_is_at_adds_to_what_it_said() -> None:
     counters = Counters()
-    assert counters.at_work(TASK, 1, held(0.0), 9.0) is None, "it has said nothing yet"
+
+    def spent_s(thread: int) -> float:
+        return 2.0 if thread == 7 else 0.0
+
+    assert counters.at_work(TASK, 1, held(0.0), 9.0, spent_s) is None, "it has said nothing yet"
     counters.said(progress(50))
-    told = counters.at_work(TASK, 1, held(4.0), 9.0)
+    told = counters.at_work(TASK, 1, held(4.0), 9.0, spent_s)
     assert told is not None
     (row,) = told.stages
     assert (row.busy_s, row.at_batch_s, row.batch_records, row.records) == (5.5, 5.0, 512, 50)
+    assert row.cpu_s == 1.5, "of 5 s a core worked for what the thread has spent since"
     assert counters.stages()["books", "read"].busy_s == 0.5, "the sums are of what it has ended with"
-    assert counters.at_work(TASK, 1, None, 9.0) is None
-    assert counters.at_work(TASK, 1, held(8.9), 9.0) is None, "a task that is quick speaks for itself"
+    assert counters.at_work(TASK, 1, None, 9.0, spent_s) is None
+    assert counters.at_work(TASK, 1, held(8.9), 9.0, spent_s) is None, "a task that is quick speaks for itself"
 
 
 def test_verdicts_are_counted_when_they_are_closed_and_once() -> None:

@@ -197,11 +197,11 @@ class Processes:
                 guilty.append(item)
         return guilty
 
-    def in_hand(self) -> Iterator[tuple[str, int, Held | None]]:
-        """What the thread that runs the stages has in hand, of each task that is there."""
+    def in_hand(self) -> Iterator[tuple[str, int, Held | None, Callable[[int], float]]]:
+        """What the thread that runs the stages has in hand, of each task that is there; processor seconds by thread."""
         for item in self._processes.values():
             if item.pid:
-                yield item.task, item.attempt, item.in_flight.of(STAGES)
+                yield item.task, item.attempt, item.in_flight.of(STAGES), functools.partial(_spent_s, item.pid)
 
     def resident_bytes(self, task: str) -> int:
         """The memory of a task that is its own or its commands'; 0 for one that is not there."""

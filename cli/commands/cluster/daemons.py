@@ -139,11 +139,21 @@ def worker(
     arguments += [argument for item in label for argument in ("--label", item)]
     if folder := state or os.environ.get("HEADRACE_STATE", ""):
         arguments += ["--state", folder]
+    arguments += _facts_arguments()
     called = name or socket.gethostname()
     arguments += ["--metrics", _metrics_of(metrics, "HEADRACE_WORKER_METRICS"), "--relay-port", str(relay_port)]
     arguments += ["--allow-chaos"] if allow_chaos else []
     arguments += ["--drain", str(drain), "--notice", notice, "--idle", str(idle)]
     return work([*arguments, "--join", join, "--logs", logs_folder(logs, f"worker-{called}")])
+
+
+def _facts_arguments() -> list[str]:
+    """What was measured of this host and helps to place tasks."""
+    from headrace.cli.host import facts_for_others
+    from headrace.controller.core.plan import PLACEMENT_FACTS
+
+    told = facts_for_others()
+    return [word for fact in PLACEMENT_FACTS if fact in told for word in ("--fact", f"{fact}={told[fact]}")]
 
 
 def _metrics_of(given: str, variable: str) -> str:

@@ -107,6 +107,9 @@ def what_if(
     replicas: Annotated[
         list[str], typer.Option("--replicas", metavar="STAGE=N", help="Tasks of a stage; repeatable.")
     ] = [],  # noqa: B006 - typer copies it
+    speed: Annotated[
+        list[str], typer.Option("--speed", metavar="STAGE=TIMES", help="A stage so many times as fast; repeatable.")
+    ] = [],  # noqa: B006 - typer copies it
     nic: Annotated[str, typer.Option("--nic", metavar="BITS", help="Network of a host, in bits a second: 25G.")] = "",
     store: Annotated[
         str, typer.Option("--store", metavar="BYTES", help="Reads from the store, in bytes a second: 2G.")
@@ -127,7 +130,7 @@ def what_if(
     from headrace.cli.commands.cluster.what_if import WhatIfQuestion, show_what_if
     from headrace.client import controller_at
 
-    question = WhatIfQuestion(cores, without, replicas, nic, store, model_hosts)
+    question = WhatIfQuestion(cores, without, replicas, speed, nic, store, model_hosts)
     at = controller_at(controller, cluster)
     return show_what_if(at, pipeline, question, over_s=over, price=price, as_json=json)
 

@@ -31,6 +31,9 @@ from headrace.controller.scaling import reading_of
 
 #: Cores, tasks, bits and bytes that may be asked for.
 ASKED_MAX = 1e15
+#: How many times as fast a stage may be thought.
+SPEED_MAX = 1e6
+_TIMES = re.compile(r"[0-9]{1,7}(?:\.[0-9]{1,9})?")
 #: An amount with a unit of thousands.
 _AMOUNT = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)([kMGT]?)")
 _UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
@@ -43,6 +46,7 @@ class WhatIfQuestion:
     cores: str = ""
     without: Sequence[str] = ()
     replicas: Sequence[str] = ()
+    speed: Sequence[str] = ()
     nic: str = ""
     store: str = ""
     model_hosts: Sequence[str] = ()
@@ -62,6 +66,7 @@ def asked_of(question: WhatIfQuestion, cores: float) -> WhatIf:
         cores=_cores(question.cores, cores) if question.cores else None,
         without=tuple(question.without),
         replicas=replicas,
+        speed={stage: _speed(stage, value) for stage, value in _pairs("--speed", question.speed).items()},
         store_bytes_s=_amount("--store", question.store) if question.store else 0.0,
         # Networks are told in bits.
         nic_bytes_s=_amount("--nic", question.nic) / 8 if question.nic else 0.0,
@@ -76,6 +81,13 @@ def _cores(text: str, now: float) -> float:
     if found <= 0:
         raise UsageError(f"--cores {text}: {found:g} cores would be left of {now:g}")
     return found
+
+
+def _speed(stage: str, text: str) -> float:
+    found = _TIMES.fullmatch(text)
+    if found is None or not 0 < float(text) <= SPEED_MAX:
+        raise UsageError(f"--speed {stage}={text}: give how many times as fast, such as 2 or 0.5, up to {SPEED_MAX:g}")
+    return float(text)
 
 
 def _amount(option: str, text: str) -> float:

@@ -10,9 +10,10 @@ Every kind of event has its case here; one without is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from ipaddress import ip_address
+from math import isfinite
 from typing import Protocol
 
 from headrace.controller.core.messages import (
@@ -56,6 +57,8 @@ KEYS_BYTES_MAX = 1 << 20
 NUMBER_MAX = 1 << 53
 #: Cores of one worker; tasks and links that it may bring.
 CORES_MAX = 1 << 16
+#: The largest number that a worker may have measured on its host.
+MEASURED_MAX = 1e18
 BROUGHT_MAX = 1 << 20
 PORT_MAX = (1 << 16) - 1
 #: Characters of what is wrong that are said again.
@@ -105,12 +108,19 @@ def registration_fault(event: WorkerRegistered) -> str:
     words = (event.host, event.host_id, event.door, *event.addresses, *event.labels, *event.relay_addresses)
     if len(words) > WORDS_MAX or any(len(word) > NAME_MAX for word in words):
         return f"more than {WORDS_MAX} addresses and labels, or one of more than {NAME_MAX} characters"
-    if wrong := _addresses_fault(event.relay_addresses):
+    if wrong := _addresses_fault(event.relay_addresses) or _measured_fault(event.measured):
         return wrong
     if len(event.tasks) > BROUGHT_MAX or len(event.links) > BROUGHT_MAX:
         return f"more than {BROUGHT_MAX} tasks or links"
     brought = (*map(_task_fault, event.tasks), *map(_link_fault, event.links))
     return next(filter(None, brought), "")
+
+
+def _measured_fault(measured: Sequence[tuple[str, float]]) -> str:
+    if len(measured) > WORDS_MAX or any(len(name) > NAME_MAX for name, _ in measured):
+        return f"more than {WORDS_MAX} measured facts, or one with a name of more than {NAME_MAX} characters"
+    wrong = next((item for item in measured if not (isfinite(item[1]) and 0 < item[1] <= MEASURED_MAX)), None)
+    return f"measured fact {wrong[0]} is {wrong[1]:g}: it is above 0 and at most {MEASURED_MAX:g}" if wrong else ""
 
 
 def _task_fault(item: RunningTask) -> str:

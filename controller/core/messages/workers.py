@@ -54,6 +54,8 @@ class WorkerRegistered:
     door: str = ""
     #: Where it relays for others; none: it does not.
     relay_addresses: tuple[str, ...] = ()
+    #: What was measured on its host, by name.
+    measured: tuple[tuple[str, float], ...] = ()
 
     def facts(self) -> WorkerFacts:
         """What a plan needs to know of it."""
@@ -66,6 +68,7 @@ class WorkerRegistered:
             memory_bytes=self.memory_bytes,
             door=bool(self.door),
             relays=bool(self.relay_addresses),
+            measured=self.measured,
         )
 
 

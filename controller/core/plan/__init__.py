@@ -19,5 +19,6 @@ if TYPE_CHECKING:
         reserved as reserved,
         stages_on as stages_on,
     )
+    from headrace.controller.core.plan.speeds import PLACEMENT_FACTS as PLACEMENT_FACTS
 else:
     __getattr__ = door(__name__)

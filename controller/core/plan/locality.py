@@ -37,6 +37,8 @@ class WorkerFacts:
     door: bool = False
     #: Whether it relays for workers that cannot reach each other.
     relays: bool = False
+    #: What was measured on its host, by name; none where nobody did.
+    measured: tuple[tuple[str, float], ...] = ()
 
     def of(self, kind: str) -> tuple[str, ...]:
         """Its labels of one kind: `rack=r1` is of kind `rack`."""

@@ -6,20 +6,26 @@ takes (`Stage.cores`, `Stage.memory_bytes`), and where it would rather be (`Stag
 and never promised twice; what is not declared weighs nothing.
 
 Workers are chosen in this order: near what the stage requests to be near, on the host, rack and zone of the stages that
-it reads from, then by name. The cost grows with workers and tasks by n log n.
+it reads from, by what was measured of them (`speeds`), then by name. A number of replicas that was asked for is spread
+by the same measures. The cost grows with workers and tasks by n log n.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heapreplace
 
 from headrace.controller.core.plan.locality import WorkerFacts, eligible
+from headrace.controller.core.plan.speeds import weights
 from headrace.pipeline import Pipeline, PipelineError, StageKind
 from headrace.store import counted
 
 #: Workers that an error or a reason names; the others are counted.
 NAMED_MAX = 5
+
+#: Stages whose bytes come from a store, or go to one.
+_MOVES = (StageKind.SOURCE, StageKind.SINK)
 
 Chain = tuple[str, ...]
 
@@ -119,7 +125,9 @@ def place(
         for chain in together:
             count = wanted[chain]
             if count is not None:
-                _spread(chain, count, chosen, needs[chain], stock, placed)
+                moves = any(pipeline.stage(name).kind in _MOVES for name in chain)
+                parts = weights(chosen, moves=moves)
+                _spread(chain, count, chosen, needs[chain], stock, placed, parts)
         _fill([chain for chain in together if wanted[chain] is None], chosen, needs, stock, placed)
         for chain in together:
             placed.reasons[chain] = _reason(pipeline, chain, where, placed.shares[chain], needs[chain], wanted[chain])
@@ -134,6 +142,8 @@ def _ordered(
     feeding = {name for chain in together for name in pipeline.flows_from(chain[0])}
     upstream = [worker for chain, share in placed.shares.items() if feeding & {*chain} for worker, _ in share]
     hosts = {worker.host for worker in upstream if worker.host}
+    moves = any(pipeline.stage(name).kind in _MOVES for chain in together for name in chain)
+    carries = dict(zip((worker.name for worker in fit), weights(fit, moves=moves), strict=True))
     kin = {kind: {label for worker in upstream for label in worker.of(kind)} for kind in ("rack", "zone")}
 
     def rank(worker: WorkerFacts) -> tuple[object, ...]:
@@ -141,6 +151,7 @@ def _ordered(
             sum(not worker.meets(request) for request in near),
             bool(hosts) and worker.host not in hosts,
             *(bool(labels) and labels.isdisjoint(worker.of(kind)) for kind, labels in kin.items()),
+            -carries[worker.name],
             worker.name,
         )
 
@@ -164,22 +175,35 @@ def _chosen(
 
 
 def _spread(
-    chain: Chain, count: int, chosen: Sequence[WorkerFacts], need: Need, stock: Stock, placed: Placement
+    chain: Chain,
+    count: int,
+    chosen: Sequence[WorkerFacts],
+    need: Need,
+    stock: Stock,
+    placed: Placement,
+    parts: Sequence[float],
 ) -> None:
-    """An asked-for number of replicas: an equal part each, and what does not fit on one goes to those with room."""
-    given = dict.fromkeys((worker.name for worker in chosen), 0)
+    """An asked-for number of replicas, one each and then by `parts`; what does not fit on one goes to those with room.
+
+    With equal parts that is round after round.
+    """
+    given = dict.fromkeys((worker.name for worker in chosen), 1 if count >= len(chosen) else 0)
     room = {worker.name: stock.holds(worker.name, need) for worker in chosen}
-    left = count
-    open_to: list[str] = [worker.name for worker in chosen]
-    while left and open_to:
-        each, more = divmod(left, len(open_to))
-        for index, name in enumerate(open_to):
-            share = each + (1 if index < more else 0)
-            limit = room[name]
-            share = share if limit is None else min(share, limit - given[name])
-            given[name] += share
-            left -= share
-        open_to = [name for name in open_to if (limit := room[name]) is None or given[name] < limit]
+    left = count - sum(given.values())
+    heap = [
+        ((given[worker.name] + 1) / parts[index], index, worker.name)
+        for index, worker in enumerate(chosen)
+        if (limit := room[worker.name]) is None or given[worker.name] < limit
+    ]
+    heapify(heap)
+    while left and heap:
+        _, index, name = heap[0]
+        given[name] += 1
+        left -= 1
+        if (limit := room[name]) is not None and given[name] >= limit:
+            heappop(heap)
+        else:
+            heapreplace(heap, ((given[name] + 1) / parts[index], index, name))
     if left or not all(given.values()):
         asked = counted(count, f"replica of {need} was", f"replicas of {need} each were")
         raise PipelineError(f"stage {chain[0]!r}: {asked} asked for and {count - left} fit: {_listed(chosen, stock)}")

@@ -13,6 +13,7 @@ machine decides whether that is worth a restart of tasks:
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -22,11 +23,14 @@ from typing import TypeAlias, assert_never
 
 from headrace.controller.core.scaling.model import ThroughputModel, model_of
 from headrace.controller.core.scaling.readings import Reading, ReadingError, bytes_left, window_of
+from headrace.controller.core.scaling.trial import trial
 
 #: Seconds behind a change that are not measured, and that a window has at least and at most.
 SETTLE_S, WINDOW_S_MIN, WINDOW_S_MAX = 3.0, 12.0, 60.0
 #: Seconds that are enough for a gain of so much.
 QUICK_S, QUICK_GAIN = 5.0, 1.0
+#: Seconds in which tasks wait and cores idle, behind which more tasks are tried without a rate.
+TRIAL_S = 2.0
 #: The gain that is worth a change; by how much it grows with each decision of the last CALM_S seconds.
 BAND, BAND_GROWTH, CALM_S = 0.08, 1.8, 900.0
 #: What is reached is of no worth below this share of what was promised; it is blocked for BLOCK_S. Below HARM of the
@@ -111,7 +115,8 @@ class ScalingDecision:
             for stage, count in self.after.items()
             if count != self.before.get(stage)
         ]
-        rates = f"{self.records_s:,.0f} records/s, {self.predicted_s:,.0f} predicted"
+        promise = f"{self.records_s:,.0f} records/s, {self.predicted_s:,.0f} predicted"
+        rates = promise if self.predicted_s else "no rate yet"
         got = f", {self.got_s:,.0f} reached" if self.got_s else ""
         end = f": {self.outcome}" if self.outcome else ""
         return f"{self.kind} {', '.join(parts)}: {self.reason}; {rates}{got}{end}"
@@ -218,8 +223,13 @@ class Autoscaler:
         while len(self._window) > 2 and reading.at - self._window[1].at >= WINDOW_S_MAX:
             self._window.popleft()
         span = reading.at - self._window[0].at - SETTLE_S
+        if self.state is ScalingState.JUDGING and self.decisions[-1].kind == "try":
+            self._turn(ScalingTurn.JUDGED)
+            return [self._close("done")]
         if self.state is ScalingState.JUDGING:
             return self._judge(reading, now) if span >= WINDOW_S_MIN else []
+        if TRIAL_S - SETTLE_S <= span < QUICK_S and now >= max(self._quiet_until, self._blocked_until):
+            return self._try(event, now)
         return self._decide(event, now, span) if span >= QUICK_S and now >= self._quiet_until else []
 
     def _changing(self, event: Measured, now: float) -> list[ScalingCommand]:
@@ -259,6 +269,18 @@ class Autoscaler:
         return [self._close("not judged: workers or tasks changed meanwhile")]
 
     # -- decisions --
+
+    def _try(self, event: Measured, now: float) -> list[ScalingCommand]:
+        """More tasks where those that there are wait and cores idle, before there is a rate."""
+        with contextlib.suppress(ReadingError):
+            window_of(self._window[0], event.reading)
+            return []  # There is one.
+        before = [one for one in self._window if event.reading.at - one.at >= TRIAL_S]
+        tried = trial(before[-1], event.reading, event.apart, PAYS * self.restart_s)
+        if tried is None:
+            return []
+        now_has, target = tried
+        return self._act("try", "tasks wait while cores idle", now_has, target, 0.0, now)
 
     def _decide(self, event: Measured, now: float, span: float) -> list[ScalingCommand]:
         """Whether other replicas are worth a change now. A gain that no noise makes is not waited for."""
@@ -322,7 +344,8 @@ class Autoscaler:
             return [Note(decision)]
         self._asked_at, self._lost_s, self._costs = now, 0.0, costs_of(model)
         self._seen_at, self._seen = now, _records_read(self._window[-1])
-        self._decided_at.append(now)
+        if kind != "try":
+            self._decided_at.append(now)
         self._turn(ScalingTurn.DECIDED)
         return [Note(decision), Rescale(changed)]
 

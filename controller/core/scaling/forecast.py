@@ -15,6 +15,8 @@ class WhatIf:
     cores: float | None = None
     without: tuple[str, ...] = ()
     replicas: Mapping[str, int] = field(default_factory=dict[str, int])
+    #: How many times as fast stages are.
+    speed: Mapping[str, float] = field(default_factory=dict[str, float])
     store_bytes_s: float = 0.0
     nic_bytes_s: float = 0.0
     model_hosts: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -50,7 +52,7 @@ def what_if(model: ThroughputModel, asked: WhatIf, left_bytes: float) -> Forecas
     ValueError for a stage that the run has not.
     """
     known = [name for group in model.groups for name in group.stages]
-    for stage in (*asked.without, *asked.replicas, *asked.model_hosts):
+    for stage in (*asked.without, *asked.replicas, *asked.speed, *asked.model_hosts):
         if stage not in known:
             raise ValueError(f"the run has no stage {stage!r}; it has {', '.join(known)}")
     for group in model.groups:
@@ -61,6 +63,8 @@ def what_if(model: ThroughputModel, asked: WhatIf, left_bytes: float) -> Forecas
     changed = model
     for stage in asked.without:
         changed = changed.without(stage)
+    for stage, times in asked.speed.items():
+        changed = changed.with_speed(stage, times)
     limits = model.limits
     cores = limits.cores if asked.cores is None else asked.cores
     more = cores / limits.cores if limits.cores else 1.0

@@ -100,13 +100,21 @@ class ThroughputModel:
         """The model with a stage that takes nothing."""
         return replace(self, costs={name: cost for name, cost in self.costs.items() if name != stage})
 
+    def with_speed(self, stage: str, times: float) -> ThroughputModel:
+        """The model with a stage that is so many times as fast."""
+        costs = {
+            name: Cost(cost.busy_s / times, cost.cpu_s / times) if name == stage else cost
+            for name, cost in self.costs.items()
+        }
+        return replace(self, costs=costs)
+
     def solved(self, apart: Sequence[tuple[int, int]] = (), *, keeps: bool = False) -> ThroughputModel:
         """The model with the replicas of the largest rate; with `keeps` no group gets fewer where there is room.
 
         Groups of a pair in `apart` never get the same number.
         """
         least = {index: 1 for index, group in enumerate(self.groups) if not group.fixed}
-        if not self._holds(least):
+        if not self.holds(least):
             return self
         flows = min((rate for rate, _ in self._flows()), default=math.inf)
         fixed = [_of_group(self, group, group.replicas)[0] for group in self.groups if group.fixed]
@@ -119,11 +127,11 @@ class ThroughputModel:
         if not math.isfinite(high):
             return self
         low = 0.0
-        if self._holds(self._least(high)):
+        if self.holds(self._least(high)):
             low = high
         for _ in range(STEPS if low < high else 0):
             middle = (low + high) / 2
-            low, high = (middle, high) if self._holds(self._least(middle)) else (low, middle)
+            low, high = (middle, high) if self.holds(self._least(middle)) else (low, middle)
         rooms: tuple[float, ...] = HEADROOM if low == flows else ()
         if self.limits.shared and rooms:
             low, rooms = self._whole(low), ()
@@ -134,7 +142,7 @@ class ThroughputModel:
         tried.append(counts)
         if keeps:
             tried = [{index: max(count, present[index]) for index, count in one.items()} for one in tried] + tried
-        return self._given(self._kept_apart(next(filter(self._holds, tried), counts), apart))
+        return self._given(self.kept_apart(next(filter(self.holds, tried), counts), apart))
 
     def _flows(self) -> Iterable[tuple[float, str]]:
         """The largest rate by each limit that all tasks share."""
@@ -161,7 +169,7 @@ class ThroughputModel:
             if not group.fixed
         }
 
-    def _holds(self, counts: Mapping[int, int]) -> bool:
+    def holds(self, counts: Mapping[int, int]) -> bool:
         """Whether workers have room for so many tasks."""
         tasks = cores = memory = 0.0
         for index, group in enumerate(self.groups):
@@ -183,13 +191,13 @@ class ThroughputModel:
             index: math.ceil(count / hosts) * hosts if 2 * count >= hosts else count for index, count in counts.items()
         }
 
-    def _kept_apart(self, counts: dict[int, int], apart: Sequence[tuple[int, int]]) -> dict[int, int]:
+    def kept_apart(self, counts: dict[int, int], apart: Sequence[tuple[int, int]]) -> dict[int, int]:
         """Equal numbers would fuse two groups into one, whose tasks then have the work of both."""
         for before, behind in apart:
             if before not in counts or behind not in counts or counts[before] != counts[behind]:
                 continue
             more = {**counts, behind: counts[behind] + 1}
-            if self._holds(more):
+            if self.holds(more):
                 counts = more
             elif counts[behind] > 1:
                 counts = {**counts, behind: counts[behind] - 1}

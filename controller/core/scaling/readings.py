@@ -154,7 +154,9 @@ def window_of(before: Reading, after: Reading) -> MeasuredWindow:
     """What happened between them. ReadingError where that says nothing: too little was read, or sums have fallen."""
     seconds = after.at - before.at
     old = {stage.stage: stage for stage in before.stages}
-    now = {stage.stage: stage for stage in after.stages}
+    # A stage that the graph has lost has done something too, and does nothing now.
+    there = {*after.sources, *(name for group in after.groups for name in group.stages)}
+    now = {stage.stage: stage for stage in after.stages if stage.stage in there}
     made = {name: stage.since(old.get(name, StageCounters(name))) for name, stage in now.items()}
     read = sum(made[name].records for name in after.sources)
     whole = sum(now[name].records for name in after.sources)

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.host import FACTS, Fact, facts_path, keep_facts, read_facts
+from headrace.cli.commands.cluster import daemons
+from headrace.cli.host import FACTS, LOOPBACK, Fact, facts_path, keep_facts, read_facts
 from headrace.cli.host.facts import HostFacts
+from headrace.worker.arguments import worker_parser
 
 
 def facts() -> HostFacts:
@@ -66,3 +68,16 @@ def test_the_file_lies_in_the_cache_of_this_user(tmp_path: Path, monkeypatch: py
 
 def test_each_fact_has_a_unit_and_a_meaning() -> None:
     assert all(unit and said for unit, said in FACTS.values())
+
+
+def test_a_worker_is_started_with_what_helps_to_place_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    told = {
+        "filters_bytes_s": Fact(1e7, "standard library", 1.0),
+        "net_bytes_s": Fact(5e9, LOOPBACK, 1.0),
+        "disk_sync_s": Fact(0.003, "/data", 1.0),
+    }
+    assert keep_facts(facts_path(), read_facts(None).joined(told)) == ""
+    assert daemons._facts_arguments() == ["--fact", "filters_bytes_s=10000000.0"]
+    assert worker_parser().parse_args(daemons._facts_arguments()).fact == [("filters_bytes_s", 1e7)]

@@ -34,8 +34,9 @@ from headrace.store.ledger import (
     still_open,
 )
 
-#: Bytes and fragments that a source task is given ahead of what it reads, so that it never waits for an answer; and how
-#: much more while there is plenty, so that it goes on while a standby takes over: half of an even share of what waits.
+#: Bytes and fragments that a source task is given ahead of what it reads, so that it never waits for an answer. One of
+#: several is given half of an even share of what waits: it goes on while a standby takes over, and as the input ends no
+#: task holds what another could read, however long the stages behind take for a record.
 AHEAD_BYTES = 8 << 20
 AHEAD_BYTES_MAX = 256 << 20
 AHEAD_FRAGMENTS = 256
@@ -115,13 +116,13 @@ class Intake:
         return not self._assigned and not any(self._queue.values()) and self.solitary.idle
 
     def assign(self, stage: str, task: str, among: int = 1) -> list[tuple[Fragment, tuple[Gap, ...]]]:
-        """What to hand to a source task now, one of `among`, so that it has AHEAD_BYTES and more in front of it."""
+        """What to hand to a source task now, one of `among`: a fragment at least, and what it may have ahead."""
         queue = self._queue.get(stage)
         load = self._loads.setdefault(task, {})
         given: list[tuple[Fragment, tuple[Gap, ...]]] = []
         ahead = sum(load.values())
-        share = self._waiting.get(stage, 0) // (2 * among) if among > 1 else 0
-        limit = max(AHEAD_BYTES, min(AHEAD_BYTES_MAX, share))
+        share = self._waiting.get(stage, 0) // (2 * among)
+        limit = min(AHEAD_BYTES_MAX, share) if among > 1 else AHEAD_BYTES
         while queue and len(load) < AHEAD_FRAGMENTS and (not load or ahead < limit):
             name, gaps = queue.popleft()
             state = self._ledger.fragments[name]

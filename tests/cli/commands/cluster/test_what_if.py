@@ -72,6 +72,13 @@ def test_the_page_names_what_is_in_the_way(asks: list[pb.StatusReply], capsys: p
     assert "tasks of read" in said
 
 
+def test_a_stage_twice_as_fast_lets_twice_as_many_through(
+    asks: list[pb.StatusReply], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ask(WhatIfQuestion(speed=["slow=2"])) == 0
+    assert json.loads(capsys.readouterr().out)["then"]["records_s"] == pytest.approx(400.0)
+
+
 def test_tasks_that_were_changed_meanwhile_cannot_be_judged(asks: list[pb.StatusReply]) -> None:
     asks[1].pipelines[0].tasks.add(task="books/slow.1", stages=["slow"], worker="one", state="ready")
     with pytest.raises(CliError, match="ask again"):
@@ -111,6 +118,9 @@ def test_a_network_is_told_in_bits_and_a_store_in_bytes() -> None:
         WhatIfQuestion(replicas=["slow=0"]),
         WhatIfQuestion(replicas=["slow=²"]),
         WhatIfQuestion(replicas=["slow=" + "9" * 5000]),
+        WhatIfQuestion(speed=["slow=0"]),
+        WhatIfQuestion(speed=["slow=1e9"]),
+        WhatIfQuestion(speed=["slow=٢"]),
         WhatIfQuestion(model_hosts=["=2"]),
     ],
 )

@@ -10,6 +10,7 @@ from headrace.controller.core.cluster import event_checks
 from headrace.controller.core.cluster.event_checks import (
     CORES_MAX,
     KEYS_BYTES_MAX,
+    MEASURED_MAX,
     NAME_MAX,
     NUMBER_MAX,
     OBJECTS_MAX,
@@ -253,6 +254,7 @@ MAY_COME = [
     # beside the host, its id and the door
     worker(labels=("x" * NAME_MAX,) * (WORDS_MAX - 3)),
     worker(relay_addresses=(ADDRESS,)),
+    worker(measured=(("n" * NAME_MAX, MEASURED_MAX),) * WORDS_MAX),
     with_task("t" * NAME_MAX, 0, MOST, addresses=(ADDRESS,) * WORDS_MAX),
     with_task("t", MOST, 0),
     with_link("l" * NAME_MAX, 0, MOST, 0),
@@ -270,6 +272,11 @@ MAY_NOT_COME = [
         "addresses", "labels", "relay_addresses",
     )),
     (worker(relay_addresses=(ADDRESS, "name:7")), "no address"),
+    (worker(measured=(("n", 1.0),) * (WORDS_MAX + 1)), f"more than {WORDS_MAX} measured facts"),
+    (worker(measured=(("n" * (NAME_MAX + 1), 1.0),)), "measured facts"),
+    *((worker(measured=(("n", value),)), "measured fact n is") for value in (
+        0.0, -1.0, 2 * MEASURED_MAX, float("inf"), float("nan"),
+    )),
     (with_task(addresses=(ADDRESS,) * (WORDS_MAX + 1)), f"more than {WORDS_MAX} addresses"),
     (with_task(addresses=("name:7",)), "no address"), (with_task(addresses=("1" * 9999,)), "no address"),
     (with_task(addresses=(f"127.0.0.1:{'1' * 9999}",)), "no address"),

@@ -341,3 +341,20 @@ def test_bytes_left_are_those_that_no_source_has_read() -> None:
     flow.records_left = 10_000
     flow.pass_time(10.0)
     assert bytes_left(flow.reading()) == pytest.approx(flow.records_left)
+
+
+def test_a_stage_so_many_times_as_fast_costs_so_much_less() -> None:
+    model = measured(sleeping(1, 2, 1))
+    assert what_if(model, WhatIf(speed={"b": 2.0}), 0.0).then.prediction.records_s == pytest.approx(2 / 0.017)
+    assert what_if(model, WhatIf(speed={"b": 0.5}), 0.0).then.prediction.records_s == pytest.approx(0.5 / 0.0105)
+
+
+def test_a_stage_that_the_graph_has_lost_is_not_waited_for() -> None:
+    before = sleeping(1, 2, 1).reading()
+    flow = sleeping(1, 2, 1)
+    flow.pass_time(30.0)
+    after = flow.reading()
+    lost = StageCounters("lost", 500, 3.0)
+    window = window_of(replace(before, at=0.0), replace(after, stages=(*after.stages, lost)))
+    assert window.records_s == pytest.approx(1 / 0.0105)
+    assert "lost" not in window.costs

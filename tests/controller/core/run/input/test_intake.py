@@ -106,6 +106,17 @@ def test_a_task_is_given_no_more_than_it_needs_ahead() -> None:
     assert len(Bench(fragment(0, 10 * AHEAD_BYTES)).intake.assign("read", "t")) == 1
 
 
+def test_one_of_several_tasks_is_given_half_its_even_share() -> None:
+    bench = Bench(*(fragment(index, 1000) for index in range(40)))
+    given = {name: len(bench.intake.assign("read", name, among=2)) for name in "tu"}
+    assert given == {"t": 10, "u": 8}, "small as they are, most of them wait for who is quicker"
+
+
+def test_who_has_nothing_is_given_a_fragment_of_any_size() -> None:
+    bench = Bench(*(fragment(index, 1000) for index in range(3)))
+    assert [len(bench.intake.assign("read", name, among=9)) for name in "tut"] == [1, 1, 0]
+
+
 def test_news_that_a_fragment_was_read_is_taken_from_its_reader_only() -> None:
     bench = Bench(A)
     bench.intake.assign("read", "t")
