@@ -204,7 +204,11 @@ class SimulatedController:
             )
 
     def _send(self, command: core.WorkerCommand) -> None:
-        name = command.sender if isinstance(command, core.MakeLink) else command.task
+        match command:
+            case core.OpenRelay(link=link) | (core.MakeLink() as link):
+                name = link.sender
+            case _:
+                name = command.task
         run = self.core.runs.get(name.split("/", 1)[0])
         given = fence_of(self.core.log, run.leadership if run is not None else None, command)
         self.cluster.checker.commanded(self, command, given)

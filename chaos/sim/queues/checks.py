@@ -70,7 +70,7 @@ class JudgedCluster(Protocol):
     """The cluster."""
 
     world: World
-    cluster_log: SimulatedLog
+    log: SimulatedLog
     controllers: list[SimulatedController]
 
     @property
@@ -118,7 +118,7 @@ class QueueJudge:
 
     def __init__(self, cluster: JudgedCluster) -> None:
         self._cluster = cluster
-        self._log = Assignments(cluster.cluster_log)
+        self._log = Assignments(cluster.log)
         #: The fold of all that is durable in the cluster's log.
         self.ledger: ClusterState = self._log.history.ledger
         self._claims: dict[str, _Claim] = {}

@@ -62,6 +62,11 @@ class Tenant:
         """Whether no fault happens any more."""
         return self._site.quiet
 
+    def attempt(self, task: str, attempt: int) -> SimulatedTask | None:
+        """This attempt of a task, if it lives."""
+        found = (one for worker in self.workers for one in worker.tasks.values())
+        return next((one for one in found if one.alive and (one.name, one.attempt) == (task, attempt)), None)
+
     def living(self, run: Run) -> list[SimulatedTask]:
         """The tasks that live, and of which a run knows that they do."""
         return self._site.living(run)
@@ -82,7 +87,8 @@ class TenantCluster:
 
     def __init__(self, seed: int) -> None:
         self.world = world = World(seed)
-        self.log = self.cluster_log = SimulatedLog(world, CLUSTER)
+        self.log = SimulatedLog(world, CLUSTER)
+        self.cluster_log: SimulatedLog | None = self.log
         #: No fault happens any more.
         self.quiet = False
         self.window_bytes = world.rng.choice((40, 100, 1000))
@@ -140,6 +146,7 @@ class TenantCluster:
 
     def start(self) -> None:
         """Everything comes up, one after the other."""
-        for node in (*self.controllers, *self.workers):
+        nodes: list[SimulatedController | SimulatedWorker] = [*self.controllers, *self.workers]
+        for node in nodes:
             self.world.after(self.world.between(0.0, 0.5), node.start)
         self.operator.begin()
