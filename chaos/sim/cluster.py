@@ -51,7 +51,7 @@ class SimulatedCluster:
             )
         ]
 
-    def of(self, _about: str) -> SimulatedCluster:
+    def of(self, _about: str, /) -> SimulatedCluster:
         """See `Site`: there is one pipeline."""
         return self
 

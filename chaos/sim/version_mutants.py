@@ -14,7 +14,6 @@ from headrace.controller.core.run import (
     RunState,
     Sweeps,
     Works,
-    amendment,
     proposals,
 )
 from headrace.controller.core.run.input import Intake
@@ -65,10 +64,6 @@ def _index_of_its_own(self: RunTasks, other: RunTasks, guests: frozenset[str]) -
 _begun_beside = RunTasks.begin_beside
 
 
-def _index_kept_whatever_stands_before(_before: object, _after: object) -> str:
-    return ""
-
-
 def _nobodys(_self: RunTasks, _other: RunTasks) -> None:
     return
 
@@ -93,7 +88,6 @@ MUTANTS: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "graph-not-recorded": ((Amendment, "advance", _unrecorded),),
     "gives-way-at-once": ((Intake, "have_left", _left_at_once),),
     "index-of-next-plan-alone": ((RunTasks, "begin_beside", _index_of_its_own),),
-    "index-kept-whatever": ((amendment, "why_not_flowing", _index_kept_whatever_stands_before),),
     "who-stays-is-stopped": ((RunTasks, "inherit_guests", _nobodys),),
     "gate-not-asked": ((Publishing, "_publish", _published_unasked),),
     "broken-gate-passed": ((Publishing, "_audited", _never_broken),),

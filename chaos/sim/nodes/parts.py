@@ -91,7 +91,7 @@ class Site(Protocol):
         """Who asks."""
         ...
 
-    def of(self, about: str) -> Cluster:
+    def of(self, about: str, /) -> Cluster:
         """The cluster as it is to one pipeline: that of a task's name, or of a dataset's log."""
         ...
 

@@ -83,7 +83,7 @@ class JudgedCluster(Protocol):
         """Its users."""
         ...
 
-    def of(self, about: str) -> JudgedTenant:
+    def of(self, about: str, /) -> JudgedTenant:
         """The pipeline of a task, or of a dataset's log."""
         ...
 

@@ -110,7 +110,7 @@ class TenantCluster:
         ]
         self.operator = QueuePeople(self)
 
-    def of(self, about: str) -> Tenant:
+    def of(self, about: str, /) -> Tenant:
         """See `Site`."""
         return self.tenants[about.removeprefix("sim://").split("/", 1)[0]]
 

@@ -90,7 +90,6 @@ CAUGHT_BY = {
     "gives-way-at-once": {19},
     "index-of-next-plan-alone": {11, 18},
     "who-stays-is-stopped": {18},
-    "index-kept-whatever": {8, 9, 10, 11, 18},
     "needs-skipped": {9},
     "index-one-entry-short": {11},
     # Of several sinks.
@@ -151,7 +150,7 @@ CAUGHT_BY = {
 #: The first seed that finds a mutant, where that is not the first of all. It is tried before the others.
 FOUND_AT = {
     "first-stage-decides-alone": 26,
-    "duplicate-named-in-its-shard": 439,
+    "duplicate-named-in-its-shard": 54,
     "answer-without-number": 48,
     "atom-cut": 4,
     "changed-object-read-on": 6,
@@ -165,7 +164,7 @@ FOUND_AT = {
     "credit-ignored": 1,
     "fenced-answer-lets-through": 15,
     "fenced-decider-fed": 41,
-    "fenced-decider-unsaid": 70000591,
+    "fenced-decider-unsaid": 274,
     "fenced-partition-served": 15,
     "frame-epoch-not-looked-at": 6,
     "full-sink-fed": 11,
@@ -182,7 +181,7 @@ FOUND_AT = {
     "led-truncated": 21,
     "link-not-awaited": 30,
     "needs-skipped": 4,
-    "next-version-judged-early": 359,
+    "next-version-judged-early": 12,
     "nobody-asks": 4,
     "not-asked-after-overlap": 15,
     "old-sources-read-on": 132,
