@@ -161,7 +161,7 @@ def simulate(
     queues: Annotated[bool, typer.Option("--queues", help="Several pipelines on one cluster, in queues.")] = False,
 ) -> int:
     """Run the cores of controller and worker in virtual time with faults, and check every invariant."""
-    from headrace.chaos.sim import ALL_MUTANTS, main as run_seeds
+    from headrace.chaos import ALL_MUTANTS, main as run_seeds
 
     if mutant == "?":
         print("\n".join(sorted(ALL_MUTANTS)))

@@ -64,8 +64,7 @@ class Servicer(rpc.ControlServicer):
         self._shell = shell
         self._version = release()
         #: Set, and replaced, when a worker has come.
-        self._came = asyncio.Event()
-        self._effects = Effects()
+        self._came, self._effects = asyncio.Event(), Effects()
 
     async def Attend(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.FromWorker], context: Any

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
-    from headrace.chaos.sim.mutants import ALL_MUTANTS as ALL_MUTANTS, MUTANTS as MUTANTS
+    from headrace.chaos.sim.mutants import MUTANTS as MUTANTS, planted as planted
     from headrace.chaos.sim.node_faults import NodeFaults as NodeFaults
-    from headrace.chaos.sim.simulate import main as main
     from headrace.chaos.sim.simulator import (
         CLOSE_S as CLOSE_S,
         EVENTS_MAX as EVENTS_MAX,
         VACATE_S as VACATE_S,
         SimulationOutcome as SimulationOutcome,
+        simulate as simulate,
         until as until,
         vacated as vacated,
         without_garbage as without_garbage,

@@ -6,7 +6,7 @@ Each mutant breaks one rule that docs/design/ledger.md states. `planted(name)` p
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -17,7 +17,6 @@ import xxhash
 from headrace.chaos.sim import dedup_mutants, task_mutants, version_mutants
 from headrace.chaos.sim.network import connections
 from headrace.chaos.sim.nodes import SimulatedSink
-from headrace.chaos.sim.queues import MUTANTS as QUEUE_MUTANTS
 from headrace.chaos.sim.storage import SHARD, log, twin
 from headrace.chaos.sim.world import Part
 from headrace.controller.core.cluster import Controller, Members, Requests
@@ -412,14 +411,11 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "neighbour-poison": ((Suspicion, "died_alone", _neighbour_too),),
 }
 
-#: Those of a cluster in queues, too.
-ALL_MUTANTS = {**MUTANTS, **QUEUE_MUTANTS}
-
 
 @contextmanager
-def planted(name: str) -> Iterator[None]:
-    """Plant a mutant. KeyError for a name that is not in MUTANTS."""
+def planted(name: str, mutants: Mapping[str, tuple[Patch, ...]] = MUTANTS) -> Iterator[None]:
+    """Plant one of these mutants. KeyError for a name that is none of theirs."""
     with ExitStack() as stack:
-        for target, attribute, replacement in ALL_MUTANTS[name]:
+        for target, attribute, replacement in mutants[name]:
             stack.enter_context(patch.object(target, attribute, replacement))
         yield

@@ -322,7 +322,7 @@ def is_simulated(module: str) -> bool:
 @functools.cache
 def _simulated() -> frozenset[str]:
     """The modules that the simulator imports, in a process that imports nothing else."""
-    code = "import sys, headrace.chaos.sim.simulate; print(*sys.modules)"
+    code = "import sys, headrace.chaos.simulate; print(*sys.modules)"
     said = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, timeout=120)
     return frozenset(said.stdout.split())
 
@@ -368,7 +368,7 @@ class Copy:
         """What of the tests and the simulator fails on the tree as it stands."""
         pytest = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not slow and not kill"]
         direct, others = tests_of(module)
-        simulated = ["-m", "headrace.chaos.sim.simulate", "--seeds", str(SEEDS), "--jobs", "1"]
+        simulated = ["-m", "headrace.chaos.simulate", "--seeds", str(SEEDS), "--jobs", "1"]
         steps = [
             ("tests", [*pytest, *direct] if direct else []),
             ("simulator", simulated if is_simulated(module) else []),

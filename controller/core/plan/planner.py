@@ -19,6 +19,7 @@ from headrace.controller.core.plan.locality import INLINE, WorkerFacts, check_fo
 from headrace.controller.core.plan.placement import NOTHING, Need, Stock, need_of, place, total
 from headrace.controller.core.plan.plans import LinkPlan, Plan, TaskPlan, reserved
 from headrace.pipeline import Pipeline, PipelineError, StageKind, chain_order
+from headrace.store import counted
 
 #: Tasks that one worker may be given for one pipeline.
 TASKS_A_WORKER_MAX = 512
@@ -105,6 +106,9 @@ def plan(
     for chain, count in wanted.items():
         if count is not None and count < 1:
             raise PipelineError(f"stage {chain[0]!r}: {count} tasks are asked for; give 1 or more")
+        if count is not None and count > TASKS_A_WORKER_MAX * len(workers):
+            on = counted(len(workers), "worker")
+            raise PipelineError(f"{on} would run {count} tasks, the limit is {TASKS_A_WORKER_MAX} each")
     placed = place(pipeline, chains, workers, {chain: where[chain[0]] for chain in chains}, wanted, taken)
     _check_load(share for shares in placed.shares.values() for share in shares)
     tasks: list[TaskPlan] = []

@@ -14,7 +14,7 @@ _HALT_SWEEPS = (SweepState.HALT_SWEEP, SweepState.HALT_OUTDATED)
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
+class SweepScope:
     """What a sweep passes: the tasks that have had input, by plan, and the names of those that get none any more."""
 
     plans: tuple[RunTasks, ...]
@@ -77,7 +77,7 @@ class Sweeps:
         """Sources read again."""
         self._machine.turn(SweepTurn.RESUMED)
 
-    def begin_if_due(self, passed: Passed, *, all_read: bool, finish: bool) -> list[Command]:
+    def begin_if_due(self, passed: SweepScope, *, all_read: bool, finish: bool) -> list[Command]:
         """Begin a sweep where one is due; `finish`: also if nothing was lost. What leaves halts in any sweep."""
         state = self._machine.state
         due = state in (SweepState.MISSING, SweepState.HALTING) or (state is SweepState.FLOWING and finish)
@@ -88,7 +88,7 @@ class Sweeps:
         number, halt = self._intake.begin_sweep(task.plan.name for task in passed), state is SweepState.HALTING
         return [command for tasks in passed.plans for command in tasks.sweep(number, halt=halt, leaving=passed.leaving)]
 
-    def swept(self, event: TaskSwept, passed: Passed, *, listed: bool, halted_for: str) -> list[Command]:
+    def swept(self, event: TaskSwept, passed: SweepScope, *, listed: bool, halted_for: str) -> list[Command]:
         """A marker passed a task; behind the last task of a sweep, queue what was lost, and seal if nothing was."""
         if not self._intake.swept(event):
             return []

@@ -15,7 +15,7 @@ from headrace.controller.core.run.opening import Adoption, EpochRaise
 from headrace.controller.core.run.proposals import Committer, Proposals
 from headrace.controller.core.run.reading import InputReading
 from headrace.controller.core.run.states import WORKING, RunState
-from headrace.controller.core.run.sweeps import Passed, Sweeps
+from headrace.controller.core.run.sweeps import Sweeps, SweepScope
 from headrace.controller.core.run.tasks import AttemptFacts, ReportedTasks, RunTask, RunTasks, Workers
 from headrace.pipeline import Pipeline, StageKind
 from headrace.store.ledger import LedgerState
@@ -238,13 +238,13 @@ class Works:
         halted_for = "stop" if state is RunState.DRAINING else "pause"
         return parts.sweeps.swept(event, passed, listed=parts.listing.done, halted_for=halted_for)
 
-    def _passed(self) -> Passed:
+    def _passed(self) -> SweepScope:
         """The tasks that have had input.
 
         One that stays awaits the markers of those that ask it, also of next tasks that are still warming: a sweep of
         that time ends when they are lost, or is begun again when they get input.
         """
-        return Passed(tuple(dict.fromkeys((self.in_force.tasks, self.reader.tasks))), self.leaving)
+        return SweepScope(tuple(dict.fromkeys((self.in_force.tasks, self.reader.tasks))), self.leaving)
 
     def _judged(self, work: Work, reason: str) -> str:
         """Why the run fails: not for what a version on trial loses."""

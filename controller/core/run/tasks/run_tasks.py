@@ -29,7 +29,7 @@ from headrace.pipeline import Pipeline
 
 
 @dataclass(slots=True)
-class Index:
+class IndexStanding:
     """Whether an index of this epoch has served, and whether it is lost, so that it is to begin anew."""
 
     served: bool = False
@@ -57,7 +57,7 @@ class RunTasks:
         self._attempts: dict[str, dict[int, AttemptFacts]] = {}
         #: The stages that remember, and what is known of their index.
         self._stateful = frozenset(stage.name for stage in pipeline.stateful)
-        self.index = Index()
+        self.index = IndexStanding()
         #: The tasks that are of the plan beside which this one is carried out as well: that one has them in its care.
         self.guests: frozenset[str] = frozenset()
 

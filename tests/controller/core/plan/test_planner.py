@@ -105,7 +105,7 @@ def test_no_worker_is_an_error_that_says_what_to_start() -> None:
 
 
 def test_too_many_tasks_on_a_worker_are_an_error_with_the_limit() -> None:
-    with pytest.raises(PipelineError, match=f"worker 'w1' would run {TASKS_A_WORKER_MAX + 1} tasks, the limit is"):
+    with pytest.raises(PipelineError, match=f"1 worker would run {TASKS_A_WORKER_MAX + 1} tasks, the limit is"):
         plan(make_pipeline(), ONE, replicas=TASKS_A_WORKER_MAX + 1)
 
 

@@ -359,7 +359,7 @@ def test_a_pause_that_is_asked_meanwhile_comes_first() -> None:
     assert len(workers_of(stand)) == 2
 
 
-def test_a_change_whose_tasks_cannot_work_is_refused_and_the_run_goes_on() -> None:
+def test_a_change_whose_tasks_cannot_work_is_refused() -> None:
     stand = Stand()
     running(stand, "w1")
     before = stand.task()

@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
 
-from headrace.chaos.sim.mutants import ALL_MUTANTS, planted
+from headrace.chaos.sim import MUTANTS, SimulationOutcome, planted, simulate
 from headrace.chaos.sim.queues import MUTANTS as QUEUE_MUTANTS, simulate_queues
-from headrace.chaos.sim.simulator import SimulationOutcome, simulate
 from headrace.daemon import be_killed_with
 
 SEEDS = 1000
@@ -25,6 +24,8 @@ SEEDS_MAX = 10_000_000
 #: Seeds that a process is given at a time.
 CHUNK = 20
 _FOR_LIFE = ExitStack()
+#: Those of one pipeline, and those of a cluster in queues.
+ALL_MUTANTS = {**MUTANTS, **QUEUE_MUTANTS}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -74,7 +75,7 @@ def _plant(mutant: str | None, stack: ExitStack | None) -> None:
     if stack is None and (parent := multiprocessing.parent_process()) is not None and parent.pid is not None:
         be_killed_with(parent.pid)
     if mutant:
-        (stack or _FOR_LIFE).enter_context(planted(mutant))
+        (stack or _FOR_LIFE).enter_context(planted(mutant, ALL_MUTANTS))
 
 
 def _run(seeds: range, outcomes: Iterator[SimulationOutcome], mutant: str | None, queues: bool) -> int:
