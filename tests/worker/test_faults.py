@@ -2,7 +2,7 @@
 
 import asyncio
 
-from headrace.controller.effects.faults import WorkerFaults as Controllers
+from headrace.controller.effects.faults import ControllerFaults
 from headrace.protos import control_pb2 as pb
 from headrace.worker.faults import WorkerFaults
 
@@ -30,7 +30,7 @@ def test_a_fault_goes_to_its_worker_and_answers_all_askers() -> None:
         if len(asked) == 2:
             reached.set()
 
-    desk = Controllers(ask)
+    desk = ControllerFaults(ask)
 
     async def scene() -> None:
         both = [asyncio.ensure_future(desk.request(ASKED, ["one", "two"])) for _ in range(2)]
@@ -46,7 +46,7 @@ def test_a_fault_goes_to_its_worker_and_answers_all_askers() -> None:
 
 
 def test_asking_a_fault_of_an_absent_worker_is_to_be_repeated() -> None:
-    desk = Controllers(lambda *_: None)
+    desk = ControllerFaults(lambda *_: None)
     told = asyncio.run(desk.request(ASKED, ["two"]))
     assert not told.accepted
     assert told.again

@@ -89,7 +89,7 @@ CAUGHT_BY = {
     # Of tasks that give way to others, and those that both ask.
     "gives-way-at-once": {19},
     "index-of-next-plan-alone": {11, 18},
-    "who-stays-is-stopped": {18},
+    "who-stays-is-stopped": {18, 19},
     "needs-skipped": {9},
     "index-one-entry-short": {11},
     # Of several sinks.
@@ -170,7 +170,7 @@ FOUND_AT = {
     "full-sink-fed": 11,
     "broken-gate-passed": 8,
     "gate-not-asked": 1,
-    "gone-link-awaited": 33,
+    "gone-link-awaited": 127,
     "graph-not-recorded": 9,
     "held-batch-taken-again": 42,
     "index-of-next-plan-alone": 42,

@@ -5,16 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.commands import advise
 from headrace.cli.commands.advise import numbers_in, show_advice
-from headrace.cli.host import Fact, keep_facts, read_facts
+from headrace.cli.host import Fact, facts as host_facts, keep_facts, read_facts
 from headrace.client import UsageError
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "host.json"
-    monkeypatch.setattr(advise, "facts_path", lambda: path)
+    monkeypatch.setattr(host_facts, "facts_path", lambda: path)
     return path
 
 
