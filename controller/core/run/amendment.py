@@ -258,21 +258,16 @@ class Amendment:
 def why_not_flowing(before: Pipeline, after: Pipeline) -> str:
     """Why a graph cannot become another while records flow; empty if it can.
 
-    Fragments are named by their source, and shards have the form of their sink: these stay. An index knows what its
-    own epoch let through, by what stands before it: where that is the same the index stays, else another epoch begins
-    at rest. A record that it has let through, and that was lost then, would be filtered before it, and its duplicates
-    be left without a copy.
+    Fragments are named by their source, and shards have the form of their sink: these stay. A stage that remembers
+    begins with an epoch, at rest: a duplicate in a sink in force may need a record of the next version, whose shards
+    wait until that sink is empty.
     """
     if before.dataset != after.dataset:
         return f"the dataset is {before.dataset}, not {after.dataset}"
     changed = difference(before.identity(), after.identity())
     for pipeline in (before, after):
-        for stage in pipeline.stateful:
-            known = {stage.name, *_above(pipeline, stage.name)}
-            lines = difference(before.environment, after.environment)
-            lines += [line for line in changed if line.partition(".")[0] in known or line.startswith("source of ")]
-            if lines:
-                return f"stage {stage.name!r} remembers what it has seen, and begins with an epoch ({lines[0]})"
+        if pipeline.stateful:
+            return f"stage {pipeline.stateful[0].name!r} remembers what it has seen, and begins with an epoch"
     for kind, words in ((StageKind.SOURCE, "reads"), (StageKind.SINK, "writes")):
         names = [{stage.name for stage in pipeline.of_kind(kind)} for pipeline in (before, after)]
         if names[0] != names[1]:
@@ -282,11 +277,3 @@ def why_not_flowing(before: Pipeline, after: Pipeline) -> str:
             if name in names[0] and not rest.startswith("after: "):
                 return f"stage {name!r} {words}, and would do so otherwise ({line})"
     return ""
-
-
-def _above(pipeline: Pipeline, name: str) -> set[str]:
-    """The stages that records pass before this one."""
-    found: set[str] = set()
-    for stage in pipeline.stage(name).after:
-        found |= {stage, *_above(pipeline, stage)}
-    return found
