@@ -3,9 +3,10 @@
 A fragment waits in the queue, or is assigned to one source task, or has been sent. What was sent and is not closed is
 soft state in links and sinks. When a task dies nobody can say what it alone held, so the controller does not guess: it
 lets a marker sweep through every link. A source says at the marker what it was given and has not sent; a sink says
-what it holds when the marker has come in on all its inputs. Whatever is open and in neither is lost, and is read again:
+what it holds when the marker has come in on all its inputs. What is handed out after that goes behind the marker. Whatever is
+open and in none of these is lost, and is read again:
 
-    lost = [0, end) - closed - pending at sources - held at sinks
+    lost = [0, end) - closed - pending at sources - held at sinks - handed out since the sweep began
 
 The marker travels behind the data, so nothing that was sent before it can still be on its way. The same sweep finds
 the end of a run: when all has been sent and nothing is lost, the sinks seal.
@@ -72,6 +73,8 @@ class Intake:
         self.sweep = self._through = 0
         self._awaited: set[str] = set()
         self._pending: dict[bytes, list[Gap]] = {}
+        #: What was handed out since the newest sweep began: behind its marker, so that the sweep cannot see it.
+        self._given: dict[bytes, list[Gap]] = {}
         self._held: dict[tuple[str, bytes], list[Range]] = {}
         #: The same by task, as it said so.
         self._held_by: dict[str, tuple[tuple[str, tuple[Range, ...]], ...]] = {}
@@ -133,6 +136,8 @@ class Intake:
             if not gaps or name in self._halted or name in self._withheld:
                 continue
             self._assigned[name] = task
+            if self._awaited:
+                self._given.setdefault(name, []).extend(gaps)
             load[name] = fragment.size
             ahead += fragment.size
             given.append((fragment, gaps))
@@ -165,6 +170,7 @@ class Intake:
         """Read no more of a fragment in this run; what of it is closed, or held by a sink, stays good."""
         self.was_read(task, fragment, UNKNOWN)
         self._open.pop(fragment, None)
+        self._given.pop(fragment, None)
         self._withheld.discard(fragment)
         self._halted.setdefault(fragment, self.sweep)
         self.solitary.halt(fragment)
@@ -194,6 +200,7 @@ class Intake:
             return False
         self._outdated.discard(fragment)
         self.was_read(task, fragment, UNKNOWN)
+        self._given.pop(fragment, None)
         return True
 
     def task_died(self, task: str) -> None:
@@ -205,6 +212,7 @@ class Intake:
         """A task that halted has what it was given no more; the sweep that it answered finds what is open."""
         for fragment in self._loads.pop(task, {}):
             self._assigned.pop(fragment, None)
+            self._given.pop(fragment, None)
         self.solitary.task_died(task)
 
     def drop_queue(self) -> None:
@@ -220,6 +228,7 @@ class Intake:
         self._loads.clear()
         self.solitary.let_go()
         self._pending.clear()
+        self._given.clear()
         self.requeue_lost()
 
     # -- the sweep --
@@ -234,6 +243,8 @@ class Intake:
         self.sweep += 1
         self._awaited = set(tasks)
         self._pending.clear()
+        self._given.clear()
+        self.solitary.sweep_began()
         self._held.clear()
         self._held_by.clear()
         return self.sweep
@@ -320,7 +331,8 @@ class Intake:
                 continue
             state = self._ledger.fragments[fragment]
             held = {sink: self._held.get((sink, fragment), []) for sink in self._sinks}
-            gaps = self._gaps(state, held, self._pending.get(fragment, ()))
+            coming = (*self._pending.get(fragment, ()), *self._given.get(fragment, ()))
+            gaps = self._gaps(state, held, coming)
             if gaps:
                 self._enqueue(fragment, gaps)
                 lost += 1
@@ -334,7 +346,7 @@ class Intake:
             self._queue.setdefault(stage, deque()).append((fragment, gaps))
 
     def _gaps(
-        self, state: FragmentState, held: Mapping[str, Sequence[Range]], pending: Sequence[Gap]
+        self, state: FragmentState, held: Mapping[str, Sequence[Range]], coming: Sequence[Gap]
     ) -> tuple[Gap, ...]:
         """What some sink has neither closed nor in its hands nor coming to it."""
         count = state.count if state.count is not None else self._ends.get(state.fragment.id)
@@ -346,7 +358,7 @@ class Intake:
                 covered.cover(item.first, item.end, item.offset, item.stop)
             for first, end, offset, stop in suspects.runs() if suspects is not None else ():
                 covered.cover(first, end, offset, stop)
-            for gap in pending:
+            for gap in coming:
                 if gap.first < gap.end:
                     covered.cover(gap.first, gap.end, gap.offset)
             wanted.append(covered.gaps(UNBOUNDED if count is None else count))

@@ -15,6 +15,8 @@ from headrace.store.ledger import UNBOUNDED, UNKNOWN, Fragment, Gap, IntervalSet
 class _Work:
     queue: deque[tuple[bytes, tuple[Gap, ...]]] = field(default_factory=deque[tuple[bytes, tuple[Gap, ...]]])
     assigned: set[bytes] = field(default_factory=set[bytes])
+    #: What the task was given since the newest sweep began, which cannot see it.
+    given: dict[bytes, list[Gap]] = field(default_factory=dict[bytes, list[Gap]])
     task: str = ""
 
 
@@ -48,6 +50,8 @@ class Solitary:
         left = [(name, still_open(gaps, [states[name].of(route.sink)])) for name, gaps in waiting]
         given = [(name, gaps) for name, gaps in left if gaps]
         work.assigned.update(name for name, _ in given)
+        for name, gaps in given:
+            work.given.setdefault(name, []).extend(gaps)
         return [(states[name].fragment, gaps) for name, gaps in given]
 
     def has(self, task: str, fragment: bytes) -> bool:
@@ -71,6 +75,7 @@ class Solitary:
         for work in self._work.values():
             if work.task == task:
                 work.assigned.clear()
+                work.given.clear()
 
     def drop_queue(self) -> None:
         """Nothing more is handed out."""
@@ -80,12 +85,19 @@ class Solitary:
     def halt(self, fragment: bytes) -> None:
         """No more of a fragment is handed out."""
         for work in self._work.values():
+            work.given.pop(fragment, None)
             work.queue = deque(item for item in work.queue if item[0] != fragment)
 
     def let_go(self) -> None:
         """No task has anything any more."""
         for work in self._work.values():
             work.assigned.clear()
+            work.given.clear()
+
+    def sweep_began(self) -> None:
+        """A marker follows what was handed out so far."""
+        for work in self._work.values():
+            work.given.clear()
 
     def requeue(self, fragment: bytes, held: Mapping[tuple[str, bytes], Sequence[Range]], count: int | None) -> int:
         """Queue what is suspect, open and held by nobody, once a sweep is through; how many routes that concerned."""
@@ -97,15 +109,18 @@ class Solitary:
             if fragment in work.assigned or any(name == fragment for name, _ in work.queue):
                 continue
             suspects = self._suspicion.of(fragment)
-            gaps = _gaps(suspects, state.of(sink), held.get((sink, fragment), ()), end) if suspects else ()
+            ranges, coming = held.get((sink, fragment), ()), work.given.get(fragment, ())
+            gaps = _gaps(suspects, state.of(sink), ranges, coming, end) if suspects else ()
             if gaps:
                 work.queue.append((fragment, gaps))
                 queued += 1
         return queued
 
 
-def _gaps(suspects: IntervalSet, closed: IntervalSet, held: Sequence[Range], end: int | None) -> tuple[Gap, ...]:
-    """The suspect records that a sink has neither closed nor in its hands."""
+def _gaps(
+    suspects: IntervalSet, closed: IntervalSet, held: Sequence[Range], coming: Sequence[Gap], end: int | None
+) -> tuple[Gap, ...]:
+    """The suspect records that a sink has neither closed nor in its hands nor coming to it."""
     covered = IntervalSet()
     position = 0
     for first, stop, offset, _ in suspects.runs():
@@ -118,4 +133,6 @@ def _gaps(suspects: IntervalSet, closed: IntervalSet, held: Sequence[Range], end
         covered.cover(first, stop, offset, last)
     for item in held:
         covered.cover(item.first, item.end, item.offset, item.stop)
+    for gap in coming:
+        covered.cover(gap.first, gap.end, gap.offset)
     return tuple(covered.gaps(UNBOUNDED if end is None else end))

@@ -160,6 +160,30 @@ def test_what_is_pending_at_a_source_is_not_lost() -> None:
     assert bench.intake.requeue_lost() == 0
 
 
+def test_what_is_handed_out_and_read_while_a_marker_passes_is_not_lost() -> None:
+    bench = Bench(A, B)
+    bench.intake.begin_sweep(["t", "u"])
+    assert len(bench.intake.assign("read", "t")) == 2
+    assert bench.intake.was_read("t", A.id, COUNT)
+    bench.intake.halt(B.id, "t")
+    for task in ("t", "u"):
+        bench.intake.swept(bench.numbered(says(task=task), bench.intake.sweep))
+    assert bench.intake.requeue_lost() == 0, "it is on its way behind the marker"
+    assert bench.sweep(says())
+    assert bench.intake.requeue_lost() == 1, "the next marker has passed it by"
+
+
+def test_what_is_handed_out_while_a_marker_passes_and_let_go_is_lost() -> None:
+    bench = Bench(A, B)
+    for let_go in (bench.intake.let_go, lambda _: (bench.intake.withhold(A.id), bench.intake.excuses("t", A.id))):
+        bench.intake.begin_sweep(["t"])
+        assert bench.intake.assign("read", "t")
+        let_go("t")
+        bench.intake.release(A.id)
+        bench.intake.swept(bench.numbered(says(), bench.intake.sweep))
+        assert bench.intake.requeue_lost() >= 1
+
+
 def test_a_dead_source_loses_what_it_was_given() -> None:
     bench = Bench(A)
     bench.intake.assign("read", "t")

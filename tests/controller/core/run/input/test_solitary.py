@@ -46,6 +46,17 @@ def test_what_was_closed_meanwhile_is_not_given_out() -> None:
     assert spans([*solitary.assign(PATH, "p/solitary.0")]) == [[(0, 1), (3, 4)]]
 
 
+def test_what_was_given_and_read_since_a_sweep_began_is_not_queued_behind_it() -> None:
+    _, solitary = suspected()
+    solitary.requeue(A.id, {}, 10)
+    solitary.sweep_began()
+    solitary.assign(PATH, "p/solitary.0")
+    assert solitary.was_read("p/solitary.0", A.id)
+    assert solitary.requeue(A.id, {}, 10) == 0, "the marker passed before it"
+    solitary.sweep_began()
+    assert solitary.requeue(A.id, {}, 10) == 1
+
+
 def test_what_a_sink_holds_is_not_queued() -> None:
     _, solitary = suspected()
     assert solitary.requeue(A.id, {("write", A.id): [Range(A.id, 0, 4)]}, 10) == 0
