@@ -198,7 +198,7 @@ CHANGES = (
     Change(("--cores", "+1"), joins),
     scale(b=5),
     without("work"),
-    scale(a=3, b=16),
+    scale(b=16),
     again("work"),
     speed("b", 0.03, 0.12),
     speed("a", 0.08, 0.02),

@@ -49,7 +49,7 @@ class ForecastAnswer:
 def what_if(model: ThroughputModel, asked: WhatIf, left_bytes: float) -> ForecastAnswer:
     """Ask the model. Replicas are as they are, or as asked for; other cores get the replicas that are best for them.
 
-    ValueError for a stage that the run has not.
+    ValueError for a stage that the run has not, and for fused stages of which other numbers are asked.
     """
     known = [name for group in model.groups for name in group.stages]
     for stage in (*asked.without, *asked.replicas, *asked.speed, *asked.model_hosts):
@@ -58,6 +58,8 @@ def what_if(model: ThroughputModel, asked: WhatIf, left_bytes: float) -> Forecas
     for group in model.groups:
         if group.fixed and not asked.replicas.keys().isdisjoint(group.stages):
             raise ValueError(f"stage {group.stages[0]!r} decides alone: the number of its tasks is not changed")
+        if len({asked.replicas[stage] for stage in group.stages if stage in asked.replicas}) > 1:
+            raise ValueError(f"stages {', '.join(group.stages)} are fused and have the same tasks: give one number")
         if {*group.stages} & {*model.sources} & {*asked.without}:
             raise ValueError("a run without its source reads nothing")
     changed = model

@@ -130,6 +130,16 @@ def test_a_run_scaled_up_keeps_its_task_and_starts_others() -> None:
     assert stand.run.state is RunState.RUNNING
 
 
+def test_fused_stages_are_not_given_two_numbers() -> None:
+    stand = Stand()
+    running(stand, "w1")
+    answer, commands = steer(stand, replicas={"read": 3, "keep": 2})
+    assert not answer.accepted
+    assert "read, keep, write are fused and have the same tasks: 3 and 2 were asked for" in answer.reason
+    assert of(m.StartTask, commands) == []
+    assert steer(stand, replicas={"read": 3, "keep": 3})[0].accepted
+
+
 def test_a_run_scaled_down_ends_the_surplus_and_reads_the_rest() -> None:
     stand = Stand()
     running(stand, "w1", cores=3)

@@ -291,6 +291,14 @@ def test_the_tasks_of_a_stage_that_decides_alone_are_not_asked_for() -> None:
         what_if(fixed, WhatIf(replicas={"s1": 2}), left_bytes=1.0)
 
 
+def test_fused_stages_are_not_asked_about_with_two_numbers() -> None:
+    bare = model(0.010, 0.030)
+    fused = replace(bare, groups=(replace(bare.groups[0], stages=("s0", "s1")),))
+    with pytest.raises(ValueError, match="s0, s1 are fused and have the same tasks"):
+        what_if(fused, WhatIf(replicas={"s0": 2, "s1": 3}), left_bytes=1.0)
+    assert what_if(fused, WhatIf(replicas={"s0": 2, "s1": 2}), left_bytes=1.0).then.replicas == {"s0+s1": 2}
+
+
 # -- readings --
 
 
