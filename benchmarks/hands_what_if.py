@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.hands_scaling import write_corpus
 
 OVER_S, SETTLE_S, MADE_S_MAX = 5.0, 3.0, 60.0
-RECORDS, RECORD_BYTES, FILES = 60_000, 32 << 10, 300
+RECORDS, RECORD_BYTES, FILES = 80_000, 32 << 10, 400
 LIMITS = {"median": 0.08, "worst": 0.25}
 PIPELINE = """
 import time
@@ -198,7 +198,7 @@ CHANGES = (
     Change(("--cores", "+1"), joins),
     scale(b=5),
     without("work"),
-    scale(b=16),
+    scale(b=8),
     again("work"),
     speed("b", 0.03, 0.12),
     speed("a", 0.08, 0.02),
