@@ -276,9 +276,13 @@ class Intake:
         """Whether all that sinks held at the last sweep has been closed since."""
         return not self._awaited and all(self._closed(sink, ranges) for (sink, _), ranges in self._held.items())
 
+    def went_through(self, since: int) -> bool:
+        """Whether a sweep behind number `since` went through, and none is under way."""
+        return not self._awaited and since < self._through == self.sweep
+
     def have_left(self, tasks: Iterable[str], since: int) -> bool:
         """Whether a sweep behind number `since` went through, and all that these tasks held then has been closed."""
-        if self._awaited or not since < self._through == self.sweep:
+        if not self.went_through(since):
             return False
         return all(self._closed(sink, ranges) for task in tasks for sink, ranges in self._held_by.get(task, ()))
 
