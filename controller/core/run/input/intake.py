@@ -255,7 +255,8 @@ class Intake:
             return False
         for fragment, gaps in event.pending:
             self._pending.setdefault(fragment, []).extend(gaps)
-            if self._distrusts and gaps and fragment not in self._assigned:
+            known = fragment in self._assigned or self.solitary.has(event.task, fragment)
+            if self._distrusts and gaps and not known:
                 self._assigned[fragment] = event.task
                 load = self._loads.setdefault(event.task, {})
                 load[fragment] = self._ledger.fragments[fragment].fragment.size
