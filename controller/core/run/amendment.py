@@ -159,7 +159,7 @@ class Amendment:
 
         That is closed when these sinks are empty, so they are not waited for without end.
         """
-        return bool(works.in_force.pipeline.stateful) and self._parts.intake.went_through(self._since)
+        return bool(works.in_force.pipeline.stateful) and self._parts.intake.answered(works.leaving, self._since)
 
     def take_up(self, works: Works | None) -> list[Command]:
         """What was in force is empty or given up, and a successor knows: the next version takes its place."""
