@@ -291,6 +291,8 @@ class Controller:
         commands: list[Command] = []
         for name, record in self.log.ledger.going_on().items():
             if name in self._usurpations:
+                # The plan on record may lack tasks that were to take the place of others.
+                commands += self.runs[name].kill_tasks("its dataset was taken from this controller, and is taken back")
                 commands += self._resume(record, self._planned.get(name))
         self._usurpations.clear()
         return commands

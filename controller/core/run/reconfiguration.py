@@ -315,8 +315,8 @@ class Reconfiguration:
             chain = next((task.stages for task in planned if not task.alone and stage in task.stages), (stage,))
             if counts.get(stage, count) != count:
                 raise PipelineError(
-                    f"stages {', '.join(chain)} are fused and have the same tasks: {counts[stage]} and {count} were asked "
-                    "for; give one number"
+                    f"stages {', '.join(chain)} are fused and have the same tasks: {counts[stage]} and {count} were "
+                    "asked for; give one number"
                 )
             counts |= dict.fromkeys(chain, count)
         return replace(change, replicas=counts)

@@ -492,6 +492,10 @@ class Run:
         bequeathed = bool(self.leadership.cluster) and self.leadership.state is LeaderState.DEPOSED
         return [*answer, *self._ended("" if bequeathed else reason)]
 
+    def kill_tasks(self, reason: str) -> list[Command]:
+        """End the tasks that an end has left to another leader, which will not come: it has no term for them."""
+        return [command for work in self.works or () for command in work.tasks.kill(reason)]
+
     def _ended(self, reason: str) -> list[Command]:
         """Stop the tasks, if for a reason, and report the end."""
         stop = self.works.stop(reason) if self.works and reason else []

@@ -3,8 +3,8 @@
 A fragment waits in the queue, or is assigned to one source task, or has been sent. What was sent and is not closed is
 soft state in links and sinks. When a task dies nobody can say what it alone held, so the controller does not guess: it
 lets a marker sweep through every link. A source says at the marker what it was given and has not sent; a sink says
-what it holds when the marker has come in on all its inputs. What is handed out after that goes behind the marker. Whatever is
-open and in none of these is lost, and is read again:
+what it holds when the marker has come in on all its inputs. What is handed out after that goes behind the marker. What
+is open and in none of these is lost, and is read again:
 
     lost = [0, end) - closed - pending at sources - held at sinks - handed out since the sweep began
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from headrace.controller.core.messages import (
     Command,
+    KillTask,
     RunningTask,
     SealSink,
     StartTask,
@@ -280,6 +281,11 @@ class RunTasks:
             for task in self
             if task.plan.stages[-1] in sinks
         ]
+
+    def kill(self, reason: str) -> list[Command]:
+        """Kill every living task: what a run does that has no term any more."""
+        living = (task for task in self if task.state in _ALIVE)
+        return [KillTask(task.plan.worker, task.plan.name, task.attempt, reason) for task in living]
 
     def stop(self, reason: str) -> list[Command]:
         """Ask every living task to end, and start none again."""

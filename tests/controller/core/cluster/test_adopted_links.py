@@ -5,6 +5,7 @@ from headrace.controller.core.log.leader import TAKEOVER_S
 from headrace.controller.core.messages import messages as m
 from headrace.controller.core.run.opening import REJOIN_S
 from headrace.controller.core.run.tasks.run_links import MAKINGS_A_TERM, REMAKE_S_MAX
+from headrace.store.ledger.core.entries import Entry, Led
 from headrace.worker.core.fencing import Fencing
 from tests.kits.controller.cluster_log import Bench, Store
 from tests.kits.controller.core import LOG, make_pipeline, of
@@ -152,3 +153,20 @@ def test_tasks_of_a_run_that_ends_before_going_on_are_killed() -> None:
     assert of(m.KillTask, join(third, "w1", (tasks["w1"],))) == []
     killed = of(m.KillTask, third.tell(m.StopRequested("run", cancel=True)))
     assert [(kill.worker, kill.task) for kill in killed] == [("w1", tasks["w1"].task)]
+
+
+def test_a_run_that_is_taken_back_kills_also_the_tasks_that_no_plan_on_record_has() -> None:
+    store = Store()
+    leader = Bench(store, "a")
+    join(leader, "w1")
+    starts = of(m.StartTask, leader.tell(m.PipelineRequested(1, make_pipeline().to_dict(), replicas=1)))
+    leader.tell(*(m.TaskReady(start.task, start.attempt) for start in starts))
+    beside = of(m.StartTask, leader.tell(m.SteerRequested(2, "run", None, {"read": 2}, {}, {})))
+    assert beside, "the tasks of another plan, which is recorded when they are ready"
+    # An earlier leader of the cluster woke late and took the log of the dataset.
+    (led,) = (change for entry in store.logs[LOG] for change in entry.changes if isinstance(change, Led))
+    store.logs[LOG].append(Entry(2, (Led(2, led.leader),)))
+    said = leader.later(TAKEOVER_S)
+    killed = {(kill.task, kill.attempt) for kill in of(m.KillTask, said)}
+    assert killed == {(start.task, start.attempt) for start in (*starts, *beside)}
+    assert min(start.attempt for start in of(m.StartTask, said)) > max(attempt for _, attempt in killed)

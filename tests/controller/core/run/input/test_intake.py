@@ -2,7 +2,8 @@
 
 from hypothesis import given, strategies as st
 
-from headrace.controller.core.messages.messages import TaskSwept
+from headrace.controller.core.messages.messages import InHand, TaskSwept
+from headrace.controller.core.plan.plans import Route
 from headrace.controller.core.run.input.intake import AHEAD_BYTES, AHEAD_FRAGMENTS, Intake
 from headrace.store.ledger.core.entries import (
     Closed,
@@ -182,6 +183,20 @@ def test_what_is_handed_out_while_a_marker_passes_and_let_go_is_lost() -> None:
         bench.intake.release(A.id)
         bench.intake.swept(bench.numbered(says(), bench.intake.sweep))
         assert bench.intake.requeue_lost() >= 1
+
+
+def test_what_a_solitary_task_was_given_and_has_pending_is_assigned_once() -> None:
+    bench = Bench(A)
+    bench.intake.inherit()
+    bench.intake.suspicion.died([InHand("keep", Range(A.id, 0, 1))], certain=True)
+    solitary = bench.intake.solitary
+    solitary.requeue(A.id, {}, COUNT)
+    solitary.assign(Route("read", "write"), "solitary")
+    assert bench.sweep(says(task="solitary", pending=((A.id, (Gap(0, 1, 0),)),)))
+    assert bench.intake.was_read("solitary", A.id, -1)
+    bench.intake.halt(A.id)
+    assert bench.intake.assign("read", "t") == []
+    assert bench.intake.idle, "nobody is waited for"
 
 
 def test_a_dead_source_loses_what_it_was_given() -> None:
