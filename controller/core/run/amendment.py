@@ -246,9 +246,11 @@ class Amendment:
             self._let_go(tasks)
             for task in tasks:
                 self._parts.intake.task_died(task.plan.name)
-            # A marker that halts them may have passed, or may be on its way: the next sweep tells what they still have.
+            # A marker that halts them may have passed, or may be on its way and let go of what is handed out now: the
+            # next sweep tells what they still have, and what waits.
             for name in leaving:
                 self._parts.intake.let_go(name)
+            self._parts.intake.drop_queue()
             self._parts.intake.distrust()
             self._parts.sweeps.lost()
         works.reader, works.next, works.on_trial = works.in_force, None, False

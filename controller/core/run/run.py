@@ -398,7 +398,8 @@ class Run:
                 return self._fail(empty)
             self._machine.turn(RunTurn.ALL_CLOSED)
             return self._publishing.complete()
-        if self.state is RunState.DRAINING and self._sweeps.empty:
+        # What is queued is closed by the version, and its gate is asked about it: whoever was given up may propose yet.
+        if self.state is RunState.DRAINING and self._sweeps.empty and self.committer.empty:
             self._machine.turn(RunTurn.SINKS_EMPTY)
             return self._publishing.stopped()
         return []

@@ -163,6 +163,22 @@ def test_a_change_that_fails_in_a_sweep_leaves_nothing_unread() -> None:
     assert stand.run.intake.idle
 
 
+def test_what_waits_is_handed_out_when_a_rolled_back_halt_has_passed() -> None:
+    """The order to let go may be on its way still, and would let go of it."""
+    stand, items = Stand(), [fragment(index, 5 << 20) for index in range(9)]
+    stand.begin(*items)
+    commands = stand.ready(stand.tell(asked()))
+    assert of(m.ReadFragment, commands), "the next task reads some, and others wait"
+    commands = stand.tell(m.TaskFailed("run/read.1", FIRST, "no model", final=False))
+    assert of(m.ReadFragment, commands) == []
+    given = of(m.ReadFragment, stand.swept(commands))
+    while len(given) < len(items):
+        more = of(m.ReadFragment, stand.read(given[-1].fragment, COUNT))
+        assert more
+        given += more
+    assert {order.fragment.id for order in given} == {item.id for item in items}
+
+
 def test_what_a_dying_old_task_held_is_read_by_the_next() -> None:
     stand, commands = handing_over()
     stand.swept(commands, Range(A.id, 0, 4))

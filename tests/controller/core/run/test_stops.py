@@ -39,6 +39,22 @@ def test_a_stop_with_empty_hands_stops_at_once() -> None:
     assert of(m.ReportRun, commands) == [m.ReportRun("run", "stopped")]
 
 
+def test_a_stop_waits_for_what_is_queued_for_the_log() -> None:
+    """Of an attempt that was given up: no sink holds it, and the version and its gate are of it too."""
+    stand = Stand()
+    stand.gate = {"kept_share": {"min": 0.5}}
+    stand.begin(A)
+    stand.unresolved = True
+    stand.propose(Range(A.id, 0, 4))
+    commands = stand.swept(stand.tell(m.StopRequested("run", cancel=False)))
+    assert of(m.AuditDataset, commands) == []
+    stand.unresolved = False
+    commands = stand.later(5.0)
+    assert [audit.final for audit in of(m.AuditDataset, commands)] == [True]
+    assert of(m.ReportRun, commands) == [m.ReportRun("run", "stopped")]
+    assert changes(stand)[-3:] == ["Closed", "VersionPublished", "Resigned"]
+
+
 def test_a_task_that_fails_when_all_is_closed_fails_no_run() -> None:
     stand = Stand()
     stand.full = "no room"
