@@ -23,7 +23,7 @@ from headrace.chaos.sim.world import ViolationError, World
 CLOSE_S = 240.0
 VACATE_S = 30.0
 #: Events of one run; beyond it something runs in a circle.
-EVENTS_MAX = 40_000
+EVENTS_MAX = 120_000
 
 
 @dataclass(frozen=True, slots=True)
