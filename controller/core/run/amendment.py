@@ -18,8 +18,8 @@ from headrace.pipeline import Pipeline, PipelineError, StageKind, difference, va
 from headrace.store import counted
 from headrace.store.ledger import PipelineApplied
 
-#: Seconds that tasks have for what they have on hand, where they leave a worker, and where their duplicates may wait for
-#: records of those that take their place; the rest is read again.
+#: Seconds that tasks have for what they have on hand, where they leave a worker, and where their duplicates may wait
+#: for records of those that take their place; the rest is read again.
 LEAVE_S_MAX = 5.0
 #: Why the tasks end that have handed over.
 GIVES_WAY = "others take its place"

@@ -93,7 +93,7 @@ class Sweeps:
         through, halts = self._intake.swept(event), self._machine.state in _HALT_SWEEPS
         seals: list[Command] = []
         if event.task in passed.leaving and not halts and self._intake.answered(passed.leaving, event.sweep - 1):
-            # At once: the marker may wait for those that take their place behind records that wait until these have left.
+            # At once: those that take their place may be full until these have left, and the marker waits there.
             sealed = (seal for tasks in passed.plans for seal in tasks.seal(self._sinks, "amended"))
             seals = [seal for seal in sealed if seal.task in passed.leaving]
         if not through:
