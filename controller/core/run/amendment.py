@@ -18,10 +18,12 @@ from headrace.pipeline import Pipeline, PipelineError, StageKind, difference, va
 from headrace.store import counted
 from headrace.store.ledger import PipelineApplied
 
-#: Seconds that the tasks of a worker that is left have for what they have on hand; the rest is read again.
+#: Seconds that tasks have for what they have on hand, where they leave a worker, and where their duplicates may wait
+#: for records of those that take their place; the rest is read again.
 LEAVE_S_MAX = 5.0
 #: Why the tasks end that have handed over.
 GIVES_WAY = "others take its place"
+LEFT_EARLY = "others take its place, and read again what it has on hand"
 
 
 class Amendment:
@@ -42,6 +44,7 @@ class Amendment:
         #: what those in force have on hand, where they leave a worker.
         self._since = 0
         self.leave_by: float | None = None
+        self._left_early = False
         #: Whether it is on its way to the cluster's log.
         self._recorded = False
         #: Why the last one was rolled back, for people.
@@ -115,7 +118,7 @@ class Amendment:
 
     def _begin(self, works: Works, pipeline: Pipeline, made: Plan, stay: frozenset[str]) -> None:
         self._machine.turn(AmendTurn.ASKED)
-        self._recorded = False
+        self._recorded = self._left_early = False
         tasks = RunTasks(made, pipeline, pipeline.version(), self._parts.leadership.term)
         tasks.begin_beside(works.in_force.tasks, stay)
         works.next = Work(pipeline, tasks, self._parts)
@@ -123,6 +126,7 @@ class Amendment:
 
     def advance(self, works: Works, state: RunState, now: float) -> list[Command]:
         """Take the next step that is due."""
+        recorded = bool(self._parts.leadership.cluster) and self._reshape is None
         match self.state:
             case AmendState.WARMING | AmendState.HANDING_OVER if wrong := self._wrong(works, state):
                 return self._undo(works, wrong, state)
@@ -131,14 +135,13 @@ class Amendment:
                 return self._hand_over(works, now)
             case AmendState.HANDING_OVER if self._parts.intake.have_left(works.leaving, self._since):
                 self._left(works)
-                recorded = bool(self._parts.leadership.cluster) and self._reshape is None
                 return self.take_up(works) if not recorded else []
             case AmendState.HANDING_OVER if self.leave_by is not None and now >= self.leave_by:
-                for name in works.leaving:
-                    self._parts.intake.task_died(name)
                 self._left(works)
-                self._parts.sweeps.lost()
-                return self.take_up(works, "they leave their worker, and had too much on hand")
+                self._left_early = True
+                return self.take_up(works) if not recorded else []
+            case AmendState.HANDING_OVER if self.leave_by is None and self._may_wait_for_each_other(works):
+                self.leave_by = now + LEAVE_S_MAX
             case AmendState.APPLYING if self._parts.leadership.ledger.pipeline_version == works.in_force.version:
                 self._machine.turn(AmendTurn.DURABLE)
                 return self.answer()
@@ -151,16 +154,26 @@ class Amendment:
         works.reader.tasks.inherit_guests(works.in_force.tasks)
         self._machine.turn(AmendTurn.LEFT)
 
-    def take_up(self, works: Works | None, reason: str = GIVES_WAY) -> list[Command]:
-        """What was in force is empty, and a successor knows: the next version takes its place."""
+    def _may_wait_for_each_other(self, works: Works) -> bool:
+        """Whether all was sent to the sinks in force, and a duplicate there may need a record of the next version.
+
+        That is closed when these sinks are empty, so they are not waited for without end.
+        """
+        return bool(works.in_force.pipeline.stateful) and self._parts.intake.answered(works.leaving, self._since)
+
+    def take_up(self, works: Works | None) -> list[Command]:
+        """What was in force is empty or given up, and a successor knows: the next version takes its place."""
         if works is None or self.state is not AmendState.RECORDING:
             return []
         self._machine.turn(AmendTurn.RECORDED)
-        if self._parts.intake.sweeping:
+        if self._left_early:
+            for name in works.leaving:
+                self._parts.intake.task_died(name)
+        if self._left_early or self._parts.intake.sweeping:
             # It began while the log took the change, and asked tasks that answer no more.
             self._parts.sweeps.lost()
         old, new = works.in_force.tasks, works.reader
-        stops = old.stop(reason)
+        stops = old.stop(LEFT_EARLY if self._left_early else GIVES_WAY)
         new.tasks.follow(old)
         new.losses.deaths = works.in_force.losses.deaths
         works.in_force, works.next = new, None
@@ -260,16 +273,21 @@ class Amendment:
 def why_not_flowing(before: Pipeline, after: Pipeline) -> str:
     """Why a graph cannot become another while records flow; empty if it can.
 
-    Fragments are named by their source, and shards have the form of their sink: these stay. A stage that remembers
-    begins with an epoch, at rest: a duplicate in a sink in force may need a record of the next version, whose shards
-    wait until that sink is empty.
+    Fragments are named by their source, and shards have the form of their sink: these stay. An index knows what its
+    own epoch let through, by what stands before it: where that is the same the index stays, else another epoch begins
+    at rest. A record that it has let through, and that was lost then, would be filtered before it, and its duplicates
+    be left without a copy.
     """
     if before.dataset != after.dataset:
         return f"the dataset is {before.dataset}, not {after.dataset}"
     changed = difference(before.identity(), after.identity())
     for pipeline in (before, after):
-        if pipeline.stateful:
-            return f"stage {pipeline.stateful[0].name!r} remembers what it has seen, and begins with an epoch"
+        for stage in pipeline.stateful:
+            known = {stage.name, *_above(pipeline, stage.name)}
+            lines = difference(before.environment, after.environment)
+            lines += [line for line in changed if line.partition(".")[0] in known or line.startswith("source of ")]
+            if lines:
+                return f"stage {stage.name!r} remembers what it has seen, and begins with an epoch ({lines[0]})"
     for kind, words in ((StageKind.SOURCE, "reads"), (StageKind.SINK, "writes")):
         names = [{stage.name for stage in pipeline.of_kind(kind)} for pipeline in (before, after)]
         if names[0] != names[1]:
@@ -279,3 +297,11 @@ def why_not_flowing(before: Pipeline, after: Pipeline) -> str:
             if name in names[0] and not rest.startswith("after: "):
                 return f"stage {name!r} {words}, and would do so otherwise ({line})"
     return ""
+
+
+def _above(pipeline: Pipeline, name: str) -> set[str]:
+    """The stages that records pass before this one."""
+    found: set[str] = set()
+    for stage in pipeline.stage(name).after:
+        found |= {stage, *_above(pipeline, stage)}
+    return found

@@ -90,9 +90,15 @@ class Sweeps:
 
     def swept(self, event: TaskSwept, passed: SweepScope, *, listed: bool, halted_for: str) -> list[Command]:
         """A marker passed a task; behind the last task of a sweep, queue what was lost, and seal if nothing was."""
-        if not self._intake.swept(event):
-            return []
-        if self._machine.state in _HALT_SWEEPS:
+        through, halts = self._intake.swept(event), self._machine.state in _HALT_SWEEPS
+        seals: list[Command] = []
+        if event.task in passed.leaving and not halts and self._intake.answered(passed.leaving, event.sweep - 1):
+            # At once: those that take their place may be full until these have left, and the marker waits there.
+            sealed = (seal for tasks in passed.plans for seal in tasks.seal(self._sinks, "amended"))
+            seals = [seal for seal in sealed if seal.task in passed.leaving]
+        if not through:
+            return seals
+        if halts:
             self._machine.turn(SweepTurn.SWEPT)
             return passed.seal(self._sinks, halted_for)
         lost = self._intake.requeue_lost()
@@ -101,5 +107,4 @@ class Sweeps:
         self._machine.turn(SweepTurn.SWEPT_CLEAN if clean else SweepTurn.SWEPT)
         if clean:
             return passed.seal(self._sinks, "end")
-        sealed = (seal for tasks in passed.plans for seal in tasks.seal(self._sinks, "amended"))
-        return [seal for seal in sealed if seal.task in passed.leaving]
+        return seals

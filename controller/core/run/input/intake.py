@@ -18,7 +18,7 @@ Known weakness: a sweep waits for the slowest path, and for tasks that are start
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from headrace.controller.core.messages import Records, TaskSwept
 from headrace.controller.core.run.input.solitary import Solitary
@@ -277,9 +277,14 @@ class Intake:
         """Whether all that sinks held at the last sweep has been closed since."""
         return not self._awaited and all(self._closed(sink, ranges) for (sink, _), ranges in self._held.items())
 
-    def have_left(self, tasks: Iterable[str], since: int) -> bool:
-        """Whether a sweep behind number `since` went through, and all that these tasks held then has been closed."""
-        if self._awaited or not since < self._through == self.sweep:
+    def answered(self, tasks: Collection[str], since: int) -> bool:
+        """Whether these tasks have answered a sweep behind number `since` that goes on, or has gone through."""
+        goes_on = bool(self._awaited) or self._through == self.sweep
+        return goes_on and since < self.sweep and self._held_by.keys() >= set(tasks)
+
+    def have_left(self, tasks: Collection[str], since: int) -> bool:
+        """Whether these tasks have answered a sweep behind number `since`, and all that they held then is closed."""
+        if not self.answered(tasks, since):
             return False
         return all(self._closed(sink, ranges) for task in tasks for sink, ranges in self._held_by.get(task, ()))
 

@@ -74,6 +74,19 @@ def test_the_next_sources_read_what_is_open_and_that_alone() -> None:
     assert sorted(orders) == sorted([("run/read.1", A.id, 4), ("run/read.1", B.id, 0)])
 
 
+def test_old_tasks_leave_when_they_are_empty_though_the_marker_waits_elsewhere() -> None:
+    """The next sink may be full: its shards wait for the version that is applied when the old one is gone."""
+    stand, commands = handing_over()
+    (ask,) = (ask for ask in of(m.SweepTask, commands) if ask.task == "run/read.0")
+    held = (("write", (Range(A.id, 0, 4),)),)
+    commands = stand.tell(m.TaskSwept(ask.task, ask.attempt, ask.sweep, held=held))
+    assert [(seal.task, seal.reason) for seal in of(m.SealSink, commands)] == [("run/read.0", "amended")]
+    commands = close(stand, OLD.version(), "run/read.0", Range(A.id, 0, 4))
+    assert [stop.task for stop in of(m.StopTask, commands)] == ["run/read.0"]
+    assert [answer.accepted for answer in of(m.AnswerRequest, commands)] == [True]
+    assert [again.task for again in of(m.SweepTask, commands)] == ["run/read.1"]
+
+
 def test_a_shard_waits_until_its_version_is_in_force() -> None:
     stand, commands = handing_over()
     stand.swept(commands, Range(A.id, 0, 4))

@@ -269,14 +269,33 @@ def test_both_plans_ask_the_same_decider_in_the_same_epoch() -> None:
     assert (stand.run.ledger.epoch, stand.run.state) == (epoch, RunState.RUNNING)
 
 
-def test_another_graph_with_a_dedup_stage_is_refused_under_flow() -> None:
+def test_behind_a_dedup_stage_a_graph_is_changed_with_its_index() -> None:
     stand = Stand()
     stand.join("w1")
     carried_out(stand, stand.listed(carried_out(stand, stand.apply(deduplicated())), A))
-    said = stand.apply(deduplicated(Stage("late", StageKind.TRANSFORM, "m:late")), amend=True)
-    assert of(m.StartTask, said) == []
-    (answer,) = of(m.AnswerRequest, said)
-    assert (answer.accepted, "remembers what it has seen" in answer.reason) == (False, True)
+    epoch, late = stand.run.ledger.epoch, Stage("late", StageKind.TRANSFORM, "m:late")
+    said = carried_out(stand, stand.apply(deduplicated(late), amend=True))
+    assert [start.stages for start in of(m.StartTask, said)] == [("read", "late", "write")]
+    assert [answer.accepted for answer in of(m.AnswerRequest, said)] == [True]
+    assert (stand.run.ledger.epoch, stand.run.version) == (epoch, deduplicated(late).version())
+
+
+def test_what_waits_for_records_of_the_next_version_is_given_up() -> None:
+    stand = Stand()
+    stand.join("w1")
+    carried_out(stand, stand.listed(carried_out(stand, stand.apply(deduplicated())), A))
+    late = deduplicated(Stage("late", StageKind.TRANSFORM, "m:late"))
+    commands = stand.swept(stand.ready(stand.apply(late, amend=True)), Range(A.id, 0, 4))
+    (seal,) = of(m.SealSink, commands)
+    assert of(m.StopTask, [*commands, *stand.later(LEAVE_S_MAX / 2)]) == [], "it may be closed"
+    (order,) = of(m.ReadFragment, commands)
+    commands = stand.later(LEAVE_S_MAX)
+    assert [stop.task for stop in of(m.StopTask, commands)] == [seal.task]
+    assert [answer.accepted for answer in of(m.AnswerRequest, commands)] == [True]
+    carried_out(stand, commands)
+    read = stand.tell(m.FragmentWasRead(order.task, order.attempt, A.id, 10))
+    again = of(m.ReadFragment, stand.swept(read, Range(A.id, 4, 6)))
+    assert [[(gap.first, gap.end) for gap in one.gaps] for one in again] == [[(0, 4)]], "what it held is read again"
 
 
 def test_a_decider_that_dies_while_others_take_over_is_missed_by_them() -> None:
