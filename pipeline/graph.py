@@ -135,8 +135,19 @@ class Pipeline:
     base: Base | None = None
 
     @staticmethod
-    def chain(name: str, dataset: str, *stages: Stage) -> Pipeline:
-        """A pipeline whose stages follow one another in the order given."""
+    def chain(name: str, dataset: str, *parts: Stage | Sequence[Stage]) -> Pipeline:
+        """A pipeline whose stages follow one another in the order given; what is several stages, as `dedup()`, too.
+
+        PipelineError for what is no stage.
+        """
+        stages: list[Stage] = []
+        for part in parts:
+            several = part if isinstance(part, Sequence) and not isinstance(part, str) else (part,)
+            for stage in several:
+                if not isinstance(stage, Stage):  # pyright: ignore[reportUnnecessaryIsInstance]
+                    shown = repr(stage)[:SHOWN_MAX]
+                    raise PipelineError(f"pipeline {name!r}: {shown} is no stage; give stages, as read(...) makes one")
+                stages.append(stage)
         linked = [
             replace(stage, after=(stages[index - 1].name,) if index else ()) for index, stage in enumerate(stages)
         ]

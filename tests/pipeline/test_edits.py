@@ -70,3 +70,15 @@ def test_a_stage_is_replaced_under_its_own_name() -> None:
 def test_what_cannot_be_is_refused(edit: object, words: str) -> None:
     with pytest.raises(PipelineError, match=words):
         edit()  # type: ignore[operator]
+
+
+def test_several_stages_of_one_call_are_given_as_they_come() -> None:
+    flat = Pipeline.chain("p", "file:///p", READ, stage("keys"), stage("judge"), stage("write", kind=StageKind.SINK))
+    pair = (stage("keys"), stage("judge"))
+    assert Pipeline.chain("p", "file:///p", READ, pair, stage("write", kind=StageKind.SINK)) == flat
+
+
+@pytest.mark.parametrize("part", ["tokenizer.json", None, [READ, "keep"]])
+def test_what_is_no_stage_is_named(part: object) -> None:
+    with pytest.raises(PipelineError, match=r"'p': ('tokenizer.json'|None|'keep') is no stage; give stages"):
+        Pipeline.chain("p", "file:///p", READ, part)  # type: ignore[arg-type]
