@@ -201,7 +201,6 @@ def run_command(given: Mapping[str, Any]) -> int:
 
 def run_options(given: Mapping[str, Any]) -> RunOptions:
     """How to run a pipeline, from the options of the command line. Raises UsageError."""
-    from headrace.cli.commands.dataset import read_gate
     from headrace.client import RunOptions
 
     records, share = _allowance(given["max_quarantined"])
@@ -222,13 +221,22 @@ def run_options(given: Mapping[str, Any]) -> RunOptions:
         task_bytes=given["task_memory"] << 20,
         changed_input=changed_input,
         seal_age_s=given["seal_seconds"],
-        gate=read_gate(given["gate"]) if given["gate"] else {},
+        gate=_gate(given["gate"]),
         gate_pauses=given["gate_pauses"],
         autoscale=given["autoscale"],
         queue=given.get("queue", ""),
         cores=given.get("cores", 0),
         priority=given.get("priority", 0),
     )
+
+
+def _gate(path: str) -> dict[str, Any]:
+    """The gate that a file describes. It is read with what shows datasets, which loads Arrow."""
+    if not path:
+        return {}
+    from headrace.cli.commands.dataset import read_gate
+
+    return read_gate(path)
 
 
 def _by_stage(option: str, given: Sequence[str]) -> dict[str, str]:

@@ -41,6 +41,7 @@ def test_a_run_imports_neither_the_controllers_core_nor_what_reads_records() -> 
         "headrace.cli.ui.report",
     )
     code = "".join(f"import {name}\n" for name in names)
+    code += "from headrace.cli.run_options import parse_run, run_options\nrun_options(parse_run(['run', 'p.py']))\n"
     unwanted = (
         "headrace.controller.core.messages.messages",
         "headrace.controller.convert",
