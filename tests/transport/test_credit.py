@@ -136,11 +136,12 @@ def test_a_release_of_more_than_is_held_is_refused() -> None:
 def test_sizes_that_no_frame_has_are_refused_everywhere(size: int) -> None:
     sender, receiver = CreditSender(WINDOW_BYTES), CreditReceiver(WINDOW_BYTES)
     for verb in (sender.sent, sender.granted, receiver.received, receiver.released):
-        with pytest.raises(CreditError):
+        with pytest.raises(CreditError, match=f"{size} bytes .*: a frame has at least 1"):
             verb(size)
 
 
-def test_a_window_of_nothing_is_refused() -> None:
+def test_a_window_is_of_one_byte_at_least() -> None:
+    assert CreditSender(1).can_send(1)
     with pytest.raises(CreditError):
         CreditSender(0)
     with pytest.raises(CreditError):

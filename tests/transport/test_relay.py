@@ -29,6 +29,8 @@ def table_with_a_path(rate_bytes_s: float = 1e9) -> RelayTable:
 def test_what_comes_from_one_end_goes_to_the_other_unchanged() -> None:
     table = table_with_a_path()
     assert table.take([(b"there", NEAR), (b"back", FAR)], 1.0) == [(b"there", FAR), (b"back", NEAR)]
+    told = table.statistics()
+    assert (told.paths, told.refused, told.passed_bytes) == (1, 0, len(b"there") + len(b"back"))
 
 
 def test_a_rendezvous_is_neither_answered_nor_passed_on() -> None:
@@ -42,6 +44,7 @@ def test_a_rendezvous_is_neither_answered_nor_passed_on() -> None:
 def test_who_has_no_ticket_gets_nothing_through(said: bytes) -> None:
     table = table_with_a_path()
     assert table.take([(said, OTHER), (b"data", OTHER)], 1.0) == []
+    assert table.counts["unknown sender"] == 1 + (not said.startswith(rendezvous(b"")))
     assert table.counts["passed"] == 0
     assert table.take([(b"data", NEAR)], 1.0) == [(b"data", FAR)], "and disturbs nobody"
 

@@ -170,7 +170,7 @@ FOUND_AT = {
     "full-sink-fed": 11,
     "broken-gate-passed": 8,
     "gate-not-asked": 1,
-    "gone-link-awaited": 127,
+    "gone-link-awaited": 98000142,
     "graph-not-recorded": 9,
     "held-batch-taken-again": 42,
     "index-of-next-plan-alone": 42,
