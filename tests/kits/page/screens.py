@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import termios
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fcntl import ioctl
@@ -108,18 +109,21 @@ def picture_of_terminal(browser: Browser, folder: Path, command: str, said: str,
 @contextmanager
 def begun(command: list[str], folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A command that runs beside, and ends with the block."""
-    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    ends = threading.Timer(COMMAND_S_MAX, process.kill)
+    ends.start()
     try:
         yield process
     finally:
+        ends.cancel()
         process.kill()
         process.wait()
 
 
 def address_of(process: subprocess.Popen[str]) -> str:
     """The address that a command says its page has."""
-    assert process.stderr is not None
-    for line in process.stderr:
+    assert process.stdout is not None
+    for line in process.stdout:
         if found := re.search(r"http://\S+", line):
             return found.group()
     raise SystemExit("the command ended without a page")
@@ -137,9 +141,10 @@ def main() -> None:
         write_texts(folder / "rivers.jsonl")
         (folder / "rivers.py").write_text(PIPELINE)
         run = [headrace, "run", "rivers.py", "-p", "input=rivers.jsonl", "-p"]
-        with begun([*run, "output=data/seen", "--page", "--no-fuse"], folder) as process:
+        with begun([*run, "output=data/seen", "--page", "--no-fuse", "--seal-seconds", "1"], folder) as process:
             browser.open(address_of(process))
-            browser.until("/[1-9][0-9.]*[kM]?\\/s/.test(document.getElementById('screen').textContent)")
+            said = "document.getElementById('screen').textContent"
+            browser.until(f"/[1-9][0-9.]*[kM]?\\/s/.test({said}) && /[1-9][0-9,]* closed/.test({said})")
             browser.picture(target / "page-overview.png")
         words = "headrace run rivers.py -p input=rivers.jsonl -p output=data/rivers"
         said = on_terminal([*run, "output=data/rivers"], folder)
