@@ -22,6 +22,8 @@ from headrace.pipeline.errors import PipelineError
 MODULES_BYTES_MAX = 4 << 20
 #: Characters of a value in a line of a difference.
 SHOWN_MAX = 80
+#: Characters of a stage's parameters in what Python shows of it.
+PARAMETERS_SHOWN = 160
 
 
 class StageKind(Enum):
@@ -58,6 +60,11 @@ class Stage:
     near: str = ""
     cores: float = 0.0
     memory_bytes: int = 0
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={value!r}" for name, value in self.parameters.items())
+        shown = given if len(given) <= PARAMETERS_SHOWN else f"{given[: PARAMETERS_SHOWN - 3]}..."
+        return f"<Stage {self.name!r}, a {self.kind.value}{': ' if shown else ''}{shown}>"
 
     def fed_by(self, *stages: str) -> Stage:
         """This stage behind those of these names; `Pipeline.chain` does it where each has one before it."""
@@ -133,6 +140,16 @@ class Pipeline:
     modules: Mapping[str, str] = field(default_factory=dict[str, str])
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     base: Base | None = None
+
+    def __repr__(self) -> str:
+        # In a chain each stage follows the one before it; only of another is said what it follows.
+        before = [(), *((stage.name,) for stage in self.stages)]
+        stages = ", ".join(
+            stage.name
+            + ("" if stage.after == last else f" (after {' and '.join(stage.after)})" if stage.after else " (a source)")
+            for stage, last in zip(self.stages, before, strict=False)
+        )
+        return f"<Pipeline {self.name!r} to {self.dataset}: {stages or 'no stages'}>"
 
     @staticmethod
     def chain(name: str, dataset: str, *stages: Stage) -> Pipeline:

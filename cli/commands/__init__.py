@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from headrace.cli.commands.run import (
         Interrupts as Interrupts,
         catch_signals as catch_signals,
+        follow_run as follow_run,
         run_embedded as run_embedded,
         run_file as run_file,
     )

@@ -33,7 +33,7 @@ from headrace.stages.tokenizer import keep_parsed
 
 if TYPE_CHECKING:
     from headrace.cli.ui import Progress, RunResult
-    from headrace.client import Client, RunOptions
+    from headrace.client import Client, ControllerAt, RunOptions
     from headrace.pipeline import Pipeline
     from headrace.protos import control_pb2 as pb
 
@@ -148,7 +148,32 @@ def run_embedded(
     if status.state == "failed":
         raise CliError(status.failure or "the run failed without a reason")
     first_s = applied_after_s + status.first_batch_s if status.first_batch_s > 0 else 0.0
-    return _report(pipeline, status, warnings, tuple(book.rows()), elapsed_s(), first_s), interrupted
+    return _report(status, warnings, tuple(book.rows()), elapsed_s(), first_s), interrupted
+
+
+def follow_run(
+    at: ControllerAt, name: str, *, output: IO[str] | None = None, shown_by: Callable[[str], Progress] | None = None
+) -> RunResult:
+    """Show a pipeline that a controller has until it has ended; Ctrl-C leaves it as it is.
+
+    Progress goes where `run_embedded` says; `seconds` are those of this call. Raises ControllerSilent, and CliError
+    where the controller knows no such pipeline or the run fails.
+    """
+    from headrace.cli.ui import progress_on
+    from headrace.client import Client, pipeline_of
+
+    began_at = time.monotonic()
+    with Client(at) as client:
+        found = client.status(name)
+        if pipeline_of(found, name) is None:
+            known = ", ".join(item.pipeline for item in client.status().pipelines) or "none"
+            raise CliError(f"the controller at {client.address} knows no pipeline {name!r}; it knows: {known}")
+        book = DeathBook()
+        with shown_by(name) if shown_by else progress_on(output or sys.stderr, name) as progress:
+            status = watch_to_end(client, name, progress, Interrupts(), lambda: None, book=book)
+    if status.state == "failed":
+        raise CliError(status.failure or "the run failed without a reason")
+    return _report(status, (), tuple(book.rows()), time.monotonic() - began_at, status.first_batch_s)
 
 
 def _watch_through_deaths(
@@ -302,7 +327,6 @@ def catch_signals() -> Iterator[Interrupts]:
 
 
 def _report(
-    pipeline: Pipeline,
     status: pb.PipelineStatus,
     warnings: tuple[str, ...],
     deaths: tuple[DeathRow, ...],
@@ -312,10 +336,10 @@ def _report(
     from headrace.cli.ui import Recipes, RunResult, input_bytes_read, passed_unseen, read_ledger, speeds
     from headrace.store.ledger import balance_of
 
-    facts, ledger = dict(status.facts), read_ledger(pipeline.dataset)
+    facts, ledger = dict(status.facts), read_ledger(status.dataset)
     return RunResult(
-        pipeline=pipeline.name,
-        dataset=pipeline.dataset,
+        pipeline=status.pipeline,
+        dataset=status.dataset,
         state=status.state,
         pipeline_version=status.version,
         balance=balance_of(ledger),

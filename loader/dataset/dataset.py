@@ -108,6 +108,13 @@ class TokenDataset:
         """A row a record that was quarantined, with its raw bytes. As `documents`."""
         return self._rows("quarantine")
 
+    def log(self) -> "pa.RecordBatchReader":
+        """A row a version that was published up to now, the oldest first: when, why and its balance. As `documents`."""
+        from headrace.store.datasets import fold_ledger
+        from headrace.store.history import log_rows
+
+        return log_rows(fold_ledger(self.store))
+
     def _rows(self, role: str) -> "pa.RecordBatchReader":
         # here, since a training host may have no pyarrow
         from headrace.store.datasets import Dataset, fold_ledger, read_rows
