@@ -140,7 +140,7 @@ def quickstart(
 def examples(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The example to print; default: list all.")] = "",
     to: Annotated[
-        Path | None, typer.Option("--to", metavar="FILE", help="Write it to this file, or into this folder.")
+        str | None, typer.Option("--to", metavar="FILE", help="Write it to this file, or into this folder.")
     ] = None,
 ) -> int:
     """List the examples that came with Headrace, or print one."""
