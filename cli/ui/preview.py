@@ -66,7 +66,8 @@ def _reason_lines(key: str, item: RemovedRecords, read: int) -> list[Text]:
     share = percent(item.count, read)
     share += f", {counted(item.parts, 'part')} of split records" if item.parts else ""
     line = Text.assemble(f"  {item.verdict} ", (safe(key), ACCENT), f"  {number(item.count)}  ", (share, FAINT))
-    return [Text(), line, *sample_lines(item.samples)]
+    example = [Text(f"    for example {safe(item.example)}", style=FAINT)] if item.example else []
+    return [Text(), line, *example, *sample_lines(item.samples)]
 
 
 def sample_lines(samples: Sequence[Sample]) -> list[Text]:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,10 @@ from headrace.client import Client
 TEXTS = [f"Text number {number} is long enough to be kept." for number in range(50)]
 #: Limit on the start of a daemon, in seconds.
 START_S = 120
+
+
+def misspells(record: dict[str, Any]) -> bool:
+    return bool(record["txt"])
 
 
 @pytest.fixture
@@ -105,6 +110,15 @@ def test_a_preview_counts_and_writes_nothing(pipeline: Pipeline, tmp_path: Path)
     assert repr(shown).startswith("<PreviewResult 'texts': 10 records, 10 kept, 0 filtered, ")
     assert "preview of 10 records; nothing is written" in shown._repr_html_()
     assert "Text number 1 is long" in shown._repr_html_(), "samples as the command shows them"
+
+
+def test_a_preview_says_what_an_error_of_a_function_was(pipeline: Pipeline) -> None:
+    source, sink = pipeline.stages
+    shown = headrace.preview(Pipeline.chain("t", pipeline.dataset, source, headrace.filter_records(misspells), sink))
+    (removed,) = (item for item in shown.removed.values() if item.stage == "misspells")
+    assert (removed.reason, removed.count) == ("KeyError", len(TEXTS))
+    assert removed.example == "KeyError: 'txt'"
+    assert "for example KeyError: &#x27;txt&#x27;" in shown._repr_html_()
 
 
 def test_what_is_no_pipeline_is_refused_with_what_to_pass() -> None:
