@@ -136,9 +136,20 @@ def quickstart(
     return start(data, fresh=fresh, steps=steps, as_json=json)
 
 
+def _examples_that_begin(incomplete: str) -> list[str]:
+    from headrace.cli.commands.examples import examples as known
+
+    return [name for name in known() if name.startswith(incomplete)]
+
+
 @app.command()
 def examples(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The example to print; default: list all.")] = "",
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="The example to print; default: list all.", autocompletion=_examples_that_begin
+        ),
+    ] = "",
     to: Annotated[
         str | None, typer.Option("--to", metavar="FILE", help="Write it to this file, or into this folder.")
     ] = None,

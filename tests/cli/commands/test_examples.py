@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +25,14 @@ def test_a_name_without_an_example_is_refused_with_those_that_there_are() -> Non
         show_examples("nope", None)
     with pytest.raises(UsageError, match="no example is called 'chaos'; there are: chaos/clocks, "):
         show_examples("chaos", "x.toml")
+
+
+def test_a_shell_completes_their_names() -> None:
+    asked = {"_HEADRACE_COMPLETE": "complete_bash", "COMP_WORDS": "headrace examples chaos/s", "COMP_CWORD": "2"}
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace"], env={**os.environ, **asked}, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.split() == ["chaos/slow-sink", "chaos/store"]
 
 
 def test_a_folder_is_made_where_a_slash_ends_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
