@@ -9,7 +9,7 @@ from functools import partial
 
 from headrace.cli.commands import Interrupts, follow_run, run_embedded
 from headrace.cli.ui import Calls, PreviewResult, RunProgress, RunResult
-from headrace.client import Applied, Client, RunOptions, complete, controller_at, with_base
+from headrace.client import Applied, Client, RunOptions, UsageError, complete, controller_at, with_base
 from headrace.pipeline import Pipeline, PipelineError
 from headrace.stages.shipping import preview as run_preview
 
@@ -34,7 +34,7 @@ def run(
     began_at = time.monotonic()
     return run_embedded(
         lambda: with_base(complete(_pipeline(pipeline), {}), base, judge_again),
-        lambda: options or RunOptions(),
+        lambda: _options(options),
         Interrupts(),
         output=None if progress is True else io.StringIO(),
         shown_by=None if isinstance(progress, bool) else partial(Calls, progress),
@@ -48,6 +48,8 @@ def preview(pipeline: Pipeline, limit: int = 1000) -> PreviewResult:
     The result counts verdicts by stage and reason, with samples; a notebook shows it as a page. Raises PipelineError,
     InputError, StageContractError.
     """
+    if limit < 1:
+        raise PipelineError(f"limit is {limit}; a preview is of 1 record at least")
     return PreviewResult.of(_pipeline(pipeline).name, run_preview(complete(pipeline, {}), limit))
 
 
@@ -68,9 +70,7 @@ def apply(
     and PipelineError, InputError and StoreError for what the pipeline declares.
     """
     with Client(controller_at(controller, cluster)) as client:
-        return client.apply_or_join(
-            with_base(complete(_pipeline(pipeline), {}), base, judge_again), options or RunOptions()
-        )
+        return client.apply_or_join(with_base(complete(_pipeline(pipeline), {}), base, judge_again), _options(options))
 
 
 def attach(
@@ -101,3 +101,10 @@ def _pipeline(given: object) -> Pipeline:
         return given
     how = "import its build() and pass what it returns" if isinstance(given, str) else "pass what build() returns"
     raise PipelineError(f"{given!r} is no Pipeline: {how}, or one made by Pipeline.chain(name, dataset, *stages)")
+
+
+def _options(given: object) -> RunOptions:
+    """What was given, if it is options; the default for None. Raises UsageError."""
+    if given is None or isinstance(given, RunOptions):
+        return given or RunOptions()
+    raise UsageError(f"options are {type(given).__name__}; give them as headrace.RunOptions(replicas=2, ...)")

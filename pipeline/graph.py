@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -152,12 +153,16 @@ class Pipeline:
         return f"<Pipeline {self.name!r} to {self.dataset}: {stages or 'no stages'}>"
 
     @staticmethod
-    def chain(name: str, dataset: str, *stages: Stage) -> Pipeline:
-        """A pipeline whose stages follow one another in the order given."""
+    def chain(name: str, dataset: str | os.PathLike[str], *stages: Stage) -> Pipeline:
+        """A pipeline whose stages follow one another in the order given. Raises PipelineError for what is no stage."""
+        for at, stage in enumerate(stages, 1):
+            if not isinstance(stage, Stage):  # pyright: ignore[reportUnnecessaryIsInstance]
+                several = ": put * before what made it, as in *dedup()" if isinstance(stage, tuple) else ""
+                raise PipelineError(f"pipeline {name!r}: stage {at} is {type(stage).__name__}, and no stage{several}")
         linked = [
             replace(stage, after=(stages[index - 1].name,) if index else ()) for index, stage in enumerate(stages)
         ]
-        return Pipeline(name=name, dataset=dataset, stages=tuple(linked))
+        return Pipeline(name=name, dataset=os.fspath(dataset), stages=tuple(linked))
 
     def stage(self, name: str) -> Stage:
         """The stage of that name; KeyError if there is none."""

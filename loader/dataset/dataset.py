@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -343,12 +344,13 @@ def _beside_tokens(header: ShardHeader, table: BlockTable) -> list[tuple[int, in
     return [table.covering(one.offset, one.offset + one.size) for one in others]
 
 
-def open_dataset(uri: str, *, verify: bool = True, cache: ShardCache | None = None) -> TokenDataset:
+def open_dataset(uri: str | os.PathLike[str], *, verify: bool = True, cache: ShardCache | None = None) -> TokenDataset:
     """Open the newest version of the dataset at `uri` (a path, `file://...`, `s3://...`), or `uri@3`, `uri@tag`.
 
     `verify=False` trusts the shards' bytes. A store without local files gets the user's own cache
     (`ShardCache.default`) unless one is given. Raises FormatError, also where there is no manifest.
     """
+    uri = os.fspath(uri)
     if "@" in uri:
         # here, since few name a version, and it folds the ledger
         from headrace.store.history import manifest_at, split_address

@@ -127,6 +127,13 @@ def test_what_is_no_pipeline_is_refused_with_what_to_pass() -> None:
             call("plain.py")  # type: ignore[operator]
 
 
+def test_options_and_limits_of_another_kind_are_refused(pipeline: Pipeline) -> None:
+    with pytest.raises(headrace.UsageError, match=r"options are dict; give them as headrace.RunOptions\("):
+        headrace.run(pipeline, {"replicas": 2}, progress=False)  # type: ignore[arg-type]
+    with pytest.raises(headrace.PipelineError, match="limit is 0; a preview is of 1 record at least"):
+        headrace.preview(pipeline, 0)
+
+
 def test_an_applied_pipeline_is_joined_by_the_same_call(pipeline: Pipeline, controller: str) -> None:
     applied = headrace.apply(pipeline, controller=controller)
     assert (applied.pipeline, applied.warnings) == ("texts", ())
@@ -173,7 +180,7 @@ def test_what_a_run_wrote_is_opened_and_loaded(tmp_path: Path) -> None:
     tokens = headrace.tokenize("deepseek")
     sink = headrace.write_tokens(tokens, seq_len=64)
     ran = headrace.run(Pipeline.chain("t", str(tmp_path / "out"), read(str(tmp_path / "corpus.jsonl")), tokens, sink))
-    opened = headrace.open_dataset(str(tmp_path / "out"))
+    opened = headrace.open_dataset(tmp_path / "out")
     assert opened.seq_len == 64
     (version,) = opened.log().read_all().to_pylist()
     assert (version["version"], version["complete"], version["restores"]) == (1, True, None)

@@ -41,11 +41,11 @@ def excess(allowance: Allowance, ledger: LedgerState, dataset: str, *, at_end: b
         if too_many or too_great:
             verb = "is" if lost == 1 else "are"
             allowed = f"{allowance.records}" if too_many else f"{100 * (allowance.share or 0.0):g}%"
-            chief = max(counts.quarantined_by, key=counts.quarantined_by.__getitem__, default="unknown")
+            chief = _said(max(counts.quarantined_by, key=counts.quarantined_by.__getitem__, default="unknown"), ledger)
             records = counted(all_of_them, "record")
             return (
                 f"{lost} of {records} closed by sink {sink} {verb} quarantined, more than the {allowed} "
-                f"allowed; most of them by {_said(chief, ledger)}; see `headrace dataset show {dataset} --quarantine`, then mend "
+                f"allowed; most of them by {chief}; see `headrace dataset show {dataset} --quarantine`, then mend "
                 "the input or raise --max-quarantined and run it again"
             )
     return ""
