@@ -86,7 +86,10 @@ def attach(
     this call and leaves the pipeline running. Raises ControllerSilent, and CliError where the controller knows no such
     pipeline or the run fails.
     """
-    name = pipeline if isinstance(pipeline, str) else getattr(pipeline, "pipeline", "") or _pipeline(pipeline).name
+    if isinstance(pipeline, Applied):
+        name = pipeline.pipeline
+    else:
+        name = pipeline if isinstance(pipeline, str) else _pipeline(pipeline).name
     return follow_run(
         controller_at(controller, cluster),
         name,

@@ -137,9 +137,9 @@ def quickstart(
 
 
 def _examples_that_begin(incomplete: str) -> list[str]:
-    from headrace.cli.commands.examples import examples as known
+    from headrace.cli.commands import known_examples
 
-    return [name for name in known() if name.startswith(incomplete)]
+    return [name for name in known_examples() if name.startswith(incomplete)]
 
 
 @app.command()

@@ -155,10 +155,11 @@ class Pipeline:
     @staticmethod
     def chain(name: str, dataset: str | os.PathLike[str], *stages: Stage) -> Pipeline:
         """A pipeline whose stages follow one another in the order given. Raises PipelineError for what is no stage."""
-        for at, stage in enumerate(stages, 1):
-            if not isinstance(stage, Stage):  # pyright: ignore[reportUnnecessaryIsInstance]
+        for at, stage in enumerate(cast("tuple[object, ...]", stages), 1):
+            if not isinstance(stage, Stage):
+                said = f"pipeline {name!r}: stage {at} is {type(stage).__name__}, and no stage"
                 several = ": put * before what made it, as in *dedup()" if isinstance(stage, tuple) else ""
-                raise PipelineError(f"pipeline {name!r}: stage {at} is {type(stage).__name__}, and no stage{several}")
+                raise PipelineError(said + several)
         linked = [
             replace(stage, after=(stages[index - 1].name,) if index else ()) for index, stage in enumerate(stages)
         ]

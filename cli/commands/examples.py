@@ -19,7 +19,7 @@ _ENDINGS = {".py", ".toml", ".ipynb", ".service", ".env", ".conf"}
 _ABOUT = re.compile(r'^(?:name = "(.*)"|Description=(.*)|# ?(.*))$', re.MULTILINE)
 
 
-def examples() -> dict[str, Path]:
+def known_examples() -> dict[str, Path]:
     """Every example by its name: `plain`, `chaos/tasks`, `systemd/headrace-worker.service`."""
     return dict(sorted(_found(), key=lambda item: ("/" in item[0], item[0])))
 
@@ -46,7 +46,7 @@ def about(file: Path) -> str:
 
 def example_like(path: Path) -> str:
     """The name of the example that a path which is not there was meant to be; empty if none."""
-    return path.stem if path.suffix == ".py" and path.stem in examples() else ""
+    return path.stem if path.suffix == ".py" and path.stem in known_examples() else ""
 
 
 def _list(shown: Mapping[str, Path]) -> None:
@@ -60,7 +60,7 @@ def show_examples(name: str, to: str | None) -> int:
 
     A folder is one that is there, or a path that ends with a slash.
     """
-    known = examples()
+    known = known_examples()
     if not name:
         if to is not None:
             raise UsageError("--to needs the name of an example; `headrace examples` lists them")

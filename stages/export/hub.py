@@ -131,11 +131,11 @@ class _Hub:
     def bounded(self) -> Iterator[None]:
         """Have the hub's client, which believes a server's every word, wait, read and follow no more than it may."""
         from huggingface_hub import get_session
-        from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
-        hushed = not sys.stderr.isatty() and not are_progress_bars_disabled()
+        bars: Any = importlib.import_module("huggingface_hub.utils")
+        hushed = not sys.stderr.isatty() and not bars.are_progress_bars_disabled()
         if hushed:
-            disable_progress_bars()
+            bars.disable_progress_bars()
         client: Any = get_session()
         before = client.event_hooks, client.headers.get("Accept-Encoding", "")
         home = urllib.parse.urlsplit(self._endpoint)
@@ -158,7 +158,7 @@ class _Hub:
         finally:
             client.event_hooks, client.headers["Accept-Encoding"] = before
             if hushed:
-                enable_progress_bars()
+                bars.enable_progress_bars()
 
     def standing(self) -> tuple[str, set[str]]:
         """The newest commit, and the names of its files."""

@@ -284,7 +284,7 @@ def normalize(form: str = "NFC", *, mojibake: bool = True, name: str = "normaliz
 def _entries(given: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
     if isinstance(given, os.PathLike):
         return [os.fspath(given)]
-    parts = given.split(",") if isinstance(given, str) else map(os.fspath, given)
+    parts = given.split(",") if isinstance(given, str) else [os.fspath(part) for part in given]
     return [part.strip() for part in parts if part.strip()]
 
 

@@ -139,17 +139,16 @@ def log_rows(state: LedgerState) -> pa.RecordBatchReader:
     import pyarrow as pa  # a command that shows the log needs none
 
     count = pa.int64()
-    schema = pa.schema(
-        {
-            "version": count,
-            "at": pa.timestamp("s", "UTC"),
-            "reason": pa.string(),
-            "complete": pa.bool_(),
-            "restores": count,
-            "recipes": pa.list_(pa.string()),
-            **dict.fromkeys(("records", *_VERDICTS, "retracted", "tokens", "shards", "objects"), count),
-        }
-    )
+    types: dict[str, pa.DataType] = {
+        "version": count,
+        "at": pa.timestamp("s", "UTC"),
+        "reason": pa.string(),
+        "complete": pa.bool_(),
+        "restores": count,
+        "recipes": pa.list_(pa.string()),
+        **dict.fromkeys(("records", *_VERDICTS, "retracted", "tokens", "shards", "objects"), count),
+    }
+    schema = pa.schema(types)
     rows: list[dict[str, Any]] = []
     for facts in history_of(state, main_sink(state.counts)):
         row = {name: getattr(facts, name) for name in schema.names}

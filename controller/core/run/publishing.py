@@ -79,7 +79,7 @@ def _said(chief: str, ledger: LedgerState) -> str:
     """A `stage/reason`, and for records without a text the field in which their source looked for it."""
     name, _, reason = chief.partition("/")
     stages = (stage for stage in ledger.pipeline.get("stages", ()) if stage.get("name") == name)
-    key = next(stages, {}).get("parameters", {}).get("text_key", "")
+    key = next((stage.get("parameters", {}).get("text_key", "") for stage in stages), "")
     return f'{chief}, looked for in the field "{key}": text_key= names another' if reason == NO_TEXT and key else chief
 
 

@@ -44,7 +44,7 @@ def test_what_ended_a_run_says_losses_culprits_and_remedies() -> None:
     )
 
 
-def test_where_no_text_was_found_the_field_is_named_in_which_it_was_looked_for() -> None:
+def test_a_run_without_text_names_the_field_that_was_looked_for() -> None:
     source = {"name": "read", "parameters": {"text_key": "content"}}
     ledger = LedgerState(
         counts={"write": Counts(quarantined=3, quarantined_by={"read/no text": 3})}, pipeline={"stages": [source]}
