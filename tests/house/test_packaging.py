@@ -88,7 +88,8 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def built(folder: Path) -> Path:
     """The wheel of a folder, built without a network."""
     build = "import sys; from setuptools.build_meta import build_wheel; build_wheel(sys.argv[1])"
-    run(sys.executable, "-c", build, str(folder / "dist"), cwd=folder)
+    said = run(sys.executable, "-c", build, str(folder / "dist"), cwd=folder)
+    assert "is absent from the `packages` configuration" not in said.stdout + said.stderr, "a screen of warnings"
     (path,) = (folder / "dist").glob("*.whl")
     return path
 
@@ -122,9 +123,10 @@ def command(installed: Path, *arguments: str) -> subprocess.CompletedProcess[str
     )
 
 
-def run(*command: str, cwd: Path) -> None:
+def run(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=BUILD_S_MAX, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+    return done
 
 
 def test_the_wheel_holds_the_files_of_the_tree_and_nothing_else(wheel: zipfile.ZipFile) -> None:
