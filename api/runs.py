@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from headrace.cli.commands import Interrupts, follow_run, run_embedded
+from headrace.cli.commands import Interrupts, follow_run, preview_ready, run_embedded
 from headrace.cli.ui import Calls, PreviewResult, RunProgress, RunResult
 from headrace.client import Applied, Client, RunOptions, UsageError, complete, controller_at, with_base
 from headrace.pipeline import Pipeline, PipelineError
-from headrace.stages.shipping import preview as run_preview
+from headrace.stages.library import Compiling
 
 
 def run(
@@ -42,15 +42,17 @@ def run(
     )[0]
 
 
-def preview(pipeline: Pipeline, limit: int = 1000) -> PreviewResult:
+def preview(pipeline: Pipeline, limit: int = 1000, *, progress: bool = True) -> PreviewResult:
     """Run the first `limit` records in this process, and write nothing.
 
-    The result counts verdicts by stage and reason, with samples; a notebook shows it as a page. Raises PipelineError,
-    InputError, StageContractError.
+    The result counts verdicts by stage and reason, with samples; a notebook shows it as a page. `progress` says on
+    standard error what is compiled first. Raises PipelineError, InputError, StageContractError.
     """
     if limit < 1:
         raise PipelineError(f"limit is {limit}; a preview is of 1 record at least")
-    return PreviewResult.of(_pipeline(pipeline).name, run_preview(complete(pipeline, {}), limit))
+    whole = complete(_pipeline(pipeline), {})
+    with Compiling() as compiling:
+        return PreviewResult.of(whole.name, preview_ready(whole, limit, compiling, told=progress))
 
 
 def apply(

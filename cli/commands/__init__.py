@@ -14,7 +14,11 @@ if TYPE_CHECKING:
         try_canary as try_canary,
     )
     from headrace.cli.commands.examples import known_examples as known_examples, show_examples as show_examples
-    from headrace.cli.commands.preview import preview_file as preview_file, print_samples as print_samples
+    from headrace.cli.commands.preview import (
+        preview_file as preview_file,
+        preview_ready as preview_ready,
+        print_samples as print_samples,
+    )
     from headrace.cli.commands.run import (
         Interrupts as Interrupts,
         catch_signals as catch_signals,

@@ -11,9 +11,11 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from headrace.cli.commands.run import text_of
 from headrace.cli.ui import ACCENT, FAINT, console, number, preview_page, safe, sample_lines
 from headrace.client import UsageError, load
 from headrace.pipeline import Pipeline
+from headrace.stages.library import Compiling
 from headrace.stages.shipping import SAMPLE_CHARACTERS_MAX, Preview, Sample, preview
 
 #: Records of a preview; more is a run.
@@ -24,13 +26,28 @@ def preview_file(path: Path, given: list[str], limit: int, *, follow_links: bool
     """Show what a pipeline file does to the first `limit` records; the exit code."""
     if limit > LIMIT_MAX:
         raise UsageError(f"--limit is {limit}, at most {LIMIT_MAX} can be previewed; leave it out to run the pipeline")
-    pipeline = load(path, given, follow_links=follow_links)
-    result = preview(pipeline, limit)
+    with Compiling() as compiling:
+        compiling.begin(text_of(path))
+        _tell(compiling.news())
+        pipeline = load(path, given, follow_links=follow_links)
+        result = preview_ready(pipeline, limit, compiling)
     if as_json:
         print(json.dumps(_to_dict(pipeline, result)))
         return 0
     console(sys.stdout).print(preview_page(pipeline.name, result))
     return 0
+
+
+def preview_ready(pipeline: Pipeline, limit: int, compiling: Compiling, *, told: bool = True) -> Preview:
+    """A preview, once the loops of its stages are compiled; what is compiled is said on standard error where `told`."""
+    compiling.begin(" ".join(stage.target for stage in pipeline.stages))
+    compiling.finish(lambda line: _tell([line] if told else []))
+    return preview(pipeline, limit)
+
+
+def _tell(lines: list[str]) -> None:
+    for line in lines:
+        print(f"headrace: {line}", file=sys.stderr, flush=True)
 
 
 def _to_dict(pipeline: Pipeline, result: Preview) -> dict[str, Any]:

@@ -66,13 +66,7 @@ def run_file(
     as_json: bool,
 ) -> int:
     """Run a pipeline file, perhaps with a base and what of it is judged again; the exit code."""
-    if not path.is_file():
-        from headrace.cli.commands.examples import example_like
-        from headrace.client import UsageError, load_build
-
-        if name := example_like(path):
-            raise UsageError(f"{path} is not there; `headrace examples {name} --to {path}` writes it")
-        load_build(path)
+    hint = text_of(path)
 
     def read() -> Pipeline:
         from headrace.client import load, with_base
@@ -80,12 +74,20 @@ def run_file(
         return with_base(load(path, given, follow_links=follow_links), *base)
 
     with catch_signals() as interrupts:
-        report, interrupted = run_embedded(read, make_options, interrupts, hint=_text_of(path), page=page)
+        report, interrupted = run_embedded(read, make_options, interrupts, hint=hint, page=page)
     show(report, as_json=as_json)
     return EXIT_INTERRUPTED if interrupted else 0
 
 
-def _text_of(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """The text of a pipeline file. Raises UsageError where there is none, with the example of its name."""
+    if not path.is_file():
+        from headrace.cli.commands.examples import example_like
+        from headrace.client import UsageError, load_build
+
+        if name := example_like(path):
+            raise UsageError(f"{path} is not there; `headrace examples {name} --to {path}` writes it")
+        load_build(path)
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -16,6 +16,7 @@ import pytest
 import headrace
 from headrace import Pipeline, read, write_documents
 from headrace.client import Client
+from headrace.stages.library import warm
 
 TEXTS = [f"Text number {number} is long enough to be kept." for number in range(50)]
 #: Limit on the start of a daemon, in seconds.
@@ -119,6 +120,20 @@ def test_a_preview_says_what_an_error_of_a_function_was(pipeline: Pipeline) -> N
     assert (removed.reason, removed.count) == ("KeyError", len(TEXTS))
     assert removed.example == "KeyError: 'txt'"
     assert "for example KeyError: &#x27;txt&#x27;" in shown._repr_html_()
+
+
+@pytest.mark.parametrize("progress", [True, False])
+def test_a_preview_says_what_is_compiled_first(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], progress: bool
+) -> None:
+    ended = [sys.executable, "-c", ""]
+    monkeypatch.setattr(warm, "is_prepared", lambda _name: False)
+    monkeypatch.setattr(warm, "is_kept", lambda: True)
+    monkeypatch.setattr(warm, "_start", lambda _names: subprocess.Popen(ended))
+    source, sink = pipeline.stages
+    headrace.preview(Pipeline.chain("t", "out", source, headrace.gopher_quality(), sink), 1, progress=progress)
+    told = "headrace: compiling gopher, once on this machine; 0 of 1 done\n"
+    assert capfd.readouterr() == ("", told if progress else "")
 
 
 def test_what_is_no_pipeline_is_refused_with_what_to_pass() -> None:

@@ -166,8 +166,9 @@ def test_the_wheel_lists_and_writes_its_examples(installed: Path) -> None:
     assert "is there already" in again.stderr
 
 
-def test_an_example_that_is_not_there_is_offered(installed: Path) -> None:
-    done = command(installed, "run", "examples/fineweb.py", "-p", "input=x")
+@pytest.mark.parametrize("more", [("-p", "input=x"), ("--limit", "5")])
+def test_an_example_that_is_not_there_is_offered(installed: Path, more: tuple[str, str]) -> None:
+    done = command(installed, "run", "examples/fineweb.py", *more)
     assert done.returncode == 2
     assert "`headrace examples fineweb --to examples/fineweb.py` writes it" in done.stderr
 
