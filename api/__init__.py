@@ -15,7 +15,11 @@ from headrace.pipeline.door import door
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from headrace.cli.ui import RunProgress as RunProgress, RunResult as RunResult
+    from headrace.cli.ui import (
+        PreviewResult as PreviewResult,
+        RunProgress as RunProgress,
+        RunResult as RunResult,
+    )
     from headrace.client import (
         Applied as Applied,
         ApplyRefused as ApplyRefused,
@@ -40,7 +44,7 @@ if TYPE_CHECKING:
     )
     from headrace.loader.dataset import Source as Source, open_dataset as open_dataset
     from headrace.pipeline import Pipeline as Pipeline, PipelineError as PipelineError, Stage as Stage
-    from headrace.runs import apply as apply, preview as preview, run as run
+    from headrace.runs import apply as apply, attach as attach, preview as preview, run as run
     from headrace.stages.interop import (
         datatrove_block as datatrove_block,
         to_datatrove as to_datatrove,
@@ -103,5 +107,5 @@ else:
     __getattr__ = door(__name__)
 
     def __dir__() -> list[str]:
-        """The names of the face, for those who complete them."""
-        return [*globals(), *__getattr__("__names__")]
+        """The names of the face and those that each module has, for those who complete them."""
+        return [*(name for name in globals() if name.startswith("__")), *__getattr__("__names__")]

@@ -136,11 +136,22 @@ def quickstart(
     return start(data, fresh=fresh, steps=steps, as_json=json)
 
 
+def _examples_that_begin(incomplete: str) -> list[str]:
+    from headrace.cli.commands import known_examples
+
+    return [name for name in known_examples() if name.startswith(incomplete)]
+
+
 @app.command()
 def examples(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The example to print; default: list all.")] = "",
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="The example to print; default: list all.", autocompletion=_examples_that_begin
+        ),
+    ] = "",
     to: Annotated[
-        Path | None, typer.Option("--to", metavar="FILE", help="Write it to this file, or into this folder.")
+        str | None, typer.Option("--to", metavar="FILE", help="Write it to this file, or into this folder.")
     ] = None,
 ) -> int:
     """List the examples that came with Headrace, or print one."""

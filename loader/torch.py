@@ -92,6 +92,9 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
         self._asked_s: float | None = None
         self._share_memory()
 
+    def __repr__(self) -> str:
+        return f"<TorchLoader on {self.device} of {self.loader!r}>"
+
     def _share_memory(self) -> None:
         #: set by workers of a loop that nobody counts for, each its own: what `_told` was when it began and, lowest,
         #: which loop it is. One number, since workers that begin at once must not read half of what another writes

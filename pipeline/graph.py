@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -22,6 +23,8 @@ from headrace.pipeline.errors import PipelineError
 MODULES_BYTES_MAX = 4 << 20
 #: Characters of a value in a line of a difference.
 SHOWN_MAX = 80
+#: Characters of a stage's parameters in what Python shows of it.
+PARAMETERS_SHOWN = 160
 
 
 class StageKind(Enum):
@@ -58,6 +61,11 @@ class Stage:
     near: str = ""
     cores: float = 0.0
     memory_bytes: int = 0
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={value!r}" for name, value in self.parameters.items())
+        shown = given if len(given) <= PARAMETERS_SHOWN else f"{given[: PARAMETERS_SHOWN - 3]}..."
+        return f"<Stage {self.name!r}, a {self.kind.value}{': ' if shown else ''}{shown}>"
 
     def fed_by(self, *stages: str) -> Stage:
         """This stage behind those of these names; `Pipeline.chain` does it where each has one before it."""
@@ -134,8 +142,18 @@ class Pipeline:
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     base: Base | None = None
 
+    def __repr__(self) -> str:
+        # In a chain each stage follows the one before it; only of another is said what it follows.
+        before = [(), *((stage.name,) for stage in self.stages)]
+        stages = ", ".join(
+            stage.name
+            + ("" if stage.after == last else f" (after {' and '.join(stage.after)})" if stage.after else " (a source)")
+            for stage, last in zip(self.stages, before, strict=False)
+        )
+        return f"<Pipeline {self.name!r} to {self.dataset}: {stages or 'no stages'}>"
+
     @staticmethod
-    def chain(name: str, dataset: str, *parts: Stage | Sequence[Stage]) -> Pipeline:
+    def chain(name: str, dataset: str | os.PathLike[str], *parts: Stage | Sequence[Stage]) -> Pipeline:
         """A pipeline whose stages follow one another in the order given; what is several stages, as `dedup()`, too.
 
         PipelineError for what is no stage.
@@ -151,7 +169,7 @@ class Pipeline:
         linked = [
             replace(stage, after=(stages[index - 1].name,) if index else ()) for index, stage in enumerate(stages)
         ]
-        return Pipeline(name=name, dataset=dataset, stages=tuple(linked))
+        return Pipeline(name=name, dataset=os.fspath(dataset), stages=tuple(linked))
 
     def stage(self, name: str) -> Stage:
         """The stage of that name; KeyError if there is none."""

@@ -13,11 +13,16 @@ if TYPE_CHECKING:
         check_canary as check_canary,
         try_canary as try_canary,
     )
-    from headrace.cli.commands.examples import show_examples as show_examples
-    from headrace.cli.commands.preview import preview_file as preview_file, print_samples as print_samples
+    from headrace.cli.commands.examples import known_examples as known_examples, show_examples as show_examples
+    from headrace.cli.commands.preview import (
+        preview_file as preview_file,
+        preview_ready as preview_ready,
+        print_samples as print_samples,
+    )
     from headrace.cli.commands.run import (
         Interrupts as Interrupts,
         catch_signals as catch_signals,
+        follow_run as follow_run,
         run_embedded as run_embedded,
         run_file as run_file,
     )

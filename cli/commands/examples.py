@@ -6,7 +6,7 @@ import ast
 import json
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import headrace
@@ -19,7 +19,7 @@ _ENDINGS = {".py", ".toml", ".ipynb", ".service", ".env", ".conf"}
 _ABOUT = re.compile(r'^(?:name = "(.*)"|Description=(.*)|# ?(.*))$', re.MULTILINE)
 
 
-def examples() -> dict[str, Path]:
+def known_examples() -> dict[str, Path]:
     """Every example by its name: `plain`, `chaos/tasks`, `systemd/headrace-worker.service`."""
     return dict(sorted(_found(), key=lambda item: ("/" in item[0], item[0])))
 
@@ -46,27 +46,40 @@ def about(file: Path) -> str:
 
 def example_like(path: Path) -> str:
     """The name of the example that a path which is not there was meant to be; empty if none."""
-    return path.stem if path.suffix == ".py" and path.stem in examples() else ""
+    return path.stem if path.suffix == ".py" and path.stem in known_examples() else ""
 
 
-def show_examples(name: str, to: Path | None) -> int:
-    """List the examples, or show one, or write it to a file or into a folder that is there."""
-    known = examples()
+def _list(shown: Mapping[str, Path]) -> None:
+    width = max(map(len, shown))
+    for each, file in shown.items():
+        print(f"{each:<{width}}  {about(file)}")
+
+
+def show_examples(name: str, to: str | None) -> int:
+    """List the examples or those of a group, show one, or write it to a file or into a folder.
+
+    A folder is one that is there, or a path that ends with a slash.
+    """
+    known = known_examples()
     if not name:
         if to is not None:
             raise UsageError("--to needs the name of an example; `headrace examples` lists them")
-        width = max(map(len, known))
-        for each, file in known.items():
-            print(f"{each:<{width}}  {about(file)}")
+        _list(known)
         return 0
     chosen = known.get(name) or known.get(Path(name).with_suffix("").as_posix().removeprefix("examples/"))
+    group = {each: file for each, file in known.items() if each.startswith(f"{name.rstrip('/')}/")}
+    if chosen is None and group and to is None:
+        _list(group)
+        return 0
     if chosen is None:
-        raise UsageError(f"no example is called {name!r}; there are: {', '.join(known)}")
+        raise UsageError(f"no example is called {name!r}; there are: {', '.join(group or known)}")
     text = chosen.read_text(encoding="utf-8")
     if to is None:
         print(text, end="")
         return 0
-    target = to / chosen.name if to.is_dir() else to
+    target = Path(to) / chosen.name if to.endswith("/") or Path(to).is_dir() else Path(to)
+    if target.suffix != chosen.suffix:
+        raise UsageError(f"{name} is a {chosen.suffix} file: write it to {target.with_suffix(chosen.suffix)}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("x", encoding="utf-8") as out:
@@ -83,6 +96,8 @@ def _next(example: Path, text: str, target: str) -> str:
     """What is done with an example of this kind."""
     if "def build(" in text:
         return f"; run it: headrace run {target} -p ..."
+    if example.suffix == ".py":
+        return f"; its first lines say how to run it: head -20 {target}"
     if example.suffix == ".toml":
         return f"; run it: headrace chaos run {target} PIPELINE.py -p ..."
     return f"; run it: jupyter lab {target}" if example.suffix == ".ipynb" else ""

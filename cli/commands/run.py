@@ -33,7 +33,7 @@ from headrace.stages.tokenizer import keep_parsed
 
 if TYPE_CHECKING:
     from headrace.cli.ui import Progress, RunResult
-    from headrace.client import Client, RunOptions
+    from headrace.client import Client, ControllerAt, RunOptions
     from headrace.pipeline import Pipeline
     from headrace.protos import control_pb2 as pb
 
@@ -66,13 +66,7 @@ def run_file(
     as_json: bool,
 ) -> int:
     """Run a pipeline file, perhaps with a base and what of it is judged again; the exit code."""
-    if not path.is_file():
-        from headrace.cli.commands.examples import example_like
-        from headrace.client import UsageError, load_build
-
-        if name := example_like(path):
-            raise UsageError(f"{path} is not there; `headrace examples {name} --to {path}` writes it")
-        load_build(path)
+    hint = text_of(path)
 
     def read() -> Pipeline:
         from headrace.client import load, with_base
@@ -80,12 +74,20 @@ def run_file(
         return with_base(load(path, given, follow_links=follow_links), *base)
 
     with catch_signals() as interrupts:
-        report, interrupted = run_embedded(read, make_options, interrupts, hint=_text_of(path), page=page)
+        report, interrupted = run_embedded(read, make_options, interrupts, hint=hint, page=page)
     show(report, as_json=as_json)
     return EXIT_INTERRUPTED if interrupted else 0
 
 
-def _text_of(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """The text of a pipeline file. Raises UsageError where there is none, with the example of its name."""
+    if not path.is_file():
+        from headrace.cli.commands.examples import example_like
+        from headrace.client import UsageError, load_build
+
+        if name := example_like(path):
+            raise UsageError(f"{path} is not there; `headrace examples {name} --to {path}` writes it")
+        load_build(path)
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -148,7 +150,32 @@ def run_embedded(
     if status.state == "failed":
         raise CliError(status.failure or "the run failed without a reason")
     first_s = applied_after_s + status.first_batch_s if status.first_batch_s > 0 else 0.0
-    return _report(pipeline, status, warnings, tuple(book.rows()), elapsed_s(), first_s), interrupted
+    return _report(status, warnings, tuple(book.rows()), elapsed_s(), first_s), interrupted
+
+
+def follow_run(
+    at: ControllerAt, name: str, *, output: IO[str] | None = None, shown_by: Callable[[str], Progress] | None = None
+) -> RunResult:
+    """Show a pipeline that a controller has until it has ended; Ctrl-C leaves it as it is.
+
+    Progress goes where `run_embedded` says; `seconds` are those of this call. Raises ControllerSilent, and CliError
+    where the controller knows no such pipeline or the run fails.
+    """
+    from headrace.cli.ui import progress_on
+    from headrace.client import Client, pipeline_of
+
+    began_at = time.monotonic()
+    with Client(at) as client:
+        found = client.status(name)
+        if pipeline_of(found, name) is None:
+            known = ", ".join(item.pipeline for item in client.status().pipelines) or "none"
+            raise CliError(f"the controller at {client.address} knows no pipeline {name!r}; it knows: {known}")
+        book = DeathBook()
+        with shown_by(name) if shown_by else progress_on(output or sys.stderr, name) as progress:
+            status = watch_to_end(client, name, progress, Interrupts(), lambda: None, book=book)
+    if status.state == "failed":
+        raise CliError(status.failure or "the run failed without a reason")
+    return _report(status, (), tuple(book.rows()), time.monotonic() - began_at, status.first_batch_s)
 
 
 def _watch_through_deaths(
@@ -302,7 +329,6 @@ def catch_signals() -> Iterator[Interrupts]:
 
 
 def _report(
-    pipeline: Pipeline,
     status: pb.PipelineStatus,
     warnings: tuple[str, ...],
     deaths: tuple[DeathRow, ...],
@@ -312,10 +338,10 @@ def _report(
     from headrace.cli.ui import Recipes, RunResult, input_bytes_read, passed_unseen, read_ledger, speeds
     from headrace.store.ledger import balance_of
 
-    facts, ledger = dict(status.facts), read_ledger(pipeline.dataset)
+    facts, ledger = dict(status.facts), read_ledger(status.dataset)
     return RunResult(
-        pipeline=pipeline.name,
-        dataset=pipeline.dataset,
+        pipeline=status.pipeline,
+        dataset=status.dataset,
         state=status.state,
         pipeline_version=status.version,
         balance=balance_of(ledger),

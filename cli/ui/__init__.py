@@ -34,6 +34,11 @@ if TYPE_CHECKING:
         run_page as run_page,
         title as title,
     )
+    from headrace.cli.ui.preview import (
+        PreviewResult as PreviewResult,
+        preview_page as preview_page,
+        sample_lines as sample_lines,
+    )
     from headrace.cli.ui.progress_lines import (
         Calls as Calls,
         Progress as Progress,

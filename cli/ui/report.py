@@ -145,6 +145,13 @@ class RunResult:
         """A row a record that was quarantined, with its raw bytes. As `documents`."""
         return self._rows("quarantine")
 
+    def log(self) -> pa.RecordBatchReader:
+        """A row a version that was published up to now, the oldest first: when, why and its balance. As `documents`."""
+        from headrace.store.datasets import Dataset
+        from headrace.store.history import log_rows
+
+        return log_rows(Dataset.open(self.dataset).state)
+
     def _rows(self, role: str) -> pa.RecordBatchReader:
         from headrace.store.datasets import Dataset, read_rows
 

@@ -25,6 +25,8 @@ from typing import Any
 
 #: Seconds: a controller or a placement group comes up; a worker looks after itself; a process ends.
 START_S, LOOK_S, END_S = 120.0, 2.0, 20.0
+#: Characters of what Ray says of a cluster that is not there.
+SAID_MAX = 200
 #: prctl's PR_SET_PDEATHSIG.
 DEATH_SIGNAL = 1
 #: A program that gets SIGTERM when the actor's process dies (PR_SET_PDEATHSIG).
@@ -239,9 +241,15 @@ def main() -> int:
     order = json.load(sys.stdin)
     import ray
 
-    ray.init(
-        address=order["address"], namespace=f"headrace-{order['name']}", log_to_driver=False, logging_level="error"
-    )
+    try:
+        ray.init(
+            address=order["address"], namespace=f"headrace-{order['name']}", log_to_driver=False, logging_level="error"
+        )
+    except Exception as error:  # whatever a cluster is not there for
+        said = " ".join(str(error).split())[:SAID_MAX].rstrip(".")
+        raise SystemExit(
+            f"no Ray cluster at {order['address']!r}: {said}; start one (`ray start --head`) or give --address"
+        ) from error
     if sys.argv[1:] == ["start"]:
         start(order)
     else:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -107,6 +108,13 @@ class TokenDataset:
     def quarantine(self) -> "pa.RecordBatchReader":
         """A row a record that was quarantined, with its raw bytes. As `documents`."""
         return self._rows("quarantine")
+
+    def log(self) -> "pa.RecordBatchReader":
+        """A row a version that was published up to now, the oldest first: when, why and its balance. As `documents`."""
+        from headrace.store.datasets import fold_ledger
+        from headrace.store.history import log_rows
+
+        return log_rows(fold_ledger(self.store))
 
     def _rows(self, role: str) -> "pa.RecordBatchReader":
         # here, since a training host may have no pyarrow
@@ -336,12 +344,13 @@ def _beside_tokens(header: ShardHeader, table: BlockTable) -> list[tuple[int, in
     return [table.covering(one.offset, one.offset + one.size) for one in others]
 
 
-def open_dataset(uri: str, *, verify: bool = True, cache: ShardCache | None = None) -> TokenDataset:
+def open_dataset(uri: str | os.PathLike[str], *, verify: bool = True, cache: ShardCache | None = None) -> TokenDataset:
     """Open the newest version of the dataset at `uri` (a path, `file://...`, `s3://...`), or `uri@3`, `uri@tag`.
 
     `verify=False` trusts the shards' bytes. A store without local files gets the user's own cache
     (`ShardCache.default`) unless one is given. Raises FormatError, also where there is no manifest.
     """
+    uri = os.fspath(uri)
     if "@" in uri:
         # here, since few name a version, and it folds the ledger
         from headrace.store.history import manifest_at, split_address

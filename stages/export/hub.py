@@ -11,6 +11,7 @@ import importlib
 import os
 import re
 import socket
+import sys
 import tempfile
 import time
 import urllib.parse
@@ -87,8 +88,8 @@ def _push(hub: _Hub, dataset: Dataset, card: str, keys: list[str], *, replaces: 
         return Pushed(hub.repository, "", 0, len(keys), 0)
     sent: list[Any] = []
     with tempfile.TemporaryDirectory(prefix="headrace-push-") as folder:
-        for at, key in enumerate(fresh):
-            path = os.path.join(folder, str(at))
+        for at, key in enumerate(fresh, 1):
+            path = os.path.join(folder, f"{at} of {len(fresh)}")  # what a bar of progress is called
             with open(path, "wb") as file:
                 file.writelines(_pieces(dataset, key))
             sent.append(CommitOperationAdd(path_in_repo=key, path_or_fileobj=path))
@@ -131,6 +132,10 @@ class _Hub:
         """Have the hub's client, which believes a server's every word, wait, read and follow no more than it may."""
         from huggingface_hub import get_session
 
+        bars: Any = importlib.import_module("huggingface_hub.utils")
+        hushed = not sys.stderr.isatty() and not bars.are_progress_bars_disabled()
+        if hushed:
+            bars.disable_progress_bars()
         client: Any = get_session()
         before = client.event_hooks, client.headers.get("Accept-Encoding", "")
         home = urllib.parse.urlsplit(self._endpoint)
@@ -152,6 +157,8 @@ class _Hub:
             yield
         finally:
             client.event_hooks, client.headers["Accept-Encoding"] = before
+            if hushed:
+                bars.enable_progress_bars()
 
     def standing(self) -> tuple[str, set[str]]:
         """The newest commit, and the names of its files."""

@@ -26,7 +26,8 @@ class AppliedStage:
     ) -> list[tuple[str | None, Any, str, str]]:
         """Of each record its text (None: not kept), its changed metadata or None, the verdict and the reason."""
         packed = [orjson.dumps(fields, default=str).decode() if fields else None for fields in metadata]
-        rows = pa.record_batch([range(len(ids)), ids, texts, packed], schema=SOURCE_ROWS)
+        columns: list[Any] = [range(len(ids)), ids, texts, packed]
+        rows = pa.record_batch(columns, schema=SOURCE_ROWS)
         batch = Batch(bytes(16), "", 0, len(ids), -1, -1, rows, no_verdicts())
         answer = process_safely(self._transform, batch, self.stage.name)
         found: list[tuple[str | None, Any, str, str]] = [(None, None, "", "")] * len(ids)

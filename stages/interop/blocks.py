@@ -53,6 +53,7 @@ def datatrove_block(block: str, *, name: str = "", **arguments: Any) -> Stage:
     `arguments` are those of its class, as JSON has them. A document that it drops is filtered with the block's reason,
     or the name of its class where it gives none; a text that it changes counts as an edit.
     """
+    check_text(name or "datatrove_block", "block", block)
     module, _, attribute = block.partition(":")
     if not module or not attribute:
         raise PipelineError(f"block {block!r} is not of the form package.module:Class")

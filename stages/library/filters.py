@@ -7,13 +7,14 @@ would have been held against into columns of the documents table, `score.<stage>
 from __future__ import annotations
 
 import hashlib
+import os
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from headrace.pipeline import PipelineError, Stage, StageKind
 from headrace.stages.dedup import DEFAULTS, PARTITIONS_MAX, PERMUTATIONS_MAX, RULE, URL_RULE, best_bands
-from headrace.stages.runtime import check_integer, check_number, check_text
+from headrace.stages.runtime import check_integer, check_number, check_path, check_text
 from headrace.store import FormatError
 
 #: The words of which Gopher asks for two.
@@ -207,7 +208,7 @@ def language(
 
 
 def url_filter(
-    lists: str | Sequence[str] = (),
+    lists: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     *,
     words: Sequence[str] = (),
     url_key: str = "url",
@@ -230,7 +231,7 @@ def url_filter(
 
 
 def decontaminate(
-    suites: str | Mapping[str, str] | Sequence[str | Mapping[str, str]],
+    suites: str | os.PathLike[str] | Mapping[str, str] | Sequence[str | Mapping[str, str]],
     *,
     threshold: float = 0.8,
     tag: bool = False,
@@ -246,7 +247,7 @@ def decontaminate(
     check_text(name, "name", name)
     check_number(name, "threshold", threshold, 0.5, 1)
     check_switch(name, "tag", tag)
-    tables = describe_suites(name, suites)
+    tables = describe_suites(name, os.fspath(suites) if isinstance(suites, os.PathLike) else suites)
     parameters = {"suites": tables, "threshold": float(threshold), "tag": tag}
     identity = {"suites": [{key: value for key, value in table.items() if key != "input"} for table in tables]}
     target = "headrace.stages.decontamination.stage:Decontaminate"
@@ -280,8 +281,10 @@ def normalize(form: str = "NFC", *, mojibake: bool = True, name: str = "normaliz
     return _stage(name, "edits:Normalize", {"form": form, "mojibake": mojibake})
 
 
-def _entries(given: str | Sequence[str]) -> list[str]:
-    parts = given.split(",") if isinstance(given, str) else given
+def _entries(given: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+    if isinstance(given, os.PathLike):
+        return [os.fspath(given)]
+    parts = given.split(",") if isinstance(given, str) else [os.fspath(part) for part in given]
     return [part.strip() for part in parts if part.strip()]
 
 
@@ -329,7 +332,7 @@ def dedup(
     rows: int | None = None,
     threshold: float | None = None,
     num_perm: int = 128,
-    folder: str | None = None,
+    folder: str | os.PathLike[str] | None = None,
     partitions: int = 0,
     name: str = "dedup",
 ) -> tuple[Stage, Stage]:
@@ -344,7 +347,7 @@ def dedup(
     without 14 of 8 over 5. With a `folder` of its own on a local disk of its worker the index lies there, and takes an
     eighth of the memory. With `partitions` its keys lie in so many tasks beside the one that decides, on any workers.
     """
-    for what, text in (("name", name), ("url_key", url_key), ("folder", "." if folder is None else folder)):
+    for what, text in (("name", name), ("url_key", url_key), ("folder", "." if folder is None else os.fspath(folder))):
         check_text(name, what, text)
     if by not in ("text", "url"):
         raise PipelineError(f'stage "{name}": by is {by!r}; it must be "text" or "url"')
@@ -372,7 +375,7 @@ def dedup(
     parameters: dict[str, Any] = {"ngram": ngram, "bands": bands if near else 0, "rows": rows}
     if near and judged:
         parameters["rule"] = RULE
-    local: dict[str, Any] = {} if folder is None else {"folder": folder}
+    local: dict[str, Any] = {} if folder is None else {"folder": os.fspath(folder)}
     of_url: dict[str, Any] = {}
     if by == "url":
         parameters["url"], of_url = URL_RULE, {"url_key": url_key}
@@ -389,7 +392,7 @@ def dedup(
     )
 
 
-def dedup_lines(index: str, *, name: str = "dedup-lines") -> Stage:
+def dedup_lines(index: str | os.PathLike[str], *, name: str = "dedup-lines") -> Stage:
     """Remove the lines that an index names, made by `headrace dataset repeats`: those that many records have.
 
     A text of which only white space is left is filtered. The index's checksum is part of the pipeline's version, its
@@ -398,22 +401,21 @@ def dedup_lines(index: str, *, name: str = "dedup-lines") -> Stage:
     return _repeats("line", index, name)
 
 
-def dedup_paragraphs(index: str, *, name: str = "dedup-paragraphs") -> Stage:
+def dedup_paragraphs(index: str | os.PathLike[str], *, name: str = "dedup-paragraphs") -> Stage:
     """Remove the paragraphs that an index names; the rest is as in `dedup_lines`."""
     return _repeats("paragraph", index, name)
 
 
-def dedup_passages(index: str, *, name: str = "dedup-passages") -> Stage:
+def dedup_passages(index: str | os.PathLike[str], *, name: str = "dedup-passages") -> Stage:
     """Remove the passages that an index names: so many words in a row; the rest is as in `dedup_lines`."""
     return _repeats("passage", index, name)
 
 
-def _repeats(unit: str, index: str, name: str) -> Stage:
+def _repeats(unit: str, index: str | os.PathLike[str], name: str) -> Stage:
     from headrace.stages.dedup.spans import read_facts
 
     check_text(name, "name", name)
-    check_text(name, "index", index)
-    path = str(pathlib.Path(index).expanduser().absolute())
+    path = str(pathlib.Path(check_path(name, "index", index)).expanduser().absolute())
     try:
         facts = read_facts(path)
     except (OSError, FormatError) as error:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from collections.abc import Sequence
+from typing import Any, TypeAlias, cast
 
 from headrace.pipeline import PipelineError, Stage, StageKind
-from headrace.stages.runtime import check_text
+from headrace.stages.runtime import check_path
 from headrace.stages.sources import ReadOptions
 from headrace.stages.sources.objects import (
     ARROW,
@@ -22,13 +24,16 @@ from headrace.stages.sources.objects import (
     with_followed_links,
 )
 
+#: Paths, globs, folders and URIs: a comma list of them, a path, or several of either.
+Input: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
 MIB = 1 << 20
 #: What may differ from run to run: it changes no record's fate.
 BATCH_OPTIONS = ("batch_bytes", "batch_records", "window_bytes_max")
 
 
 def read_jsonl(
-    input: str,  # noqa: A002 (the word of the command line)
+    input: Input,  # noqa: A002 (the word of the command line)
     *,
     text_key: str = "text",
     id_key: str = "id",
@@ -61,7 +66,7 @@ def read_jsonl(
 
 
 def read_spool(
-    folder: str,
+    folder: str | os.PathLike[str],
     *,
     text_key: str = "text",
     id_key: str = "id",
@@ -76,7 +81,7 @@ def read_spool(
     The folder is that of `headrace.worker.spool.server`, on the worker that runs this stage: in a cluster place it
     there (`.placed(on=...)`). The rest is as in `read_jsonl`. What a full spool shed is filtered for `shed`.
     """
-    check_text(name, "folder", folder)
+    folder = check_path(name, "folder", folder)
     parameters: dict[str, Any] = {
         "text_key": text_key, "id_key": id_key, "metadata_key": metadata_key, "batch_bytes": batch_bytes,
         "batch_records": batch_records, "max_record_bytes": max_record_bytes,
@@ -87,7 +92,7 @@ def read_spool(
 
 
 def read_parquet(
-    input: str,  # noqa: A002
+    input: Input,  # noqa: A002
     *,
     text_key: str = "text",
     id_key: str = "id",
@@ -112,7 +117,7 @@ def read_parquet(
 
 
 def read_orc(
-    input: str,  # noqa: A002
+    input: Input,  # noqa: A002
     *,
     text_key: str = "text",
     id_key: str = "id",
@@ -133,7 +138,7 @@ def read_orc(
 
 
 def read_arrow(
-    input: str,  # noqa: A002
+    input: Input,  # noqa: A002
     *,
     text_key: str = "text",
     id_key: str = "id",
@@ -157,7 +162,7 @@ def read_arrow(
 
 
 def read_csv(
-    input: str,  # noqa: A002
+    input: Input,  # noqa: A002
     *,
     text_key: str = "text",
     id_key: str = "id",
@@ -181,7 +186,7 @@ def read_csv(
 
 
 def read_tar(
-    input: str,  # noqa: A002
+    input: Input,  # noqa: A002
     *,
     text_key: str = "text",
     id_key: str = "id",
@@ -205,7 +210,7 @@ def read_tar(
 
 
 def read_warc(
-    input: str,  # noqa: A002
+    input: Input,  # noqa: A002
     *,
     main_content: bool = True,
     fragment_bytes: int = 64 * MIB,
@@ -234,7 +239,7 @@ def read_warc(
 
 
 def read(
-    input: str,  # noqa: A002
+    input: Input,  # noqa: A002
     *,
     text_key: str = "text",
     id_key: str = "id",
@@ -263,7 +268,7 @@ def read(
 
 
 def read_files(
-    input: str,  # noqa: A002
+    input: Input,  # noqa: A002
     *,
     max_record_bytes: int = 8 * MIB,
     follow_links: bool = False,
@@ -279,7 +284,7 @@ def read_files(
 def _source(
     target: str,
     name: str,
-    given: str,
+    given: Input,
     volatile: tuple[str, ...] = BATCH_OPTIONS,
     *,
     follow_links: bool,
@@ -292,10 +297,14 @@ def _source(
     return with_followed_links(source) if follow_links else source
 
 
-def _patterns(stage: str, given: str) -> list[str]:
-    check_text(stage, "input", given)
-    for part in given.split(","):
+def _patterns(stage: str, given: Input) -> list[str]:
+    if isinstance(given, (list, tuple)):
+        return [pattern for one in cast("Sequence[Input]", given) for pattern in _patterns(stage, one)]
+    text = check_path(stage, "input", given)
+    if isinstance(given, os.PathLike):
+        return [os.path.abspath(os.path.expanduser(text))]
+    for part in text.split(","):
         scheme, separator, _ = part.strip().partition("://")
         if separator and not scheme.isalnum():
             raise PipelineError(f'stage "{stage}": input {part!r}: what stands before :// is no scheme')
-    return split_patterns(given)
+    return split_patterns(text)

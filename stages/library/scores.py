@@ -5,19 +5,20 @@ A model is loaded once a host and shared by its tasks. Its content is part of th
 
 from __future__ import annotations
 
+import os
 import pathlib
 from typing import Any
 
 from headrace.pipeline import PipelineError, Stage, StageKind
 from headrace.stages.library.filters import check_switch
-from headrace.stages.runtime import check_integer, check_number, check_text
+from headrace.stages.runtime import check_integer, check_number, check_path, check_text
 
 _ACTIVATIONS = ("none", "softmax", "sigmoid")
 _NUMBER_MAX = 1e300
 
 
 def perplexity(
-    model: str,
+    model: str | os.PathLike[str],
     *,
     perplexity_max: float | None = None,
     perplexity_min: float | None = None,
@@ -36,7 +37,7 @@ def perplexity(
 
 
 def fasttext_classifier(
-    model: str,
+    model: str | os.PathLike[str],
     label: str,
     *,
     score_min: float | None = None,
@@ -50,9 +51,9 @@ def fasttext_classifier(
 
 
 def onnx_classifier(
-    model: str,
+    model: str | os.PathLike[str],
     *,
-    tokenizer: str = "",
+    tokenizer: str | os.PathLike[str] = "",
     tokens_max: int = 512,
     output: str = "",
     label: int = 0,
@@ -74,7 +75,7 @@ def onnx_classifier(
             f'stage "{name}": activation is {activation!r}; it must be one of {", ".join(_ACTIVATIONS)}'
         )
     options = {"tokens_max": tokens_max, "output": output, "label": label, "activation": activation}
-    files = {"tokenizer": tokenizer} if tokenizer else {}
+    files: dict[str, str | os.PathLike[str]] = {"tokenizer": tokenizer} if tokenizer else {}
     options |= {} if tokenizer else {"tokenizer": ""}
     return _stage(name, "onnx", "score", model, files, options, (score_min, score_max), tag)
 
@@ -83,21 +84,21 @@ def _stage(
     name: str,
     kind: str,
     score: str,
-    model: str,
-    others: dict[str, str],
+    model: str | os.PathLike[str],
+    others: dict[str, str | os.PathLike[str]],
     options: dict[str, Any],
     limits: tuple[float | None, float | None],
     tag: bool,
 ) -> Stage:
     check_text(name, "name", name)
-    check_text(name, "model", model)
     check_switch(name, "tag", tag)
     for which, value in zip(("min", "max"), limits, strict=True):
         if value is not None:
             check_number(name, f"{score}_{which}", value, -_NUMBER_MAX, _NUMBER_MAX)
     if limits == (None, None) and not tag:
         raise PipelineError(f'stage "{name}": give {score}_min, {score}_max or tag=True, else it does nothing')
-    paths = {key: str(pathlib.Path(path).expanduser().absolute()) for key, path in {"model": model, **others}.items()}
+    given = {key: check_path(name, key, path) for key, path in {"model": model, **others}.items()}
+    paths = {key: str(pathlib.Path(path).expanduser().absolute()) for key, path in given.items()}
     files = list(paths.values())
     digests = [_digest(path, name) for path in files]
     parameters = {

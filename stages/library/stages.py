@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from headrace.pipeline import PipelineError, Stage, StageKind, fingerprint
-from headrace.stages.runtime import check_integer, check_number, check_text
+from headrace.stages.runtime import check_integer, check_number, check_path, check_text
 from headrace.stages.shipping import as_module, cell_modules, travels_as_text
 from headrace.stages.tokenizer import TokenizerFacts, choose_engine, resolve_tokenizer
 
@@ -25,7 +25,7 @@ MIB = 1 << 20
 _ENGINE = "tokenizer_engine"
 
 
-def tokenize(tokenizer: str, *, eos: str | None = "auto", name: str = "tokenize") -> Stage:
+def tokenize(tokenizer: str | os.PathLike[str], *, eos: str | None = "auto", name: str = "tokenize") -> Stage:
     """Turn text into tokens, those of Hugging Face tokenizers without special tokens, and `eos` behind each text.
 
     `tokenizer` is the path of a tokenizer.json or a name (`headrace.stages.tokenizer.vocabulary`). `eos` is a token,
@@ -44,7 +44,7 @@ def tokenize(tokenizer: str, *, eos: str | None = "auto", name: str = "tokenize"
 
 
 def write_tokens(
-    tokenizer: Stage | str,
+    tokenizer: Stage | str | os.PathLike[str],
     *,
     seq_len: int = 2048,
     overlap: int = 0,
@@ -171,11 +171,11 @@ def _files_identity(arguments: Sequence[str]) -> dict[str, str]:
     return {"command_sha256": state.hexdigest()[:16]} if any(found) else {}
 
 
-def _facts(stage: str, tokenizer: str, eos: str | None) -> TokenizerFacts:
-    check_text(stage, "tokenizer", tokenizer)
+def _facts(stage: str, tokenizer: str | os.PathLike[str], eos: str | None) -> TokenizerFacts:
+    name = check_path(stage, "tokenizer", tokenizer)
     if eos is not None:
         check_text(stage, "eos", eos)
-    return resolve_tokenizer(tokenizer, eos)
+    return resolve_tokenizer(name, eos)
 
 
 def _identity(facts: TokenizerFacts) -> dict[str, Any]:

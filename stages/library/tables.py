@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 
 from headrace.pipeline import PipelineError, Stage, StageKind
@@ -13,7 +14,7 @@ _TABLES = "headrace.stages.sources.tables.lakehouse:"
 
 
 def read_delta(
-    input: str,  # noqa: A002
+    input: str | os.PathLike[str],  # noqa: A002
     *,
     version: int | None = None,
     text_key: str = "text",
@@ -28,7 +29,7 @@ def read_delta(
     from headrace.stages.sources.tables import folder_of_table, newest_delta
 
     with _as_pipeline_error(name):
-        folder = folder_of_table(input)
+        folder = folder_of_table(os.fspath(input))
         version = newest_delta(folder) if version is None else version
     check_integer(name, "version", version, 0, 1 << 62)
     parameters = {"input": [folder], "version": version, "text_key": text_key, "id_key": id_key}
@@ -36,7 +37,7 @@ def read_delta(
 
 
 def read_iceberg(
-    catalog: str,
+    catalog: str | os.PathLike[str],
     table: str,
     *,
     snapshot: int | None = None,
@@ -51,7 +52,7 @@ def read_iceberg(
     from headrace.stages.sources.tables import find_iceberg
 
     with _as_pipeline_error(name):
-        parameters = find_iceberg(catalog, table, snapshot)
+        parameters = find_iceberg(os.fspath(catalog), table, snapshot)
     parameters |= {"text_key": text_key, "id_key": id_key}
     return Stage(name, StageKind.SOURCE, _TABLES + "IcebergSource", parameters, volatile=BATCH_OPTIONS)
 

@@ -6,6 +6,7 @@ processes of its own, while its controller and its tasks start; these wait for w
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import re
@@ -38,6 +39,8 @@ LOOPS: Mapping[str, re.Pattern[str]] = {
 PROCESSES_MAX = 2
 #: Seconds after which it is said again what is compiled.
 AGAIN_S = 10.0
+#: Seconds between two looks at what is compiled, for those that wait.
+LOOK_S = 0.2
 
 
 class Compiling:
@@ -98,6 +101,19 @@ class Compiling:
         why = ", once on this machine" if first else ""
         after = f" after {now - self._began_at:.0f} s" if again else ""
         return [f"compiling {', '.join(left)}{why}; {done}{after}"]
+
+    def finish(self, say: Callable[[str], object]) -> None:
+        """Wait until what was begun is compiled, or no process is left that does it; `say` what is new meanwhile."""
+        while True:
+            for line in self.news():
+                say(line)
+            running = [process for process in self._processes if process.poll() is None]
+            if not running or all(map(is_prepared, self._names)):
+                break
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                running[0].wait(LOOK_S)
+        for line in self.news():
+            say(line)
 
 
 def _start(names: Sequence[str]) -> subprocess.Popen[bytes]:

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from headrace.stages.runtime.declaration import (
         check_integer as check_integer,
         check_number as check_number,
+        check_path as check_path,
         check_text as check_text,
         progress_to as progress_to,
         tell as tell,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -50,3 +51,10 @@ def check_text(stage: str, parameter: str, value: Any) -> None:
     """Raise PipelineError unless `value` is a string of at least one character."""
     if not isinstance(value, str) or not value.strip():
         raise PipelineError(f'stage "{stage}": {parameter} is {value!r}; it must be a string that is not empty')
+
+
+def check_path(stage: str, parameter: str, value: Any) -> str:
+    """A path, or a text that may name one, as text. Raises PipelineError as `check_text`."""
+    text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    check_text(stage, parameter, text)
+    return str(text)

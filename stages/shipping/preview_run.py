@@ -52,6 +52,8 @@ class RemovedRecords:
     reason: str
     count: int = 0
     parts: int = 0
+    #: The reason of one of them with its particulars, such as what an error said; empty where none has any.
+    example: str = ""
     samples: list[Sample] = field(default_factory=list[Sample])
 
 
@@ -153,6 +155,8 @@ def _note_removed(result: Preview, batch: Batch, before: Batch | None) -> None:
             continue
         entry = _removed(result, row["stage"], row["verdict"], row["reason"])
         entry.parts += row["part"] is not None
+        if not entry.example and row["reason"] not in (None, entry.reason):
+            entry.example = row["reason"]
         if row["raw"] is not None or len(entry.samples) < SAMPLES_MAX:
             raw = (row["raw"] or b"")[: 4 * SAMPLE_CHARACTERS_MAX].decode("utf-8", "replace")
             entry.samples.append(Sample(row["id"], raw[:SAMPLE_CHARACTERS_MAX]))

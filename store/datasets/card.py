@@ -1,4 +1,6 @@
-"""`README.md` of a dataset with text: a card whose `configs` name the files of the version that is shown.
+"""`README.md` of a dataset: a card whose `configs` name the files of the version that is shown.
+
+These are its files with text; of one that has tokens alone, the tables of its documents.
 
 So `datasets.load_dataset(FOLDER)` reads exactly these, and nothing of an attempt that died or of a later version. A
 card is derived, as the manifest beside it, and written only while the manifest names the same entry, however long its
@@ -28,6 +30,12 @@ CARD_FILES_MAX: Final = 10_000
 #: Bytes of a README.md that is looked into; more is a person's.
 CARD_BYTES_MAX: Final = 4 << 20
 _LINES: Final = "lines"
+#: What a card says of tables without text.
+_ABOUT_TABLES: Final = (
+    "",
+    "The files name each kept document, its source and count of tokens, also those that were retracted since. None",
+    "has text: `headrace.Loader` reads the tokens, `headrace dataset export --format parquet` writes them as Parquet.",
+)
 #: What a name of a configuration may not hold.
 _UNNAMEABLE = re.compile(r"[^\w.-]+")
 
@@ -39,7 +47,7 @@ class CardFate(Enum):
     STANDS = "stands already"
     NEWER = "a newer version's stands"
     OF_A_PERSON = "a README.md without our mark stands, and was left alone"
-    NOTHING = "no sink of this dataset writes text"
+    NOTHING = "no sink of this dataset writes text or documents"
 
 
 def files_of(dataset: Dataset) -> dict[str, list[str]]:
@@ -52,6 +60,16 @@ def files_of(dataset: Dataset) -> dict[str, list[str]]:
     return found
 
 
+def _tables_of(dataset: Dataset) -> dict[str, list[str]]:
+    """The keys of the tables of kept documents that a dataset's version shows, by sink."""
+    found: dict[str, list[str]] = {}
+    for shard in dataset.of_version(dataset.version or None).shards:
+        item = shard.object(DOCUMENTS)
+        if item is not None and shard.closed.counts.kept:
+            found.setdefault(shard.closed.sink, []).append(item.key)
+    return found
+
+
 def _with_text(shard: ShardRecord) -> StoredObject | None:
     lines = shard.object(_LINES)
     return shard.object(DOCUMENTS) if lines is None and shard.object(TOKENS) is None else lines
@@ -59,7 +77,8 @@ def _with_text(shard: ShardRecord) -> StoredObject | None:
 
 def card_of(dataset: Dataset) -> str:
     """The card; it names no file where the version shows none with text, or more than CARD_FILES_MAX."""
-    files = files_of(dataset)
+    has_text = any(_with_text(shard) for shard in dataset.shards)
+    files = files_of(dataset) if has_text else _tables_of(dataset)
     count = sum(map(len, files.values()))
     name = str(dataset.state.pipeline.get("name", "")) or "dataset"
     lines = ["---", "configs:"] if 0 < count <= CARD_FILES_MAX else ["---"]
@@ -77,6 +96,7 @@ def card_of(dataset: Dataset) -> str:
             f"{balance.kept:,} were kept, {balance.filtered:,} filtered, {balance.duplicate:,} duplicates, "
             f"{balance.quarantined:,} quarantined; `ledger/` accounts for each."
         ),
+        *([] if has_text else _ABOUT_TABLES),
         "",
         OWN,
         "",
@@ -98,7 +118,7 @@ def show_version(dataset: Dataset, manifest: Mapping[str, Any]) -> str:
 
 def put_card(dataset: Dataset, entry: int) -> CardFate:
     """Write the card of the version that `entry` published, while the manifest names that entry. Raises StoreError."""
-    if all(_with_text(shard) is None for shard in dataset.shards):
+    if all(_with_text(shard) is None and shard.object(DOCUMENTS) is None for shard in dataset.shards):
         return CardFate.NOTHING
     text, fate = card_of(dataset), CardFate.WRITTEN
 

@@ -38,6 +38,10 @@ if TYPE_CHECKING:
         stands_for as stands_for,
     )
     from headrace.store.history.trace_index import shards_with as shards_with, write_trace_index as write_trace_index
-    from headrace.store.history.versions import VersionFacts as VersionFacts, history_of as history_of
+    from headrace.store.history.versions import (
+        VersionFacts as VersionFacts,
+        history_of as history_of,
+        log_rows as log_rows,
+    )
 else:
     __getattr__ = door(__name__)

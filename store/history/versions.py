@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from headrace.store.ledger import ClosedShard, Counts, LedgerState
+from headrace.store.ledger import ClosedShard, Counts, LedgerState, main_sink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _VERDICTS = ("kept", "filtered", "duplicate", "quarantined")
 
@@ -129,6 +132,28 @@ def history_of(state: LedgerState, sink: str) -> list[VersionFacts]:
             )
         )
     return found
+
+
+def log_rows(state: LedgerState) -> pa.RecordBatchReader:
+    """A row a published version, the oldest first, by the word of the main sink; what `headrace dataset log` shows."""
+    import pyarrow as pa  # a command that shows the log needs none
+
+    count = pa.int64()
+    types: dict[str, pa.DataType] = {
+        "version": count,
+        "at": pa.timestamp("s", "UTC"),
+        "reason": pa.string(),
+        "complete": pa.bool_(),
+        "restores": count,
+        "recipes": pa.list_(pa.string()),
+        **dict.fromkeys(("records", *_VERDICTS, "retracted", "tokens", "shards", "objects"), count),
+    }
+    schema = pa.schema(types)
+    rows: list[dict[str, Any]] = []
+    for facts in history_of(state, main_sink(state.counts)):
+        row = {name: getattr(facts, name) for name in schema.names}
+        rows.append({**row, "at": facts.at or None, "restores": facts.restores or None})
+    return pa.Table.from_pylist(rows, schema).to_reader()
 
 
 def _read(shards: Iterable[ClosedShard], state: LedgerState) -> Counter[tuple[str, str]]:

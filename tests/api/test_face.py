@@ -74,6 +74,7 @@ def test_it_names_every_stage_of_the_library() -> None:
 
 def test_its_names_are_listed_for_who_completes_them() -> None:
     assert set(names()) <= set(dir(headrace))
+    assert not {"os", "door", "pipeline", "TYPE_CHECKING"} & set(dir(headrace)), "what only the module itself uses"
 
 
 def test_a_name_that_it_has_not_is_refused() -> None:

@@ -88,7 +88,8 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def built(folder: Path) -> Path:
     """The wheel of a folder, built without a network."""
     build = "import sys; from setuptools.build_meta import build_wheel; build_wheel(sys.argv[1])"
-    run(sys.executable, "-c", build, str(folder / "dist"), cwd=folder)
+    said = run(sys.executable, "-c", build, str(folder / "dist"), cwd=folder)
+    assert "is absent from the `packages` configuration" not in said.stdout + said.stderr, "a screen of warnings"
     (path,) = (folder / "dist").glob("*.whl")
     return path
 
@@ -122,9 +123,10 @@ def command(installed: Path, *arguments: str) -> subprocess.CompletedProcess[str
     )
 
 
-def run(*command: str, cwd: Path) -> None:
+def run(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=BUILD_S_MAX, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+    return done
 
 
 def test_the_wheel_holds_the_files_of_the_tree_and_nothing_else(wheel: zipfile.ZipFile) -> None:
@@ -164,8 +166,9 @@ def test_the_wheel_lists_and_writes_its_examples(installed: Path) -> None:
     assert "is there already" in again.stderr
 
 
-def test_an_example_that_is_not_there_is_offered(installed: Path) -> None:
-    done = command(installed, "run", "examples/fineweb.py", "-p", "input=x")
+@pytest.mark.parametrize("more", [("-p", "input=x"), ("--limit", "5")])
+def test_an_example_that_is_not_there_is_offered(installed: Path, more: tuple[str, str]) -> None:
+    done = command(installed, "run", "examples/fineweb.py", *more)
     assert done.returncode == 2
     assert "`headrace examples fineweb --to examples/fineweb.py` writes it" in done.stderr
 

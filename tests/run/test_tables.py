@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import sqlite3
 from pathlib import Path
@@ -47,6 +48,24 @@ def texts(stage: object) -> list[str]:
             if hasattr(batch, "rows"):
                 found += batch.rows.column("id").to_pylist()
     return sorted(found)
+
+
+def test_a_catalog_that_is_not_there_is_said_and_not_made(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match=r"there is no such folder, and so no catalog with table 'a\.b'"):
+        read_iceberg(str(tmp_path / "none"), "a.b")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_catalog_of_no_settings_says_what_the_library_says() -> None:
+    with pytest.raises(PipelineError, match=r"nowhere: the table cannot be read: ValueError: URI missing"):
+        read_iceberg("nowhere", "a.b")
+
+
+def test_a_library_that_is_missing_in_the_child_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "deltalake.py").write_text("raise ImportError('not here')")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    with pytest.raises(PipelineError, match=r'deltalake is not installed: pip install "headrace\[tables\]"'):
+        read_delta(str(tmp_path))
 
 
 def test_a_run_reads_a_version_and_a_later_one_what_is_new(tmp_path: Path) -> None:

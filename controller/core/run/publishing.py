@@ -25,6 +25,8 @@ AUDIT_REST = 20
 REASONS_MAX = 32
 #: Closed records from which on a share of quarantined ones means something: the first bad record may be the first.
 SHARE_RECORDS_MIN = 1000
+#: The reason of a source for a record that has not the field of its text.
+NO_TEXT = "no text"
 
 
 def excess(allowance: Allowance, ledger: LedgerState, dataset: str, *, at_end: bool) -> str:
@@ -39,7 +41,7 @@ def excess(allowance: Allowance, ledger: LedgerState, dataset: str, *, at_end: b
         if too_many or too_great:
             verb = "is" if lost == 1 else "are"
             allowed = f"{allowance.records}" if too_many else f"{100 * (allowance.share or 0.0):g}%"
-            chief = max(counts.quarantined_by, key=counts.quarantined_by.__getitem__, default="unknown")
+            chief = _said(max(counts.quarantined_by, key=counts.quarantined_by.__getitem__, default="unknown"), ledger)
             records = counted(all_of_them, "record")
             return (
                 f"{lost} of {records} closed by sink {sink} {verb} quarantined, more than the {allowed} "
@@ -65,12 +67,20 @@ def kept_nothing(ledger: LedgerState, dataset: str) -> str:
     for verdict, count, by in reasons:
         if count:
             chief = max(by, key=by.__getitem__) if by else ""
-            parts.append(f"{count:,} {verdict}" + (f" (most of them by {chief})" if chief else ""))
+            parts.append(f"{count:,} {verdict}" + (f" (most of them by {_said(chief, ledger)})" if chief else ""))
     shown = "--quarantine" if counts.quarantined >= counts.filtered else "--samples"
     return (
         f"nothing was kept of {counted(counts.records, 'record')}: {', '.join(parts)}; no version is published. See "
         f"`headrace dataset show {dataset} {shown}`, then mend the input or the pipeline and run it again"
     )
+
+
+def _said(chief: str, ledger: LedgerState) -> str:
+    """A `stage/reason`, and for records without a text the field in which their source looked for it."""
+    name, _, reason = chief.partition("/")
+    stages = (stage for stage in ledger.pipeline.get("stages", ()) if stage.get("name") == name)
+    key = next((stage.get("parameters", {}).get("text_key", "") for stage in stages), "")
+    return f'{chief}, looked for in the field "{key}": text_key= names another' if reason == NO_TEXT and key else chief
 
 
 def held_words(ledger: LedgerState, dataset: str) -> str:

@@ -100,18 +100,24 @@ def answer() -> None:
     # libraries say things there, too
     out = os.dup(1)
     os.dup2(2, 1)
-    library("deltalake" if what == "delta_facts" else "pyiceberg.catalog.sql")
-    mapped = int(pathlib.Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (mapped + memory_bytes, mapped + memory_bytes))
-    resource.setrlimit(resource.RLIMIT_CPU, (TABLE_CPU_S, TABLE_CPU_S))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
-        told = {"found": _ANSWERS[what](*given)}
+        told = {"found": _found(what, given, memory_bytes)}
     except InputError as error:
         told = {"error": str(error)}
     with os.fdopen(out, "wb") as file:
         file.write(json.dumps(told).encode())
     os._exit(0)
+
+
+def _found(what: str, given: Sequence[Any], memory_bytes: int) -> Any:
+    """The answer to a question, with no more of this host than the child may take. Raises InputError."""
+    library("deltalake" if what == "delta_facts" else "pyiceberg.catalog.sql")
+    mapped = int(pathlib.Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + memory_bytes, mapped + memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CPU, (TABLE_CPU_S, TABLE_CPU_S))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with total(str(given[0])):
+        return _ANSWERS[what](*given)
 
 
 def delta_facts(folder: str, version: int | None) -> dict[str, Any]:
@@ -168,6 +174,8 @@ def refuse_code(properties: Mapping[str, str], word: str = PLACES, own: str | No
 def find_iceberg(catalog: str, name: str, snapshot: int | None) -> dict[str, Any]:
     """Where a snapshot of a table lies, the newest by default: as parameters of an IcebergSource. Raises InputError."""
     library("pyiceberg.catalog.sql")
+    if "/" in catalog and not os.path.isdir(folder_of_table(catalog)):
+        raise InputError(f"{catalog}: there is no such folder, and so no catalog with table {name!r}")
     found: dict[str, Any] = _ask("iceberg_facts", catalog, name, snapshot)
     return found
 
@@ -197,7 +205,7 @@ def total(place: str) -> Iterator[None]:
     """Whatever a library raises for a table of others is an InputError; its own are named as they are."""
     try:
         yield
-    except (InputError, StoreError):
+    except (InputError, StoreError, MemoryError):
         raise
     except Exception as error:
         raise InputError(f"{place}: the table cannot be read: {type(error).__name__}: {str(error)[:200]}") from error

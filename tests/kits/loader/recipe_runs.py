@@ -209,7 +209,6 @@ def torchtitan(run: Run) -> None:
         return given["input"]
 
     run.steps_of(loader, tokens, lambda _: dcp.save({"dataloader": loader}, checkpoint_id=place))
-    dist.destroy_process_group()
 
 
 def megatron(run: Run) -> None:
@@ -236,7 +235,6 @@ def megatron(run: Run) -> None:
             count.write_text(str(done * GLOBAL_BATCH))
 
     run.steps_of(iter(RerunDataIterator(train).__next__, None), lambda batch: batch["tokens"], save)
-    dist.destroy_process_group()
 
 
 def nanotron(run: Run) -> None:
@@ -258,7 +256,6 @@ def nanotron(run: Run) -> None:
         micro_batch_size=GLOBAL_BATCH // run.ranks, consumed_train_samples=int(count.read_text()) if run.resumes else 0,
     )  # fmt: skip
     run.cook(trainer=trainer, device="cpu")
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
@@ -273,3 +270,6 @@ if __name__ == "__main__":
         "Megatron": megatron,
         "nanotron": nanotron,
     }[one.heading](one)
+    # see trainer_runs
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()

@@ -180,7 +180,6 @@ def checkpoint(run: Run) -> None:
                 dcp.save({"loader": loader}, checkpoint_id=run.out / "saved")
             if step == run.steps:
                 break
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
@@ -196,3 +195,6 @@ if __name__ == "__main__":
         "accelerate": accelerate,
         "checkpoint": checkpoint,
     }[one.trainer](one)
+    # transformers and Accelerate leave it, and a thread of gloo that outlives the interpreter may abort the process
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()

@@ -6,12 +6,14 @@ import gzip
 import importlib
 import itertools
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from huggingface_hub.utils import are_progress_bars_disabled
 
 from headrace.stages.export import hub as module
 from headrace.stages.export.hub import push
@@ -74,6 +76,18 @@ def test_a_push_makes_a_private_repository_of_the_card_and_its_files(hub: PushHu
     assert hub.private
     assert hub.files == {**TEXTS, "README.md": card_of(opened(writer)).encode()}
     assert list(hub.objects.values()) == [TEXTS[A]]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_bars_of_progress_are_drawn_on_a_terminal_alone(
+    hub: PushHub, writer: Writer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    push(opened(writer), PLACE)
+    shown = capsys.readouterr().err
+    assert ("1 of 2: " in shown) is terminal, "the first is a large one"
+    assert bool(shown) is terminal
+    assert not are_progress_bars_disabled()
 
 
 def test_a_push_shows_its_token_to_the_own_hub_alone(

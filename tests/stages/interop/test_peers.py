@@ -79,6 +79,8 @@ def test_what_fits_nowhere_else_is_said() -> None:
         headrace.to_ray(STAGES["gopher"])(pa.table({"body": ["a"]}))
     with pytest.raises(headrace.PipelineError, match=r"is not of the form package\.module:Class"):
         headrace.datatrove_block("GopherQualityFilter")
+    with pytest.raises(headrace.PipelineError, match="block is 5; it must be a string"):
+        headrace.datatrove_block(5)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

@@ -85,6 +85,29 @@ def test_it_says_what_is_compiled_and_how_far_it_is(ready: set[str], started: li
         assert compiling.news() == []
 
 
+def test_who_waits_is_told_until_all_is_compiled(ready: set[str], started: list[list[str]]) -> None:
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        ready.add("gopher" if "gopher" not in ready else "c4")
+
+    with Compiling() as compiling:
+        compiling.begin("gopher_quality c4_quality")
+        compiling.finish(say)
+    assert said[:2] == ["compiling gopher, c4, once on this machine; 0 of 2 done", "compiling c4; 1 of 2 done"]
+    assert said[2].startswith("compiled gopher, c4 in ")
+
+
+def test_who_waits_for_processes_that_died_goes_on(ready: set[str], started: list[list[str]]) -> None:
+    said: list[str] = []
+    with Compiling() as compiling:
+        compiling.finish(said.append)
+        compiling.begin("gopher_quality")
+        compiling.finish(said.append)
+    assert said == ["compiling gopher, once on this machine; 0 of 1 done"]
+
+
 def test_what_takes_long_is_said_again(
     ready: set[str], started: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

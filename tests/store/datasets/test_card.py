@@ -1,4 +1,4 @@
-"""The card of a dataset with text: it names the files that are shown, and never stands for a person's README.md."""
+"""The card of a dataset: it names the files that are shown, and never stands for a person's README.md."""
 
 import json
 import shutil
@@ -147,8 +147,11 @@ def test_lines_are_named_and_tokens_and_empty_shards_are_not(tmp_path: Path) -> 
     writer.entry(writer.shard([2]))
     writer.entry(VersionPublished(1, "test", writer.number - 1, False))
     dataset, entry = published(writer.store)
-    assert put_card(dataset, entry) is CardFate.NOTHING
-    assert writer.store.head(CARD_KEY) is None
+    assert files_of(dataset) == {}
+    assert put_card(dataset, entry) is CardFate.WRITTEN
+    (table,) = (item.key for shard in dataset.shards if (item := shard.object("documents")))
+    assert paths(writer.store) == [table], "of tokens alone, the tables of their documents"
+    assert "None\nhas text: " in writer.store.get(CARD_KEY).decode()
     none = writer.shard(["filtered"], first=3)
     named = StoredObject("documents", key_of("c"), f"xxh3-128:{'0' * 32}", 9)
     writer.entry(Closed("books/sink", none.version, none.epoch, none.ranges, (named,), none.counts))
@@ -170,8 +173,11 @@ def test_a_card_of_too_many_files_names_none(tmp_path: Path, monkeypatch: pytest
 
 RUN = """
 import sys
-from headrace import Pipeline, read, run, {sink}
-report = run(Pipeline.chain("texts", sys.argv[2], read(sys.argv[1]), {sink}()), progress=False)
+from headrace import Pipeline, read, run, tokenize, write_documents, write_jsonl, write_tokens
+tokens = tokenize("deepseek")
+sinks = dict(write_documents=[write_documents()], write_jsonl=[write_jsonl()])
+sinks["write_tokens"] = [tokens, write_tokens(tokens)]
+report = run(Pipeline.chain("texts", sys.argv[2], read(sys.argv[1]), *sinks["{sink}"]), progress=False)
 assert report.state == "completed"
 """
 
@@ -201,12 +207,12 @@ def test_a_run_publishes_the_card_of_its_documents(tmp_path: Path) -> None:
 LOAD = """
 import json, sys, datasets
 found = datasets.load_dataset(sys.argv[1], split="train", cache_dir=sys.argv[2])
-print(json.dumps(sorted(zip(found["id"], found["text"]))))
+print(json.dumps(sorted(zip(found["id"], found["text" if "text" in found.features else "tokens"]))))
 """
 
 
 @pytest.mark.trainers
-@pytest.mark.parametrize("sink", ["write_documents", "write_jsonl"])
+@pytest.mark.parametrize("sink", ["write_documents", "write_jsonl", "write_tokens"])
 def test_datasets_loads_a_folder_as_it_stands(tmp_path: Path, sink: str) -> None:
     pytest.importorskip("datasets", reason="make trainers installs it")
     out = made(tmp_path / "home", sink)
@@ -215,4 +221,7 @@ def test_datasets_loads_a_folder_as_it_stands(tmp_path: Path, sink: str) -> None
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     rows: Any = json.loads(done.stdout)
-    assert rows == sorted([str(n), f"Text number {n}: \u00e9."] for n in range(300))
+    if sink == "write_tokens":
+        assert [name for name, count in rows if count > 3] == sorted(str(n) for n in range(300))
+    else:
+        assert rows == sorted([str(n), f"Text number {n}: \u00e9."] for n in range(300))

@@ -4,7 +4,7 @@ import pytest
 
 from headrace.controller.core.messages import messages as m
 from headrace.controller.core.messages.requests import Allowance
-from headrace.controller.core.run.publishing import excess
+from headrace.controller.core.run.publishing import excess, kept_nothing
 from headrace.controller.core.run.states import RunState
 from headrace.store.ledger.core.entries import Counts, Range
 from headrace.store.ledger.core.fold import LedgerState
@@ -42,6 +42,16 @@ def test_what_ended_a_run_says_losses_culprits_and_remedies() -> None:
         "read/malformed JSON; see `headrace dataset show file:///out --quarantine`, then mend the input or raise "
         "--max-quarantined and run it again"
     )
+
+
+def test_a_run_without_text_names_the_field_that_was_looked_for() -> None:
+    source = {"name": "read", "parameters": {"text_key": "content"}}
+    ledger = LedgerState(
+        counts={"write": Counts(quarantined=3, quarantined_by={"read/no text": 3})}, pipeline={"stages": [source]}
+    )
+    expected = 'most of them by read/no text, looked for in the field "content": text_key= names another'
+    assert expected in excess(Allowance(records=2), ledger, "file:///out", at_end=False)
+    assert expected in kept_nothing(ledger, "file:///out")
 
 
 def test_a_run_that_loses_too_much_fails_and_keeps_what_is_closed() -> None:
