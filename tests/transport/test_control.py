@@ -21,7 +21,7 @@ def test_what_is_said_is_heard(said: Control) -> None:
     assert decode_control(encode_control(said)) == said
 
 
-def test_a_reason_is_cut_and_no_count_is_said_where_there_is_none() -> None:
+def test_a_reason_is_cut_and_what_has_no_count_says_none() -> None:
     heard = decode_control(encode_control(Aborted(0, "x" * 2 * REASON_LIMIT_BYTES)))
     assert heard == Aborted(0, "x" * REASON_LIMIT_BYTES)
     told = decode(encode_control(Finished(3)), 4096)

@@ -292,7 +292,8 @@ class Controller:
         for name, record in self.log.ledger.going_on().items():
             if name in self._usurpations:
                 # The plan on record may lack tasks that were to take the place of others.
-                commands += self.runs[name].kill_tasks("its dataset was taken from this controller, and is taken back")
+                works = self.runs[name].works
+                commands += works.kill("its dataset was taken from this controller, and is taken back") if works else []
                 commands += self._resume(record, self._planned.get(name))
         self._usurpations.clear()
         return commands

@@ -398,7 +398,6 @@ class Run:
                 return self._fail(empty)
             self._machine.turn(RunTurn.ALL_CLOSED)
             return self._publishing.complete()
-        # What is queued is closed by the version, and its gate is asked about it: whoever was given up may propose yet.
         if self.state is RunState.DRAINING and self._sweeps.empty and self.committer.empty:
             self._machine.turn(RunTurn.SINKS_EMPTY)
             return self._publishing.stopped()
@@ -492,10 +491,6 @@ class Run:
         # A controller that was deposed within a cluster leaves the tasks to the new leader.
         bequeathed = bool(self.leadership.cluster) and self.leadership.state is LeaderState.DEPOSED
         return [*answer, *self._ended("" if bequeathed else reason)]
-
-    def kill_tasks(self, reason: str) -> list[Command]:
-        """End the tasks that an end has left to another leader, which will not come: it has no term for them."""
-        return [command for work in self.works or () for command in work.tasks.kill(reason)]
 
     def _ended(self, reason: str) -> list[Command]:
         """Stop the tasks, if for a reason, and report the end."""

@@ -226,6 +226,10 @@ class Works:
         """Ask every living task to end, and start none again."""
         return [command for work in self for command in work.tasks.stop(reason)]
 
+    def kill(self, reason: str) -> list[Command]:
+        """Kill every living task: a run that has no term left them to another leader, which will not come."""
+        return [command for work in self for command in work.tasks.kill(reason)]
+
     def _swept(self, event: m.TaskSwept, work: Work, state: RunState) -> list[Command]:
         parts, passed = self._parts, self._passed()
         task = work.tasks.current(event.task, event.attempt)

@@ -155,7 +155,7 @@ def test_tasks_of_a_run_that_ends_before_going_on_are_killed() -> None:
     assert [(kill.worker, kill.task) for kill in killed] == [("w1", tasks["w1"].task)]
 
 
-def test_a_run_that_is_taken_back_kills_also_the_tasks_that_no_plan_on_record_has() -> None:
+def test_a_run_that_is_taken_back_kills_tasks_of_unrecorded_plans_too() -> None:
     store = Store()
     leader = Bench(store, "a")
     join(leader, "w1")

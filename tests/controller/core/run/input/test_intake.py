@@ -161,7 +161,7 @@ def test_what_is_pending_at_a_source_is_not_lost() -> None:
     assert bench.intake.requeue_lost() == 0
 
 
-def test_what_is_handed_out_and_read_while_a_marker_passes_is_not_lost() -> None:
+def test_what_is_given_and_read_behind_a_marker_is_not_lost() -> None:
     bench = Bench(A, B)
     bench.intake.begin_sweep(["t", "u"])
     assert len(bench.intake.assign("read", "t")) == 2
@@ -174,7 +174,7 @@ def test_what_is_handed_out_and_read_while_a_marker_passes_is_not_lost() -> None
     assert bench.intake.requeue_lost() == 1, "the next marker has passed it by"
 
 
-def test_what_is_handed_out_while_a_marker_passes_and_let_go_is_lost() -> None:
+def test_what_is_given_behind_a_marker_and_let_go_is_lost() -> None:
     bench = Bench(A, B)
     for let_go in (bench.intake.let_go, lambda _: (bench.intake.withhold(A.id), bench.intake.excuses("t", A.id))):
         bench.intake.begin_sweep(["t"])

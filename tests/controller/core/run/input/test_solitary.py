@@ -46,7 +46,7 @@ def test_what_was_closed_meanwhile_is_not_given_out() -> None:
     assert spans([*solitary.assign(PATH, "p/solitary.0")]) == [[(0, 1), (3, 4)]]
 
 
-def test_what_was_given_and_read_since_a_sweep_began_is_not_queued_behind_it() -> None:
+def test_what_was_given_since_a_sweep_began_is_not_queued_behind_it() -> None:
     _, solitary = suspected()
     solitary.requeue(A.id, {}, 10)
     solitary.sweep_began()
