@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from headrace.store import Moment, misfit
 from headrace.store.ledger.core.entries import (
     CHECKSUM_BYTES,
     Change,
@@ -107,7 +108,7 @@ class Published(NamedTuple):
     complete: bool
     #: What made it, and when, in Unix seconds; 0 where no entry says.
     reason: str = ""
-    at: int = 0
+    at: Moment = 0
     #: The rollbacks in force: (shows, number, restored version, own version) of each. It shows no shard of the entries
     #: behind `shows` up to `number`, and nothing of the versions between the two holds in it.
     rollbacks: tuple[tuple[int, int, int, int], ...] = ()
@@ -309,7 +310,10 @@ class LedgerState(LogState):
                 raise FoldError(f"entry {number} names {stored.key}, which a collection may have deleted")
         self.shards.append(ClosedShard(number, change))
         self.accepted[change.identity()] = number
-        self.counts[change.sink] = self.counts.get(change.sink, _NOTHING) + change.counts
+        counts = self.counts.get(change.sink, _NOTHING) + change.counts
+        if wrong := misfit(counts):
+            raise FoldError(f"entry {number}: what sink {change.sink!r:.80} has closed adds up to no number: {wrong}")
+        self.counts[change.sink] = counts
 
     def _published(self, number: int, change: VersionPublished | VersionHeld) -> None:
         """A newer version lists the shards of the older one, and then its own: who reads may rely on it."""
