@@ -167,7 +167,7 @@ def _misplaced(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
     within &= (document >= 0) & (again >= 0) & (again <= length)
     # an overflow of the difference is a length beyond any line
     within &= length <= width
-    return "" if within.all() else f"pieces, as number {int(np.argmin(within))}, lie outside of their sequence"
+    return "" if within.all() else f"piece {int(np.argmin(within))} lies outside of its sequence"
 
 
 _PIECE, _PLACE = "piece_", ("sequence", "start", "length", "document")
