@@ -51,6 +51,8 @@ WATCH_S_MAX = 3600.0
 NAMED_MAX = 200
 #: Characters of a user's name by his own word.
 USER_MAX = 64
+#: Seconds, bytes, records and cores that an apply may name, and characters of its own name.
+ASKED_MAX, TOKEN_MAX = 1 << 53, 256
 #: Seconds between two replies to a watcher, but for the one that says that a run has ended.
 BETWEEN_S = 0.05
 
@@ -129,6 +131,8 @@ class Servicer(rpc.ControlServicer):
             gate = _gate(request.gate_json)
         except ValueError as error:
             return pb.ApplyReply(accepted=False, reason=str(error))
+        if wrong := _out_of_bounds(request):
+            return pb.ApplyReply(accepted=False, reason=wrong)
         name, place = str(pipeline.get("name", "")), await _place_of(str(pipeline.get("dataset", "")))
         # From here on nothing is waited for until the core has it: it is still his when it is changed.
         if wrong := self._why_not(context, Act.APPLY, name):
@@ -393,6 +397,27 @@ async def _place_of(dataset: str) -> str:
 def _bounded(seconds: float, most: float) -> float:
     """Seconds that somebody asked for, between 0 and so many; 0 for what is no number."""
     return min(seconds, most) if seconds > 0 else 0.0
+
+
+def _out_of_bounds(request: pb.ApplyRequest) -> str:
+    """Which number of a request is none that can be meant; empty if all are. NaN is between no two numbers."""
+    numbers: dict[str, float] = {
+        "seconds for a record": request.limits.record_s,
+        "bytes of a task": request.limits.task_bytes,
+        "seconds until a shard is sealed": request.seal.age_s,
+        "bytes of a shard": request.seal.target_bytes,
+        "bytes that a sink holds": request.seal.held_bytes_max,
+        "quarantined records": request.quarantined_max,
+        "cores": request.cores,
+    }
+    for what, number in numbers.items():
+        if not 0 <= number <= ASKED_MAX:
+            return f"{number:g} {what} are asked for; give a number from 0 to {ASKED_MAX:,}"
+    if not 0 <= request.quarantined_share_max <= 1:
+        return f"a share of {request.quarantined_share_max:g} quarantined is asked for; give one from 0 to 1"
+    if len(request.token) > TOKEN_MAX:
+        return f"a request whose own name has {len(request.token):,} characters; the limit is {TOKEN_MAX}"
+    return ""
 
 
 def _allowance(request: pb.ApplyRequest) -> Allowance:
