@@ -37,9 +37,11 @@ from headrace.store.ledger.core.log_state import FoldError, ForeignLog, LogState
 from headrace.store.ledger.core.totals import Totals
 from headrace.store.shards import epoch_of
 
-__all__ = ["ClosedShard", "FoldError", "FragmentState", "LedgerState", "Published"]
+__all__ = ["ROLLBACKS_MAX", "ClosedShard", "FoldError", "FragmentState", "LedgerState", "Published"]
 
 _NOTHING = Counts()
+#: Rollbacks of which each restores a version that holds those before it. Each version remembers all of its own.
+ROLLBACKS_MAX = 1000
 #: The reasons of versions that hide records which nobody asked to be gone for good: a rollback shows them again.
 DEDUPLICATION, HELD_OUT_SPLIT = "deduplication", "held-out split"
 
@@ -331,6 +333,8 @@ class LedgerState(LogState):
         complete = change.complete and (change.shows >= 0 or self._closed_all())
         rollbacks = () if before is None else before.rollbacks
         if restored is not None:
+            if len(restored.rollbacks) >= ROLLBACKS_MAX:
+                raise FoldError(f"entry {number} restores version {change.restores}, {ROLLBACKS_MAX:,} rollbacks deep")
             rollbacks = (*restored.rollbacks, (shows, number, change.restores, change.version))
         if restored is not None or shows >= self.held_at:
             self.held_at, self.held = -1, ()

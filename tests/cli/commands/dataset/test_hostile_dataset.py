@@ -11,12 +11,14 @@ import orjson
 import pyarrow as pa
 import pytest
 
+from headrace.cli.commands.dataset import history
 from headrace.cli.commands.dataset.page import FACT_BYTES_MAX, QUARANTINE_MAX, TEXT_MAX, DatasetPage, facts_of
 from headrace.cli.main import invoke
 from headrace.store import NUMBER_MAX
 from headrace.store.contract.objects import WHOLE_BYTES_MAX
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.files.store import FileStore
+from headrace.store.ledger.core import fold
 from headrace.store.ledger.core.entries import Closed, FragmentEnded, PipelineApplied, VersionPublished
 from headrace.store.shards.sidecars import (
     documents_schema,
@@ -211,3 +213,20 @@ def test_a_ledger_entry_of_holes_takes_no_memory(tmp_path: Path, capsys: pytest.
         file.truncate(WHOLE_BYTES_MAX + 1)
     assert invoke(["dataset", "show", writer.store.uri]) == 1
     assert "more than 1,073,741,824 bytes" in capsys.readouterr().err
+
+
+def test_a_rollback_that_no_reader_would_take_is_not_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fold, "ROLLBACKS_MAX", 1)
+    monkeypatch.setattr(history, "ROLLBACKS_MAX", 1)
+    writer = Writer(FileStore(tmp_path / "data"))
+    published(writer, writer.shard(FATES))
+    writer.entry(VersionPublished(2, "grown"))
+    writer.entry(VersionPublished(3, "rollback", shows=2, restores=1))
+    writer.entry(VersionPublished(4, "grown"))
+    assert invoke(["dataset", "rollback", f"{writer.store.uri}@3"]) == 1
+    assert "version 3 restores others 1 deep" in capsys.readouterr().err
+    assert Dataset.open(writer.store.uri).version == 4
+    assert invoke(["dataset", "rollback", f"{writer.store.uri}@1"]) == 0
+    assert Dataset.open(writer.store.uri).version == 5
