@@ -13,9 +13,9 @@ from typing import Any
 
 import grpc
 
-from headrace.controller.convert import task_event
+from headrace.controller.convert import allowance_of, out_of_bounds, seal_of, task_event
 from headrace.controller.core.cluster import Controller, registration_fault
-from headrace.controller.core.messages import Allowance, ChangedInput, PipelineRequested, messages as core
+from headrace.controller.core.messages import ChangedInput, PipelineRequested, messages as core
 from headrace.controller.core.plan import Plan, TaskPlan
 from headrace.controller.core.scaling import ScalingMode
 from headrace.controller.effects import ReportedProgress
@@ -51,8 +51,6 @@ WATCH_S_MAX = 3600.0
 NAMED_MAX = 200
 #: Characters of a user's name by his own word.
 USER_MAX = 64
-#: Seconds, bytes, records and cores that an apply may name, and characters of its own name.
-ASKED_MAX, TOKEN_MAX = 1 << 53, 256
 #: Seconds between two replies to a watcher, but for the one that says that a run has ended.
 BETWEEN_S = 0.05
 
@@ -131,7 +129,7 @@ class Servicer(rpc.ControlServicer):
             gate = _gate(request.gate_json)
         except ValueError as error:
             return pb.ApplyReply(accepted=False, reason=str(error))
-        if wrong := _out_of_bounds(request):
+        if wrong := out_of_bounds(request):
             return pb.ApplyReply(accepted=False, reason=wrong)
         name, place = str(pipeline.get("name", "")), await _place_of(str(pipeline.get("dataset", "")))
         # From here on nothing is waited for until the core has it: it is still his when it is changed.
@@ -143,10 +141,10 @@ class Servicer(rpc.ControlServicer):
             amend=request.amend,
             fuse=request.fuse,
             replicas=request.replicas,
-            allowance=_allowance(request),
+            allowance=allowance_of(request),
             places=dict(request.places),
             transports=dict(request.transports),
-            seal=_seal(request),
+            seal=seal_of(request),
             limits={"record_s": request.limits.record_s, "task_bytes": request.limits.task_bytes},
             changed_input=ChangedInput(request.changed_input or ChangedInput.HALT.value),
             gate=gate,
@@ -397,41 +395,6 @@ async def _place_of(dataset: str) -> str:
 def _bounded(seconds: float, most: float) -> float:
     """Seconds that somebody asked for, between 0 and so many; 0 for what is no number."""
     return min(seconds, most) if seconds > 0 else 0.0
-
-
-def _out_of_bounds(request: pb.ApplyRequest) -> str:
-    """Which number of a request is none that can be meant; empty if all are. NaN is between no two numbers."""
-    numbers: dict[str, float] = {
-        "seconds for a record": request.limits.record_s,
-        "bytes of a task": request.limits.task_bytes,
-        "seconds until a shard is sealed": request.seal.age_s,
-        "bytes of a shard": request.seal.target_bytes,
-        "bytes that a sink holds": request.seal.held_bytes_max,
-        "quarantined records": request.quarantined_max,
-        "cores": request.cores,
-    }
-    for what, number in numbers.items():
-        if not 0 <= number <= ASKED_MAX:
-            return f"{number:g} {what} are asked for; give a number from 0 to {ASKED_MAX:,}"
-    if not 0 <= request.quarantined_share_max <= 1:
-        return f"a share of {request.quarantined_share_max:g} quarantined is asked for; give one from 0 to 1"
-    if len(request.token) > TOKEN_MAX:
-        return f"a request whose own name has {len(request.token):,} characters; the limit is {TOKEN_MAX}"
-    return ""
-
-
-def _allowance(request: pb.ApplyRequest) -> Allowance:
-    return Allowance(
-        records=request.quarantined_max if request.HasField("quarantined_max") else None,
-        share=request.quarantined_share_max if request.HasField("quarantined_share_max") else None,
-    )
-
-
-def _seal(request: pb.ApplyRequest) -> dict[str, float]:
-    if not request.HasField("seal"):
-        return {}
-    seal = request.seal
-    return {"target_bytes": seal.target_bytes, "held_bytes_max": seal.held_bytes_max, "age_s": seal.age_s}
 
 
 def _steered(number: int, request: pb.SteerRequest) -> core.SteerRequested | core.DrainRequested | core.ClearRequested:

@@ -93,7 +93,7 @@ def test_one_place_is_read_without_a_run(place: tuple[WebServer, str]) -> None:
         assert open_input(server.url).get("data/e.txt", 1, 3) == b"lai"
 
 
-def test_a_size_that_a_server_makes_up_costs_no_more_fragments_than_a_file_has() -> None:
+def test_a_size_that_a_server_makes_up_costs_few_fragments() -> None:
     huge = 10**17
     with serving(WebServer({})) as server:
         server.fault = lambda asked: Reply(206, b"{", {"Content-Range": f"bytes 0-0/{huge}", "ETag": '"e"'})

@@ -132,7 +132,7 @@ def hostile(tmp_path: Path, request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.parametrize("hostile", LISTS, indirect=True)
-def test_whatever_looks_at_a_hostile_dataset_ends_with_an_answer_or_a_line(
+def test_whatever_looks_at_a_hostile_dataset_ends_in_a_line(
     hostile: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for verb, *options in VERBS:
