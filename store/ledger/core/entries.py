@@ -476,7 +476,7 @@ def _build(name: str, values: list[Any]) -> Change:
     built = {key: _NESTED.get((name, key), _same)(value) for key, value in zip(names, values, strict=True)}
     change = kind(**built)
     wrong = misfit(change)
-    if not wrong and "pipeline" in names and (problem := shape_problem(change.pipeline)):
+    if not wrong and "pipeline" in built and (problem := shape_problem(built["pipeline"])):
         wrong = f"pipeline is none: {problem}"
     if wrong:
         raise EntryError(f"holds a {name} whose {wrong}: no Headrace writes that; restore the entry from a copy")
