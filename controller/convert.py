@@ -1,4 +1,4 @@
-"""Messages of workers as events of the core, and its commands as messages. It decides nothing."""
+"""Messages of workers and requests as the core has them, and its commands as messages. It decides nothing."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from collections.abc import Iterable, Iterator
 from typing import Any, assert_never
 
 from headrace.controller.core.cluster import TEXT_MAX
-from headrace.controller.core.messages import TaskEvent, dedup, messages as core
+from headrace.controller.core.messages import Allowance, TaskEvent, dedup, messages as core
 from headrace.controller.membership import Introduction
 from headrace.protos import codec, control_pb2 as pb
 from headrace.store.ledger import CHECKSUM_BYTES
 
 #: Fragments that a task is told to read in one message.
 READS_MAX = 64
+#: Seconds, bytes, records and cores that an apply may name, and characters of its own name.
+ASKED_MAX, TOKEN_MAX = 1 << 53, 256
 
 
 def task_event(message: pb.TaskEvent) -> TaskEvent | None:
@@ -263,3 +265,40 @@ def _link(command: core.MakeLink, introduction: Introduction) -> pb.MakeLink:
         introduction.receiver_rendezvous,
     )
     return message
+
+
+def out_of_bounds(request: pb.ApplyRequest) -> str:
+    """Which number of a request is none that can be meant; empty if all are. NaN is between no two numbers."""
+    numbers: dict[str, float] = {
+        "seconds for a record": request.limits.record_s,
+        "bytes of a task": request.limits.task_bytes,
+        "seconds until a shard is sealed": request.seal.age_s,
+        "bytes of a shard": request.seal.target_bytes,
+        "bytes that a sink holds": request.seal.held_bytes_max,
+        "quarantined records": request.quarantined_max,
+        "cores": request.cores,
+    }
+    for what, number in numbers.items():
+        if not 0 <= number <= ASKED_MAX:
+            return f"{number:g} {what} are asked for; give a number from 0 to {ASKED_MAX:,}"
+    if not 0 <= request.quarantined_share_max <= 1:
+        return f"a share of {request.quarantined_share_max:g} quarantined is asked for; give one from 0 to 1"
+    if len(request.token) > TOKEN_MAX:
+        return f"a request whose own name has {len(request.token):,} characters; the limit is {TOKEN_MAX}"
+    return ""
+
+
+def allowance_of(request: pb.ApplyRequest) -> Allowance:
+    """Quarantined records that a request allows."""
+    return Allowance(
+        records=request.quarantined_max if request.HasField("quarantined_max") else None,
+        share=request.quarantined_share_max if request.HasField("quarantined_share_max") else None,
+    )
+
+
+def seal_of(request: pb.ApplyRequest) -> dict[str, float]:
+    """When sinks seal, as a request has it; empty where it does not say."""
+    if not request.HasField("seal"):
+        return {}
+    seal = request.seal
+    return {"target_bytes": seal.target_bytes, "held_bytes_max": seal.held_bytes_max, "age_s": seal.age_s}

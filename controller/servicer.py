@@ -13,9 +13,9 @@ from typing import Any
 
 import grpc
 
-from headrace.controller.convert import task_event
+from headrace.controller.convert import allowance_of, out_of_bounds, seal_of, task_event
 from headrace.controller.core.cluster import Controller, registration_fault
-from headrace.controller.core.messages import Allowance, ChangedInput, PipelineRequested, messages as core
+from headrace.controller.core.messages import ChangedInput, PipelineRequested, messages as core
 from headrace.controller.core.plan import Plan, TaskPlan
 from headrace.controller.core.scaling import ScalingMode
 from headrace.controller.effects import ReportedProgress
@@ -129,6 +129,8 @@ class Servicer(rpc.ControlServicer):
             gate = _gate(request.gate_json)
         except ValueError as error:
             return pb.ApplyReply(accepted=False, reason=str(error))
+        if wrong := out_of_bounds(request):
+            return pb.ApplyReply(accepted=False, reason=wrong)
         name, place = str(pipeline.get("name", "")), await _place_of(str(pipeline.get("dataset", "")))
         # From here on nothing is waited for until the core has it: it is still his when it is changed.
         if wrong := self._why_not(context, Act.APPLY, name):
@@ -139,10 +141,10 @@ class Servicer(rpc.ControlServicer):
             amend=request.amend,
             fuse=request.fuse,
             replicas=request.replicas,
-            allowance=_allowance(request),
+            allowance=allowance_of(request),
             places=dict(request.places),
             transports=dict(request.transports),
-            seal=_seal(request),
+            seal=seal_of(request),
             limits={"record_s": request.limits.record_s, "task_bytes": request.limits.task_bytes},
             changed_input=ChangedInput(request.changed_input or ChangedInput.HALT.value),
             gate=gate,
@@ -393,20 +395,6 @@ async def _place_of(dataset: str) -> str:
 def _bounded(seconds: float, most: float) -> float:
     """Seconds that somebody asked for, between 0 and so many; 0 for what is no number."""
     return min(seconds, most) if seconds > 0 else 0.0
-
-
-def _allowance(request: pb.ApplyRequest) -> Allowance:
-    return Allowance(
-        records=request.quarantined_max if request.HasField("quarantined_max") else None,
-        share=request.quarantined_share_max if request.HasField("quarantined_share_max") else None,
-    )
-
-
-def _seal(request: pb.ApplyRequest) -> dict[str, float]:
-    if not request.HasField("seal"):
-        return {}
-    seal = request.seal
-    return {"target_bytes": seal.target_bytes, "held_bytes_max": seal.held_bytes_max, "age_s": seal.age_s}
 
 
 def _steered(number: int, request: pb.SteerRequest) -> core.SteerRequested | core.DrainRequested | core.ClearRequested:

@@ -24,7 +24,11 @@ if TYPE_CHECKING:
         mask as mask,
         secret_in as secret_in,
     )
-    from headrace.pipeline.plain import parse_pipeline as parse_pipeline, plain_problem as plain_problem
+    from headrace.pipeline.plain import (
+        parse_pipeline as parse_pipeline,
+        plain_problem as plain_problem,
+        shape_problem as shape_problem,
+    )
     from headrace.pipeline.unchanged import first_change as first_change, unchanged_stages as unchanged_stages
     from headrace.pipeline.validation import STATEFUL_MAX as STATEFUL_MAX, validate as validate
 else:

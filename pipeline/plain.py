@@ -7,7 +7,7 @@ pair, an integer of a hundred digits, a thousand lists within each other) is ref
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from headrace.pipeline.errors import PipelineError
@@ -61,6 +61,60 @@ def plain_problem(value: Any, *, binary: bool = False, depth: int = DEPTH_MAX) -
             return ""
         level = inner
     return f"lists and objects within each other, more than {depth} deep"
+
+
+def shape_problem(pipeline: Mapping[str, Any]) -> str:
+    """What in a pipeline as JSON is of another kind than pipelines have there, or no plain data; "" if nothing is.
+
+    Who reads one of a ledger leans on this. It may lack anything, as those of before do.
+    """
+    if problem := plain_problem(pipeline) or _misshapen(pipeline, _PIPELINE):
+        return problem
+    return next((problem for stage in pipeline.get("stages", ()) if (problem := _misshapen(stage, _STAGE))), "")
+
+
+def _misshapen(held: Any, kinds: Mapping[str, Callable[[Any], bool]]) -> str:
+    if not isinstance(held, Mapping):
+        return f"a stage is {held!r:.80}"
+    fields = cast("Mapping[str, Any]", held)
+    wrong = (name for name, is_sound in kinds.items() if name in fields and not is_sound(fields[name]))
+    return next((f"{name} is {fields[name]!r:.80}" for name in wrong), "")
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
+
+
+def _are_texts(value: Any) -> bool:
+    return _is_list(value) and all(map(_is_text, value))
+
+
+def _is_object_of_texts(value: Any) -> bool:
+    return _is_object(value) and all(map(_is_text, value.values()))
+
+
+#: What each field of a pipeline and of a stage is, where it stands.
+_PIPELINE: Mapping[str, Callable[[Any], bool]] = {
+    "name": _is_text,
+    "dataset": _is_text,
+    "stages": _is_list,
+    "modules": _is_object_of_texts,
+    "environment": _is_object_of_texts,
+    "base": lambda value: value is None or _is_object(value),
+}
+_STAGE: Mapping[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("name", "kind", "target", "on", "near"), _is_text),
+    **dict.fromkeys(("parameters", "identity"), _is_object),
+    **dict.fromkeys(("volatile", "after"), _are_texts),
+}
 
 
 def _problem(item: Any, inner: list[Any], binary: bool) -> str:

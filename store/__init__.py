@@ -35,7 +35,13 @@ if TYPE_CHECKING:
         open_input as open_input,
         open_store as open_store,
     )
-    from headrace.store.typed import NUMBER_MAX as NUMBER_MAX, misfit as misfit
+    from headrace.store.typed import (
+        NUMBER_MAX as NUMBER_MAX,
+        Moment as Moment,
+        Natural as Natural,
+        misfit as misfit,
+        whole_number as whole_number,
+    )
     from headrace.store.version import release as release
     from headrace.store.words import counted as counted
 else:

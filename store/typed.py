@@ -1,18 +1,25 @@
 """Check values that a codec has read against the declared types of their fields.
 
-`int` is within what msgpack and columns of 64 bits hold, and no bool; `Any` is plain data (`pipeline/plain.py`). Pure.
+`int` is within what msgpack and columns of 64 bits hold, and no bool; `Natural` is not negative; `Any` is
+plain data (`pipeline/plain.py`). Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import cache
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
 
 from headrace.pipeline import plain_problem
 
 #: Numbers in ledgers and snapshots: -1 stands for "not known" or "to the end".
 NUMBER_MIN, NUMBER_MAX = -1, 2**63 - 1
+#: The last second of the year 9999: what calendars know.
+MOMENT_MAX = 253_402_300_799
+#: A count, an ordinal or a size: none is negative.
+Natural: TypeAlias = Annotated[int, "from 0 on"]
+#: Unix seconds; 0: unknown.
+Moment: TypeAlias = Annotated[int, "a moment"]
 
 Check = Callable[[Any], bool]
 
@@ -29,7 +36,7 @@ def misfit(value: Any, names: Collection[str] = ()) -> str:
 def _fields(kind: type[Any]) -> tuple[tuple[str, Check], ...]:
     found = _FIELDS.get(kind)
     if found is None:
-        hints = get_type_hints(kind)
+        hints = get_type_hints(kind, include_extras=True)
         found = tuple((name, check_of(hint)) for name, hint in hints.items() if not name.startswith("_"))
         _FIELDS[kind] = found
     return found
@@ -42,8 +49,18 @@ def _is_number(value: Any) -> bool:
     return type(value) is int and NUMBER_MIN <= value <= NUMBER_MAX
 
 
+def whole_number(value: Any) -> int | None:
+    """A number from 0 to NUMBER_MAX, as JSON or as text has it; None for anything else."""
+    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= _DIGITS_MAX:
+        value = int(value)
+    return value if type(value) is int and 0 <= value <= NUMBER_MAX else None
+
+
+_DIGITS_MAX = len(str(NUMBER_MAX))
 _EXACT: dict[Any, Check] = {
     int: _is_number,
+    Natural: lambda value: type(value) is int and 0 <= value <= NUMBER_MAX,
+    Moment: lambda value: type(value) is int and 0 <= value <= MOMENT_MAX,
     str: lambda value: type(value) is str,
     bytes: lambda value: type(value) is bytes,
     bool: lambda value: type(value) is bool,
@@ -53,14 +70,14 @@ _EXACT: dict[Any, Check] = {
 
 
 def _is_counts(value: Any) -> bool:
-    """Whether it maps texts to numbers: a snapshot has some for each shard, so they are looked at together."""
+    """Whether it maps texts to counts: a snapshot has some for each shard, so they are looked at together."""
     if type(value) is not dict:
         return False
     if not value:
         return True
     held = value.values()
     kinds = set(map(type, value)) <= {str} and set(map(type, held)) <= {int}
-    return kinds and (not held or NUMBER_MIN <= min(held) <= max(held) <= NUMBER_MAX)
+    return kinds and (not held or (min(held) >= 0 and max(held) <= NUMBER_MAX))
 
 
 @cache
@@ -71,7 +88,7 @@ def check_of(hint: Any) -> Check:
     origin, inner = get_origin(hint), tuple(check_of(item) for item in get_args(hint) if item is not ...)
     if origin is Mapping or origin is dict:
         of_key, of_value = inner
-        if get_args(hint) == (str, int):
+        if get_args(hint) == (str, Natural):
             return _is_counts
         return lambda value: type(value) is dict and all(of_key(key) and of_value(item) for key, item in value.items())
     if origin in (list, set) or (origin is tuple and ... in get_args(hint)):

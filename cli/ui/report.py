@@ -167,7 +167,7 @@ def passed_unseen(ledger: LedgerState) -> tuple[str, ...]:
     """For each stage that hardly found what it judges by in what came to it: that it has judged nothing."""
     counts = ledger.counts.get(main_sink(ledger.counts), Counts())
     stages = ledger.pipeline.get("stages", ())
-    places = {str(stage["name"]): place for place, stage in enumerate(stages)}
+    places = {str(stage.get("name", "")): place for place, stage in enumerate(stages)}
     lost = {**counts.filtered_by, **counts.quarantined_by}
     found: list[str] = []
     for key, without in sorted(counts.counters.items()):

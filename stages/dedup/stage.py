@@ -287,7 +287,7 @@ def matches_of(verdicts: pa.Table, stage: str) -> dict[RecordName, Match]:
     columns: list[list[Any]] = [lost.column(name).to_pylist() for name in ("fragment", "row", "duplicate_of", "reason")]
     return {
         RecordName(bytes.fromhex(fragment), row): Match(
-            RecordName.parse(target), reason not in (EQUAL, EQUAL_URL), _score_of(reason)
+            RecordName.stored(target, "the target of a duplicate"), reason not in (EQUAL, EQUAL_URL), _score_of(reason)
         )
         for fragment, row, target, reason in zip(*columns, strict=True)
     }

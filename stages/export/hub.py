@@ -29,6 +29,8 @@ _PLACE = re.compile(r"hf://datasets/([\w.-]{1,96})/([\w.-]{1,96})(?:@([^/@?]{1,9
 _PIECE_BYTES = 1 << 20
 #: Bytes of one answer of the hub, seconds for its body, and for each wait for a piece of anything.
 ANSWER_BYTES_MAX, ANSWER_S_MAX, SILENT_S_MAX = 32 << 20, 120.0, 120.0
+#: How an answer says after how many seconds to ask again; the client waits a few of its own instead.
+_WAITS = ("ratelimit", "retry-after")
 ENDPOINT = "https://huggingface.co"
 
 
@@ -130,35 +132,45 @@ class _Hub:
     @contextlib.contextmanager
     def bounded(self) -> Iterator[None]:
         """Have the hub's client, which believes a server's every word, wait, read and follow no more than it may."""
-        from huggingface_hub import get_session
+        from huggingface_hub import get_session, set_client_factory
 
         bars: Any = importlib.import_module("huggingface_hub.utils")
         hushed = not sys.stderr.isatty() and not bars.are_progress_bars_disabled()
         if hushed:
             bars.disable_progress_bars()
-        client: Any = get_session()
-        before = client.event_hooks, client.headers.get("Accept-Encoding", "")
+        make = importlib.import_module(get_session.__module__)._GLOBAL_CLIENT_FACTORY
+        # each client: a connection that failed makes the library take another
+        set_client_factory(lambda: self._bound(make()))
+        try:
+            yield
+        finally:
+            set_client_factory(make)
+            if hushed:
+                bars.enable_progress_bars()
+
+    def _bound(self, client: Any) -> Any:
         home = urllib.parse.urlsplit(self._endpoint)
 
         def follow(request: Any) -> None:
-            _check_address(home, urllib.parse.urlsplit(str(request.url)))
+            asked = urllib.parse.urlsplit(str(request.url))
+            _check_address(home, asked)
+            if (asked.scheme, asked.netloc) != (home.scheme, home.netloc):
+                request.headers.pop("Authorization", None)
             # asked with none
             request.extensions["timeout"] = dict.fromkeys(("connect", "read", "write", "pool"), SILENT_S_MAX)
 
         def read(response: Any) -> None:
             if response.headers.get("Content-Encoding", "identity") != "identity":
                 raise StoreError(f"{self._endpoint}: it packs an answer, which is not unpacked")
+            for name in _WAITS:
+                response.headers.pop(name, None)
             kind = importlib.import_module(type(client).__module__.partition(".")[0]).SyncByteStream
             response.stream = type("BoundedBody", (_BoundedBody, kind), {})(self._endpoint, response.stream)
 
-        client.event_hooks = {"request": [*before[0]["request"], follow], "response": [read, *before[0]["response"]]}
+        before = client.event_hooks
+        client.event_hooks = {"request": [*before["request"], follow], "response": [read, *before["response"]]}
         client.headers["Accept-Encoding"] = "identity"
-        try:
-            yield
-        finally:
-            client.event_hooks, client.headers["Accept-Encoding"] = before
-            if hushed:
-                bars.enable_progress_bars()
+        return client
 
     def standing(self) -> tuple[str, set[str]]:
         """The newest commit, and the names of its files."""

@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 
 from headrace.pipeline import STATEFUL_MAX, PipelineError
 from headrace.stages.export.source import read_documents
-from headrace.stages.runtime import DUPLICATE, merge as merge_samples
+from headrace.stages.runtime import DUPLICATE, merge as merge_samples, samples_table
 from headrace.stages.tokenizer import Decoder, make_decoder, resolve_tokenizer
+from headrace.store import FormatError
 from headrace.store.datasets import Dataset, ShardRecord
 from headrace.store.shards import RecordName, column_names, read_table
 
@@ -45,22 +46,24 @@ def duplicate_pairs(dataset: Dataset, sink: str, tokenizer: str = "") -> Iterato
 
     Raises PipelineError where the tokenizer of the dataset is not known, StoreError.
     """
-    named: dict[tuple[str, int], str] = {}
+    named: dict[tuple[str, int], RecordName] = {}
     tables: list[pa.Table] = []
     for shard in dataset.shards:
         samples, verdicts = shard.object("samples"), shard.object("verdicts")
         if samples is None or verdicts is None or shard.closed.sink != sink:
             continue
-        table = read_table(dataset.store, samples.key)
+        table = samples_table(dataset.store, samples.key)
         table = table.filter(pc.equal(table.column("verdict"), pa.scalar(DUPLICATE, pa.string())))
         if table.num_rows:
             tables.append(table)
             named |= _named(read_table(dataset.store, verdicts.key, ["fragment", "row", "duplicate_of"]))
     decode: Decoder | None = None
     for row in merge_samples(tables).to_pylist():
-        target = named[row["fragment"], row["row"]]
-        found = find_kept(dataset, RecordName.parse(target), sink)
-        kept, text = target, None
+        target = named.get((row["fragment"], row["row"]))
+        if target is None:
+            raise FormatError(f"{dataset.uri}: a sample is of a duplicate that no table of verdicts has; restore both")
+        found = find_kept(dataset, target, sink)
+        kept, text = str(target), None
         if found is not None:
             shard, place = found
             if decode is None and shard.object("tokens") is not None:
@@ -69,11 +72,14 @@ def duplicate_pairs(dataset: Dataset, sink: str, tokenizer: str = "") -> Iterato
         yield DuplicatePair(row["id"], kept, row["stage"], row["reason"], row["text"], text)
 
 
-def _named(verdicts: pa.Table) -> dict[tuple[str, int], str]:
+def _named(verdicts: pa.Table) -> dict[tuple[str, int], RecordName]:
     """The record that each duplicate of a table of verdicts names, by fragment and row."""
     lost = verdicts.filter(pc.is_valid(verdicts.column("duplicate_of")))
-    columns: list[list[Any]] = [column.to_pylist() for column in lost.columns]
-    return {(fragment, row): target for fragment, row, target in zip(*columns, strict=True)}
+    columns: list[list[Any]] = [lost.column(name).to_pylist() for name in ("fragment", "row", "duplicate_of")]
+    return {
+        (fragment, row): RecordName.stored(target, "the target of a duplicate")
+        for fragment, row, target in zip(*columns, strict=True)
+    }
 
 
 def find_kept(dataset: Dataset, name: RecordName, sink: str) -> tuple[ShardRecord, int] | None:
@@ -99,7 +105,7 @@ def _target(dataset: Dataset, name: RecordName, sink: str) -> RecordName | None:
             table = read_table(dataset.store, verdicts.key, ["fragment", "row", "duplicate_of"])
             named = _named(table).get((name.fragment.hex(), name.row))
             if named is not None:
-                return RecordName.parse(named)
+                return named
     return None
 
 
@@ -126,7 +132,8 @@ def _standing(dataset: Dataset, name: RecordName, sink: str) -> tuple[ShardRecor
 def _text_of(dataset: Dataset, shard: ShardRecord, place: int, decode: Decoder | None) -> tuple[str, str | None]:
     """The id of a kept record, and the beginning of its text; None where the dataset has or shows none."""
     documents, tokens = shard.object("documents"), shard.object("tokens")
-    assert documents is not None
+    if documents is None:
+        raise FormatError(f"{dataset.uri}: a shard lost its documents while they were read")
     columns = [name for name in ("id", "text") if name in column_names(dataset.store, documents.key)]
     row: dict[str, Any] = read_table(dataset.store, documents.key, columns).slice(place, 1).to_pylist()[0]
     text = row.get("text")

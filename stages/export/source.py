@@ -16,8 +16,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.stages.runtime import InputError
+from headrace.store import FormatError
 from headrace.store.datasets import Dataset, ShardRecord
 from headrace.store.files import disk
+from headrace.store.ledger import StoredObject
 from headrace.store.shards import read_shard, read_table
 
 
@@ -58,10 +60,16 @@ def require_shards(dataset: Dataset) -> None:
         raise InputError(f"{dataset.uri} holds no shard: its input was empty, or no record was kept")
 
 
+def stored_object_of(dataset: Dataset, shard: ShardRecord, role: str) -> StoredObject:
+    """The object of this role of a shard. Raises FormatError where its ledger names none."""
+    if (stored := shard.object(role)) is None:
+        raise FormatError(f"{dataset.uri}: ledger entry {shard.number} names a shard without {role}; restore the entry")
+    return stored
+
+
 def read_sequences(dataset: Dataset, shard: ShardRecord) -> npt.NDArray[Any]:
     """`tokens` `[sequences, seq_len]` of one shard; where a document was retracted there is padding."""
-    tokens = shard.object("tokens")
-    assert tokens is not None
+    tokens = stored_object_of(dataset, shard, "tokens")
     arrays = read_shard(dataset.store, tokens.key)
     gone = np.flatnonzero(np.isin(arrays["piece_document"], list(dataset.retracted(tokens.key))))
     packed = arrays["tokens"]
@@ -75,9 +83,7 @@ def read_sequences(dataset: Dataset, shard: ShardRecord) -> npt.NDArray[Any]:
 
 def read_documents(dataset: Dataset, shard: ShardRecord) -> ExportedDocuments:
     """The documents of one shard in the order of its table; padding, repeated tokens and retracted rows left out."""
-    tokens, rows = shard.object("tokens"), shard.object("documents")
-    assert tokens is not None
-    assert rows is not None
+    tokens, rows = (stored_object_of(dataset, shard, role) for role in ("tokens", "documents"))
     table = read_table(dataset.store, rows.key)
     arrays = read_shard(dataset.store, tokens.key)
     packed = arrays["tokens"]
@@ -91,6 +97,8 @@ def read_documents(dataset: Dataset, shard: ShardRecord) -> ExportedDocuments:
     for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
         found[at : at + size] = flat[start : start + size]
         at += size
+    if len(sizes) and int(arrays["piece_document"].max()) >= table.num_rows:
+        raise FormatError(f"{dataset.uri}: {tokens.key} has documents that {rows.key} has no row of; restore both")
     lengths = np.zeros(table.num_rows, np.int64)
     np.add.at(lengths, arrays["piece_document"], sizes)
     shown = ~np.isin(np.arange(table.num_rows), list(dataset.retracted(tokens.key)))

@@ -98,6 +98,7 @@ if TYPE_CHECKING:
         rank as rank,
         read_samples as read_samples,
         sampled_of as sampled_of,
+        samples_table as samples_table,
         with_samples as with_samples,
     )
 else:

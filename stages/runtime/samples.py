@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from headrace.stages.runtime.batch import QUARANTINED, Batch, reason_class, row_keys, verdict_keys
+from headrace.store import ObjectStore
 from headrace.store.datasets import Dataset
 from headrace.store.shards import read_table, samples_schema
 
@@ -98,10 +99,20 @@ def merge(tables: Sequence[pa.Table]) -> pa.Table:
     return table.take(pa.array(order, pa.int64()))
 
 
+def samples_table(store: ObjectStore, key: str) -> pa.Table:
+    """A table of samples as ours are: of their types, and with a text where a sample has one. Raises FormatError."""
+    table, columns = read_table(store, key), list[Any]()
+    for field in samples_schema():
+        held = field.name in table.column_names
+        column: Any = table.column(field.name).cast(field.type) if held else pa.nulls(len(table), field.type)
+        columns.append(column.fill_null("") if field.type == pa.string() else column)
+    return pa.table(columns, schema=samples_schema())
+
+
 def read_samples(dataset: Dataset, sink: str) -> dict[str, list[dict[str, Any]]]:
     """The samples of a dataset by `stage/reason`, as one of its sinks wrote them."""
     objects = [shard.object("samples") for shard in dataset.shards if shard.closed.sink == sink]
-    rows = merge([read_table(dataset.store, item.key) for item in objects if item is not None]).to_pylist()
+    rows = merge([samples_table(dataset.store, item.key) for item in objects if item is not None]).to_pylist()
     found: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         found.setdefault(f"{row['stage']}/{reason_class(row['reason'])}", []).append(row)

@@ -43,6 +43,8 @@ from headrace.store.ledger import UNBOUNDED, Fragment, Gap
 UNITS = "+units/1"
 #: How many times fewer bytes such a fragment has than one that is not compressed.
 UNITS_A_PLAIN = 4
+#: Fragments of one file; of a larger one, or one that a server says is larger, each is larger.
+FRAGMENTS_A_FILE_MAX = 1 << 17
 #: From so many bytes on it is said that a compressed file cannot be cut.
 NOTED_BYTES = 256 << 20
 
@@ -74,6 +76,11 @@ class EndingStream(InputStream):
 
 
 _Stream = TypeVar("_Stream", bound=InputStream)
+
+
+def step_of(size: int, wanted: int) -> int:
+    """Bytes of each fragment of a file that says it has so many: the controller remembers every one."""
+    return max(1, wanted, -(-size // FRAGMENTS_A_FILE_MAX))
 
 
 class FileSource(Source):
@@ -119,7 +126,7 @@ class FileSource(Source):
 
     def fragments(self, found: InputObject) -> Iterator[Fragment]:
         """The fragments of one file: ranges of a compressed one that has many units, the whole of any other."""
-        step = max(1, self.options.fragment_bytes // UNITS_A_PLAIN)
+        step = step_of(found.size, self.options.fragment_bytes // UNITS_A_PLAIN)
         if not (self.UNIT is not None and codec_of(found.uri) and found.size > step and self._has_units(found)):
             yield found.fragment(self.name, self.READER)
             return

@@ -23,7 +23,7 @@ from headrace.stages.runtime import (
     WrongFormat,
     giving_back,
 )
-from headrace.stages.sources.base import FileSource
+from headrace.stages.sources.base import FileSource, step_of
 from headrace.stages.sources.lines import BOM, LineBlock, first_line_from, scan_lines
 from headrace.stages.sources.objects import (
     HEAD_BYTES,
@@ -81,7 +81,7 @@ class JsonlSource(FileSource):
         if codec_of(found.uri):
             yield from super().fragments(found)
             return
-        size, step = found.size, self.options.fragment_bytes
+        size, step = found.size, step_of(found.size, self.options.fragment_bytes)
         starts = range(1) if size <= step else range(0, size, step)
         for start in starts:
             end = -1 if start == starts[-1] else start + step

@@ -8,6 +8,7 @@ each is compared with the file's size before it is used.
 from __future__ import annotations
 
 import io
+import itertools
 import struct
 import zlib
 from collections.abc import Callable, Iterator
@@ -69,6 +70,14 @@ class ReadWindow:
         return found
 
 
+def _check_apart(groups: list[RowGroup]) -> None:
+    """Raise ValueError where two have a byte in common: a million of them may lie at one place."""
+    held = sorted((group.at, group.at + group.size) for group in groups if group.size)
+    for (_, end), (at, _) in itertools.pairwise(held):
+        if at < end:
+            raise ValueError(f"byte {at} is named twice by its footer")
+
+
 # -- ORC --
 
 _ORC_MAGIC: Final = b"ORC"
@@ -100,6 +109,7 @@ def stripes_of(read_at: ReadAt, size: int) -> list[RowGroup]:
             found.append(_stripe(value, len(found), size))
             if len(found) > GROUPS_MAX:
                 raise ValueError(f"it has more than {GROUPS_MAX:,} stripes")
+    _check_apart(found)
     return found
 
 
@@ -265,6 +275,7 @@ def _of_file(window: ReadWindow) -> Messages:
         if metadata + body != group.size:
             raise ValueError(f"the message at byte {at} has {group.size} bytes, and {metadata + body} by the footer")
         found[kind].append(RowGroup(at, group.size, group.rows, order))
+    _check_apart([*found[_DICTIONARY], *found[_BATCH]])
     return Messages(None, tuple(found[_DICTIONARY]), tuple(found[_BATCH]))
 
 

@@ -14,6 +14,8 @@ from headrace.store.columnar.layout import Messages, RangeStream, RowGroup, mess
 MAGIC: Final = b"PAR1"
 #: Bytes of a column that are asked for at a time.
 COLUMN_BUFFER_BYTES: Final = 1 << 20
+#: Bytes by which a column may be said to be larger than it is: some writers count a header twice.
+COLUMN_SLACK_BYTES: Final = 128
 #: How the names of a file's own metadata begin that is told.
 OWN_METADATA: Final = b"headrace."
 #: The formats, as an order names them.
@@ -44,7 +46,8 @@ class ParquetReader:
             metadata: Any = pq.read_metadata(pa.BufferReader(data))
             with pq.ParquetFile(pa.BufferReader(data), metadata=metadata) as file:
                 schema: Any = file.schema_arrow
-            self.head, self._metadata = head_of(schema, _row_groups(metadata), metadata.num_columns), metadata
+            groups = _row_groups(metadata, source.size)
+            self.head, self._metadata = head_of(schema, groups, metadata.num_columns), metadata
         else:
             self.head, self._metadata = known.head, known._metadata
         #: The names of those that are read; all.
@@ -167,8 +170,12 @@ def check(rows: pa.RecordBatch) -> None:
         held.validate(full=True)
 
 
-def _row_groups(metadata: Any) -> Iterator[list[int]]:
-    """Of each row group its rows and bytes, and of each column in it where it lies. Raises ValueError."""
+def _row_groups(metadata: Any, size: int) -> Iterator[list[int]]:
+    """Of each row group its rows and bytes, and of each column in it where it lies; of a file of so many bytes.
+
+    Raises ValueError, also where they come to more bytes than there are: a thousand may lie at one place.
+    """
+    left = size
     for index in range(metadata.num_row_groups):
         group = metadata.row_group(index)
         if group.num_rows < 0 or group.total_byte_size < 0:
@@ -176,11 +183,14 @@ def _row_groups(metadata: Any) -> Iterator[list[int]]:
         numbers = [group.num_rows, group.total_byte_size]
         for number in range(metadata.num_columns):
             column = group.column(number)
-            first, size = column.data_page_offset, column.total_compressed_size
-            if min(first, size, column.total_uncompressed_size) < 0:
+            first, stored = column.data_page_offset, column.total_compressed_size
+            if min(first, stored, column.total_uncompressed_size) < 0:
                 raise ValueError(f"row group {index} has a column at no place, or of no size")
             places = [place for place in (column.dictionary_page_offset, first) if place and place > 0]
-            numbers += (min(places, default=0), size)
+            left += COLUMN_SLACK_BYTES - stored
+            if left < 0:
+                raise ValueError(f"its row groups come to more than its {size} bytes")
+            numbers += (min(places, default=0), stored)
         yield numbers
 
 

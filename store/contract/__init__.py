@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         validate_key as validate_key,
     )
     from headrace.store.contract.objects import (
+        WHOLE_BYTES_MAX as WHOLE_BYTES_MAX,
         Buffer as Buffer,
         Capabilities as Capabilities,
         Decide as Decide,

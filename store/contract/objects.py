@@ -18,6 +18,9 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 #: What `update` asks: given the bytes that stand, or None where no object does, those to stand instead; None for none.
 Decide: TypeAlias = Callable[[bytes | None], Sequence[Buffer] | None]
 
+#: Bytes of an object that is read whole: a longer one, which nobody of ours writes, is refused before memory is taken.
+WHOLE_BYTES_MAX = 1 << 30
+
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.store import FormatError, NoDataset, ObjectStore, open_store
+from headrace.store import FormatError, NoDataset, ObjectStore, open_store, whole_number
 from headrace.store.datasets.manifest import MANIFEST_FORMAT
 from headrace.store.ledger import (
     Balance,
@@ -141,9 +141,9 @@ class Dataset:
         tokenizer = next((facts[name] for name in _TOKENIZER_NAMES if facts.get(name) not in (None, "")), None)
         return Description(
             tokenizer=None if tokenizer is None else str(tokenizer),
-            seq_len=_integer(facts.get("seq_len")),
-            pad_id=_integer(facts.get("pad_id")),
-            eos_id=_integer(facts.get("eos_id")),
+            seq_len=whole_number(facts.get("seq_len")),
+            pad_id=whole_number(facts.get("pad_id")),
+            eos_id=whole_number(facts.get("eos_id")),
             pipeline_version=self.state.pipeline_version,
         )
 
@@ -237,10 +237,3 @@ class Dataset:
 
 
 _TOKENIZER_NAMES = ("tokenizer_sha256", "tokenizer_hash", "tokenizer")
-
-
-def _integer(value: Any) -> int | None:
-    try:
-        return int(value)
-    except (TypeError, ValueError):
-        return None

@@ -190,11 +190,11 @@ def _dedup_before(state: LedgerState, version: str) -> dict[str, frozenset[str]]
     """The stages of a pipeline that stand behind one that decides on duplicates, each with those that do."""
     stages = state.pipelines[version].get("stages", ())
     found: dict[str, set[str]] = {}
-    for deciding in (stage["name"] for stage in stages if stage.get("kind") == "stateful"):
+    for deciding in (stage.get("name", "") for stage in stages if stage.get("kind") == "stateful"):
         behind = {deciding}
         # Each round goes a stage further.
         for _ in stages:
-            behind |= {stage["name"] for stage in stages if behind.intersection(stage.get("after", ()))}
+            behind |= {stage.get("name", "") for stage in stages if behind.intersection(stage.get("after", ()))}
         for name in behind - {deciding}:
             found.setdefault(name, set()).add(deciding)
     return {name: frozenset(before) for name, before in found.items()}

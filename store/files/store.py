@@ -25,6 +25,7 @@ from collections.abc import Iterator, Sequence
 
 from headrace.store.contract import (
     RESERVED_SEGMENT,
+    WHOLE_BYTES_MAX,
     Buffer,
     Capabilities,
     Decide,
@@ -169,7 +170,7 @@ class FileStore:
             with self._locked(key):
                 try:
                     with open(path, "rb", buffering=0) as file:
-                        standing: bytes | None = file.readall()
+                        standing: bytes | None = self._whole(file, key)
                 except FileNotFoundError:
                     standing = None
                 parts = decide(standing)
@@ -209,9 +210,18 @@ class FileStore:
             with open(self._path(key), "rb", buffering=0) as file:
                 if offset:
                     file.seek(offset)
-                return file.readall() if length is None else _read(file, length)
+                return self._whole(file, key, offset) if length is None else _read(file, length)
         except OSError as error:
             raise self._missing_or_unavailable("get", key, error) from error
+
+    def _whole(self, file: io.FileIO, key: str, offset: int = 0) -> bytes:
+        """What stands from `offset` on. Raises StoreRefused for more than WHOLE_BYTES_MAX: a file may have holes."""
+        if os.fstat(file.fileno()).st_size - offset > WHOLE_BYTES_MAX:
+            raise StoreRefused(
+                f"{self.uri}: {key!r} has more than {WHOLE_BYTES_MAX:,} bytes, and no object of ours that is read "
+                "whole has so many: see what else writes there, and restore it from a copy"
+            )
+        return file.readall()
 
     def head(self, key: str) -> ObjectInfo | None:
         """See `ObjectStore.head`."""

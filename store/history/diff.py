@@ -201,7 +201,8 @@ def _hidden(before: Dataset, after: Dataset, twins: tuple[ShardRecord, ShardReco
         return
     gone, back = before.retracted(named.key), after.retracted(other.key)
     documents = shard.object("documents")
-    assert documents is not None, "a shard with documents"
+    if documents is None:
+        return
     for rows, kind in ((back - gone, (KEPT, RETRACTED)), (gone - back, (RETRACTED, KEPT))):
         if not rows:
             continue
@@ -294,27 +295,27 @@ def _codes(table: pa.Table, fates: _Fates) -> npt.NDArray[np.int32]:
         texts = [text.partition(": ")[0] for text in texts]
         key = key * max(1, len(texts)) + np.maximum(numbers, 0)
         behind = {"verdict": " ", "stage": "/", "reason": ""}[column]
-        names = [f"{name}{text}{behind}" for name in names for text in texts or [""]]
         used, key = np.unique(key, return_inverse=True)
-        names = [names[number] for number in used.tolist()]
+        # not of all pairs: a table may have as many stages, and as many reasons, as rows
+        pairs = (divmod(number, max(1, len(texts))) for number in used.tolist())
+        names = [f"{names[at]}{texts[text] if texts else ''}{behind}" for at, text in pairs]
     return np.array([fates.number(name) for name in names], np.int32)[key] if table.num_rows else key.astype(np.int32)
 
 
 def _hashes(dataset: Dataset, shard: ShardRecord, rows: int) -> npt.NDArray[np.uint64]:
     """A hash of the text of each row of the documents table: of its tokens, else of its text."""
     store, tokens, documents = dataset.store, shard.object("tokens"), shard.object("documents")
-    assert documents is not None, "rows have a table"
     found = np.zeros(rows, np.uint64)
     digest = xxhash.xxh3_64_intdigest
     if tokens is not None:
         _hash_tokens(read_shard(store, tokens.key), found)
-    elif "text" in column_names(store, documents.key):
+    elif documents is not None and "text" in column_names(store, documents.key):
         at = 0
         for table in read_row_groups(store, documents.key, ["text"]):
             texts = table.column("text").cast(pa.large_binary()).to_pylist()
             found[at : at + len(texts)] = [digest(text or b"") for text in texts]
             at += len(texts)
-    elif (lines := shard.object("lines")) is not None:
+    elif documents is not None and (lines := shard.object("lines")) is not None:
         gone = dataset.state.erased_rows(documents.key)
         left = np.setdiff1d(np.arange(rows), np.array(gone, np.int64)).tolist()
         for row, line in zip(left, read_lines(store, lines.key), strict=False):

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from headrace.store.ledger.core.fold import (
         DEDUPLICATION as DEDUPLICATION,
         HELD_OUT_SPLIT as HELD_OUT_SPLIT,
+        ROLLBACKS_MAX as ROLLBACKS_MAX,
         ClosedShard as ClosedShard,
         FragmentState as FragmentState,
         LedgerState as LedgerState,

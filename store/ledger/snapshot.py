@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from headrace.pipeline import shape_problem
 from headrace.store import FormatError, misfit
 from headrace.store.ledger.core.cluster_changes import QueueSet, TokenSpent, WorkerJoined
 from headrace.store.ledger.core.cluster_fold import ClusterState, RunRecord
@@ -130,6 +131,7 @@ def _decode(data: bytes) -> LogState:
             name: np.frombuffer(body, dtype=_dtype_of(name, dtype), count=count, offset=offset)
             for name, dtype, count, offset in places
         }
+        _check_naturals(arrays)
         state: LogState = _ledger(tables, arrays) if kind == "ledger" else _cluster(tables)
         if isinstance(state, LedgerState):
             scalars["published"] = _published(state, scalars)
@@ -142,11 +144,32 @@ def _decode(data: bytes) -> LogState:
             if name in scalars:
                 setattr(state, name, scalars[name])
         _sound(state, names)
+        _check_pipelines(state)
         return state
     except FormatError:
         raise
     except Exception as error:
         raise FormatError(f"not a snapshot ({len(data)} bytes): {type(error).__name__}: {error}") from error
+
+
+#: Counts, ordinals and sizes.
+_NATURALS = {"range.first", "range.count", "object.size", "run.first"}
+
+
+def _check_naturals(arrays: Arrays) -> None:
+    for name in _NATURALS & arrays.keys():
+        if arrays[name].size and (least := int(arrays[name].min())) < 0:
+            raise FormatError(f"a snapshot whose array {name!r} holds {least}: no Headrace writes that")
+
+
+def _check_pipelines(state: LogState) -> None:
+    found: list[Mapping[str, Any]] = []
+    if isinstance(state, LedgerState):
+        found = [state.pipeline, *state.pipelines.values()]
+    elif isinstance(state, ClusterState):
+        found = [run.pipeline for run in (*state.runs.values(), *state.queued.values())]
+    if problem := next(filter(None, map(shape_problem, found)), ""):
+        raise FormatError(f"a snapshot with a pipeline that is none: {problem}: no Headrace writes that")
 
 
 def _dtype_of(name: str, said: str) -> np.dtype[Any]:

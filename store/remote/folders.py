@@ -12,6 +12,8 @@ from headrace.store.contract import Capabilities, InvalidKey, ObjectInfo, Object
 ENTRIES_MAX = 1_000_000
 #: Folders within one another; deeper ones are a loop.
 DEPTH_MAX = 64
+#: Folders in a row without a file that is wanted: each of them may name two more.
+BARREN_MAX = 100_000
 #: Characters of a version.
 VERSION_CHARACTERS_MAX = 256
 
@@ -68,7 +70,21 @@ class FolderStore(abc.ABC):
         self, folder: str, enters: Callable[[str], bool], wanted: Callable[[str], bool], depth: int = 0
     ) -> Iterator[ObjectInfo]:
         """See `Capabilities.walk`."""
-        yield from self._walk(folder, "", enters, wanted, depth)
+        barren = 0
+
+        def entered(below: str) -> bool:
+            nonlocal barren
+            barren += 1
+            if barren > BARREN_MAX:
+                raise StoreRefused(
+                    f"{self.uri}: {BARREN_MAX:,} folders below {folder!r} in a row hold no file that is wanted, the "
+                    f"last one {below[:200]!r}; narrow the input"
+                )
+            return enters(below)
+
+        for info in self._walk(folder, "", entered, wanted, depth):
+            barren = 0
+            yield info
 
     def _walk(
         self, top: str, below: str, enters: Callable[[str], bool], wanted: Callable[[str], bool], depth: int

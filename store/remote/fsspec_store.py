@@ -66,7 +66,7 @@ class FsspecStore(FolderStore):
     def head(self, key: str) -> ObjectInfo | None:
         """See `InputStore.head`."""
         found = self._found(f"look for {key!r}", lambda system, base: system.info(base + key), key)
-        if found is None or found.get("type") != "file":
+        if not isinstance(found, dict) or found.get("type") != "file":
             return None
         return self._info(key, found)
 
@@ -107,6 +107,8 @@ class FsspecStore(FolderStore):
         found = self._call(what, lambda system, base: system.ls((base + folder).rstrip("/") or "/", detail=True))
         if found is None:
             return
+        if not isinstance(found, list) or not all(isinstance(item, dict) for item in found[: ENTRIES_MAX + 1]):
+            raise StoreRefused(f"{self.uri}: its file system gives no list of {folder!r}; read another place")
         top = self._top().strip("/")
         place = f"{top}/{folder}".strip("/")
         for item in found[: ENTRIES_MAX + 1]:

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         epoch_of as epoch_of,
         is_checksum as is_checksum,
         is_key as is_key,
+        is_key_of as is_key_of,
         kind_of as kind_of,
         numbered_role as numbered_role,
         quarantine_prefix as quarantine_prefix,

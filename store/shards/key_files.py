@@ -7,6 +7,7 @@ rows; the file's metadata says where each begins, and by which scheme the keys w
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -18,7 +19,7 @@ import pyarrow.parquet as pq
 
 from headrace.store import FormatError, ObjectStore
 from headrace.store.shards.object_keys import KEYS_ROLE
-from headrace.store.shards.sidecars import codes_of, open_sidecar
+from headrace.store.shards.sidecars import ORDINAL_MAX, codes_of, open_sidecar
 
 #: The role of the file in a shard, and how its name ends.
 ROLE = KEYS_ROLE
@@ -38,6 +39,10 @@ _COLUMNS: dict[str, pa.DataType] = {
 }
 
 
+#: A record as text: the fragment in hex, and the row.
+_NAME = re.compile(r"((?:[0-9a-f]{2}){1,16})#([0-9]{1,19})")
+
+
 @dataclass(frozen=True, slots=True)
 class RecordName:
     """A record as the ledger names it; as text, `<fragment in hex>#<row>`."""
@@ -51,8 +56,18 @@ class RecordName:
     @staticmethod
     def parse(text: str) -> RecordName:
         """The inverse of `str`; ValueError for any other text."""
-        fragment, _, row = text.partition("#")
-        return RecordName(bytes.fromhex(fragment), int(row))
+        found = _NAME.fullmatch(text)
+        if found is None or int(found[2]) > ORDINAL_MAX:
+            raise ValueError(f"{text[:80]!r} names no record")
+        return RecordName(bytes.fromhex(found[1]), int(found[2]))
+
+    @staticmethod
+    def stored(cell: object, what: str) -> RecordName:
+        """The record that a cell of a table names. Raises FormatError, which calls the cell `what`."""
+        try:
+            return RecordName.parse(cell if isinstance(cell, str) else "")
+        except ValueError as error:
+            raise FormatError(f"{what} {error}; restore its table") from error
 
 
 @dataclass(frozen=True, slots=True)

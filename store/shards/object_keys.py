@@ -27,6 +27,22 @@ def kind_of(role: str) -> str:
     return role.partition(_NUMBERED)[0]
 
 
+#: Where the objects of a role lie, and how their keys end.
+_OF_ROLE = {
+    "tokens": ("shards", ".safetensors"),
+    "documents": ("shards", ".documents.parquet"),
+    "verdicts": ("shards", ".verdicts.parquet"),
+    "samples": ("shards", ".samples.parquet"),
+    "quarantine": ("quarantine", ".parquet"),
+}
+
+
+def is_key_of(role: object, key: str) -> bool:
+    """Whether an object of this role may have this key: who reads it knows by the key what it is to hold."""
+    folder, ending = _OF_ROLE.get(str(role), ("", ""))
+    return key.startswith(folder) and key.endswith(ending)
+
+
 def epoch_of(key: str) -> int | None:
     """The epoch in whose folder an object lies; None for a key that no sink of ours writes."""
     match = _KEY.fullmatch(key)

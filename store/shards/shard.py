@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,4 +136,38 @@ def read_shard(store: ObjectStore, key: str, header: ShardHeader | None = None) 
         count = math.prod(tensor.shape)
         flat = np.frombuffer(data, tensor.dtype, count, tensor.offset) if count else np.zeros(0, tensor.dtype)
         arrays[name] = flat.reshape(tensor.shape)
+    if wrong := _misplaced(arrays):
+        raise malformed(store, key, wrong)
     return arrays
+
+
+def _misplaced(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
+    """Which piece lies outside of the tokens of its shard, or has another shape than pieces have; "" if none is."""
+    pieces = {name: array for name, array in arrays.items() if name.startswith(_PIECE)}
+    if not pieces:
+        return ""
+    tokens, missing = arrays.get("tokens"), {f"{_PIECE}{name}" for name in _PLACE} - pieces.keys()
+    if tokens is None or missing:
+        return f"its pieces lack {', '.join(sorted(missing)) or 'their tokens'}"
+    if tokens.ndim != 2:
+        return f"its tokens have the shape {tokens.shape}, not [sequences, seq_len]"
+    many = pieces[f"{_PIECE}start"].shape
+    if any(array.shape != many or array.ndim != 1 for array in pieces.values()):
+        return "its piece arrays differ in length"
+    if other := next(
+        (name for name, array in (("tokens", tokens), *pieces.items()) if array.dtype.kind not in "ui"), ""
+    ):
+        return f"{other!r} is of {arrays[other].dtype}, and should be of whole numbers"
+    sequence, start, length, document = (pieces[f"{_PIECE}{name}"].astype(np.int64) for name in _PLACE)
+    again = pieces.get("piece_repeated", np.zeros(many, np.int64)).astype(np.int64)
+    if not len(start):
+        return ""
+    lines, width = tokens.shape
+    within = (sequence >= 0) & (sequence < lines) & (start >= 0) & (length >= 0) & (start <= width - length)
+    within &= (document >= 0) & (again >= 0) & (again <= length)
+    # an overflow of the difference is a length beyond any line
+    within &= length <= width
+    return "" if within.all() else f"piece {int(np.argmin(within))} lies outside of its sequence"
+
+
+_PIECE, _PLACE = "piece_", ("sequence", "start", "length", "document")

@@ -45,7 +45,15 @@ _FIELD_IDS = {
 }  # fmt: skip
 _SCORE_IDS = 1 << 30
 #: Columns that each table of records has had from the first on, and those in which each row has a value.
-_ALWAYS = ("id", "source", "fragment", "row", "verdict", "stage", "reason")
+_ALWAYS = ("id", "source", "fragment", "row", "verdict", "stage", "reason", "duplicate_of", "raw")
+#: What a table has at the least, by the ending of its key.
+_OF_VERDICTS = ("id", "source", "fragment", "row", "stage", "verdict", "reason")
+_OF_KIND = {
+    ".documents.parquet": ("id",),
+    ".verdicts.parquet": _OF_VERDICTS,
+    ".samples.parquet": (*_OF_VERDICTS, "text"),
+}
+_OF_QUARANTINE = ("id", "source", "fragment", "row", "stage", "reason", "raw")
 _NEVER_NULL = ("fragment", "row")
 #: The largest ordinal of a record in its fragment, as the ledger counts them.
 ORDINAL_MAX = 1 << 62
@@ -320,9 +328,21 @@ def _open_table(store: ObjectStore, key: str) -> Iterator[Sidecar]:
     try:
         if path is None:
             with open_sidecar(store.get(key)) as file:
+                _check_kind(file.schema, key)
                 yield file
         else:
             with path.open("rb", buffering=0) as source, open_columns(source) as (gate, head):
+                _check_kind(head.schema, key)
                 yield Sidecar(gate, head, path.stat().st_size)
     except (pa.ArrowException, OSError, UnsoundColumns) as error:
         raise FormatError(f"{store.uri}: {key!r} is not a readable Parquet file: {error}; restore it") from error
+
+
+def _check_kind(schema: pa.Schema, key: str) -> None:
+    """Raise UnsoundColumns where a table lacks what those of its kind have, or has a column twice."""
+    folder, ending = key.partition("/")[0], key[key.find(".") :]
+    wanted = _OF_QUARANTINE if folder == "quarantine" else _OF_KIND.get(ending, ())
+    if missing := [name for name in wanted if name not in schema.names]:
+        raise UnsoundColumns(f"it has no column {missing[0]!r}")
+    if len({*schema.names}) < len(schema.names):
+        raise UnsoundColumns("two of its columns have one name")

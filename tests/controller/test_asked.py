@@ -55,7 +55,7 @@ class Asked:
             await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=0.005)
 
     def apply(self, caller: Caller | None = None, **more: Any) -> Awaitable[pb.ApplyReply]:
-        options = {name: more.pop(name) for name in ("queue", "dry_run") if name in more}
+        options = {name: more.pop(name) for name in [*more] if name in pb.ApplyRequest.DESCRIPTOR.fields_by_name}
         pipeline = Pipeline.chain(
             "run",
             open_store(str(self._folder / "data")).uri,
@@ -150,5 +150,33 @@ def test_numbers_that_are_none_are_answered(tmp_path: Path, number: float) -> No
         assert (await anext(watched)).controller
         pages = [page async for page in asked.servicer.Logs(pb.LogSearch(since=number, lines_max=-5), None)]
         assert pages[-1].last
+
+    play(tmp_path, scene)
+
+
+ABSURD: dict[str, dict[str, Any]] = {
+    "no seconds for a record": {"limits": pb.Limits(record_s=math.nan)},
+    "endless seconds for a record": {"limits": pb.Limits(record_s=math.inf)},
+    "no bytes of a task": {"limits": pb.Limits(task_bytes=-1)},
+    "no age of a shard": {"seal": pb.SealPolicy(age_s=math.nan)},
+    "less than no shard": {"seal": pb.SealPolicy(target_bytes=-1)},
+    "all that a sink can hold": {"seal": pb.SealPolicy(held_bytes_max=(1 << 63) - 1)},
+    "less than no quarantine": {"quarantined_max": -1},
+    "no share": {"quarantined_share_max": math.nan},
+    "more than all": {"quarantined_share_max": 1.5},
+    "less than no core": {"cores": -1},
+    "a long name": {"token": "x" * 257},
+}
+
+
+@pytest.mark.parametrize("what", ABSURD)
+def test_numbers_that_nobody_can_mean_are_refused(tmp_path: Path, what: str) -> None:
+    async def scene(asked: Asked) -> None:
+        for dry_run in (True, False):
+            reply = await asked.apply(dry_run=dry_run, **ABSURD[what])
+            assert not reply.accepted
+            assert "is asked for" in reply.reason or "are asked for" in reply.reason or "own name" in reply.reason
+        assert not asked.shell.core.runs
+        assert asked.leads
 
     play(tmp_path, scene)

@@ -38,8 +38,7 @@ OWN: dict[str, str] = {
         "what this user gives the command, bounded or as an argument": (
             "cli.commands.maintenance.contamination cli.commands.cluster.cost cli.commands.dataset.show "
             "cli.commands.maintenance.lists "
-            "cli.commands.cluster.reconfigure worker.membership.departure "
-            "stages.export.hub"
+            "cli.commands.cluster.reconfigure worker.membership.departure"
         ),
         "a file of this user's own folder, of mode 0600 or in a private one": (
             "cli.host.facts client.client client.launch.launching controller.membership.cluster_files "
@@ -67,7 +66,7 @@ OWN: dict[str, str] = {
         "a file of this user's cache, with a checksum": "stages.decontamination.index stages.dedup.index.saved",
         "metadata as our source has packed it, or as a user's function returns it": (
             "stages.decontamination.suites stages.functions.functions stages.functions.split stages.interop.applied "
-            "stages.interop.datatrove_stage stages.quality.scorecard.measurement"
+            "stages.interop.datatrove_stage"
         ),
         "a cell of JSON Lines, whose errors are named": "stages.export.records",
         "opens an input; what decodes it stands in this list or has a target": "stages.sources.objects.streams",

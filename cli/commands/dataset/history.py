@@ -19,7 +19,7 @@ from headrace.pipeline import recipe_difference
 from headrace.store import counted
 from headrace.store.datasets import Dataset, completeness_of
 from headrace.store.history import VersionFacts, history_of, open_at, split_address, version_named
-from headrace.store.ledger import VersionPublished, main_sink
+from headrace.store.ledger import ROLLBACKS_MAX, VersionPublished, main_sink
 
 if TYPE_CHECKING:
     from headrace.controller import OfflineWriter
@@ -111,6 +111,11 @@ def roll_back(address: str, *, as_json: bool) -> int:
         state = writer.ledger
         shown, newest = state.published[version], state.newest
         if newest is None or (version != state.version and newest.restores(state.version) != version):
+            if len(shown.rollbacks) >= ROLLBACKS_MAX:
+                raise CliError(
+                    f"{dataset.uri}: version {version} restores others {ROLLBACKS_MAX:,} deep; name one of them "
+                    "that no rollback made: `headrace dataset log` lists them"
+                )
             restored = VersionPublished(state.version + 1, "rollback", shown.shows, shown.complete, restores=version)
             await writer.commit(restored)
         # Also where that is done: an earlier call may have been killed before it came to this.

@@ -9,10 +9,12 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
+import orjson
+
 from headrace.client import CliError, UsageError
 from headrace.daemon import AddressError, Nook, hear_on
 from headrace.page import QuestionRefused, serve_page
-from headrace.page.core import Board
+from headrace.page.core import ROW_BYTES_MAX, Board
 from headrace.stages.export import duplicate_pairs
 from headrace.stages.quality.scorecard import card
 from headrace.stages.runtime import reason_class
@@ -26,8 +28,14 @@ SHARDS_MAX = 64
 #: Samples of one reason, quarantined records, duplicates, inputs, versions and fragments given up that are shown.
 SAMPLES_MAX, QUARANTINE_MAX, DUPLICATES_MAX, INPUTS_MAX, VERSIONS_MAX, GIVEN_UP_MAX = 8, 100, 20, 50, 200, 50
 REASONS_MAX = 200
-#: Characters of a record and of a card.
+#: Characters of a record and of a card, and of any other text.
 TEXT_MAX, CARD_MAX = 1000, 100_000
+#: Bytes of one fact as JSON; of a longer one as many items are shown as fit, the first ones.
+FACT_BYTES_MAX = ROW_BYTES_MAX - 1024
+#: Numbers that every browser reads exactly; larger ones are shown as near as it can.
+EXACT_MAX = 1 << 53
+#: Lists and objects within each other; what lies deeper is not shown.
+NESTING_MAX = 16
 
 
 def show_page(uri: str, listen: str, *, as_json: bool) -> int:
@@ -66,8 +74,14 @@ class DatasetPage:
     def __init__(self, facts: Mapping[str, Any]) -> None:
         board = Board()
         board.put("about", "page", {"kind": "dataset"})
+        cut: list[str] = []
         for name, value in facts.items():
-            board.put("dataset", name, value)
+            shown = _begun(value) if name == "card" else _fitting(value)
+            board.put("dataset", name, shown)
+            if isinstance(value, dict | list) and len(shown) < len(value):
+                cut.append(f"of {name} the first {len(shown):,} of {len(value):,} are shown")
+        if cut:
+            board.put("dataset", "words", _fitting([*facts.get("words", ()), *cut]))
         self._whole = board.whole()
 
     def whole(self) -> bytes:
@@ -175,6 +189,40 @@ def _rows(dataset: Dataset, sink: str, role: str) -> Iterator[dict[str, Any]]:
         item = shard.object(role)
         if item is not None:
             yield from read_table(dataset.store, item.key).to_pylist()
+
+
+def _fitting(value: Any) -> Any:
+    """What a page has room for of a fact, as JSON has it."""
+    shown = _plain(value)
+    if not isinstance(shown, dict | list) or len(orjson.dumps(shown)) <= FACT_BYTES_MAX:
+        return shown
+    items, left = list(shown.items()) if isinstance(shown, dict) else shown, FACT_BYTES_MAX
+    for number, item in enumerate(items):
+        left -= len(orjson.dumps(item)) + 1
+        if left < 0:
+            items = items[:number]
+            break
+    return dict(items) if isinstance(shown, dict) else items
+
+
+def _begun(card: str) -> str:
+    """As much of a card as a page has room for."""
+    while len(orjson.dumps(card)) > FACT_BYTES_MAX:
+        card = card[: len(card) // 2]
+    return card
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """A value whose texts are cut and whose numbers a browser knows: a ledger may hold what it likes."""
+    if isinstance(value, Mapping | list | tuple) and depth >= NESTING_MAX:
+        return "…"
+    if isinstance(value, Mapping):
+        return {_cut(str(name)): _plain(item, depth + 1) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, depth + 1) for item in value]
+    if isinstance(value, int) and abs(value) > EXACT_MAX:
+        return float(value)
+    return _cut(value)
 
 
 def _cut(text: Any) -> Any:

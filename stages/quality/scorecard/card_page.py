@@ -15,6 +15,8 @@ SAMPLE_CHARACTERS = 300
 #: Plots of scores on a page.
 SCORES_MAX = 40
 _BINS = 32
+#: Scores beyond it are drawn there: differences of two are finite.
+_FAR = 1e300
 _TILES = {
     "records": "records closed",
     "kept_share": "kept",
@@ -205,7 +207,7 @@ def _scores(scores: dict[str, npt.NDArray[np.float64]]) -> str:
 
 def _small(name: str, values: npt.NDArray[np.float64]) -> str:
     """One score: its name, its distribution without the outer hundredths, and where that begins and ends."""
-    sound = values[np.isfinite(values)]
+    sound = np.clip(values[np.isfinite(values)], -_FAR, _FAR)
     if not len(sound):
         return ""
     low, median, high = (float(value) for value in np.quantile(sound, (0.01, 0.5, 0.99)))

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 import pyarrow as pa
 
 from headrace.pipeline import recipe_difference
@@ -21,7 +20,7 @@ from headrace.stages.runtime import read_samples
 from headrace.store import counted
 from headrace.store.datasets import Dataset, Recipe, recipes_of
 from headrace.store.ledger import Balance, balance_of, main_sink
-from headrace.store.shards import SCORE_PREFIX, read_table
+from headrace.store.shards import SCORE_PREFIX, json_object, read_table
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 #: Languages and reasons that are shown one by one; the rest are summed.
@@ -72,7 +71,7 @@ def collect(uri: str) -> Facts:
             continue
         table: Any = read_table(dataset.store, documents.key)
         if "tokens" in table.schema.names:
-            lengths.append(table.column("tokens").to_numpy())
+            lengths.append(np.asarray(table.column("tokens").fill_null(0).to_numpy(), np.int64))
         languages.update(_languages(table))
         for name in table.schema.names:
             kind = table.schema.field(name).type
@@ -116,7 +115,7 @@ def _recipe_lines(recipes: Sequence[Recipe]) -> Iterator[str]:
 
 def _stages(pipelines: Iterable[Mapping[str, Any]], reasons: dict[str, int]) -> Iterator[tuple[str, int]]:
     """The stages of all recipes, as each names those that none before it has, and what they removed."""
-    names = [str(stage["name"]) for pipeline in pipelines for stage in pipeline.get("stages", ())]
+    names = [str(stage.get("name", "")) for pipeline in pipelines for stage in pipeline.get("stages", ())]
     for name in dict.fromkeys(names):
         yield name, sum(count for reason, count in reasons.items() if reason.startswith(f"{name}/"))
 
@@ -126,8 +125,8 @@ def _languages(table: Any) -> list[str]:
     for name in table.schema.names:
         if name.startswith(SCORE_PREFIX) and name.endswith(".language"):
             return [str(code or "") for code in table.column(name).to_pylist()]
-    packed = table.column("metadata").to_pylist()
-    return [str((orjson.loads(entry) if entry else {}).get("language") or "") for entry in packed]
+    packed = table.column("metadata").to_pylist() if "metadata" in table.schema.names else [None] * table.num_rows
+    return [str(json_object(entry, "metadata").get("language") or "") for entry in packed]
 
 
 def _numbers(balance: Balance, tokens: npt.NDArray[np.int64]) -> dict[str, float]:

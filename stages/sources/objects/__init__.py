@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from headrace.stages.sources.objects.streams import (
         BLOCK_BYTES as BLOCK_BYTES,
         FETCHED_BYTES_MAX as FETCHED_BYTES_MAX,
+        UNFOLDED_A_STORED as UNFOLDED_A_STORED,
+        UNFOLDED_BYTES_FREE as UNFOLDED_BYTES_FREE,
         InputStream as InputStream,
         LocalFile as LocalFile,
         RemoteFile as RemoteFile,

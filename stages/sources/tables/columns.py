@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import sys
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -34,6 +36,8 @@ from headrace.stages.sources import FileSource, ReadOptions
 from headrace.stages.sources.objects import (
     BLOCK_BYTES,
     HEAD_BYTES,
+    UNFOLDED_A_STORED,
+    UNFOLDED_BYTES_FREE,
     Content,
     InputObject,
     LocalFile,
@@ -48,14 +52,20 @@ from headrace.stages.sources.tables.parquet_values import as_json, kind_within, 
 from headrace.store.columnar import ColumnarGate, ColumnarHead, UnsoundColumns
 from headrace.store.ledger import UNBOUNDED, Fragment, Gap
 
+#: Columns of a file, not counting those within others.
+COLUMNS_MAX = 1 << 14
+#: Bytes that a row counts as, at the least: a row of nulls has none, and becomes a record all the same.
+ROW_BYTES_MIN = 8
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class _Open:
-    """A file that is open: what its footer says, the gate that decodes it, and its bytes."""
+    """A file that is open: what its footer says, the gate that decodes it, its bytes, and those of its rows so far."""
 
     head: ColumnarHead
     gate: ColumnarGate
     raw: LocalFile | RemoteFile
+    unfolded: int = 0
 
 
 class ColumnSource(FileSource):
@@ -107,10 +117,10 @@ class ColumnSource(FileSource):
                 if any(gap.first == 0 for gap in gaps):
                     yield self.lost(fragment, 0, error.why)
             if head is not None:
-                groups = self._groups(head, fragment)
+                file, groups = _Open(head, gate, raw), self._groups(head, fragment)
                 count = sum(rows for _, rows in groups)
                 for gap in gaps:
-                    for batch in self._gap(_Open(head, gate, raw), groups, fragment, gap):
+                    for batch in self._gap(file, groups, fragment, gap):
                         raw.check()
                         self.stored_read += fragment.size * batch.count // count
                         yield batch
@@ -151,9 +161,14 @@ class ColumnSource(FileSource):
             if what := misnamed(raw.read(HEAD_BYTES) or b"", self.FORMAT.name):
                 raise WrongFormat(name, what, self.FORMAT.name) from error
             raise DamagedInput(name, f"its {self.FOOTER} cannot be read ({error})") from error
+        rows, stored = sum(file.numbers[:, 0].tolist()), raw.seek(0, os.SEEK_END)
+        if ROW_BYTES_MIN * rows > UNFOLDED_BYTES_FREE + UNFOLDED_A_STORED * stored:
+            raise DamagedInput(name, f"its {self.FOOTER} says it holds {rows:,} rows in {stored:,} bytes")
         names = file.schema.names
-        if twice := next((column for column in names if names.count(column) > 1), ""):
-            raise InputError(f'{name!r} has {names.count(twice)} columns "{twice}"; rename or drop all but one of them')
+        if len(names) > COLUMNS_MAX:
+            raise InputError(f"{name!r} has {len(names):,} columns, the limit is {COLUMNS_MAX:,}; drop some")
+        if twice := next(((column, many) for column, many in Counter(names).items() if many > 1), None):
+            raise InputError(f'{name!r} has {twice[1]} columns "{twice[0]}"; rename or drop all but one of them')
         key = self.options.text_key
         kind = kind_within(file.schema, key)
         if kind is None:
@@ -169,11 +184,12 @@ class ColumnSource(FileSource):
     def _cuts(self, head: ColumnarHead) -> list[int]:
         """The byte at which each fragment begins; the first is 0."""
         starts, held = [0], 0
-        for index in range(len(head)):
-            if held >= self.options.fragment_bytes:
-                starts.append(head.first_byte(index))
+        # a footer may name them in any order
+        for at, size in sorted((head.first_byte(index), head.stored_bytes(index)) for index in range(len(head))):
+            if held >= self.options.fragment_bytes and at > starts[-1]:
+                starts.append(at)
                 held = 0
-            held += head.stored_bytes(index)
+            held += size
         return starts
 
     def _groups(self, head: ColumnarHead, fragment: Fragment) -> list[tuple[int, int]]:
@@ -203,6 +219,10 @@ class ColumnSource(FileSource):
         ordinal = first
         try:
             for table in self._decoded(file, index, to_path(fragment.uri)):
+                file.unfolded += table.nbytes
+                if file.unfolded > UNFOLDED_BYTES_FREE + UNFOLDED_A_STORED * fragment.size:
+                    why = f"its {fragment.size:,} bytes unfold to more than {UNFOLDED_A_STORED:,} times as many"
+                    raise DamagedInput(to_path(fragment.uri), why)
                 begin, end = max(low - ordinal, 0), min(high - ordinal, table.num_rows)
                 self.bytes_skipped += table.slice(0, begin).nbytes
                 while begin < end:

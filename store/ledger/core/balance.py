@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.store import counted
+from headrace.store import counted, whole_number
 from headrace.store.ledger.core.entries import Counts
 from headrace.store.ledger.core.fold import LedgerState
 
@@ -166,7 +166,7 @@ def balance_of(ledger: LedgerState, sink: str | None = None) -> Balance:
 def sinks_of(ledger: LedgerState) -> tuple[str, ...]:
     """The sinks of the pipeline in force; where it names none, those that have closed something."""
     stages = ledger.pipeline.get("stages", ())
-    declared = tuple(str(stage["name"]) for stage in stages if stage.get("kind") == "sink")
+    declared = tuple(str(stage.get("name", "")) for stage in stages if stage.get("kind") == "sink")
     return declared or tuple(sorted(ledger.counts))
 
 
@@ -179,5 +179,5 @@ def _seq_len(pipeline: Mapping[str, Any], sink: str) -> int:
     """What the pipeline declares; 0 for a sink that writes no sequences."""
     for stage in pipeline.get("stages", ()):
         if stage.get("name") == sink:
-            return int(stage.get("parameters", {}).get("seq_len", 0))
+            return whole_number(stage.get("parameters", {}).get("seq_len")) or 0
     return 0

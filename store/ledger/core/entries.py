@@ -16,9 +16,10 @@ from typing import Any, TypeAlias, cast
 import msgpack
 import xxhash
 
-from headrace.store import NUMBER_MAX, misfit
+from headrace.pipeline import shape_problem
+from headrace.store import NUMBER_MAX, Moment, Natural, misfit
 from headrace.store.ledger.core.cluster_changes import CLUSTER_CHANGES, ClusterChange
-from headrace.store.shards import is_checksum, is_key
+from headrace.store.shards import is_checksum, is_key, is_key_of
 
 #: Characters around one that cannot be encoded which are shown.
 _SHOWN = 80
@@ -62,8 +63,8 @@ class Range:
     """Records `first` to `first + count` of a fragment; `offset` and `length` are its bytes, or -1."""
 
     fragment: bytes
-    first: int
-    count: int
+    first: Natural
+    count: Natural
     offset: int = -1
     length: int = -1
 
@@ -85,16 +86,16 @@ class StoredObject:
     role: str
     key: str
     checksum: str
-    size: int
+    size: Natural
 
 
 def stored_object(role: str, key: str, checksum: str, size: int) -> StoredObject:
     """An object as an entry or a snapshot names it. Raises EntryError where key or checksum has another shape than
     those that sinks write: names of files are made of them.
     """
-    if not is_key(key) or not is_checksum(checksum):
+    if not is_key(key) or not is_key_of(role, key) or not is_checksum(checksum):
         raise EntryError(
-            f"an object {str(key)[:200]!r} with checksum {str(checksum)[:80]!r}: keys look like "
+            f"a {str(role)[:80]} {str(key)[:200]!r} with checksum {str(checksum)[:80]!r}: keys look like "
             "shards/7/<32 hex digits>.safetensors, checksums like xxh3-128:<32 hex digits>"
         )
     return StoredObject(role, key, checksum, size)
@@ -109,17 +110,17 @@ class Counts:
     tokens.
     """
 
-    kept: int = 0
-    filtered: int = 0
-    duplicate: int = 0
-    quarantined: int = 0
-    filtered_by: Mapping[str, int] = field(default_factory=dict[str, int])
-    quarantined_by: Mapping[str, int] = field(default_factory=dict[str, int])
-    edited: Mapping[str, int] = field(default_factory=dict[str, int])
-    tokens: int = 0
-    sequences: int = 0
-    padding: int = 0
-    counters: Mapping[str, int] = field(default_factory=dict[str, int])
+    kept: Natural = 0
+    filtered: Natural = 0
+    duplicate: Natural = 0
+    quarantined: Natural = 0
+    filtered_by: Mapping[str, Natural] = field(default_factory=dict[str, int])
+    quarantined_by: Mapping[str, Natural] = field(default_factory=dict[str, int])
+    edited: Mapping[str, Natural] = field(default_factory=dict[str, int])
+    tokens: Natural = 0
+    sequences: Natural = 0
+    padding: Natural = 0
+    counters: Mapping[str, Natural] = field(default_factory=dict[str, int])
 
     @property
     def records(self) -> int:
@@ -213,7 +214,7 @@ class FragmentEnded:
     """
 
     fragment: bytes
-    count: int
+    count: Natural
     checksum: bytes = b""
 
 
@@ -225,8 +226,8 @@ class PrefixRead:
     """
 
     fragment: bytes
-    count: int
-    size: int
+    count: Natural
+    size: Natural
     checksum: bytes
 
 
@@ -281,7 +282,7 @@ class ClaimsReleased:
     """
 
     sink: str
-    records: tuple[tuple[bytes, tuple[int, ...]], ...]
+    records: tuple[tuple[bytes, tuple[Natural, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,12 +294,12 @@ class VersionPublished:
     `restores` is the earlier version whose shards it shows again; 0: none, it goes on from the version before it.
     """
 
-    version: int
+    version: Natural
     reason: str
     shows: int = -1
     complete: bool = True
-    at: int = 0
-    restores: int = 0
+    at: Moment = 0
+    restores: Natural = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,9 +309,9 @@ class VersionHeld:
     `at` is as in `VersionPublished`.
     """
 
-    version: int
+    version: Natural
     reasons: tuple[str, ...]
-    at: int = 0
+    at: Moment = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,8 +322,8 @@ class Retracted:
     place of others, by the key of these, since they held text of the records.
     """
 
-    version: int
-    documents: tuple[tuple[str, tuple[int, ...]], ...]
+    version: Natural
+    documents: tuple[tuple[str, tuple[Natural, ...]], ...]
     replaced: tuple[tuple[str, StoredObject], ...]
 
 
@@ -474,7 +475,10 @@ def _build(name: str, values: list[Any]) -> Change:
         raise EntryError(f"holds a {name} of {len(values)} values, and this Headrace knows {len(names)}{newer}")
     built = {key: _NESTED.get((name, key), _same)(value) for key, value in zip(names, values, strict=True)}
     change = kind(**built)
-    if wrong := misfit(change):
+    wrong = misfit(change)
+    if not wrong and "pipeline" in built and (problem := shape_problem(built["pipeline"])):
+        wrong = f"pipeline is none: {problem}"
+    if wrong:
         raise EntryError(f"holds a {name} whose {wrong}: no Headrace writes that; restore the entry from a copy")
     return cast("Change", change)
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from headrace.store import Moment, misfit
 from headrace.store.ledger.core.entries import (
     CHECKSUM_BYTES,
     Change,
@@ -36,9 +37,11 @@ from headrace.store.ledger.core.log_state import FoldError, ForeignLog, LogState
 from headrace.store.ledger.core.totals import Totals
 from headrace.store.shards import epoch_of
 
-__all__ = ["ClosedShard", "FoldError", "FragmentState", "LedgerState", "Published"]
+__all__ = ["ROLLBACKS_MAX", "ClosedShard", "FoldError", "FragmentState", "LedgerState", "Published"]
 
 _NOTHING = Counts()
+#: Rollbacks of which each restores a version that holds those before it. Each version remembers all of its own.
+ROLLBACKS_MAX = 1000
 #: The reasons of versions that hide records which nobody asked to be gone for good: a rollback shows them again.
 DEDUPLICATION, HELD_OUT_SPLIT = "deduplication", "held-out split"
 
@@ -107,7 +110,7 @@ class Published(NamedTuple):
     complete: bool
     #: What made it, and when, in Unix seconds; 0 where no entry says.
     reason: str = ""
-    at: int = 0
+    at: Moment = 0
     #: The rollbacks in force: (shows, number, restored version, own version) of each. It shows no shard of the entries
     #: behind `shows` up to `number`, and nothing of the versions between the two holds in it.
     rollbacks: tuple[tuple[int, int, int, int], ...] = ()
@@ -309,7 +312,10 @@ class LedgerState(LogState):
                 raise FoldError(f"entry {number} names {stored.key}, which a collection may have deleted")
         self.shards.append(ClosedShard(number, change))
         self.accepted[change.identity()] = number
-        self.counts[change.sink] = self.counts.get(change.sink, _NOTHING) + change.counts
+        counts = self.counts.get(change.sink, _NOTHING) + change.counts
+        if wrong := misfit(counts):
+            raise FoldError(f"entry {number}: what sink {change.sink!r:.80} has closed adds up to no number: {wrong}")
+        self.counts[change.sink] = counts
 
     def _published(self, number: int, change: VersionPublished | VersionHeld) -> None:
         """A newer version lists the shards of the older one, and then its own: who reads may rely on it."""
@@ -327,6 +333,8 @@ class LedgerState(LogState):
         complete = change.complete and (change.shows >= 0 or self._closed_all())
         rollbacks = () if before is None else before.rollbacks
         if restored is not None:
+            if len(restored.rollbacks) >= ROLLBACKS_MAX:
+                raise FoldError(f"entry {number} restores version {change.restores}, {ROLLBACKS_MAX:,} rollbacks deep")
             rollbacks = (*restored.rollbacks, (shows, number, change.restores, change.version))
         if restored is not None or shows >= self.held_at:
             self.held_at, self.held = -1, ()

@@ -34,7 +34,7 @@ from urllib3.exceptions import (
     SSLError,
 )
 
-from headrace.store.contract import InvalidUri, StoreRefused
+from headrace.store.contract import WHOLE_BYTES_MAX, InvalidUri, StoreRefused
 from headrace.store.s3.connection.body import Body
 from headrace.store.s3.connection.config import S3Target, proxy_of
 from headrace.store.s3.connection.credentials import CredentialsFailed, credentials_of, names_service
@@ -48,8 +48,6 @@ READ_TIMEOUT_S = 30.0
 CONNECTIONS_KEPT = 24
 #: An answer that is no object (a page of a listing has about 1 MiB) and is longer is cut off.
 TEXT_BYTES_MAX = 16 << 20
-#: An object that comes whole though a range was asked for, from an endpoint without ranges.
-WHOLE_BYTES_MAX = 1 << 30
 _RANGE = re.compile(r"bytes=([0-9]{1,19})-([0-9]{1,19})")
 _DIGITS_MAX = 19
 

@@ -34,6 +34,10 @@ class PushHub:
     hostile: tuple[int, dict[str, str], Iterable[bytes]] | None = None
     #: Where it wants large files sent to, instead of to itself.
     elsewhere: str = ""
+    #: Where it wants to be told that a large file came.
+    verifies: str = ""
+    #: The headers of a 429 that it gives once where it is asked how large files come.
+    throttles: dict[str, str] = field(default_factory=dict)
     #: What each request showed.
     shown: list[str] = field(default_factory=list)
     url: str = ""
@@ -83,7 +87,8 @@ class PushHub:
     def _told(self, item: dict[str, Any]) -> dict[str, Any]:
         said = {"oid": item["oid"], "size": item["size"]}
         upload = {"href": f"{self.elsewhere or self.url}/upload/{item['oid']}", "header": {}}
-        return said if item["oid"] in self.objects else {**said, "actions": {"upload": upload}}
+        verify = {"verify": {"href": self.verifies}} if self.verifies else {}
+        return said if item["oid"] in self.objects else {**said, "actions": {"upload": upload, **verify}}
 
     def put(self, path: str, body: bytes) -> int:
         """Take a large object."""
@@ -159,7 +164,12 @@ def serving_pushes(hub: PushHub) -> Iterator[PushHub]:
             self._say(*hub.get(self.path.partition("?")[0]))
 
         def do_POST(self) -> None:
-            status, body = hub.post(self.path.partition("?")[0], self._body())
+            data = self._body()
+            if hub.throttles and self.path.endswith("/objects/batch"):
+                headers, hub.throttles = hub.throttles, {}
+                self._say(429, {}, headers)
+                return
+            status, body = hub.post(self.path.partition("?")[0], data)
             self._say(status, body, {})
 
         def do_PUT(self) -> None:

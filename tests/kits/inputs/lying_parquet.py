@@ -71,8 +71,8 @@ class Column:
     unpacked: int = 0
 
 
-def write(path: Path, columns: list[Column], rows: int = 1) -> str:
-    """A file of one row group."""
+def write(path: Path, columns: list[Column], rows: int = 1, groups: int = 1) -> str:
+    """A file of one row group, which its footer may name several times."""
     whole, chunks, schema = b"PAR1", [], [table((4, _BINARY, b"schema"), (5, _I32, len(columns)))]
     for column in columns:
         offset, length = len(whole), len(column.data)
@@ -96,8 +96,8 @@ def write(path: Path, columns: list[Column], rows: int = 1) -> str:
     footer = table(
         (1, _I32, 2),
         (2, _LIST, many(_STRUCT, *schema)),
-        (3, _I64, rows),
-        (4, _LIST, many(_STRUCT, group)),
+        (3, _I64, rows * groups),
+        (4, _LIST, many(_STRUCT, *[group] * groups)),
     )
     return close(path, whole, footer)
 

@@ -8,8 +8,10 @@ import itertools
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
@@ -206,6 +208,61 @@ def test_an_upload_that_leads_elsewhere_is_not_begun(hub: PushHub, writer: Write
     hub.elsewhere = "http://169.254.169.254"
     with pytest.raises(StoreError, match=r"it leads to '169\.254\.169\.254', which is this host's own"):
         push(opened(writer), PLACE)
+    assert hub.commits == 0
+
+
+def test_a_token_goes_nowhere_that_a_hub_names(hub: PushHub, writer: Writer) -> None:
+    with serving_pushes(PushHub()) as other:
+        hub.verifies = f"{other.url}/verify"
+        with pytest.raises(StoreError):
+            push(opened(writer), PLACE)
+        assert other.shown
+        assert set(other.shown) == {""}
+    assert "Bearer hf_secret" in hub.shown
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long the hub's client would have slept."""
+    found: list[float] = []
+    library = importlib.import_module("huggingface_hub.utils._http")
+    monkeypatch.setattr(library, "time", SimpleNamespace(sleep=found.append, time=time.time))
+    return found
+
+
+@pytest.mark.parametrize("said", [{"Retry-After": "999999999"}, {"RateLimit": '"api";r=0;t=999999999'}])
+def test_a_hub_puts_no_push_off_for_years(
+    hub: PushHub, writer: Writer, waits: list[float], said: dict[str, str]
+) -> None:
+    hub.throttles = said
+    push(opened(writer), PLACE)
+    assert len(waits) == 1
+    assert waits[0] < 10
+
+
+def test_limits_hold_behind_a_connection_that_failed(
+    hub: PushHub, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub's client takes a new one of its own then."""
+    library = importlib.import_module("huggingface_hub.utils._http")
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        hub.elsewhere = f"http://127.0.0.1:{bound.getsockname()[1]}"
+
+        def answer() -> None:
+            taken, _ = bound.accept()
+            with taken:
+                taken.sendall(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 0\r\n\r\n")
+                while taken.recv(65536):
+                    pass
+
+        def sleep(_: float) -> None:
+            bound.listen()
+            threading.Thread(target=answer, daemon=True).start()
+
+        monkeypatch.setattr(library, "time", SimpleNamespace(sleep=sleep, time=time.time))
+        with pytest.raises(StoreError, match="it packs an answer"):
+            push(opened(writer), PLACE)
     assert hub.commits == 0
 
 

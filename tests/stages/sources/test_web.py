@@ -9,10 +9,11 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.stages.runtime.errors import FragmentChanged, InputError
+from headrace.stages.sources.base import FRAGMENTS_A_FILE_MAX
 from headrace.stages.sources.mixed import MixedSource
 from headrace.store.open import open_input
 from tests.kits.inputs import files, reading
-from tests.kits.inputs.web_server import HubServer, WebServer, serving
+from tests.kits.inputs.web_server import HubServer, Reply, WebServer, serving
 from tests.stages.sources.test_altered import report, run
 
 PLACES = {"http": (WebServer, "{url}/{path}"), "hf": (HubServer, "hf://datasets/o/n@main/{path}?endpoint={url}")}
@@ -90,3 +91,16 @@ def test_one_place_is_read_without_a_run(place: tuple[WebServer, str]) -> None:
     server, _ = place
     if not isinstance(server, HubServer):
         assert open_input(server.url).get("data/e.txt", 1, 3) == b"lai"
+
+
+def test_a_size_that_a_server_makes_up_costs_few_fragments() -> None:
+    huge = 10**17
+    with serving(WebServer({})) as server:
+        server.fault = lambda asked: Reply(206, b"{", {"Content-Range": f"bytes 0-0/{huge}", "ETag": '"e"'})
+        fragments = MixedSource("read", [f"{server.url}/a.jsonl"]).list()
+        count = end = 0
+        for count, fragment in enumerate(fragments, 1):
+            assert fragment is not None
+            assert (fragment.start, count <= FRAGMENTS_A_FILE_MAX) == (end, True)
+            end = fragment.start + fragment.size
+    assert (end, count) == (huge, FRAGMENTS_A_FILE_MAX)

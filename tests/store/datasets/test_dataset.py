@@ -210,7 +210,9 @@ def test_a_record_that_no_table_holds_is_found_even_where_counts_agree(store: Fi
 def _with_table(writer: Writer, closed: Closed, role: str, rows: list[dict[str, Any]]) -> Closed:
     schema = {"documents": documents_schema(), "verdicts": verdicts_schema(),
               "quarantine": quarantine_schema()}[role]  # fmt: skip
-    other = writer.table(role, f"shards/1/{OTHER}.{role}", schema, rows)
+    other = writer.table(
+        role, f"{'quarantine' if role == 'quarantine' else 'shards'}/1/{OTHER}.{role}.parquet", schema, rows
+    )
     return dataclasses.replace(closed, objects=tuple(other if x.role == role else x for x in closed.objects))
 
 

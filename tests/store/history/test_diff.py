@@ -1,8 +1,10 @@
 """Differences: what became otherwise of records, held against a count of each of them."""
 
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from headrace.store.contract.errors import StoreRefused
@@ -89,3 +91,24 @@ def test_datasets_without_an_input_in_common_are_refused(tmp_path: Path, monkeyp
     new = dataset(tmp_path / "new", [4])
     with pytest.raises(StoreRefused, match="have no input in common"):
         changes(old.store.uri, new.store.uri)
+
+
+def test_names_are_made_of_the_fates_that_rows_have(tmp_path: Path) -> None:
+    """A table may have as many stages, and as many reasons, as rows: their pairs are a thousand times as many."""
+    rows = 1000
+    table = pa.table(
+        {
+            "verdict": ["filtered"] * rows,
+            "stage": [f"s{row}" for row in range(rows)],
+            "reason": [f"r{row}" for row in range(rows)],
+        }
+    )
+    fates = diff._Fates()
+    tracemalloc.start()
+    try:
+        codes = diff._codes(table, fates)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert [fates.names[code] for code in codes] == [f"filtered s{row}/r{row}" for row in range(rows)]
+    assert peak < 8 << 20

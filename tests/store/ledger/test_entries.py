@@ -32,17 +32,22 @@ from headrace.store.ledger.core.entries import (
     decode_entry,
     encode_entry,
 )
+from headrace.store.shards.object_keys import is_key_of
+from headrace.store.typed import MOMENT_MAX
 
 numbers = st.integers(0, (1 << 63) - 1)
 names = st.text(max_size=12)
 ids = st.binary(min_size=16, max_size=16)
 plain = st.dictionaries(names, st.one_of(names, numbers, st.booleans(), st.lists(numbers, max_size=3)), max_size=3)
+moments = st.integers(0, MOMENT_MAX)
 tallies = st.dictionaries(names, numbers, max_size=3)
 fragments = st.builds(Fragment, ids, names, names, names, numbers, st.integers(-1, 1 << 60), names, numbers)
 ranges = st.builds(Range, ids, numbers, numbers, st.integers(-1, 1 << 60), st.integers(-1, 1 << 60))
 hashes = st.from_regex(r"[0-9a-f]{32}", fullmatch=True)
 keys = st.from_regex(r"(shards|quarantine)/[0-9]{1,18}/[0-9a-f]{32}(\.[a-z]{1,9}){1,2}", fullmatch=True)
-objects = st.builds(StoredObject, names, keys, hashes.map("xxh3-128:{}".format), numbers)
+objects = st.builds(StoredObject, names, keys, hashes.map("xxh3-128:{}".format), numbers).filter(
+    lambda stored: is_key_of(stored.role, stored.key)
+)
 stages = st.dictionaries(st.from_regex(r"[a-z][a-z0-9_-]{0,5}", fullmatch=True), numbers, max_size=3)
 counts = st.builds(
     Counts, numbers, numbers, numbers, numbers, tallies, tallies, stages, numbers, numbers, numbers, counters=tallies
@@ -60,8 +65,8 @@ changes = st.one_of(
     st.builds(
         Closed, names, names, numbers, st.lists(ranges, max_size=3).map(tuple), st.lists(objects).map(tuple), counts
     ),
-    st.builds(VersionHeld, numbers, st.lists(names).map(tuple), numbers),
-    st.builds(VersionPublished, numbers, names, st.integers(-1, 1 << 60), st.booleans(), numbers, numbers),
+    st.builds(VersionHeld, numbers, st.lists(names).map(tuple), moments),
+    st.builds(VersionPublished, numbers, names, st.integers(-1, 1 << 60), st.booleans(), moments, numbers),
     st.builds(Removed, names),
     st.builds(
         Retracted,

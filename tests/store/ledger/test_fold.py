@@ -28,7 +28,7 @@ from headrace.store.ledger.core.entries import (
     VersionHeld,
     VersionPublished,
 )
-from headrace.store.ledger.core.fold import DEDUPLICATION, FoldError, LedgerState
+from headrace.store.ledger.core.fold import DEDUPLICATION, ROLLBACKS_MAX, FoldError, LedgerState
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 from headrace.store.ledger.snapshot import HELD_FORMAT, SNAPSHOT_FORMAT, decode_snapshot, encode_snapshot
 
@@ -267,3 +267,14 @@ def test_what_a_deduplication_hides_keeps_its_text_when_others_lose_theirs() -> 
     )
     assert state.erased_rows(fresh.key) == (2,)
     assert [rows for _, key, rows in state.retracted if key == fresh.key] == [[0], [2]], "both stay hidden"
+
+
+def test_rollbacks_of_rollbacks_end() -> None:
+    """Each remembers all of its own: twenty thousand of them in one entry were two gigabytes."""
+    chain = [VersionPublished(1, "done", shows=1)]
+    chain += [VersionPublished(v, "rollback", shows=1, restores=v - 1) for v in range(2, ROLLBACKS_MAX + 2)]
+    state = folded(*chain)
+    assert len(state.published[ROLLBACKS_MAX + 1].rollbacks) == ROLLBACKS_MAX
+    further = VersionPublished(ROLLBACKS_MAX + 2, "rollback", shows=1, restores=ROLLBACKS_MAX + 1)
+    with pytest.raises(FoldError, match="restores version 1001, 1,000 rollbacks deep"):
+        state.apply(state.number + 1, Entry(1, (further,)))

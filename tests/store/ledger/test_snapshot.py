@@ -53,6 +53,7 @@ from headrace.store.ledger.log import Appended, Log
 from headrace.store.ledger.snapshot import CLUSTER_COVERED, LEDGER_COVERED, decode_snapshot, encode_snapshot
 
 A, B = (Fragment.named("read", f"file:///{n}", "v", start=0, end=-1, reader="lines", size=9) for n in "ab")
+TOKENS, CHECK = f"shards/1/{1:032x}.safetensors", f"xxh3-128:{1:032x}"
 ME = {"host": "here", "pid": 7}
 
 
@@ -271,3 +272,31 @@ def test_an_entry_created_in_a_truncated_place_can_be_discarded(tmp_path: Path) 
         FileStore(tmp_path).get(log.key(3))
     with pytest.raises(ValueError, match="not covered"):
         log.discard(9)
+
+
+@pytest.mark.parametrize("pipeline", [{"stages": 5}, {"stages": [7]}, {"name": b"x"}, {"stages": [{"parameters": []}]}])
+def test_a_snapshot_with_a_pipeline_that_is_none_is_refused(pipeline: dict[str, object]) -> None:
+    state = folded((PipelineApplied("v", {"name": "x"}),))
+    state.pipelines["v"] = pipeline
+    with pytest.raises(FormatError, match="a pipeline that is none"):
+        decode_snapshot(encode_snapshot(state))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"ranges": (Range(A.id, -1, 4),)}, "range.first"),
+        (
+            {"objects": (StoredObject("tokens", f"shards/1/{1:032x}.safetensors", f"xxh3-128:{1:032x}", -1),)},
+            "object.size",
+        ),
+        ({"counts": Counts(kept=-1)}, "kept is -1"),
+        ({"objects": (StoredObject("tokens", f"{TOKENS}.parquet", CHECK, 1),)}, "a tokens"),
+    ],
+    ids=["range", "size", "count", "role"],
+)
+def test_a_snapshot_with_less_than_nothing_is_refused(wrong: dict[str, object], said: str) -> None:
+    state = folded((FragmentsListed((A,)),), (closes(A, 0, 4),))
+    state.shards[0].closed = replace(state.shards[0].closed, **wrong)
+    with pytest.raises(FormatError, match=said):
+        decode_snapshot(encode_snapshot(state))

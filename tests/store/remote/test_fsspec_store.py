@@ -230,3 +230,14 @@ def test_azure_by_azurite(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Pat
         for name, data in FILES.items():
             system.pipe_file(f"corpus/{name}", data)
         check_place(FsspecStore("az://corpus", HASTY))
+
+
+@pytest.mark.parametrize(
+    "listed", [{"a": 1}, ["bucket/top"], 7, [None]], ids=["a mapping", "names", "a number", "none"]
+)
+def test_what_is_no_listing_is_refused(toy: FsspecStore, monkeypatch: pytest.MonkeyPatch, listed: Any) -> None:
+    monkeypatch.setattr(Toy, "ls", lambda self, path, detail=True: listed)
+    monkeypatch.setattr(Toy, "info", lambda self, path: [path])
+    with pytest.raises(StoreRefused, match="gives no list of 'data/'"):
+        list(toy.list("data/"))
+    assert toy.head("top") is None

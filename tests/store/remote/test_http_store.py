@@ -9,7 +9,7 @@ import pytest
 
 from headrace.store.contract.errors import InvalidUri, ObjectMissing, StoreError, StoreRefused, StoreUnavailable
 from headrace.store.open import open_input
-from headrace.store.remote import http_wire
+from headrace.store.remote import folders, http_wire
 from headrace.store.remote.http_store import HttpStore, links_below
 from headrace.store.s3.backoff import RetryPolicy
 from tests.kits.inputs.web_server import Reply, WebServer, serving
@@ -173,6 +173,22 @@ def test_endless_folders_end(web: WebServer) -> None:
     web.fault = lambda asked: Reply(200, b'<a href="d/">', {"Content-Type": "text/html"})
     with pytest.raises(StoreError, match="lies below 64 others"):
         list(store_of(web).list("data/"))
+
+
+def test_folders_that_each_name_two_more_end(web: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No chain of them is deep, and a walk of them all would have no end."""
+    monkeypatch.setattr(folders, "BARREN_MAX", 300)
+    two = b'<a href="d/"><a href="e/">'
+    web.fault = lambda asked: Reply(200, two * (asked.path.count("/") < 32), {"Content-Type": "text/html"})
+    with pytest.raises(StoreError, match=r"300 folders below 'data/' in a row hold no file that is wanted"):
+        list(store_of(web).list("data/"))
+    assert len(web.asked) < 400
+
+
+def test_a_walk_goes_on_where_it_finds_files(web: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders, "BARREN_MAX", 2)
+    web.files |= {f"many/{number}/deep/a.jsonl": b"a" for number in range(9)}
+    assert len(list(store_of(web).list("many/"))) == 9
 
 
 def test_a_strange_version_is_a_hash(web: WebServer) -> None:

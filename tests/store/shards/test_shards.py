@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, strategies as st
 from safetensors import safe_open
-from safetensors.numpy import load, load_file
+from safetensors.numpy import load, load_file, save
 
 from headrace.store.contract.errors import ChecksumMismatch, FormatError, ObjectMissing
 from headrace.store.files.drafts import DraftFile, open_draft
@@ -280,3 +280,30 @@ def test_a_sidecar_that_is_no_parquet_is_a_format_error(store: FileStore) -> Non
     store.create("k", [b"PAR1 no, it is not PAR1"])
     with pytest.raises(FormatError, match="'k' is not a readable Parquet file"):
         sidecars.read_table(store, "k")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("piece_start", np.array([1 << 62], np.int64)),
+        ("piece_length", np.array([-1], np.int64)),
+        ("piece_sequence", np.array([7], np.int64)),
+        ("piece_document", np.array([-1], np.int64)),
+        ("piece_start", np.array([0.5])),
+        ("piece_start", np.array([[0]], np.int64)),
+        ("piece_repeated", np.array([9], np.int64)),
+        ("tokens", np.zeros(8, np.uint16)),
+        ("tokens", np.zeros((1, 8), np.float64)),
+        ("piece_start", None),
+        ("tokens", None),
+    ],
+)
+def test_pieces_that_lie_nowhere_are_refused(store: FileStore, name: str, value: np.ndarray | None) -> None:
+    arrays = load(b"".join(_build([[1, 2, 3]]).parts))
+    if value is None:
+        del arrays[name]
+    else:
+        arrays[name] = value
+    store.create("a.safetensors", [save(arrays)])
+    with pytest.raises(FormatError, match="is not a token shard"):
+        read_shard(store, "a.safetensors")

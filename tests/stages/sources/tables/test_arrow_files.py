@@ -7,6 +7,7 @@ import io
 import json
 import pathlib
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
@@ -17,8 +18,9 @@ from pyarrow import feather, orc
 from headrace.stages.runtime.errors import InputError
 from headrace.stages.sources.mixed import MixedSource
 from headrace.stages.sources.tables.arrow_files import ArrowSource, OrcSource
-from headrace.stages.sources.tables.columns import ColumnSource
+from headrace.stages.sources.tables.columns import COLUMNS_MAX, ColumnSource
 from headrace.stages.sources.tables.parquet import ParquetSource
+from headrace.store.columnar import layout
 from tests.kits.inputs import files, reading
 
 ROWS = pa.table(
@@ -176,3 +178,67 @@ def test_a_batch_that_unpacks_to_gigabytes_is_refused(tmp_path: pathlib.Path) ->
     path = files.write(tmp_path / "a.arrow", bytes(data))
     with pytest.raises(InputError, match="record batch 0 cannot be read"):
         reading.read_all(ArrowSource("read", [str(path)]))
+
+
+def with_blocks(data: bytes, order: Sequence[int]) -> bytes:
+    """An Arrow file whose footer names these record batches of it, in this order."""
+    (length,) = struct.unpack("<i", data[-10:-6])
+    begin = len(data) - 10 - length
+    footer = bytearray(data[begin:-10])
+    table = layout.Table.root(bytes(footer))
+    blocks, place = table.blocks(3), table._place(3)
+    first = place + table._read("<I", place) + 4
+    for number, named in enumerate(order):
+        layout._BLOCK.pack_into(footer, first + number * layout._BLOCK.size, *blocks[named])
+    return data[:begin] + bytes(footer) + data[-10:]
+
+
+ORDERS = {"backwards": range(6, -1, -1), "mixed": (3, 6, 0, 5, 1, 4, 2)}
+
+
+@pytest.mark.parametrize("fragment_bytes", [1, 6000, 1 << 24])
+@pytest.mark.parametrize("order", ORDERS)
+def test_batches_that_a_footer_names_in_any_order_are_read_once(
+    tmp_path: pathlib.Path, order: str, fragment_bytes: int
+) -> None:
+    data = with_blocks(arrow_of(), ORDERS[order])
+    path = files.write(tmp_path / "a.arrow", data)
+    source = ArrowSource("read", [str(path)], text_key="doc.text", fragment_bytes=fragment_bytes)
+    fragments = list(source.list())
+    assert [(item.start, item.size >= 0) for item in fragments] == [
+        (start, True) for start in sorted({item.start for item in fragments})
+    ]
+    assert sorted(fate[1] for fate in reading.read_all(source)) == sorted(f"r{number}" for number in range(200))
+
+
+def test_a_batch_that_a_footer_names_twice_is_refused(tmp_path: pathlib.Path) -> None:
+    path = files.write(tmp_path / "a.arrow", with_blocks(arrow_of(), [0] * 7))
+    with pytest.raises(InputError, match="is named twice by its footer"):
+        list(ArrowSource("read", [str(path)], text_key="doc.text").list())
+
+
+def test_a_stripe_that_a_footer_names_twice_is_refused(tmp_path: pathlib.Path) -> None:
+    data = orc_of("uncompressed")
+    first, second = layout.stripes_of(lambda at, size: data[at : at + size], len(data))[:2]
+    offset = bytes([second.at & 127 | 128, second.at >> 7])
+    assert data.count(b"\x08" + offset) == 1
+    forged = data.replace(b"\x08" + offset, b"\x08" + bytes([first.at | 128, 0]))
+    path = files.write(tmp_path / "a.orc", forged)
+    with pytest.raises(InputError, match="is named twice by its footer"):
+        list(OrcSource("read", [str(path)], text_key="doc.text").list())
+
+
+def test_rows_of_nothing_are_bounded_by_the_bytes_of_their_file(tmp_path: pathlib.Path) -> None:
+    rows = (1 << 31) - 1
+    batch = pa.RecordBatch.from_arrays([pa.nulls(rows)], names=["text"])
+    path = files.write(tmp_path / "a.arrow", arrow_of(pa.Table.from_batches([batch]), step=rows))
+    with pytest.raises(InputError, match=r"says it holds 2,147,483,647 rows in \d+ bytes"):
+        list(ArrowSource("read", [str(path)]).list())
+
+
+def test_a_file_of_too_many_columns_is_refused(tmp_path: pathlib.Path) -> None:
+    names = ["text", *(f"c{number}" for number in range(COLUMNS_MAX))]
+    table = pa.table([pa.array(["a"]), *[pa.nulls(1)] * COLUMNS_MAX], names=names)
+    path = files.write(tmp_path / "a.arrow", arrow_of(table))
+    with pytest.raises(InputError, match="has 16,385 columns, the limit is 16,384"):
+        list(ArrowSource("read", [str(path)]).list())

@@ -301,3 +301,33 @@ def test_a_child_starts_without_numpy(tmp_path: Path, gate: ColumnarGate):
         assert [rows.num_rows for rows in gate.rows(0, 7)] == [7, 7, 6]
     assert "libparquet" in (maps := Path(f"/proc/{gate.pid}/maps").read_text())
     assert "numpy" not in maps
+
+
+def test_a_row_group_that_is_named_a_thousand_times_is_refused(tmp_path: Path):
+    data = lies.page(lies.DATA_PAGE, 1, lies.PLAIN, lies.text(b"x" * 1000))
+    path = lies.write(tmp_path / "a.parquet", [lies.Column("text", data)], groups=1000)
+    with pytest.raises(DamagedInput, match=r"its row groups come to more than its \d+ bytes"):
+        list(ParquetSource("read", [path]).list())
+
+
+def test_more_rows_than_so_few_bytes_hold_are_refused(tmp_path: Path):
+    rows = (1 << 31) - 1
+    path = lies.write(tmp_path / "a.parquet", [lies.a_text(rows)], rows=rows)
+    with pytest.raises(DamagedInput, match=r"says it holds 2,147,483,647 rows in \d+ bytes"):
+        list(ParquetSource("read", [path]).list())
+    ((verdict, _, why, _),) = read_all(ParquetSource("read", [path], damaged="quarantine"))
+    assert verdict == "quarantined"
+    assert "2,147,483,647 rows" in why
+
+
+def test_texts_that_unfold_without_end_are_refused(tmp_path: Path):
+    """A value of a megabyte that stands once in its file, and in each of four thousand rows: 4 GiB."""
+    text = pa.DictionaryArray.from_arrays(pa.array([0] * 4000, pa.int16()), pa.array(["x" * (1 << 20)]))
+    pq.write_table(pa.table({"text": text}), tmp_path / "a.parquet", compression="zstd")
+    source = ParquetSource("read", [str(tmp_path / "a.parquet")])
+    (fragment,) = source.list()
+    records, found = 0, source.read(fragment, WHOLE)
+    with pytest.raises(DamagedInput, match=r"unfold to more than 2,048 times as many"):  # noqa: PT012 (what comes first)
+        for batch in found:
+            records += batch.count
+    assert 0 < records <= 1200
