@@ -164,7 +164,7 @@ FOUND_AT = {
     "credit-ignored": 1,
     "fenced-answer-lets-through": 15,
     "fenced-decider-fed": 41,
-    "fenced-decider-unsaid": 274,
+    "fenced-decider-unsaid": 2286,
     "fenced-partition-served": 15,
     "frame-epoch-not-looked-at": 6,
     "full-sink-fed": 11,
