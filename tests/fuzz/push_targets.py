@@ -16,7 +16,7 @@ from unittest.mock import patch
 import httpx2
 import huggingface_hub
 from huggingface_hub import constants
-from huggingface_hub.utils import _http, disable_progress_bars
+from huggingface_hub.utils import _http, disable_progress_bars, enable_progress_bars
 
 from headrace.stages.export import hub
 from headrace.stages.runtime.errors import InputError
@@ -110,6 +110,8 @@ def _surroundings(told: _Hub) -> Iterator[None]:
         stack.enter_context(patch.object(constants, "HF_HUB_OFFLINE", False))
         stack.enter_context(patch.object(hub, "socket", SimpleNamespace(**vars(socket) | vars(named))))
         stack.enter_context(patch.object(hub, "open_input", lambda _: told))
+        disable_progress_bars()
+        stack.callback(enable_progress_bars)
         stack.enter_context(patch.object(_http, "time", SimpleNamespace(sleep=lambda _: None)))
         stack.enter_context(warnings.catch_warnings())
         # the library gives its own client a file as that one wants it no more
@@ -172,7 +174,6 @@ class _Recorder(_Hub):
         return httpx2.Response(status, headers=headers, json=answer)
 
 
-disable_progress_bars()
 TARGETS = [
     Target(
         "hub_push",

@@ -194,7 +194,9 @@ def test_a_dataset_on_s3_is_compacted_there_and_removed(
     assert call(capsys, "compact", small, large, "--shard-mib", "8")[0] == 0
     assert fates(fetched(large, tmp_path / "large")) == fates(undisturbed)
     assert call(capsys, "rm", large, "--yes")[0] == 0
-    assert [info.key for info in open_store(large).list("") if not info.key.startswith("ledger/")] == ["manifest.json"]
+    left = [info.key for info in open_store(large).list("") if not info.key.startswith("ledger/")]
+    assert left == ["README.md", "manifest.json"]
+    assert b"This dataset was removed." in open_store(large).get("README.md")
     assert json.loads(open_store(large).get("manifest.json"))["removed"]
     with pytest.raises(InvalidUri, match="it was removed"):
         Dataset.open(large)
@@ -211,7 +213,7 @@ def test_a_removed_dataset_is_gone_and_another_may_begin_in_its_place(
     assert "add --yes" in complaint
     assert files(dataset) == files(undisturbed)
     assert call(capsys, "rm", str(dataset), "--yes")[0] == 0
-    assert {name.split("/")[0] for name in files(dataset)} == {".tmp", "ledger", "manifest.json"}
+    assert {name.split("/")[0] for name in files(dataset)} == {".tmp", "README.md", "ledger", "manifest.json"}
     assert call(capsys, "show", str(dataset))[0] == 1
     assert call(capsys, "ls", str(tmp_path))[1]["datasets"] == []
     assert call(capsys, "rm", str(dataset), "--yes")[0] == 0

@@ -109,6 +109,7 @@ def test_a_worker_that_is_ended_hands_on_its_tasks(house: Cluster) -> None:
     assert "hands on its tasks" in house.workers["w0"].text()
     assert workers_of(house) == {"w1"}
     house.add_worker("w0")
+    house.wait_for_workers()
     drain(house, "w1", "--wait")
     assert workers_of(house) == {"w0"}, "who comes back may have tasks again"
     check_all_once(house)

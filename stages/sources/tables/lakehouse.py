@@ -117,7 +117,11 @@ def _found(what: str, given: Sequence[Any], memory_bytes: int) -> Any:
     resource.setrlimit(resource.RLIMIT_CPU, (TABLE_CPU_S, TABLE_CPU_S))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with total(str(given[0])):
-        return _ANSWERS[what](*given)
+        try:
+            return _ANSWERS[what](*given)
+        except ImportError as error:
+            # It is installed: there is no room for it.
+            raise MemoryError from error
 
 
 def delta_facts(folder: str, version: int | None) -> dict[str, Any]:
