@@ -175,8 +175,9 @@ def slots(folder: Path, ray: str) -> dict[str, object]:
         (place / "beside.py").write_text(RAY.format(**sleeps))
         command = [ray, "beside.py", str(corpus), str(SLOTS), str(RECORDS // BLOCK)]
         beside = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=1800, check=False)
-        if beside.returncode == 0:
-            took = json.loads(beside.stdout.splitlines()[-1])
+        said = [line for line in beside.stdout.splitlines() if line.startswith('{"records"')]
+        if said:
+            took = json.loads(said[0])
             found["ray"] = {**took, "makespan_over_ideal": round(took["seconds"] / ideal, 3)}
         else:
             found["ray"] = {"failed": beside.stderr[-500:]}

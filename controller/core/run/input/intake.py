@@ -37,9 +37,11 @@ from headrace.store.ledger import (
 
 #: Bytes and fragments that a source task is given ahead of what it reads, so that it never waits for an answer. One of
 #: several is given half of an even share of what waits: it goes on while a standby takes over, and as the input ends no
-#: task holds what another could read, however long the stages behind take for a record.
+#: task holds what another could read, however long the stages behind take for a record. Beyond the next fragment that
+#: is at most a part of what it has read: of tasks that join later none waits for those that were there before.
 AHEAD_BYTES = 8 << 20
-AHEAD_BYTES_MAX = 256 << 20
+AHEAD_BYTES_MIN, AHEAD_BYTES_MAX = 256 << 10, 256 << 20
+AHEAD_OF_READ = 8
 AHEAD_FRAGMENTS = 256
 
 
@@ -56,6 +58,8 @@ class Intake:
         self._waiting: dict[str, int] = {}
         self._assigned: dict[bytes, str] = {}
         self._loads: dict[str, dict[bytes, int]] = {}
+        #: Bytes of the fragments that a task has read.
+        self._read: dict[str, int] = {}
         #: Ends that a source reported and the ledger may not hold yet.
         self._ends: dict[bytes, int] = {}
         #: Fragments of this run that are not done.
@@ -126,7 +130,10 @@ class Intake:
         ahead = sum(load.values())
         share = self._waiting.get(stage, 0) // (2 * among)
         limit = min(AHEAD_BYTES_MAX, share) if among > 1 else AHEAD_BYTES
-        while queue and len(load) < AHEAD_FRAGMENTS and (not load or ahead < limit):
+        earned = max(AHEAD_BYTES_MIN, self._read.get(task, 0) // AHEAD_OF_READ)
+        while queue and len(load) < AHEAD_FRAGMENTS:
+            if load and (ahead >= limit or (len(load) > 1 and ahead >= earned)):
+                break
             name, gaps = queue.popleft()
             state = self._ledger.fragments[name]
             fragment = state.fragment
@@ -156,7 +163,7 @@ class Intake:
                 self._ends[fragment] = count
             return known
         del self._assigned[fragment]
-        self._loads[task].pop(fragment, None)
+        self._read[task] = self._read.get(task, 0) + self._loads[task].pop(fragment, 0)
         if count >= 0:
             self._ends[fragment] = count
         return True
@@ -210,6 +217,7 @@ class Intake:
 
     def let_go(self, task: str) -> None:
         """A task that halted has what it was given no more; the sweep that it answered finds what is open."""
+        self._read.pop(task, None)
         for fragment in self._loads.pop(task, {}):
             self._assigned.pop(fragment, None)
             self._given.pop(fragment, None)

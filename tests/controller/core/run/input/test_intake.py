@@ -4,7 +4,13 @@ from hypothesis import given, strategies as st
 
 from headrace.controller.core.messages.messages import InHand, TaskSwept
 from headrace.controller.core.plan.plans import Route
-from headrace.controller.core.run.input.intake import AHEAD_BYTES, AHEAD_FRAGMENTS, Intake
+from headrace.controller.core.run.input.intake import (
+    AHEAD_BYTES,
+    AHEAD_BYTES_MIN,
+    AHEAD_FRAGMENTS,
+    AHEAD_OF_READ,
+    Intake,
+)
 from headrace.store.ledger.core.entries import (
     Closed,
     Counts,
@@ -111,6 +117,17 @@ def test_one_of_several_tasks_is_given_half_its_even_share() -> None:
     bench = Bench(*(fragment(index, 1000) for index in range(40)))
     given = {name: len(bench.intake.assign("read", name, among=2)) for name in "tu"}
     assert given == {"t": 10, "u": 8}, "small as they are, most of them wait for who is quicker"
+
+
+def test_a_task_earns_what_it_has_ahead_by_what_it_has_read() -> None:
+    items = [fragment(index, AHEAD_BYTES_MIN) for index in range(200)]
+    bench = Bench(*items)
+    given = bench.intake.assign("read", "t", 2)
+    assert len(given) == 2, "the next one, however large; many that join later find the rest"
+    for _ in range(5 * AHEAD_OF_READ):
+        assert bench.intake.was_read("t", given.pop(0)[0].id, COUNT)
+        given += bench.intake.assign("read", "t", 2)
+    assert len(given) == 5
 
 
 def test_who_has_nothing_is_given_a_fragment_of_any_size() -> None:
