@@ -99,7 +99,9 @@ class InputObjects:
             if seen is not None and seen.same:
                 fragment = self.of_version(fragment.uri, seen.version)
             open_still = not state.done(self._corpus.sinks)
-            other = there is not None and there.id not in ledger.fragments and not self.holds_same(there, fragment)
+            # The version that was listed may stand while a later one was read, which began with the same bytes.
+            unread = there is not None and (there.id not in ledger.fragments or there.id == state.fragment.id)
+            other = there is not None and unread and not self.holds_same(there, fragment)
             if (open_still and there != fragment) or other:
                 self._stand(fragment)
                 self.changed_at = self._world.now
