@@ -276,8 +276,11 @@ class Gathering:
 
     def held(self, fragment: bytes | None = None) -> list[Range]:
         """Every range that this sink holds, for a sweep; or those of one fragment."""
-        places = (Ranges(self._fresh), self._waiting, *(shard.ranges for shard in self._shards.values()))
-        return [item for place in places for item in (place if fragment is None else place.of_fragment(fragment))]
+        places = (self._waiting, *(shard.ranges for shard in self._shards.values()))
+        if fragment is None:
+            return [item for place in (Ranges(self._fresh), *places) for item in place]
+        # Asked of each member of a merged batch: nothing of the other fragments is looked at.
+        return [*self._fresh.get(fragment, ()), *(item for place in places for item in place.of_fragment(fragment))]
 
     def missing(self, item: Range) -> Collection[Range]:
         """What of a range this sink does not hold."""
