@@ -170,7 +170,7 @@ class Amendment:
             for name in works.leaving:
                 self._parts.intake.task_died(name)
         if self._left_early or self._parts.intake.sweeping:
-            # It began while the log took the change, and asked tasks that answer no more.
+            # A sweep that began while the log took the change asked tasks that answer no more.
             self._parts.sweeps.lost()
         old, new = works.in_force.tasks, works.reader
         stops = old.stop(LEFT_EARLY if self._left_early else GIVES_WAY)
