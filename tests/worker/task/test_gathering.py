@@ -1,5 +1,7 @@
 """What a sink holds, when it seals, and what becomes of its proposals."""
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given, strategies as st
 
@@ -49,6 +51,24 @@ def test_a_shard_is_sealed_when_its_kept_rows_reach_the_target() -> None:
     assert gathering.handle(batch(0, target=99), 0.0) == []
     assert gathering.accepts
     assert gathering.handle(batch(1, target=1), 0.0) == [WriteShard(0, (Range(A, 0, 1), Range(A, 1, 1)), "size")]
+
+
+class Untold(dict[bytes, list[Range]]):
+    """Ranges by fragment that are not gone through."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        raise AssertionError("every fragment was looked at")
+
+    items = values = keys = __iter__  # type: ignore[assignment]
+
+
+def test_what_is_held_of_one_fragment_looks_at_no_other() -> None:
+    gathering = Gathering(POLICY)
+    for first in (0, 1):
+        gathering.handle(batch(first), 0.0)
+    gathering._fresh = Untold(gathering._fresh)
+    assert gathering.held(A) == [Range(A, 0, 1), Range(A, 1, 1)]
+    assert gathering.held(b"b" * 16) == []
 
 
 def test_a_shard_seals_when_it_holds_too_much_unkept() -> None:
