@@ -37,8 +37,9 @@ def door(room: str) -> Callable[[str], Any]:
         home, own = names[name]
         try:
             if home != room:
+                module = importlib.import_module(home)
                 try:
-                    return getattr(importlib.import_module(home), own)
+                    return getattr(module, own)
                 except AttributeError:
                     pass  # a module of that package
             return importlib.import_module(f"{home}.{own}")

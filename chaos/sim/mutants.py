@@ -165,12 +165,12 @@ def _none_lost(_self: Intake) -> int:
     return 0
 
 
-def _held_forgotten(self: Intake, *arguments: Any) -> tuple[Gap, ...]:
+def _held_forgotten(self: Intake, *arguments: Any) -> tuple[tuple[Gap, ...], ...]:
     state, _, pending = arguments
-    return _gaps(self, state, {}, pending)
+    return _wanted(self, state, {}, pending)
 
 
-_gaps = Intake._gaps
+_wanted = Intake._wanted
 
 
 def _no_suspects(_self: Suspicion, _fragment: bytes) -> None:
@@ -391,7 +391,7 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "claims-not-released": ((proposals, "ClaimsReleased", _releases_nothing),),
     "index-not-fenced": ((RunTasks, "_remembers", _never),),
     "changed-object-read-on": ((RemoteFile, "_learn", _any_version),),
-    "held-read-again": ((Intake, "_gaps", _held_forgotten),),
+    "held-read-again": ((Intake, "_wanted", _held_forgotten),),
     "part-taken-for-unread": (
         (earlier, "evidence_of", _part_unread),
         (comparison, "evidence_of", _part_unread),

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 from headrace.controller.core.messages import Records, TaskSwept
 from headrace.controller.core.run.input.solitary import Solitary
@@ -44,6 +45,9 @@ AHEAD_BYTES_MIN, AHEAD_BYTES_MAX = 256 << 10, 256 << 20
 AHEAD_OF_READ = 8
 AHEAD_FRAGMENTS = 256
 
+#: The gaps of a fragment that each sink wants, in the order of the sinks.
+Wanted: TypeAlias = tuple[tuple[Gap, ...], ...]
+
 
 class Intake:
     """Fragments of one run: queued, assigned, sent; and the sweep in progress."""
@@ -53,7 +57,8 @@ class Intake:
         self._sinks = sinks
         self.suspicion = Suspicion(sources, sinks)
         self.solitary = Solitary(ledger, sinks, self.suspicion)
-        self._queue: dict[str, deque[tuple[bytes, tuple[Gap, ...]]]] = {}
+        #: By stage: fragments that wait, and what each sink wants of them.
+        self._queue: dict[str, deque[tuple[bytes, Wanted]]] = {}
         #: Bytes of the fragments that wait, by stage.
         self._waiting: dict[str, int] = {}
         self._assigned: dict[bytes, str] = {}
@@ -104,7 +109,7 @@ class Intake:
             return
         self._open[fragment] = None
         if not self._distrusts:
-            self._enqueue(fragment, self._gaps(state, {}, ()))
+            self._enqueue(fragment, self._wanted(state, {}, ()))
 
     def settle(self, fragments: Iterable[bytes]) -> None:
         """Forget those of these fragments that have become done."""
@@ -134,12 +139,12 @@ class Intake:
         while queue and len(load) < AHEAD_FRAGMENTS:
             if load and (ahead >= limit or (len(load) > 1 and ahead >= earned)):
                 break
-            name, gaps = queue.popleft()
+            name, wanted = queue.popleft()
             state = self._ledger.fragments[name]
             fragment = state.fragment
             self._waiting[stage] -= fragment.size
-            # Who was thought dead may have had some of it closed meanwhile.
-            gaps = still_open(gaps, [state.of(sink) for sink in self._sinks])
+            # Some of what a sink wanted may have been closed meanwhile: who was thought dead had it.
+            gaps = _union([still_open(mine, [state.of(sink)]) for sink, mine in zip(self._sinks, wanted, strict=True)])
             if not gaps or name in self._halted or name in self._withheld:
                 continue
             self._assigned[name] = task
@@ -346,25 +351,22 @@ class Intake:
             state = self._ledger.fragments[fragment]
             held = {sink: self._held.get((sink, fragment), []) for sink in self._sinks}
             coming = (*self._pending.get(fragment, ()), *self._given.get(fragment, ()))
-            gaps = self._gaps(state, held, coming)
-            if gaps:
-                self._enqueue(fragment, gaps)
-                lost += 1
+            lost += self._enqueue(fragment, self._wanted(state, held, coming))
         return lost
 
-    def _enqueue(self, fragment: bytes, gaps: tuple[Gap, ...]) -> None:
+    def _enqueue(self, fragment: bytes, wanted: Wanted) -> bool:
+        """Queue a fragment, unless no sink wants anything of it."""
+        if not any(wanted):
+            return False
         facts = self._ledger.fragments[fragment].fragment
-        stage = facts.stage
-        if gaps:
-            self._waiting[stage] = self._waiting.get(stage, 0) + facts.size
-            self._queue.setdefault(stage, deque()).append((fragment, gaps))
+        self._waiting[facts.stage] = self._waiting.get(facts.stage, 0) + facts.size
+        self._queue.setdefault(facts.stage, deque()).append((fragment, wanted))
+        return True
 
-    def _gaps(
-        self, state: FragmentState, held: Mapping[str, Sequence[Range]], coming: Sequence[Gap]
-    ) -> tuple[Gap, ...]:
-        """What some sink has neither closed nor in its hands nor coming to it."""
+    def _wanted(self, state: FragmentState, held: Mapping[str, Sequence[Range]], coming: Sequence[Gap]) -> Wanted:
+        """What each sink has neither closed nor in its hands nor coming to it."""
         count = state.count if state.count is not None else self._ends.get(state.fragment.id)
-        wanted: list[list[Gap]] = []
+        wanted: list[tuple[Gap, ...]] = []
         suspects = self.suspicion.of(state.fragment.id)
         for sink in self._sinks:
             covered = state.of(sink).copy()
@@ -375,13 +377,17 @@ class Intake:
             for gap in coming:
                 if gap.first < gap.end:
                     covered.cover(gap.first, gap.end, gap.offset)
-            wanted.append(covered.gaps(UNBOUNDED if count is None else count))
-        if len(wanted) == 1:
-            return tuple(wanted[0])
-        union = IntervalSet()
-        offsets: dict[int, int] = {}
-        for gaps in wanted:
-            for gap in gaps:
-                union.cover(gap.first, gap.end, gap.offset)
-                offsets.setdefault(gap.first, gap.offset)
-        return tuple(Gap(first, end, offsets.get(first, -1)) for first, end in union)
+            wanted.append(tuple(covered.gaps(UNBOUNDED if count is None else count)))
+        return tuple(wanted)
+
+
+def _union(wanted: Sequence[tuple[Gap, ...]]) -> tuple[Gap, ...]:
+    """What one of the sinks wants at least."""
+    if len(wanted) == 1:
+        return wanted[0]
+    union = IntervalSet()
+    offsets: dict[int, int] = {}
+    for gap in (gap for gaps in wanted for gap in gaps):
+        union.cover(gap.first, gap.end, gap.offset)
+        offsets.setdefault(gap.first, gap.offset)
+    return tuple(Gap(first, end, offsets.get(first, -1)) for first, end in union)

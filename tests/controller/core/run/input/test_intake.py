@@ -256,6 +256,17 @@ def test_a_record_is_lost_if_one_of_two_sinks_lost_it() -> None:
     assert gaps_of(bench.intake.assign("read", "t")) == {A.id: [(0, 3), (10, COUNT)]}
 
 
+def test_what_the_sink_that_lost_a_record_has_closed_meanwhile_is_not_read_for_the_other() -> None:
+    bench = Bench(A, sinks=("write", "copy"))
+    bench.intake.assign("read", "t")
+    bench.intake.was_read("t", A.id, COUNT)
+    bench.end(A, COUNT)
+    bench.sweep(TaskSwept("t", 1, 0, (), (("copy", (Range(A.id, 0, COUNT),)), ("write", (Range(A.id, 0, 6),)))))
+    bench.intake.requeue_lost()
+    bench.close(Range(A.id, 6, 2))
+    assert gaps_of(bench.intake.assign("read", "t")) == {A.id: [(8, COUNT)]}
+
+
 def test_a_drain_waits_for_all_that_sinks_held() -> None:
     bench = Bench(A)
     bench.sweep(says(held=(Range(A.id, 0, 3), Range(A.id, 5, 2))))
