@@ -184,7 +184,8 @@ class Autoscaler:
         self._quiet_until = self._blocked_until = -math.inf
         self._blocked_cores = 0.0
         self._spare_since = math.inf
-        self._advised: Mapping[str, int] = {}
+        #: What was advised last; of a run that is scaled, nothing ever is.
+        self._advised: Mapping[str, int] | None = None
 
     def handle(self, event: ScalingEvent, now: float) -> list[ScalingCommand]:
         """Take one event; give the commands that follow from it."""
@@ -332,7 +333,7 @@ class Autoscaler:
         changed = {stage: count for stage, count in target.items() if count != before.get(stage)}
         rate = model.measured.records_s
         advises = self.mode is ScalingMode.ADVISE
-        if advises and changed == self._advised:
+        if changed == self._advised:
             return []
         self._number += 1
         decision = ScalingDecision(

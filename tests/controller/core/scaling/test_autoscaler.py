@@ -11,10 +11,12 @@ from headrace.controller.core.scaling.autoscaler import (
     BAND_GROWTH,
     BLOCK_S,
     CALM_S,
+    LEARN,
     MADE_S_MAX,
     OVER_SHARE,
     PERSON_S,
     QUICK_S,
+    RESTART_S,
     SETTLE_S,
     SPARE_S,
     WINDOW_S_MIN,
@@ -193,6 +195,10 @@ def test_spare_tasks_go_behind_a_long_delay_and_not_all_at_once() -> None:
     assert scaled.changes == []
     scaled.run(60.0)
     assert flow.replicas == [10, 40]
+    scaled.run(SPARE_S - 60.0)
+    assert flow.replicas == [10, 40], "the delay begins anew with each step"
+    scaled.run(120.0)
+    assert flow.replicas == [10, 16]
 
 
 # -- the machine --
@@ -285,6 +291,26 @@ def test_a_change_is_judged_by_what_flows_behind_it() -> None:
     machine.look(5.0, flows=False)
     machine.look(SETTLE_S + WINDOW_S_MIN + 2.0)
     assert machine.newest.outcome == "helped"
+
+
+def test_a_change_costs_what_its_sources_read_less_meanwhile() -> None:
+    machine = Machine()
+    machine.answer(accepted=True)
+    machine.flow.capped = machine.newest.records_s / 2
+    machine.flow.changed()
+    machine.look(20.0)
+    machine.flow.rescale(machine.asked[0].replicas, 0.0)
+    machine.look(1.0)
+    assert machine.scaler.restart_s == pytest.approx(RESTART_S + LEARN * (10.0 - RESTART_S), abs=0.5)
+
+
+def test_a_run_that_knows_no_bytes_is_scaled() -> None:
+    machine = Machine(0.0)
+    while machine.flow.now < 40.0:
+        machine.flow.pass_time(2.0)
+        reading = machine.flow.reading()
+        machine.give(replace(reading, stages=tuple(replace(stage, stored_bytes=0) for stage in reading.stages)))
+    assert len(machine.asked) == 1
 
 
 def test_a_change_with_others_meanwhile_is_not_judged() -> None:

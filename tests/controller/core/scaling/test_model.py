@@ -273,6 +273,11 @@ def test_time_and_core_seconds_left_are_of_unread_bytes() -> None:
     assert now.left_core_s == pytest.approx(2.0, rel=0.01)
 
 
+def test_a_run_that_knows_no_bytes_has_no_time_left_to_tell() -> None:
+    unknown = replace(model(0.010, 0.020, cores=2), stored_bytes=0.0)
+    assert what_if(unknown, WhatIf(), left_bytes=5000.0).now.left_s is None
+
+
 def test_memory_comes_with_cores() -> None:
     answer = what_if(model(0.010, 0.030, cores=2, memory=4 * TASK_BYTES), WhatIf(cores=4), left_bytes=0)
     assert sum(answer.then.replicas.values()) == 8
