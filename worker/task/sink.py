@@ -134,6 +134,8 @@ class SinkBatch:
 
 #: Records from the first to the last of verdicts that wait in one batch: it has a byte for each of them.
 JOINED_SPAN_MAX = 1 << 20
+#: Ages at which the tasks of a stage seal, in turn: from all that is allowed down to half of it.
+AGES = 16
 
 
 class TaskSink:
@@ -455,12 +457,16 @@ def _quarantined(batch: Batch) -> int:
 
 
 def policy_of(order: pb.StartTask, sink: Sink) -> SealPolicy:
-    """What the request asks for, else what the sink was declared with, else the default."""
+    """What the request asks for, else what the sink was declared with, else the default.
+
+    Tasks that started together do not seal together: ages are spread, down to half.
+    """
     default = SealPolicy()
+    phase = order.replica % AGES / AGES
     return SealPolicy(
         target_bytes=order.seal.target_bytes or sink.shard_bytes or default.target_bytes,
         held_bytes_max=order.seal.held_bytes_max or default.held_bytes_max,
-        age_s=order.seal.age_s or default.age_s,
+        age_s=(order.seal.age_s or default.age_s) * (1 - phase / 2),
     )
 
 
