@@ -17,6 +17,7 @@ from headrace.controller.convert import allowance_of, out_of_bounds, seal_of, ta
 from headrace.controller.core.cluster import Controller, registration_fault
 from headrace.controller.core.messages import ChangedInput, PipelineRequested, messages as core
 from headrace.controller.core.plan import Plan, TaskPlan
+from headrace.controller.core.run import why_an_epoch
 from headrace.controller.core.scaling import ScalingMode
 from headrace.controller.effects import ReportedProgress
 from headrace.controller.membership import Act, act_of, why_not
@@ -429,6 +430,7 @@ def _registered(register: pb.Register) -> core.WorkerRegistered:
                 addresses=tuple(item.addresses),
                 fenced=item.fenced,
                 linked=item.linked,
+                stages=tuple(item.stages),
             )
             for item in register.tasks
         ),
@@ -456,6 +458,7 @@ def dry_run(core: Controller, request: PipelineRequested) -> pb.ApplyReply:
     if run is not None and not run.ended and run.tasks is not None:
         reply.stops.extend(map(_planned, run.tasks.plan.tasks))
         reply.shared_s = max((task.ready_at - task.start_at for task in run.tasks), default=0.0)
+        reply.rests = why_an_epoch(run.pipeline, Pipeline.from_dict(request.pipeline))
     return pb.ApplyReply(accepted=True, plan=reply)
 
 

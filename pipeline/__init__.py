@@ -6,7 +6,7 @@ from headrace.pipeline.door import door
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from headrace.pipeline.base import Base as Base
+    from headrace.pipeline.base import STAGES_MAX as STAGES_MAX, Base as Base
     from headrace.pipeline.code import fingerprint as fingerprint
     from headrace.pipeline.errors import PipelineError as PipelineError
     from headrace.pipeline.graph import (

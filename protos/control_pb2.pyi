@@ -820,7 +820,7 @@ class Register(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., version: _Optional[str] = ..., cores: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[RunningTask, _Mapping]]] = ..., host_id: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., labels: _Optional[_Iterable[str]] = ..., links: _Optional[_Iterable[_Union[RunningLink, _Mapping]]] = ..., door: _Optional[str] = ..., relay_addresses: _Optional[_Iterable[str]] = ..., allows_chaos: _Optional[bool] = ..., protocol: _Optional[int] = ..., protocol_oldest: _Optional[int] = ..., measured: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class RunningTask(_message.Message):
-    __slots__ = ("task", "attempt", "version", "epoch", "ready", "facts", "addresses", "fenced", "linked")
+    __slots__ = ("task", "attempt", "version", "epoch", "ready", "facts", "addresses", "fenced", "linked", "stages")
     class FactsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -837,6 +837,7 @@ class RunningTask(_message.Message):
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     FENCED_FIELD_NUMBER: _ClassVar[int]
     LINKED_FIELD_NUMBER: _ClassVar[int]
+    STAGES_FIELD_NUMBER: _ClassVar[int]
     task: str
     attempt: int
     version: str
@@ -846,7 +847,8 @@ class RunningTask(_message.Message):
     addresses: _containers.RepeatedScalarFieldContainer[str]
     fenced: bool
     linked: bool
-    def __init__(self, task: _Optional[str] = ..., attempt: _Optional[int] = ..., version: _Optional[str] = ..., epoch: _Optional[int] = ..., ready: _Optional[bool] = ..., facts: _Optional[_Mapping[str, str]] = ..., addresses: _Optional[_Iterable[str]] = ..., fenced: _Optional[bool] = ..., linked: _Optional[bool] = ...) -> None: ...
+    stages: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, task: _Optional[str] = ..., attempt: _Optional[int] = ..., version: _Optional[str] = ..., epoch: _Optional[int] = ..., ready: _Optional[bool] = ..., facts: _Optional[_Mapping[str, str]] = ..., addresses: _Optional[_Iterable[str]] = ..., fenced: _Optional[bool] = ..., linked: _Optional[bool] = ..., stages: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RunningLink(_message.Message):
     __slots__ = ("link", "sender_attempt", "receiver_attempt", "generation")
@@ -1204,20 +1206,22 @@ class PlannedChain(_message.Message):
     def __init__(self, chain: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class PlanReply(_message.Message):
-    __slots__ = ("tasks", "links", "chains", "workers", "stops", "shared_s")
+    __slots__ = ("tasks", "links", "chains", "workers", "stops", "shared_s", "rests")
     TASKS_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
     CHAINS_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     STOPS_FIELD_NUMBER: _ClassVar[int]
     SHARED_S_FIELD_NUMBER: _ClassVar[int]
+    RESTS_FIELD_NUMBER: _ClassVar[int]
     tasks: _containers.RepeatedCompositeFieldContainer[PlannedTask]
     links: _containers.RepeatedCompositeFieldContainer[LinkStatus]
     chains: _containers.RepeatedCompositeFieldContainer[PlannedChain]
     workers: int
     stops: _containers.RepeatedCompositeFieldContainer[PlannedTask]
     shared_s: float
-    def __init__(self, tasks: _Optional[_Iterable[_Union[PlannedTask, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping]]] = ..., chains: _Optional[_Iterable[_Union[PlannedChain, _Mapping]]] = ..., workers: _Optional[int] = ..., stops: _Optional[_Iterable[_Union[PlannedTask, _Mapping]]] = ..., shared_s: _Optional[float] = ...) -> None: ...
+    rests: str
+    def __init__(self, tasks: _Optional[_Iterable[_Union[PlannedTask, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping]]] = ..., chains: _Optional[_Iterable[_Union[PlannedChain, _Mapping]]] = ..., workers: _Optional[int] = ..., stops: _Optional[_Iterable[_Union[PlannedTask, _Mapping]]] = ..., shared_s: _Optional[float] = ..., rests: _Optional[str] = ...) -> None: ...
 
 class ApplyReply(_message.Message):
     __slots__ = ("accepted", "reason", "differences", "warnings", "plan", "standby", "waits")

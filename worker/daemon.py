@@ -196,6 +196,7 @@ class Daemon:
             running.ready, running.fenced, running.linked = entry.ready, entry.fenced, entry.linked
             running.facts.update(entry.facts)
             running.addresses.extend(entry.addresses)
+            running.stages.extend(entry.stages)
             register.tasks.append(running)
         for link, live in self._live.links.items():
             (_, sender), (_, receiver) = live.sender, live.receiver
@@ -313,7 +314,7 @@ class Daemon:
                 case core.SpawnProcess():
                     order = self._orders.pop((command.task, command.attempt))
                     self.counters.began(command.task, command.attempt)
-                    born = order.start.version, order.start.epoch
+                    born = order.start.version, order.start.epoch, order.start.stages
                     self._live.started(command.task, command.attempt, *born, fenced=order.start.fenced)
                     self._processes.spawn(command.task, command.attempt, order)
                     where = about(task=command.task, attempt=command.attempt, stages="+".join(order.start.stages))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 
@@ -13,6 +13,7 @@ class LiveTask:
     attempt: int
     version: str
     epoch: int
+    stages: tuple[str, ...]
     fenced: bool = False
     ready: bool = False
     #: Whether it has had a link, cut since or not.
@@ -37,9 +38,11 @@ class LiveTasks:
         self.tasks: dict[str, LiveTask] = {}
         self.links: dict[str, LiveLink] = {}
 
-    def started(self, task: str, attempt: int, version: str, epoch: int, *, fenced: bool = False) -> None:
+    def started(
+        self, task: str, attempt: int, version: str, epoch: int, stages: Iterable[str], *, fenced: bool = False
+    ) -> None:
         """An attempt was started here."""
-        self.tasks[task] = LiveTask(attempt, version, epoch, fenced)
+        self.tasks[task] = LiveTask(attempt, version, epoch, tuple(stages), fenced)
 
     def ready(self, task: str, attempt: int, facts: Mapping[str, str], addresses: tuple[str, ...] = ()) -> None:
         """An attempt has built its stages."""

@@ -118,7 +118,7 @@ class Assignments:
             raise ViolationError(
                 1, f"{who} has {waiting} requests of run {name} to see to, the log {len(record.waiting)}"
             )
-        if run.tasks is None or run.state is RunState.OPENING:
+        if run.tasks is None or run.state is RunState.OPENING or run.amendment.recording:
             return
         plan = run.tasks.plan
         known = self._compared.get((who, name))

@@ -76,7 +76,7 @@ class Wires:
         if task is None:
             return
         key = command.link, command.sender_attempt, command.receiver_attempt
-        self._replace(worker, task, key, command)
+        self.replace(worker, task, command)
         wire = self._wires.get(key)
         if wire is None or wire.over or wire.command.generation != command.generation:
             if wire is not None:
@@ -97,8 +97,9 @@ class Wires:
         else:
             world.after(world.between(1.0, DIAL_S), self._give_up, wire)
 
-    def _replace(self, worker: Joined, task: LinkedTask, key: tuple[str, int, int], command: core.MakeLink) -> None:
+    def replace(self, worker: Joined, task: LinkedTask, command: core.MakeLink) -> None:
         """A task has one end of that name: the one before is closed without a word, and its peer finds that out."""
+        key = command.link, command.sender_attempt, command.receiver_attempt
         for other, wire in self._wires.items():
             end = wire.ends.get(worker.name) if other[0] == command.link and not wire.over else None
             same = other == key and wire.command.generation == command.generation

@@ -153,6 +153,7 @@ class SimulatedWorker:
                 entry.ready,
                 fenced=entry.fenced,
                 linked=entry.linked,
+                stages=entry.stages,
             )
             for task, entry in self._live.tasks.items()
         )
@@ -262,6 +263,8 @@ class SimulatedWorker:
         window = self.cluster.window_bytes
         link = SimulatedLink(self.cluster.world, command, sender, receiver, window)
         self._links[command.link] = link
+        for task in (sender, receiver):
+            self.cluster.wires.replace(self, task, command)
         receiver.deliver(("open", link))
         sender.deliver(("open", link))
 
@@ -320,7 +323,8 @@ class SimulatedWorker:
     def _spawn(self, order: core.StartTask) -> None:
         task = SimulatedTask(self, order)
         self.tasks[order.task, order.attempt] = task
-        self._live.started(order.task, order.attempt, order.version, order.epoch, fenced=order.fenced)
+        born = order.version, order.epoch, order.stages
+        self._live.started(order.task, order.attempt, *born, fenced=order.fenced)
         self.cluster.world.after(self.cluster.world.between(0.05, 0.6), task.begin)
 
     def _cut(self, command: supervisor.CutLinks) -> None:

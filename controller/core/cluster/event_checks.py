@@ -39,6 +39,7 @@ from headrace.controller.core.messages import (
 from headrace.controller.core.plan import LinkPlan
 from headrace.controller.core.run import Run
 from headrace.controller.core.run.tasks import AttemptFacts, ReportedTasks
+from headrace.pipeline import STAGES_MAX
 from headrace.store.ledger import UNBOUNDED, Fragment, FragmentState, Gap, IntervalSet, Range
 from headrace.store.shards import epoch_of
 
@@ -126,6 +127,8 @@ def _measured_fault(measured: Sequence[tuple[str, float]]) -> str:
 def _task_fault(item: RunningTask) -> str:
     if len(item.addresses) > WORDS_MAX:
         return f"task {item.task[:NAME_MAX]!r} has more than {WORDS_MAX} addresses"
+    if len(item.stages) > STAGES_MAX or any(len(stage) > NAME_MAX for stage in item.stages):
+        return f"task {item.task[:NAME_MAX]!r} has more than {STAGES_MAX} stages, or one with too long a name"
     return _addresses_fault(item.addresses) or _numbers_fault(item.task, item.attempt, item.epoch)
 
 

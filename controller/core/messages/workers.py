@@ -11,7 +11,8 @@ from headrace.controller.core.plan import WorkerFacts
 class RunningTask:
     """An attempt that a worker still runs, and what it was born with. `ready`: it has built its stages.
 
-    `fenced`: its stage that remembers lets nothing through, see `StartTask`. `linked`: it has had a link.
+    `fenced`: its stage that remembers lets nothing through, see `StartTask`. `linked`: it has had a link. `stages`: its
+    chain; empty from a worker that does not tell.
     """
 
     task: str
@@ -22,6 +23,7 @@ class RunningTask:
     addresses: tuple[str, ...] = ()
     fenced: bool = False
     linked: bool = False
+    stages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,11 @@ from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
     from headrace.controller.core.run import proposals as proposals
-    from headrace.controller.core.run.amendment import GIVES_WAY as GIVES_WAY, Amendment as Amendment
+    from headrace.controller.core.run.amendment import (
+        GIVES_WAY as GIVES_WAY,
+        Amendment as Amendment,
+        why_an_epoch as why_an_epoch,
+    )
     from headrace.controller.core.run.opening import (
         REJOIN_S as REJOIN_S,
         Inheritance as Inheritance,

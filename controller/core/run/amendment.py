@@ -1,14 +1,15 @@
 """The tasks of a run give way to others while records flow: by another graph, or another plan of the same one.
 
 The next tasks start beside those in force, and take the input when they are ready. Those in force send what they have
-read, their sinks commit it, and they end (docs/design/surgery.md). Tasks that are in both plans run on.
+read, their sinks commit it, and they end (docs/design/surgery.md). Tasks that are in both plans run on. A version that
+begins with an epoch waits until the run is at rest: then all tasks end, and its own start.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from headrace.controller.core.messages import AnswerRequest, Command, PipelineRequested
+from headrace.controller.core.messages import AnswerRequest, Command, PipelineRequested, WorkerLost
 from headrace.controller.core.plan import Plan
 from headrace.controller.core.run.reconfiguration import Reconfiguration, Reshape
 from headrace.controller.core.run.states import AMEND_TRANSITIONS, AmendState, AmendTurn, Machine, RunState
@@ -40,6 +41,9 @@ class Amendment:
         #: The graph that was asked for, and has no answer yet; the plan that is to take the place of the one in force.
         self.request: PipelineRequested | None = None
         self._reshape: Reshape | None = None
+        #: The version that begins with an epoch, and its plan once the run is at rest.
+        self._anew: Pipeline | None = None
+        self._plan: Plan | None = None
         #: The number of the last sweep that began before input went to the next version; until when it is waited for
         #: what those in force have on hand, where they leave a worker.
         self._since = 0
@@ -57,6 +61,8 @@ class Amendment:
 
     def words(self, works: Works | None) -> str:
         """For people; empty if the graph is not being changed."""
+        if self._anew is not None:
+            return f"the graph to version {self._anew.version()}: {self.state.value}"
         if works is None or works.next is None or self._reshape is not None:
             return ""
         tasks = list(works.next.tasks)
@@ -88,10 +94,12 @@ class Amendment:
             raise PipelineError(busy)
         if self.busy or self._reconfiguration.waiting or self._reconfiguration.stands:
             raise PipelineError(f"pipeline {pipeline.name!r} is being changed: try again")
-        before = works.in_force.pipeline
-        if wrong := why_not_flowing(before, pipeline):
+        before, current = works.in_force.pipeline, works.in_force.tasks.plan
+        if wrong := why_not_amended(before, pipeline):
             raise PipelineError(f"{wrong}: stop the pipeline, and apply it with --amend")
-        return pipeline, *self._reconfiguration.beside(pipeline, event, works.in_force.tasks.plan)
+        if why_an_epoch(before, pipeline):
+            return pipeline, self._reconfiguration.instead(pipeline, event, current), frozenset()
+        return pipeline, *self._reconfiguration.beside(pipeline, event, current)
 
     def asked(self, event: PipelineRequested, works: Works | None, state: RunState) -> list[Command]:
         """Somebody wants another graph; answered at once where it cannot be, else when it is in force."""
@@ -107,7 +115,11 @@ class Amendment:
             words = f"pipeline {pipeline.name} is in force as it was asked for"
             return [AnswerRequest(event.request, accepted=True, warnings=(words,))]
         self.request, self.refused = event, ""
-        self._begin(works, pipeline, made, stay)
+        if why_an_epoch(works.in_force.pipeline, pipeline):
+            self._machine.turn(AmendTurn.ASKED_ANEW)
+            self._anew, self._recorded = pipeline, False
+        else:
+            self._begin(works, pipeline, made, stay)
         return []
 
     def reshape(self, works: Works, reshape: Reshape, now: float) -> list[Command]:
@@ -128,6 +140,8 @@ class Amendment:
         """Take the next step that is due."""
         recorded = bool(self._parts.leadership.cluster) and self._reshape is None
         match self.state:
+            case AmendState.RESTING if state is RunState.DRAINING:
+                return self._give_up(f"the pipeline is {state.value}")
             case AmendState.WARMING | AmendState.HANDING_OVER if wrong := self._wrong(works, state):
                 return self._undo(works, wrong, state)
             case AmendState.WARMING if self._is_ready(works):
@@ -142,6 +156,8 @@ class Amendment:
                 return self.take_up(works) if not recorded else []
             case AmendState.HANDING_OVER if self.leave_by is None and self._may_wait_for_each_other(works):
                 self.leave_by = now + LEAVE_S_MAX
+            case AmendState.APPLYING if self._anew is not None:
+                return self._begin_anew(works, self._anew, now) if self._parts.epoch.take_up() else []
             case AmendState.APPLYING if self._parts.leadership.ledger.pipeline_version == works.in_force.version:
                 self._machine.turn(AmendTurn.DURABLE)
                 return self.answer()
@@ -166,6 +182,9 @@ class Amendment:
         if works is None or self.state is not AmendState.RECORDING:
             return []
         self._machine.turn(AmendTurn.RECORDED)
+        if self._anew is not None:
+            self._parts.epoch.begin("amended", PipelineApplied(self._anew.version(), self._anew.to_dict()))
+            return []
         if self._left_early:
             for name in works.leaving:
                 self._parts.intake.task_died(name)
@@ -188,16 +207,61 @@ class Amendment:
         return stops
 
     @property
+    def rests(self) -> bool:
+        """Whether it waits until nothing is on its way."""
+        return self.state is AmendState.RESTING
+
+    def at_rest(self, works: Works) -> list[Command]:
+        """Nothing is on its way: plan the version that begins with an epoch, and have it recorded."""
+        assert self._anew is not None
+        assert self.request is not None
+        try:
+            self._plan = self._reconfiguration.instead(self._anew, self.request, works.in_force.tasks.plan)
+        except PipelineError as error:
+            # The workers could hold it when it was asked for; some have gone since.
+            return self._give_up(str(error))
+        self._machine.turn(AmendTurn.AT_REST)
+        return [] if self._parts.leadership.cluster else self.take_up(works)
+
+    def _begin_anew(self, works: Works, pipeline: Pipeline, now: float) -> list[Command]:
+        """The version is durable with its epoch: all tasks end, and its own start."""
+        assert self._plan is not None
+        assert self.request is not None
+        old, plan = works.in_force, self._plan
+        stops, gone = old.tasks.become(pipeline, pipeline.version(), plan, now, GIVES_WAY)
+        for name in gone:
+            self._parts.intake.task_died(name)
+            self._parts.listing.task_died(name)
+        self._parts.committer.closings.sinks = pipeline.dependent_sinks
+        works.in_force = works.reader = Work(pipeline, old.tasks, self._parts)
+        works.in_force.losses.deaths = old.losses.deaths
+        self._reconfiguration.amended(pipeline, self.request)
+        self._taken_up(pipeline, self.request)
+        self._anew = self._plan = None
+        self._machine.turn(AmendTurn.DURABLE)
+        for worker in sorted({task.worker for task in plan.tasks} - self._parts.workers.present.keys()):
+            # Where no other may have its tasks, they wait for it.
+            works.in_force.losses.worker_lost(WorkerLost(worker, "it left while the graph was changed"), now)
+        return [*stops, *self.answer()]
+
+    def _give_up(self, reason: str) -> list[Command]:
+        """The version in force stays."""
+        self._machine.turn(AmendTurn.FAILED)
+        self._anew = None
+        self.refused = f"the graph was not changed: {reason}"
+        return self.answer(self.refused)
+
+    @property
     def recording(self) -> bool:
-        """Whether the cluster's log is to have, or gets, the next version."""
-        return self.state is AmendState.RECORDING
+        """Whether the cluster's log is to have, or gets, the next version; until it has tasks, it has no other plan."""
+        return self.state is AmendState.RECORDING or self._plan is not None
 
     def to_record(self, works: Works | None) -> tuple[PipelineRequested, Plan] | None:
         """What a successor has to know before the next version is taken up; asked for once."""
         if not self.recording or self._recorded or works is None or self.request is None:
             return None
         self._recorded = True
-        return self.request, works.reader.tasks.plan
+        return self.request, self._plan or works.reader.tasks.plan
 
     def answer(self, reason: str = "") -> list[Command]:
         """Say that the graph is changed, or why not."""
@@ -270,16 +334,13 @@ class Amendment:
             self._parts.listing.task_died(task.plan.name)
 
 
-def why_not_flowing(before: Pipeline, after: Pipeline) -> str:
-    """Why a graph cannot become another while records flow; empty if it can.
+def why_an_epoch(before: Pipeline, after: Pipeline) -> str:
+    """Why a graph becomes another at rest, with an epoch, and not while records flow; empty if it need not.
 
-    Fragments are named by their source, and shards have the form of their sink: these stay. An index knows what its
-    own epoch let through, by what stands before it: where that is the same the index stays, else another epoch begins
-    at rest. A record that it has let through, and that was lost then, would be filtered before it, and its duplicates
-    be left without a copy.
+    An index knows what its own epoch let through, by what stands before it: where that is the same the index stays. A
+    record that it has let through, and that was lost then, would else be filtered before it, and its duplicates be
+    left without a copy.
     """
-    if before.dataset != after.dataset:
-        return f"the dataset is {before.dataset}, not {after.dataset}"
     changed = difference(before.identity(), after.identity())
     for pipeline in (before, after):
         for stage in pipeline.stateful:
@@ -288,6 +349,17 @@ def why_not_flowing(before: Pipeline, after: Pipeline) -> str:
             lines += [line for line in changed if line.partition(".")[0] in known or line.startswith("source of ")]
             if lines:
                 return f"stage {stage.name!r} remembers what it has seen, and begins with an epoch ({lines[0]})"
+    return ""
+
+
+def why_not_amended(before: Pipeline, after: Pipeline) -> str:
+    """Why a graph cannot become another during a run; empty if it can.
+
+    Fragments are named by their source, and shards have the form of their sink: these stay.
+    """
+    if before.dataset != after.dataset:
+        return f"the dataset is {before.dataset}, not {after.dataset}"
+    changed = difference(before.identity(), after.identity())
     for kind, words in ((StageKind.SOURCE, "reads"), (StageKind.SINK, "writes")):
         names = [{stage.name for stage in pipeline.of_kind(kind)} for pipeline in (before, after)]
         if names[0] != names[1]:

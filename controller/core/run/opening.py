@@ -28,7 +28,7 @@ from headrace.controller.core.run.sweeps import Sweeps
 from headrace.controller.core.run.tasks import ReportedTasks, RunTasks, TaskPhase, Workers
 from headrace.pipeline import Pipeline, PipelineError, StageKind, difference
 from headrace.store import counted
-from headrace.store.ledger import EpochRaised, LedgerState, PipelineApplied, Removed
+from headrace.store.ledger import Change, EpochRaised, LedgerState, PipelineApplied, Removed
 
 #: Seconds that the workers of an earlier leader have to come back before tasks are planned without them.
 REJOIN_S = 8.0
@@ -140,11 +140,11 @@ class EpochRaise:
         """What is queued for the log now would stand after the raise, and be of the epoch before it."""
         return self._machine.state is EpochState.RAISING
 
-    def begin(self, reason: str) -> None:
-        """Have the log raise the epoch."""
+    def begin(self, reason: str, *behind: Change) -> None:
+        """Have the log raise the epoch, behind changes that stand in the same entry."""
         self._machine.turn(EpochTurn.SUBMITTED)
         self._from = self._leadership.ledger.epoch
-        self._leadership.submit(EpochRaised(reason))
+        self._leadership.submit(*behind, EpochRaised(reason))
 
     def begun_anew(self) -> bool:
         """Raise the epoch for an index that is lost; False until that is durable."""
@@ -297,7 +297,9 @@ class Adoption:
         fit = {name: item for (name, _), item in found if (item.version, item.epoch) == identity}
         for task in self._tasks.waiting_on(worker):
             item = fit.get(task.plan.name)
-            if item is not None and self._tasks.adopt(task, item, now):
+            # A name may have come again with other stages, by a plan that this leader does not know.
+            same = item is not None and item.stages in ((), task.plan.stages)
+            if item is not None and same and self._tasks.adopt(task, item, now):
                 self._intake.distrust()
         commands: list[Command] = []
         for item in reported.tasks.values():

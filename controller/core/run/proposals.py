@@ -179,7 +179,9 @@ class Closings:
     """
 
     def __init__(self, ledger: LedgerState, sinks: Sequence[str]) -> None:
-        self.ledger, self.sinks = ledger, tuple(sinks)
+        self.ledger = ledger
+        #: Another version of the pipeline, which begins with an epoch, may have others.
+        self.sinks = tuple(sinks)
         self._epoch, self._seen = -1, 0
         self._closed: dict[tuple[str, bytes], IntervalSet] = {}
 

@@ -205,16 +205,26 @@ class Reconfiguration:
 
         PipelineError if the workers cannot hold it: memory is not shared.
         """
-        known = {stage.name for stage in pipeline.stages}
         workers, others = self._workers.fit(), self._workers.reserved()
         remember = {stage.name for stage in pipeline.stateful}
         leaving = [task for task in current.tasks if remember.isdisjoint(task.stages)]
         taken = dict(others)
         for worker, need in reserved([Plan(tuple(leaving), ())]).items():
             taken[worker] = total((taken.get(worker, NOTHING), Need(memory_bytes=need.memory_bytes)))
-        made = plan(
+        made = self._plan_of(pipeline, request, current, taken)
+        return beside(current, made, pipeline, workers, others, stay=False)
+
+    def instead(self, pipeline: Pipeline, request: PipelineRequested, current: Plan) -> Plan:
+        """The plan of another version, whose tasks start when those of this one have ended. PipelineError as above."""
+        return self._plan_of(pipeline, request, current, self._workers.reserved())
+
+    def _plan_of(
+        self, pipeline: Pipeline, request: PipelineRequested, current: Plan, taken: Mapping[str, Need]
+    ) -> Plan:
+        known = {stage.name for stage in pipeline.stages}
+        return plan(
             pipeline,
-            workers,
+            self._workers.fit(),
             fuse=request.fuse,
             replicas=request.replicas,
             places={**_of(self._places, known), **request.places},
@@ -223,7 +233,6 @@ class Reconfiguration:
             current=current,
             taken=taken,
         )
-        return beside(current, made, pipeline, workers, others, stay=False)
 
     def amended(self, pipeline: Pipeline, request: PipelineRequested) -> None:
         """Another version is in force."""

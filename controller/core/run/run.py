@@ -157,9 +157,7 @@ class Run:
         """When `handle(m.TimePassed())` is wanted next; None: only on an event."""
         if self.ended:
             return None if self.over else self.leadership.wake_at()
-        times = [self.leadership.wake_at(), self._publishing.wake_at]
-        if self.state is RunState.OPENING:
-            times.append(self._opening.wake_at)
+        times = [self.leadership.wake_at(), self._publishing.wake_at, self._opening.wake_at]
         if self.works and self.state in WORKING:
             # A past moment would be waited for without end: absent workers matter while there is work.
             times += [*self.works.wake_times(), self.amendment.leave_by]
@@ -432,7 +430,7 @@ class Run:
         requested, work, busy = self.reconfiguration, works.in_force, self.amendment.busy
         if self.state is RunState.RUNNING and not busy and (reshape := requested.under_flow(work)) is not None:
             return self.amendment.reshape(works, reshape, now)
-        waits = requested.waiting and not busy
+        waits = self.amendment.rests or (requested.waiting and not busy)
         if self.state is RunState.RUNNING and (requested.stands or waits or work.tasks.index.lost):
             self._machine.turn(RunTurn.PAUSE_ASKED)
             self._halt()
@@ -441,9 +439,10 @@ class Run:
             self._machine.turn(RunTurn.SINKS_EMPTY)
         # After a death a marker that halts is on its way: it must not meet what is read again.
         stands = self.state is RunState.PAUSED and self._sweeps.empty
-        if busy or not stands or (work.tasks.index.lost and not self._epoch.begun_anew()):
-            return []
-        commands = requested.change_all(work.tasks, now)
+        commands = self.amendment.at_rest(works) if stands and self.amendment.rests else []
+        if self.amendment.busy or not stands or (work.tasks.index.lost and not self._epoch.begun_anew()):
+            return commands
+        commands += requested.change_all(work.tasks, now)
         if not requested.stands:
             self._machine.turn(RunTurn.RESUME_ASKED)
             self.intake.begin_again()

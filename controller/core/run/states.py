@@ -155,6 +155,8 @@ class AmendState(Enum):
     """How far a change of the graph is."""
 
     IN_FORCE = "in force"
+    #: The next version begins with an epoch: the run comes to rest first.
+    RESTING = "coming to rest"
     #: The tasks of the next version start beside those of the one in force.
     WARMING = "warming"
     #: Input goes to the next version; the tasks of the one in force send what they have read, and their sinks seal.
@@ -169,6 +171,8 @@ class AmendTurn(Enum):
     """What moves it."""
 
     ASKED = "asked"
+    ASKED_ANEW = "asked, with an epoch"
+    AT_REST = "at rest"
     READY = "next tasks ready"
     FAILED = "failed"
     LEFT = "old tasks empty"
@@ -178,6 +182,9 @@ class AmendTurn(Enum):
 
 AMEND_TRANSITIONS: dict[tuple[AmendState, AmendTurn], AmendState] = {
     (AmendState.IN_FORCE, AmendTurn.ASKED): AmendState.WARMING,
+    (AmendState.IN_FORCE, AmendTurn.ASKED_ANEW): AmendState.RESTING,
+    (AmendState.RESTING, AmendTurn.AT_REST): AmendState.RECORDING,
+    (AmendState.RESTING, AmendTurn.FAILED): AmendState.IN_FORCE,
     (AmendState.WARMING, AmendTurn.READY): AmendState.HANDING_OVER,
     (AmendState.WARMING, AmendTurn.FAILED): AmendState.IN_FORCE,
     (AmendState.HANDING_OVER, AmendTurn.FAILED): AmendState.IN_FORCE,

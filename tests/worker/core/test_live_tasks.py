@@ -7,8 +7,8 @@ SENDER, RECEIVER = ("run/read.0", 3), ("run/dedup.0", 4)
 
 def living() -> LiveTasks:
     live = LiveTasks()
-    live.started(*SENDER, "v", 7)
-    live.started(*RECEIVER, "v", 7, fenced=True)
+    live.started(*SENDER, "v", 7, ("read",))
+    live.started(*RECEIVER, "v", 7, ("write",), fenced=True)
     return live
 
 

@@ -124,7 +124,7 @@ def test_a_file_is_a_notice_once_it_is_there(tmp_path: Path) -> None:
 def departed(within_s: float = 30.0, *, tasks: int = 1, connected: bool = True) -> tuple[Departure, list[str]]:
     live, said = LiveTasks(), list[str]()
     for number in range(tasks):
-        live.started(f"run/read.{number}", 1, "v", 0)
+        live.started(f"run/read.{number}", 1, "v", 0, ("read",))
 
     def say(message: pb.FromWorker) -> None:
         said.append(str(message.WhichOneof("message")))
@@ -161,7 +161,7 @@ def test_who_is_to_end_at_once_says_nothing() -> None:
 def test_tasks_that_nobody_can_have_are_waited_for_no_more() -> None:
     async def play() -> None:
         live = LiveTasks()
-        live.started("run/read.0", 1, "v", 0)
+        live.started("run/read.0", 1, "v", 0, ("read",))
         departure = Departure(live, lambda: True, lambda _: departure.cannot("no other worker"), 1e6, "", 0.0)
         departure.ask()
         await departure.wait()

@@ -48,19 +48,21 @@ class RunTasks:
     def __init__(self, plan: Plan, pipeline: Pipeline, version: str, term: int) -> None:
         self.plan = plan
         self.table = TaskTable(plan, term)
-        self._graph = pipeline
-        self._pipeline = pipeline.to_dict()
-        self._version = version
+        self._take(pipeline, version)
         self.links = RunLinks(plan)
         #: The number of its first solitary task, above those of the version beside which it runs.
         self.first_solitary = 0
         #: Whom each attempt was given to, by task and attempt.
         self._attempts: dict[str, dict[int, AttemptFacts]] = {}
-        #: The stages that remember, and what is known of their index.
-        self._stateful = frozenset(stage.name for stage in pipeline.stateful)
         self.index = IndexStanding()
         #: The tasks that are of the plan beside which this one is carried out as well: that one has them in its care.
         self.guests: frozenset[str] = frozenset()
+
+    def _take(self, pipeline: Pipeline, version: str) -> None:
+        self._graph, self._version = pipeline, version
+        self._pipeline = pipeline.to_dict()
+        #: The stages that remember.
+        self._stateful = frozenset(stage.name for stage in pipeline.stateful)
 
     def __iter__(self) -> Iterator[RunTask]:
         """Its tasks, without guests."""
@@ -140,12 +142,23 @@ class RunTasks:
 
         A task that the plan keeps runs on: it has the same stages on the same worker, and can take its links.
         """
+        return self._change(plan, now, reason, keeps=True)
+
+    def become(
+        self, pipeline: Pipeline, version: str, plan: Plan, now: float, reason: str
+    ) -> tuple[list[Command], list[str]]:
+        """Another version begins with an epoch: end every task; the orders, and the names of those."""
+        self._take(pipeline, version)
+        self.index.served = self.index.lost = False
+        return self._change(plan, now, reason, keeps=False)
+
+    def _change(self, plan: Plan, now: float, reason: str, *, keeps: bool) -> tuple[list[Command], list[str]]:
         old, self.plan = self.plan, plan
         stops: list[Command] = []
         gone: list[str] = []
         for task in list(self.table):
             made, name = plan.find(task.plan.name), task.plan.name
-            if made is not None and _same(task.plan, made) and old.listens(name) >= plan.listens(name):
+            if keeps and made is not None and _same(task.plan, made) and old.listens(name) >= plan.listens(name):
                 task.plan = made
                 continue
             gone.append(name)
@@ -240,13 +253,8 @@ class RunTasks:
 
     def renew(self, now: float, reason: str) -> tuple[list[Command], list[str]]:
         """The epoch was raised: end every task, to be started anew in it; the orders, and the names of the tasks."""
-        stops: list[Command] = []
-        for task in self.table:
-            if task.state in _ALIVE:
-                stops.append(StopTask(task.plan.worker, task.plan.name, task.attempt, reason))
-            self.table.replace(task, task.plan, now)
         self.index.served = self.index.lost = False
-        return stops, [task.plan.name for task in self.table]
+        return self._change(self.plan, now, reason, keeps=False)
 
     def ready(self, event: TaskReady, now: float, epoch: int, workers: Mapping[str, WorkerFacts]) -> list[Command]:
         """A task is ready: join it to those of its peers that are."""

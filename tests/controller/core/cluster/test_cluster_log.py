@@ -1,10 +1,13 @@
 """A controller of a cluster: what was asked for outlives it, and the next leader goes on with the tasks that live."""
 
+from dataclasses import replace
+
 from headrace.controller.core.messages import TokenOffered, messages as m
 from headrace.controller.core.run.opening import REJOIN_S
 from headrace.controller.core.run.states import RunState
 from headrace.store.ledger.core.cluster_changes import RunPlanned
 from headrace.store.ledger.core.entries import Range
+from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 from tests.kits.controller.cluster_log import CLUSTER, A, B, Bench, Store, living, succeeded
 from tests.kits.controller.core import of, proposal
 
@@ -41,7 +44,7 @@ def test_the_next_leader_adopts_living_tasks_and_sweeps_before_handing_out() -> 
     commands = second.join("w1", living(start))
     assert of(m.StartTask, commands) == of(m.KillTask, commands) == of(m.ReadFragment, commands) == []
     (sweep,) = of(m.SweepTask, commands)
-    pending = ((B.id, second.core.runs["run"].intake._gaps(second.core.runs["run"].ledger.fragments[B.id], {}, ())),)
+    pending = ((B.id, (Gap(0, UNBOUNDED, 0),)),)
     held = (("write", (Range(A.id, 0, 4),)),)
     swept = second.tell(m.TaskSwept(sweep.task, sweep.attempt, sweep.sweep, pending, held))
     (read,) = of(m.ReadFragment, swept)
@@ -56,6 +59,17 @@ def test_a_plan_that_the_log_has_is_not_written_again() -> None:
     succeeded(store).join("w1", living(start))
     changes = [change for entry in store.logs[CLUSTER] for change in entry.changes]
     assert len([change for change in changes if isinstance(change, RunPlanned)]) == 1
+
+
+def test_a_task_of_other_stages_is_not_adopted() -> None:
+    """By a plan that was not recorded its name may have come again."""
+    store = Store()
+    start = Bench(store, "a").begun()
+    second = succeeded(store)
+    commands = second.join("w1", replace(living(start), stages=(*start.stages, "more")))
+    assert [(kill.task, kill.attempt) for kill in of(m.KillTask, commands)] == [(start.task, start.attempt)]
+    (again,) = of(m.StartTask, commands)
+    assert again.attempt > start.attempt
 
 
 def test_a_task_of_another_epoch_is_not_adopted() -> None:

@@ -256,7 +256,7 @@ def test_a_record_is_lost_if_one_of_two_sinks_lost_it() -> None:
     assert gaps_of(bench.intake.assign("read", "t")) == {A.id: [(0, 3), (10, COUNT)]}
 
 
-def test_what_the_sink_that_lost_a_record_has_closed_meanwhile_is_not_read_for_the_other() -> None:
+def test_what_the_sink_that_lost_it_has_closed_is_not_read_again() -> None:
     bench = Bench(A, sinks=("write", "copy"))
     bench.intake.assign("read", "t")
     bench.intake.was_read("t", A.id, COUNT)
