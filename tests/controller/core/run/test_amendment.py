@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.controller.core.messages import messages as m
 from headrace.controller.core.cluster.records import plan_from_plain
+from headrace.controller.core.messages import messages as m
 from headrace.controller.core.plan.locality import WorkerFacts
 from headrace.controller.core.plan.plans import Change, RequestedChanges
 from headrace.controller.core.run.amendment import why_an_epoch, why_not_amended
