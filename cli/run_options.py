@@ -92,7 +92,7 @@ SHARED = (
     Option(
         "seal_seconds",
         ("--seal-seconds",),
-        "Age at which a sink seals its shard, in seconds; default: 30.",
+        "Largest age at which a sink seals its shard, in seconds; default: 30.",
         0.0,
         float,
         "S",

@@ -118,7 +118,8 @@ def _end(folder: Path) -> None:
         except CliError as error:
             faults += [str(error), *error.details]
     if faults:
-        raise CliError(f"{folder}: not all has ended; try again with `headrace launch down`", faults)
+        again = "try again with `headrace launch down`; if the cluster itself is gone, delete the folder"
+        raise CliError(f"{folder}: not all has ended; {again}", faults)
     (folder / REMEMBERED).unlink()
 
 

@@ -127,7 +127,7 @@ CAUGHT_BY = {
     "full-sink-fed": {16},
     "pending-untold": {19},
     "gone-link-awaited": {18},
-    "link-not-awaited": {18},
+    "link-not-awaited": {18, 19},
     # What does not ask passes by the filter behind dedup, too.
     "nobody-asks": {8, 11},
     "question-asked-once": {18},
@@ -173,7 +173,7 @@ FOUND_AT = {
     "gone-link-awaited": 98000142,
     "graph-not-recorded": 9,
     "held-batch-taken-again": 42,
-    "index-of-next-plan-alone": 42,
+    "index-of-next-plan-alone": 128,
     "index-not-fenced": 4,
     "index-of-one-sink": 58,
     "index-one-entry-short": 7,

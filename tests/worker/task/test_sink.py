@@ -22,7 +22,7 @@ from headrace.store.open import open_store
 from headrace.worker.task.batch.in_flight import InFlightPage
 from headrace.worker.task.batch.isolation import Isolation, try_writing
 from headrace.worker.task.core.sink import SealAsked, SealPolicy
-from headrace.worker.task.sink import TaskSink
+from headrace.worker.task.sink import AGES, TaskSink, policy_of
 
 PATIENCE_S = 120.0
 
@@ -134,3 +134,11 @@ def merged(*numbers: int) -> Batch:
         fragment = Fragment(bytes([number]) * 16, "read", f"file:///{number}", "1", 0, -1, "jsonl/1", 10)
         drafts.append(BatchDraft(columns, fragment, "read", 5, 2, 50, 20))
     return batch_of(drafts)
+
+
+def test_tasks_of_a_stage_seal_at_different_ages_down_to_half() -> None:
+    orders = [pb.StartTask(replica=number, seal=pb.SealPolicy(age_s=20.0)) for number in range(2 * AGES)]
+    ages = [policy_of(order, JsonlSink("write")).age_s for order in orders]
+    assert (ages[0], ages[AGES]) == (20.0, 20.0)
+    assert len(set(ages)) == AGES
+    assert all(10.0 < age <= 20.0 for age in ages)
