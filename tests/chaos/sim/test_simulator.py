@@ -150,7 +150,7 @@ CAUGHT_BY = {
 #: The first seed that finds a mutant, where that is not the first of all. It is tried before the others.
 FOUND_AT = {
     "first-stage-decides-alone": 26,
-    "duplicate-named-in-its-shard": 54,
+    "duplicate-named-in-its-shard": 117,
     "answer-without-number": 48,
     "atom-cut": 4,
     "changed-object-read-on": 6,
@@ -170,7 +170,7 @@ FOUND_AT = {
     "full-sink-fed": 11,
     "broken-gate-passed": 8,
     "gate-not-asked": 1,
-    "gone-link-awaited": 98000142,
+    "gone-link-awaited": 142,
     "graph-not-recorded": 9,
     "held-batch-taken-again": 42,
     "index-of-next-plan-alone": 128,

@@ -276,6 +276,20 @@ def test_a_version_with_another_index_begins_at_rest_with_an_epoch() -> None:
     assert given == {A.id: (Gap(4, UNBOUNDED, -1),), B.id: (Gap(0, UNBOUNDED, 0),)}
 
 
+def test_what_a_run_knows_outlives_the_version_that_it_leaves() -> None:
+    stand = Stand()
+    stand.join("w1")
+    (start,) = of(m.StartTask, stand.apply())
+    stand.tell(m.TaskExited(start.task, start.attempt, -9))
+    stand.ready(stand.later(1.0))
+    commands = stand.swept(stand.tell(asked(DEDUPED)))
+    assert sum(stand.run.deaths.counts.values()) == 1
+    (ask,) = of(m.ListSource, stand.ready(commands))
+    assert ask.attempt > start.attempt + 1, "the listing that the task before had begun"
+    (answer,) = of(m.AnswerRequest, stand.tell(m.SteerRequested(7, "run", replicas={"dedup": 2})))
+    assert "one decides" in answer.reason
+
+
 def test_attempts_are_numbered_on_across_an_epoch() -> None:
     stand, commands = resting()
     commands = stand.swept(commands)
@@ -474,7 +488,8 @@ def test_a_version_with_an_epoch_is_recorded_before_it_is_applied() -> None:
 
 def test_the_plan_that_is_left_is_not_recorded_again() -> None:
     store, leader = rested(LOG)
-    leader.tell(m.TimePassed())
+    leader.join("w2")
+    leader.tell(m.WorkerLost("w1", "it burns"))
     assert leader.core.runs["run"].amendment.state is AmendState.APPLYING
     record = store.fold().runs["run"]
     assert record.plan is not None
