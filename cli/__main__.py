@@ -42,6 +42,8 @@ def _main() -> None:
     except SecretShownError as error:
         print(f"headrace: {error}", file=sys.stderr)
         raise SystemExit(EXIT_USAGE) from None
+    # What gRPC complains of, in words of its own, is said by ours.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # What is imported stays: looking for garbage in it is a tenth of the time that imports take.
     gc.disable()
     if sys.platform == "linux":

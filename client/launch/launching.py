@@ -6,6 +6,7 @@ before the first call, so that a launch that was killed in the middle can be end
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -97,7 +98,10 @@ def _end_after(folder: Path, error: CliError) -> None:
     try:
         _end(folder)
     except CliError as left:
-        raise CliError(str(error), [*error.details, str(left), *left.details]) from error
+        said = [str(error), *error.details]
+        raise CliError(
+            said[0], [*said[1:], *(line for line in (str(left), *left.details) if line not in said)]
+        ) from error
 
 
 def _end(folder: Path) -> None:
@@ -119,7 +123,7 @@ def _end(folder: Path) -> None:
             faults += [str(error), *error.details]
     if faults:
         again = "try again with `headrace launch down`; if the cluster itself is gone, delete the folder"
-        raise CliError(f"{folder}: not all has ended; {again}", faults)
+        raise CliError(f"{folder}: not all has ended; {again}", list(dict.fromkeys(faults)))
     (folder / REMEMBERED).unlink()
 
 
@@ -139,7 +143,9 @@ def _run(step: Sequence[Call]) -> dict[str, str]:
 
 
 def _brief(call: Call) -> str:
-    """A call in a line: the program, and the words without the script."""
+    """A call in a line: the program, and the words without the script; of options that end with `--`, what follows."""
+    if "--" in call.argv:
+        return f"{call.argv[0]} {call.argv[call.argv.index('--') + 1]}"
     return " ".join(word for word in call.argv if len(word) <= 80 and "\n" not in word)
 
 
@@ -164,8 +170,15 @@ def _call(call: Call) -> tuple[int, str, str]:
             return 1, "", f"no answer within {CALL_S:.0f} s"
         finally:
             running.kill()
-    lines, words = said.splitlines(), why.splitlines()
-    return running.returncode, lines[-1] if lines else "", "; ".join(words[-5:])
+    lines, words = said.splitlines(), [_message(line) for line in why.splitlines()[-5:]]
+    return running.returncode, lines[-1] if lines else "", "; ".join(words)
+
+
+def _message(line: str) -> str:
+    """What a line of a log says; another line as it stands."""
+    with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+        return str(json.loads(line)["message"])
+    return line
 
 
 def _tails(*streams: IO[bytes] | None, until: float) -> list[str]:

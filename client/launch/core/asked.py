@@ -116,7 +116,7 @@ def known_as(launch: Launch) -> str:
 def check(launch: Launch) -> None:
     """Raises LaunchError for the first word that is not what it must be."""
     for name, value in asdict(launch).items():
-        option = f"--{name.replace('_', '-')}"
+        option = "--host" if name == "hosts" else f"--{name.replace('_', '-')}"
         if name in _NUMBERS:
             low, high = _NUMBERS[name]
             if type(value) is not int or not low <= value <= high:

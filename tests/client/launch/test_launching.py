@@ -115,6 +115,15 @@ def test_a_launch_whose_end_fails_can_be_ended_again(tmp_path: Path, programs: P
     assert end_launch(tmp_path / EVIL) == 0
 
 
+def test_a_fault_names_the_host_and_what_its_log_says_once(tmp_path: Path, programs: Programs) -> None:
+    programs.add("ssh", """echo '{"level":"error","message":"cannot listen"}' >&2; exit 1""")
+    asked = Ssh(name="press", folder=str(tmp_path / "l"), cwd=str(tmp_path), nodes=1, hosts=("node1",))
+    with pytest.raises(CliError) as caught:
+        start_launch("ssh", asked, dry_run=False)
+    assert str(caught.value) == "ssh node1: cannot listen"
+    assert len(caught.value.details) == 1
+
+
 def test_a_pipeline_runs_and_all_ends_with_it(tmp_path: Path, programs: Programs) -> None:
     programs.add("ssh")
     headrace = programs.add("headrace", "exit 4")

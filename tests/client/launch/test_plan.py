@@ -59,7 +59,7 @@ def test_a_name_that_is_more_than_a_name_is_refused(launcher: str, field: str, w
 
 @pytest.mark.parametrize("host", ["-oProxyCommand=x", "", "a b", "a;b", "@a", "a@-b", "a/b", "a\nb", "a:22", "[::1]"])
 def test_a_host_that_ssh_could_take_for_an_option_is_refused(host: str) -> None:
-    with pytest.raises(LaunchError, match="--hosts"):
+    with pytest.raises(LaunchError, match="--host"):
         check(changed("ssh", hosts=("one", host)))
 
 
