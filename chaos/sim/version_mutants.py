@@ -14,12 +14,10 @@ from headrace.controller.core.run import (
     RunState,
     Sweeps,
     Works,
-    amendment,
     proposals,
 )
 from headrace.controller.core.run.input import Intake
 from headrace.controller.core.run.tasks import RunTasks
-from headrace.pipeline import Pipeline
 from headrace.store.ledger import VersionPublished
 
 _proposed = proposals.Proposals.proposed
@@ -66,10 +64,6 @@ def _index_of_its_own(self: RunTasks, other: RunTasks, guests: frozenset[str]) -
 _begun_beside = RunTasks.begin_beside
 
 
-def _index_serves_any(_before: Pipeline, _after: Pipeline) -> str:
-    return ""
-
-
 def _nobodys(_self: RunTasks, _other: RunTasks) -> None:
     return
 
@@ -94,7 +88,6 @@ MUTANTS: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "graph-not-recorded": ((Amendment, "advance", _unrecorded),),
     "gives-way-at-once": ((Intake, "have_left", _left_at_once),),
     "index-of-next-plan-alone": ((RunTasks, "begin_beside", _index_of_its_own),),
-    "index-flown-over": ((amendment, "why_an_epoch", _index_serves_any),),
     "who-stays-is-stopped": ((RunTasks, "inherit_guests", _nobodys),),
     "gate-not-asked": ((Publishing, "_publish", _published_unasked),),
     "broken-gate-passed": ((Publishing, "_audited", _never_broken),),

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
-    from headrace.controller.core.run import amendment as amendment, proposals as proposals
+    from headrace.controller.core.run import proposals as proposals
     from headrace.controller.core.run.amendment import (
         GIVES_WAY as GIVES_WAY,
         Amendment as Amendment,
