@@ -229,6 +229,9 @@ class Amendment:
         assert self.request is not None
         old, plan = works.in_force, self._plan
         stops, gone = old.tasks.become(pipeline, pipeline.version(), plan, now, GIVES_WAY)
+        if self._parts.intake.sweeping:
+            # A task was lost at rest, and a marker asks those that answer no more.
+            self._parts.sweeps.lost()
         for name in gone:
             self._parts.intake.task_died(name)
             self._parts.listing.task_died(name)

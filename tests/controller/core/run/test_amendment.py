@@ -321,6 +321,20 @@ def test_another_worker_has_tasks_whose_worker_leaves_before_they_start() -> Non
     assert {(start.worker, start.version) for start in starts} == {("w2", DEDUPED.version())}
 
 
+def test_a_sweep_that_begins_before_the_epoch_is_durable_begins_again() -> None:
+    stand, commands = resting()
+    stand.unresolved = True
+    stand.swept(commands)
+    stand.tell(m.TaskExited("run/read.0", FIRST, -9))
+    commands = stand.ready(stand.later(1.0))
+    assert [ask.task for ask in of(m.SweepTask, commands)] == ["run/read.0"]
+    stand.unresolved = False
+    commands = stand.ready(stand.later(1.0))
+    assert {ask.task for ask in of(m.SweepTask, commands)} >= {"run/dedup.0"}
+    stand.swept(commands)
+    assert (stand.run.version, stand.run.state.value) == (DEDUPED.version(), "running")
+
+
 def test_a_stop_ends_a_change_that_waits_for_rest() -> None:
     stand, _ = resting()
     (answer,) = of(m.AnswerRequest, stand.tell(m.StopRequested("run", cancel=False)))
