@@ -29,7 +29,9 @@ if TYPE_CHECKING:
         compile_keys as compile_keys,
         make_keys as make_keys,
         make_sketches as make_sketches,
+        permutations as permutations,
         read_words as read_words,
+        sign as sign,
     )
     from headrace.stages.dedup.offline import (
         KeepRule as KeepRule,

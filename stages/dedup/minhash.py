@@ -59,7 +59,7 @@ def make_sketches(column: Any, scheme: Scheme, room: LoopRoom | None = None) -> 
     data, offsets = text_bytes(column, room)
     keys = np.zeros((len(column), scheme.words), np.uint64)
     size = max(1, longest(offsets))
-    factors, shifts = _permutations(scheme.bands * scheme.rows)
+    factors, shifts = permutations(scheme.bands * scheme.rows)
     ends = np.zeros(len(column) + 1, np.int32)
     sketches = room.take("sketches", _room_for(offsets) if scheme.judged else 0, np.uint8)
     if len(column):
@@ -84,7 +84,7 @@ def compile_keys() -> None:
 
 
 @lru_cache(maxsize=4)
-def _permutations(count: int) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
+def permutations(count: int) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
     """`[count]` each: the factors, which are odd, and the shifts; always the same (splitmix64, Steele et al. 2014)."""
     if count > PERMUTATIONS_MAX:
         raise ValueError(f"{count} MinHash values; the limit is {PERMUTATIONS_MAX}")
@@ -215,7 +215,7 @@ def _moved(words: Any, count: Any, first: int, end: int) -> Any:
 
 
 @compiled
-def _sign(words: Any, count: int, ngram: int, factors: Any, shifts: Any, least: Any, shingles: Any) -> None:
+def sign(words: Any, count: int, ngram: int, factors: Any, shifts: Any, least: Any, shingles: Any) -> None:
     """The MinHash values of a text of `count` words, at least one. `shingles` has room for as many."""
     size = min(ngram, count)
     made = count - size + 1
@@ -258,7 +258,7 @@ def _fill(
         ends[text + 1] = write(sketches, ends[text], words, count, lists) if len(sketches) else 0
         if count == 0:
             continue
-        _sign(words, count, ngram, factors, shifts, least, shingles)
+        sign(words, count, ngram, factors, shifts, least, shingles)
         for band in range(keys.shape[1] - EXACT_WORDS):
             value = SEEDS[0] ^ np.uint64(band)
             for place in range(band * rows, (band + 1) * rows):
