@@ -398,7 +398,8 @@ def _bare(batches: Sequence[SinkBatch]) -> Batch:
     verdicts = join_verdicts(*(batch.batch.verdicts for batch in batches))
     verdicts = verdicts if inside.all() else verdicts.filter(pa.array(inside))
     one = batches[0].batch
-    return _at(_span_of(batches), replace(one, rows=_no_rows(one.rows.schema), verdicts=verdicts, edits={}, counters={}))
+    bare = replace(one, rows=_no_rows(one.rows.schema), verdicts=verdicts, edits={}, counters={})
+    return _at(_span_of(batches), bare)
 
 
 @functools.lru_cache(maxsize=4)
