@@ -15,10 +15,12 @@ from headrace.store.shards.key_files import RecordName
 from headrace.worker.task.batch.coverage import fates
 from headrace.worker.task.batch.isolation import KILLED
 from headrace.worker.task.core.held import dependents, needs, released
+from headrace.worker.task.core.ranges import Ranges
 from headrace.worker.task.core.sink import (
     NEED_BYTES,
     NEEDS_AGAIN_S,
     NEEDS_AGAIN_S_MAX,
+    NEEDS_FEW,
     PROPOSE_AGAIN_S,
     AskNeeds,
     BatchGathered,
@@ -116,6 +118,16 @@ def test_verdicts_that_wait_at_the_end_are_asked_for_soon_and_then_seldom() -> N
     assert pauses[0] <= 0.02
     assert pauses == sorted(pauses)
     assert pauses[-1] == pytest.approx(NEEDS_AGAIN_S_MAX)
+
+
+def test_many_verdicts_that_wait_are_asked_for_seldom_from_the_beginning() -> None:
+    gathering = Gathering(SealPolicy(), dependent=True)
+    gathering.handle(BatchGathered(Range(A, 0, 4 * NEEDS_FEW), 10, 10), 0.0)
+    gathering.handle(SealAsked("end"), 0.0)
+    rows = np.arange(0, 2 * NEEDS_FEW + 2, 2)
+    gathering.handle(NeedsAnswered(0, waiting=Ranges.of_records({A: rows})), 0.0)
+    gathering.handle(ShardWritten(0), 0.0)
+    assert gathering.wake_at() == NEEDS_AGAIN_S_MAX
 
 
 def test_a_sink_whose_verdicts_wait_does_not_ask_without_a_pause() -> None:

@@ -35,6 +35,8 @@ WRITE_AGAIN_S_MAX = 5.0
 #: doubled for each time in a row up to NEEDS_AGAIN_S_MAX: what they wait for is mostly a shard that is being written.
 NEEDS_AGAIN_S = 0.02
 NEEDS_AGAIN_S_MAX = 0.2
+#: Verdicts up to which that is so. More are asked for seldom from the beginning: the controller looks for each of them.
+NEEDS_FEW = 10_000
 #: What one of them counts as held, in bytes.
 NEED_BYTES = 256
 #: The share of `held_bytes_max` that verdicts may take which wait for the records that they name. Beyond it they are
@@ -417,8 +419,8 @@ class Gathering:
             waiting, beyond = waiting.parted(room)
             commands += [LetGo(beyond)] if beyond else []
         elif committing and waiting:
-            self._seal, self._again_at = shard.reason, now + self._again_s
-            self._again_s = min(2 * self._again_s, NEEDS_AGAIN_S_MAX)
+            pause = self._again_s if len(waiting) <= NEEDS_FEW else NEEDS_AGAIN_S_MAX
+            self._seal, self._again_at, self._again_s = shard.reason, now + pause, min(2 * pause, NEEDS_AGAIN_S_MAX)
         self._wait(waiting, now)
         if not self._gathers:
             self._seal = ""
