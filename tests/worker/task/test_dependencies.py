@@ -106,7 +106,7 @@ def test_where_all_is_to_be_committed_no_verdict_is_let_go_of() -> None:
     assert len(gathering.held()) == 3
 
 
-def test_verdicts_that_wait_at_the_end_are_asked_for_soon_and_then_seldom() -> None:
+def test_waiting_verdicts_are_asked_for_soon_and_then_seldom() -> None:
     gathering, waiting, now, pauses = gathered(), tuple(Range(A, row, 1) for row in range(4)), 0.0, list[float]()
     for shard in range(8):
         gathering.handle(NeedsAnswered(shard, waiting=waiting), now)
@@ -120,7 +120,7 @@ def test_verdicts_that_wait_at_the_end_are_asked_for_soon_and_then_seldom() -> N
     assert pauses[-1] == pytest.approx(NEEDS_AGAIN_S_MAX)
 
 
-def test_many_verdicts_that_wait_are_asked_for_seldom_from_the_beginning() -> None:
+def test_many_waiting_verdicts_are_asked_for_seldom_at_once() -> None:
     gathering = Gathering(SealPolicy(), dependent=True)
     gathering.handle(BatchGathered(Range(A, 0, 4 * NEEDS_FEW), 10, 10), 0.0)
     gathering.handle(SealAsked("end"), 0.0)
