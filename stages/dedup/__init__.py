@@ -24,11 +24,14 @@ if TYPE_CHECKING:
     from headrace.stages.dedup.core.urls import URL_RULE as URL_RULE
     from headrace.stages.dedup.key_index import KeyIndex as KeyIndex, Match as Match, compile_index as compile_index
     from headrace.stages.dedup.minhash import (
+        CODES_MORE as CODES_MORE,
         Keys as Keys,
         compile_keys as compile_keys,
         make_keys as make_keys,
         make_sketches as make_sketches,
+        permutations as permutations,
         read_words as read_words,
+        sign as sign,
     )
     from headrace.stages.dedup.offline import (
         KeepRule as KeepRule,

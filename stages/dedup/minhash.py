@@ -18,18 +18,29 @@ import pyarrow as pa
 
 from headrace.stages.dedup.core.scheme import EXACT_WORDS, PERMUTATIONS_MAX, Scheme
 from headrace.stages.dedup.judge import SKETCH_BYTES_MAX, WORDS_MAX, write
-from headrace.stages.dedup.text_key import ABOVE_ASCII, PRIMES, SEEDS, finished, mixed, own_key
-from headrace.stages.text import PUNCTUATION, SPACE, SYMBOL, characters, decode, flags_of, longest, text_bytes
-from headrace.stages.text.machine import compiled, load_eight, pointer, prepared
+from headrace.stages.dedup.text_key import PRIMES, SEEDS, finished, mixed, own_key
+from headrace.stages.text import (
+    PUNCTUATION,
+    SPACE,
+    SYMBOL,
+    LoopRoom,
+    characters,
+    decode,
+    flags_of,
+    longest,
+    text_bytes,
+)
+from headrace.stages.text.machine import LANES, compiled, pointer, prepared, trailing_zeros, widen
 
 Keys = npt.NDArray[np.uint64]
 
 _BETWEEN = SPACE | PUNCTUATION | SYMBOL
 _LOWER_MAX = characters.LOWER_MAX
-_ZERO, _ONE, _EIGHT, _THIRTY_TWO = np.uint64(0), np.uint64(1), np.uint64(8), np.uint64(32)
-_CHARACTER = np.uint64(0xFF)
-#: Bytes of ASCII from which on they are read in four parts.
-_LANES_MIN = 64
+_ONE, _THIRTY_TWO = np.uint64(1), np.uint64(32)
+#: Characters that are written behind those of a text: a 0 at both ends, and what comes with the last ones.
+CODES_MORE = LANES + 2
+#: Characters from which on they are read in four parts.
+_PARTS_MIN = 64
 _USUAL_NGRAM = 3
 _TEXT = pa.array(["One text to compile the loops with."], pa.string())
 
@@ -37,35 +48,24 @@ _TEXT = pa.array(["One text to compile the loops with."], pa.string())
 _STEP_OF, _LOWER_STEPS = characters.lower_steps()
 
 
-def _kinds() -> npt.NDArray[np.uint64]:
-    """`[256]`: of each byte that is a character of words and ASCII, its lower case, and 256 more; of others 0."""
-    kinds, flags = np.zeros(256, np.uint64), characters.flags_table()
-    for code in range(0x80):
-        if not flags[code] & _BETWEEN:
-            kinds[code] = 0x100 + ord(chr(code).lower())
-    return kinds
-
-
-_KINDS = _kinds()
-
-
 def make_keys(column: Any, scheme: Scheme) -> Keys:
     """`[texts, scheme.words]`: the two words of each text's own key, and one a band; 0 where a text has no bands."""
     return make_sketches(column, scheme)[0]
 
 
-def make_sketches(column: Any, scheme: Scheme) -> tuple[Keys, Any]:
+def make_sketches(column: Any, scheme: Scheme, room: LoopRoom | None = None) -> tuple[Keys, Any]:
     """The keys of texts (`make_keys`), and a binary column of their sketches, which are empty without a judge."""
-    data, offsets = text_bytes(column)
+    room = room or LoopRoom()
+    data, offsets = text_bytes(column, room)
     keys = np.zeros((len(column), scheme.words), np.uint64)
-    room = np.empty(max(1, longest(offsets)), np.uint64)
-    factors, shifts = _permutations(scheme.bands * scheme.rows)
-    least = np.empty(max(1, len(factors)), np.uint32)
+    size = max(1, longest(offsets))
+    factors, shifts = permutations(scheme.bands * scheme.rows)
     ends = np.zeros(len(column) + 1, np.int32)
-    sketches = np.empty(_room_for(offsets) if scheme.judged else 0, np.uint8)
+    sketches = room.take("sketches", _room_for(offsets) if scheme.judged else 0, np.uint8)
     if len(column):
-        lists, shingles = np.empty(WORDS_MAX, np.uint32), np.empty(len(room), np.uint32)
-        scratch = room, least, lists, shingles
+        words, least = room.take("words", size, np.uint64), room.take("least", max(1, len(factors)), np.uint32)
+        lists, shingles = room.take("lists", WORDS_MAX, np.uint32), room.take("codes", size + CODES_MORE, np.uint32)
+        scratch = words, least, lists, shingles
         _fill(data, offsets, keys, scratch, factors, shifts, scheme.ngram, scheme.rows, sketches, ends)
     content = pa.py_buffer(sketches[: ends[-1]].tobytes())
     return keys, pa.Array.from_buffers(pa.binary(), len(column), [None, pa.py_buffer(ends.data), content])
@@ -84,7 +84,7 @@ def compile_keys() -> None:
 
 
 @lru_cache(maxsize=4)
-def _permutations(count: int) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
+def permutations(count: int) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
     """`[count]` each: the factors, which are odd, and the shifts; always the same (splitmix64, Steele et al. 2014)."""
     if count > PERMUTATIONS_MAX:
         raise ValueError(f"{count} MinHash values; the limit is {PERMUTATIONS_MAX}")
@@ -112,125 +112,95 @@ def _stands_alone(code: Any) -> Any:
 
 
 @compiled
-def read_words(array: Any, start: int, end: int, room: Any) -> Any:
-    """Put the hashes of the text's words into `room`, which has a place for each of its bytes; returns how many."""
-    data, words = pointer(array, 0), pointer(room, 0)
-    at: Any = start
-    count: Any = np.int64(0)
-    while at < end:
-        above = _end_of_ascii(data, at, end)
-        stop = above
-        while stop < end and stop > at and _KINDS[data[stop - 1]]:
-            stop -= 1
-        if stop - at >= _LANES_MIN:
-            count = _read_lanes(data, start, at, stop, words, count)
-            at = stop
-        if at < end:
-            at, count = _read_codes(data, at, end, above, words, count)
-    return count
+def read_words(array: Any, start: int, end: int, room: Any, codes: Any) -> Any:
+    """Put the hashes of the text's words into `room`, which has a place for each of its bytes; returns how many.
 
-
-@compiled
-def _end_of_ascii(data: Any, at: int, end: int) -> int:
-    """The byte of the next code point above ASCII, or the end."""
-    while at + 8 <= end and not load_eight(data, at) & ABOVE_ASCII:
-        at += 8
-    while at < end and data[at] < 0x80:
-        at += 1
-    return at
-
-
-@compiled
-def _read_codes(data: Any, at: int, end: int, above: int, words: Any, count: Any) -> Any:
-    """Read words, code point by code point, to the first end of a word behind the byte `above`; where that is."""
-    word, begun = SEEDS[0], False
-    while at < end:
-        code, width = decode(data, at)
-        at += width
-        if flags_of(code) & _BETWEEN:
-            if begun:
-                words[count] = word
-                count, word, begun = count + 1, SEEDS[0], False
-            if at > above:
-                return at, count
-            continue
-        if _stands_alone(code):
-            if begun:
-                words[count] = word
-                count += 1
-            words[count] = mixed(SEEDS[0], code, 0)
-            count, word, begun = count + 1, SEEDS[0], False
-            continue
-        word, begun = mixed(word, _lower(code), 0), True
-    if begun:
-        words[count] = word
-        count += 1
-    return at, count
-
-
-@compiled
-def _read_lanes(data: Any, start: int, begin: int, end: int, words: Any, count: Any) -> Any:
-    """Read the words of `data[begin:end]`, which is ASCII and behind and before whole words, in four parts at once.
-
-    The hash of a word waits for each of its characters, and four words wait together. The parts write where no word
-    before them can: at the places of their bytes.
+    `codes` has room for as many characters, and CODES_MORE.
     """
-    size = (end - begin) >> 2
-    second = _end_of_word(data, begin + size, end)
-    third = _end_of_word(data, max(second, begin + 2 * size), end)
-    fourth = _end_of_word(data, max(third, begin + 3 * size), end)
-    one, two, three, four = np.int64(count), second - start, third - start, fourth - start
-    word_1 = word_2 = word_3 = word_4 = SEEDS[0]
-    was_1 = was_2 = was_3 = was_4 = _ZERO
-    steps = min(second - begin, third - second, fourth - third, end - fourth)
-    for step in range(steps):
-        kind_1, kind_2 = _KINDS[data[begin + step]], _KINDS[data[second + step]]
-        kind_3, kind_4 = _KINDS[data[third + step]], _KINDS[data[fourth + step]]
-        words[one], words[two], words[three], words[four] = word_1, word_2, word_3, word_4
-        one, two = one + _ended(was_1, kind_1), two + _ended(was_2, kind_2)
-        three, four = three + _ended(was_3, kind_3), four + _ended(was_4, kind_4)
-        word_1, word_2 = _longer(word_1, kind_1), _longer(word_2, kind_2)
-        word_3, word_4 = _longer(word_3, kind_3), _longer(word_4, kind_4)
-        was_1, was_2, was_3, was_4 = kind_1, kind_2, kind_3, kind_4
-    one = _read_on(data, begin + steps, second, words, one, word_1, was_1)
-    two = _read_on(data, second + steps, third, words, two, word_2, was_2)
-    three = _read_on(data, third + steps, fourth, words, three, word_3, was_3)
-    four = _read_on(data, fourth + steps, end, words, four, word_4, was_4)
-    one = _moved(words, one, second - start, two)
-    one = _moved(words, one, third - start, three)
-    return _moved(words, one, fourth - start, four)
+    data, words, found = pointer(array, 0), pointer(room, 0), pointer(codes, 0)
+    return _hash_words(found, _read_codes(data, start, end, found), words)
 
 
 @compiled
-def _read_on(data: Any, at: int, end: int, words: Any, count: Any, word: Any, was: Any) -> Any:
+def _read_codes(data: Any, at: int, end: int, codes: Any) -> Any:
+    """Put the code points of words, in lower case, into `codes`, and 0 between words and at both ends; how many.
+
+    Between the ends are at most as many as bytes: what a script puts no space behind has a 0 on both sides, and three
+    bytes.
+    """
+    codes[0] = 0
+    size: Any = np.int64(1)
+    while at < end:
+        run = min(trailing_zeros(widen(data, at, codes, size)), end - at)
+        at += run
+        size += run
+        while at < end and data[at] >= 0x80:
+            code, width = decode(data, at)
+            at += width
+            alone = _stands_alone(code)
+            between = flags_of(code) & _BETWEEN != 0
+            codes[size] = 0 if between or alone else _lower(code)
+            size += 1
+            if alone and not between:
+                codes[size], codes[size + 1] = code, 0
+                size += 2
+    codes[size] = 0
+    return size + 1
+
+
+@compiled
+def _hash_words(codes: Any, size: int, words: Any) -> Any:
+    """Put the hashes of words into `words`, in four parts at once; returns how many. First and last of `codes` are 0.
+
+    The hash of a word waits for each of its characters, and four words wait together. Each part ends with a 0. The
+    parts write where no word before them can, nor what is written before it is one: a word has two characters.
+    """
+    last = size - 1
+    second = _end_of_word(codes, size >> 2, last) + 1
+    third = _end_of_word(codes, max(second, size >> 1), last) + 1
+    fourth = _end_of_word(codes, max(third, 3 * (size >> 2)), last) + 1
+    if size < _PARTS_MIN or fourth >= last:
+        return _read_on(codes, 1, size, words, np.int64(0), SEEDS[0])
+    from_2, from_3, from_4 = (second >> 1) + 1, (third >> 1) + 2, (fourth >> 1) + 3
+    one, two, three, four = np.int64(0), np.int64(from_2), np.int64(from_3), np.int64(from_4)
+    word_1 = word_2 = word_3 = word_4 = SEEDS[0]
+    steps = min(second - 1, third - second, fourth - third, size - fourth)
+    for step in range(steps):
+        words[one], words[two], words[three], words[four] = word_1, word_2, word_3, word_4
+        one, word_1 = _longer(codes, 1 + step, one, word_1)
+        two, word_2 = _longer(codes, second + step, two, word_2)
+        three, word_3 = _longer(codes, third + step, three, word_3)
+        four, word_4 = _longer(codes, fourth + step, four, word_4)
+    one = _read_on(codes, 1 + steps, second, words, one, word_1)
+    two = _read_on(codes, second + steps, third, words, two, word_2)
+    three = _read_on(codes, third + steps, fourth, words, three, word_3)
+    four = _read_on(codes, fourth + steps, size, words, four, word_4)
+    one = _moved(words, one, from_2, two)
+    one = _moved(words, one, from_3, three)
+    return _moved(words, one, from_4, four)
+
+
+@compiled
+def _read_on(codes: Any, at: int, end: int, words: Any, count: Any, word: Any) -> Any:
     """Read one part to its end."""
     while at < end:
-        kind = _KINDS[data[at]]
         words[count] = word
-        count, word, was = count + _ended(was, kind), _longer(word, kind), kind
+        count, word = _longer(codes, at, count, word)
         at += 1
-    if was:
-        words[count] = word
-        count += 1
     return count
 
 
 @compiled
-def _ended(was: Any, kind: Any) -> Any:
-    """1 where a word ends between two kinds of characters."""
-    return np.int64((was & ~kind) >> _EIGHT)
+def _longer(codes: Any, at: int, count: Any, word: Any) -> Any:
+    """How many words there are behind a character, and the word with it, or none where it is none of a word."""
+    code = codes[at]
+    value = mixed(word, code, 0)
+    return count + np.int64((codes[at - 1] != 0) & (code == 0)), value if code else SEEDS[0]
 
 
 @compiled
-def _longer(word: Any, kind: Any) -> Any:
-    """The word with a character, or none where it is none of a word."""
-    value = mixed(word, kind & _CHARACTER, 0)
-    return value if kind else SEEDS[0]
-
-
-@compiled
-def _end_of_word(data: Any, at: int, end: int) -> int:
-    while at < end and _KINDS[data[at]]:
+def _end_of_word(codes: Any, at: int, last: int) -> int:
+    while at < last and codes[at]:
         at += 1
     return at
 
@@ -245,7 +215,7 @@ def _moved(words: Any, count: Any, first: int, end: int) -> Any:
 
 
 @compiled
-def _sign(words: Any, count: int, ngram: int, factors: Any, shifts: Any, least: Any, shingles: Any) -> None:
+def sign(words: Any, count: int, ngram: int, factors: Any, shifts: Any, least: Any, shingles: Any) -> None:
     """The MinHash values of a text of `count` words, at least one. `shingles` has room for as many."""
     size = min(ngram, count)
     made = count - size + 1
@@ -284,11 +254,11 @@ def _fill(
         ends[text + 1] = ends[text]
         if len(factors) == 0:
             continue
-        count = read_words(data, offsets[text], offsets[text + 1], words)
+        count = read_words(data, offsets[text], offsets[text + 1], words, shingles)
         ends[text + 1] = write(sketches, ends[text], words, count, lists) if len(sketches) else 0
         if count == 0:
             continue
-        _sign(words, count, ngram, factors, shifts, least, shingles)
+        sign(words, count, ngram, factors, shifts, least, shingles)
         for band in range(keys.shape[1] - EXACT_WORDS):
             value = SEEDS[0] ^ np.uint64(band)
             for place in range(band * rows, (band + 1) * rows):

@@ -45,7 +45,7 @@ from headrace.stages.runtime import (
     ordinals_of,
     text_of,
 )
-from headrace.stages.text import with_column
+from headrace.stages.text import LoopRoom, with_column
 from headrace.stages.text.machine import is_prepared
 from headrace.store import ObjectStore
 from headrace.store.shards import RecordName, read_sketches
@@ -73,7 +73,7 @@ class KeyMaker(Transform):
         self.name = name
         self.scheme = Scheme(ngram, bands, rows, rule, url)
         self.url_key = url_key
-        self._number = 0
+        self._number, self._room = 0, LoopRoom()
         if not url:
             compile_keys()
 
@@ -87,7 +87,7 @@ class KeyMaker(Transform):
             keys, sketches = _url_keys(batch.rows.column("metadata"), self.url_key), None
             batch = batch.counted(self.name, WITHOUT_URL, int((keys[:, 1] == 0).sum()))
         else:
-            keys, sketches = make_sketches(text_of(batch, self.name), self.scheme)
+            keys, sketches = make_sketches(text_of(batch, self.name), self.scheme, self._room)
         width = pa.binary(8 * self.scheme.words)
         content = pa.py_buffer(keys.astype("<u8").tobytes())
         column = pa.FixedSizeBinaryArray.from_buffers(width, len(keys), [None, content])

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from headrace.stages.text.texts import (
         ONE_WORD as ONE_WORD,
         PADDING as PADDING,
+        LoopRoom as LoopRoom,
         Numbers as Numbers,
         Rule as Rule,
         drop as drop,

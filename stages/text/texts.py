@@ -22,12 +22,36 @@ Numbers = npt.NDArray[np.float64]
 Rule = tuple[str, Mask]
 #: Bytes behind the last text that the loops may read.
 PADDING = 64
+#: Bytes of an array that a `LoopRoom` keeps: several times those of a usual batch.
+KEPT_BYTES_MAX = 8 << 20
 ONE_WORD = pa.array(["word"], pa.string())
 #: The name of the counter of lines that a stage took out of texts which it kept.
 LINES_DROPPED = "lines dropped"
 
 
-def text_bytes(column: pa.Array[Any]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+class LoopRoom:
+    """Arrays that loops write into, which the next batch of the same stage finds again: new memory is zeroed first.
+
+    What is larger than KEPT_BYTES_MAX is not kept. An array holds until the next one of its name is taken.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[str, npt.NDArray[np.uint8]] = {}
+
+    def take(self, name: str, count: int, kind: Any) -> npt.NDArray[Any]:
+        """An array of so many numbers of a kind, with whatever stands in it."""
+        nbytes = count * np.dtype(kind).itemsize
+        kept = self._kept.get(name)
+        if kept is None or kept.nbytes < nbytes:
+            kept = np.empty(nbytes, np.uint8)
+            if nbytes <= KEPT_BYTES_MAX:
+                self._kept[name] = kept
+        return kept[:nbytes].view(kind)
+
+
+def text_bytes(
+    column: pa.Array[Any], room: LoopRoom | None = None
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     """The bytes of a column of `n` texts with `PADDING` behind them, and the int64 offsets `[n + 1]` of each text.
 
     They are copied, which takes a hundredth of the time of the cheapest filter: Arrow promises no bytes behind a text.
@@ -41,7 +65,7 @@ def text_bytes(column: pa.Array[Any]) -> tuple[npt.NDArray[np.uint8], npt.NDArra
         return np.zeros(PADDING, np.uint8), np.zeros(len(column) + 1, np.int64)
     offsets = np.frombuffer(bounds, kind)[column.offset : column.offset + len(column) + 1].astype(np.int64)
     first, last = int(offsets[0]), int(offsets[-1])
-    data = np.empty(last - first + PADDING, np.uint8)
+    data = (room or LoopRoom()).take("texts", last - first + PADDING, np.uint8)
     data[: last - first] = np.frombuffer(content, np.uint8)[first:last]
     data[last - first :] = 0
     return data, offsets - first
@@ -137,6 +161,7 @@ def with_column(rows: pa.RecordBatch, name: str, values: Any) -> pa.RecordBatch:
 
 
 __all__ = [
+    "LoopRoom",
     "ONE_WORD",
     "PADDING",
     "drop",

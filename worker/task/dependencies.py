@@ -7,6 +7,7 @@ its record travel by way of the controller (`controller/core/messages/dedup.py`)
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -154,8 +155,9 @@ def duplicates_of(batch: Batch) -> Duplicates:
     if lost.column("named_fragment").null_count:
         lost = lost.filter(lost.column("named_fragment").is_valid())
     rows, targets = (ordinals_of(lost.column(name)) for name in ("row", "named_row"))
-    found = dict[bytes, int]()
-    places = [found.setdefault(name, len(found)) for name in names_in(lost.column("named_fragment"))]
+    names = names_in(lost.column("named_fragment"))
+    found = dict(zip(dict.fromkeys(names), itertools.count(), strict=False))
+    places = [*map(found.__getitem__, names)]
     settled: Any = lost.column("named_settled")
     numbers = np.array(places, np.int64)
     if settled.true_count:

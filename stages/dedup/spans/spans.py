@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from headrace.stages.dedup import own_key, read_words
+from headrace.stages.dedup import CODES_MORE, own_key, read_words
 from headrace.stages.dedup.spans.span_file import HEADER_BYTES, UNITS, SpanFacts, begin_checksum, facts_of, write_header
 from headrace.stages.text import SPACE, decode, flags_of, longest, text_bytes
 from headrace.stages.text.machine import compiled, prepared
@@ -62,7 +62,8 @@ def find_spans(column: Any, unit: str, words_min: int) -> Spans:
         return _find_passages(data, offsets, words_min)
     room = int(np.count_nonzero(data == _LINE_FEED)) + len(column) + 1
     hashes, places = np.empty(room, np.uint64), np.empty((room, 3), np.int64)
-    words = np.empty(max(1, longest(offsets)), np.uint64)
+    size = max(1, longest(offsets))
+    words = np.empty(size, np.uint64), np.empty(size + CODES_MORE, np.uint32)
     count = int(fill_spans(data, offsets, unit == UNITS[1], words_min, words, hashes, places))
     return Spans(hashes[:count], *(places[:count, column].copy() for column in range(3)))
 
@@ -119,7 +120,7 @@ def fill_spans(data: Any, offsets: Any, paragraphs: bool, words_min: int, words:
                 if blank and not next_blank:
                     break
                 at, blank = behind, next_blank
-            if read_words(data, begin, at, words) >= words_min:
+            if read_words(data, begin, at, words[0], words[1]) >= words_min:
                 hashes[count] = own_key(data, begin, at)[0]
                 places[count, 0], places[count, 1], places[count, 2] = text, begin, at
                 count += 1

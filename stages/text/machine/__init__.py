@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         LANES as LANES,
         look as look,
         trailing_zeros as trailing_zeros,
+        widen as widen,
     )
     from headrace.stages.text.machine.pointers import load_eight as load_eight, pointer as pointer
 else:

@@ -51,6 +51,37 @@ def _classes(_: Any, data: Any, at: Any) -> Any:
     return types.UniTuple(types.uint64, 3)(data, at), generate
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def widen(_: Any, data: Any, at: Any, codes: Any, place: Any) -> Any:
+    """Put the 64 bytes from `data[at]` on into `codes[place:]`: letters in lower case, digits, and 0 for all others.
+
+    A bit for each of the bytes that is not ASCII.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        lanes = ir.VectorType(ir.IntType(8), LANES)
+
+        def place_of(index: int, kind: Any) -> Any:
+            offset = context.cast(builder, args[index], signature.args[index], types.intp)
+            return builder.bitcast(builder.gep(args[index - 1], [offset]), kind.as_pointer())
+
+        def all_of(byte: int) -> Any:
+            return ir.Constant(lanes, [byte] * LANES)
+
+        def between(value: Any, first: int, last: int) -> Any:
+            return builder.icmp_unsigned("<", builder.sub(value, all_of(first)), all_of(last - first + 1))
+
+        block = builder.load(place_of(1, lanes), align=1)
+        lower = builder.or_(block, all_of(0x20))
+        digits = builder.select(between(block, 0x30, 0x39), block, all_of(0))
+        found = builder.select(between(lower, 0x61, 0x7A), lower, digits)
+        wide = ir.VectorType(ir.IntType(32), LANES)
+        builder.store(builder.zext(found, wide), place_of(3, wide), align=4)
+        return builder.bitcast(builder.icmp_signed("<", block, all_of(0)), ir.IntType(64))
+
+    return types.uint64(data, at, codes, place), generate
+
+
 @compiled
 def look(data: Any, at: int, end: int) -> tuple[Any, Any, Any]:
     """A bit for each of the 64 bytes from `at` on that is ASCII white space, a letter, a digit; all behind `end` is

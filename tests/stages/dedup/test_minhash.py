@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given, strategies as st
 
 from headrace.stages.dedup.core.scheme import EXACT_WORDS, Scheme
-from headrace.stages.dedup.minhash import make_sketches, read_words
+from headrace.stages.dedup.minhash import CODES_MORE, make_sketches, read_words
 from headrace.stages.dedup.text_key import PRIMES, SEEDS
 from headrace.stages.text import PUNCTUATION, SPACE, SYMBOL, characters, text_bytes
 
 MASK = (1 << 64) - 1
 FIRST = int(SEEDS[0])
+#: What nothing may write over.
+GUARD = 0xDEADBEEF
 PIECES = [
     "a",
     "Zebra",
@@ -75,9 +77,24 @@ def hash_of(word: str) -> int:
 @given(TEXTS, TEXTS)
 def test_words_are_those_of_the_definition_wherever_the_text_stands(before: str, text: str) -> None:
     data, offsets = text_bytes(pa.array([before, text], pa.string()))
-    room = np.zeros(int(offsets[-1]) + 1, np.uint64)
-    count = read_words(data, offsets[1], offsets[2], room)
+    size = int(offsets[2] - offsets[1])
+    # What stands behind the places of the text is not written.
+    room, codes = np.full(size + 8, GUARD, np.uint64), np.full(size + CODES_MORE + 8, GUARD, np.uint32)
+    count = read_words(data, offsets[1], offsets[2], room[:size], codes[: size + CODES_MORE])
     assert room[:count].tolist() == words_of(text)
+    assert (room[max(size, 1) :] == GUARD).all()
+    assert (codes[size + CODES_MORE :] == GUARD).all()
+
+
+@pytest.mark.parametrize("word", ["a", "ab ", "a  ", "Ä", "word—", "字", " ", "x" * 70 + " "])
+def test_words_of_texts_of_all_lengths_stay_in_their_places(word: str) -> None:
+    for count in (*range(1, 70), 200, 1000):
+        text = (word * count)[: 4 * count]
+        data, offsets = text_bytes(pa.array([text], pa.string()))
+        room, codes = np.full(len(data), GUARD, np.uint64), np.full(len(data) + CODES_MORE, GUARD, np.uint32)
+        found = read_words(data, 0, offsets[1], room, codes)
+        assert room[:found].tolist() == words_of(text)
+        assert (room[int(offsets[1]) :] == GUARD).all()
 
 
 @pytest.mark.parametrize("ngram", [1, 3, 5])

@@ -15,9 +15,12 @@ from headrace.store.shards.key_files import RecordName
 from headrace.worker.task.batch.coverage import fates
 from headrace.worker.task.batch.isolation import KILLED
 from headrace.worker.task.core.held import dependents, needs, released
+from headrace.worker.task.core.ranges import Ranges
 from headrace.worker.task.core.sink import (
     NEED_BYTES,
     NEEDS_AGAIN_S,
+    NEEDS_AGAIN_S_MAX,
+    NEEDS_FEW,
     PROPOSE_AGAIN_S,
     AskNeeds,
     BatchGathered,
@@ -59,7 +62,7 @@ def test_waiting_verdicts_go_later_and_the_rest_at_once() -> None:
     (write,) = gathering.handle(NeedsAnswered(0, waiting=(Range(A, 2, 1),)), 0.0)
     assert write == WriteShard(0, (Range(A, 0, 2), Range(A, 3, 1)), "end")
     assert sorted(item.first for item in gathering.held()) == [0, 2, 3]
-    assert gathering.handle(ShardWritten(0), 0.1) == [ProposeShard(0)]
+    assert gathering.handle(ShardWritten(0), NEEDS_AGAIN_S / 2) == [ProposeShard(0)]
     assert gathering.wake_at() == NEEDS_AGAIN_S
     assert gathering.handle(SealTimePassed(), NEEDS_AGAIN_S) == [AskNeeds(1, (Range(A, 2, 1),))]
     assert gathering.handle(NeedsAnswered(1), NEEDS_AGAIN_S) == [WriteShard(1, (Range(A, 2, 1),), "end")]
@@ -101,6 +104,30 @@ def test_where_all_is_to_be_committed_no_verdict_is_let_go_of() -> None:
     gathering.handle(ShardWritten(0), 0.0)
     gathering.handle(ShardAccepted(0), 0.0)
     assert len(gathering.held()) == 3
+
+
+def test_waiting_verdicts_are_asked_for_soon_and_then_seldom() -> None:
+    gathering, waiting, now, pauses = gathered(), tuple(Range(A, row, 1) for row in range(4)), 0.0, list[float]()
+    for shard in range(8):
+        gathering.handle(NeedsAnswered(shard, waiting=waiting), now)
+        again = gathering.wake_at()
+        assert again is not None
+        pauses.append(again - now)
+        now = again
+        assert gathering.handle(SealTimePassed(), now) == [AskNeeds(shard + 1, waiting)]
+    assert pauses[0] <= 0.02
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == pytest.approx(NEEDS_AGAIN_S_MAX)
+
+
+def test_many_waiting_verdicts_are_asked_for_seldom_at_once() -> None:
+    gathering = Gathering(SealPolicy(), dependent=True)
+    gathering.handle(BatchGathered(Range(A, 0, 4 * NEEDS_FEW), 10, 10), 0.0)
+    gathering.handle(SealAsked("end"), 0.0)
+    rows = np.arange(0, 2 * NEEDS_FEW + 2, 2)
+    gathering.handle(NeedsAnswered(0, waiting=Ranges.of_records({A: rows})), 0.0)
+    gathering.handle(ShardWritten(0), 0.0)
+    assert gathering.wake_at() == NEEDS_AGAIN_S_MAX
 
 
 def test_a_sink_whose_verdicts_wait_does_not_ask_without_a_pause() -> None:

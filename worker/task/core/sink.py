@@ -31,9 +31,13 @@ PROPOSE_AGAIN_S = 2.0
 #: Seconds before a shard that stalled is written again, doubled for each time in a row up to WRITE_AGAIN_S_MAX.
 WRITE_AGAIN_S = 0.5
 WRITE_AGAIN_S_MAX = 5.0
-#: Seconds before verdicts that name a record which is still open are asked for again, where all is to be committed; and
-#: what one of them counts as held, in bytes.
-NEEDS_AGAIN_S = 0.2
+#: Seconds before verdicts that name a record which is still open are asked for again, where all is to be committed,
+#: doubled for each time in a row up to NEEDS_AGAIN_S_MAX: what they wait for is mostly a shard that is being written.
+NEEDS_AGAIN_S = 0.02
+NEEDS_AGAIN_S_MAX = 0.2
+#: Verdicts up to which that is so. More are asked for seldom from the beginning: the controller looks for each of them.
+NEEDS_FEW = 10_000
+#: What one of them counts as held, in bytes.
 NEED_BYTES = 256
 #: The share of `held_bytes_max` that verdicts may take which wait for the records that they name. Beyond it they are
 #: let go of and read again: else no room would be left for those very records.
@@ -242,8 +246,8 @@ class Gathering:
         self.policy = policy
         #: Whether batches may hold verdicts that name other records.
         self._dependent = dependent
-        #: Not before this is a seal that was asked for taken up again.
-        self._again_at = 0.0
+        #: Not before this is a seal that was asked for taken up again, and how long that is from the last answer.
+        self._again_at, self._again_s = 0.0, NEEDS_AGAIN_S
         #: What gathers, by fragment, and verdicts that wait for the records that they name.
         self._fresh: dict[bytes, list[Range]] = {}
         self._waiting = Ranges({})
@@ -342,6 +346,7 @@ class Gathering:
 
     def _seal_all(self, reason: str) -> None:
         """Commit all that gathers, and soon what an overlap leaves waiting of a shard that is on its way."""
+        self._again_s = NEEDS_AGAIN_S
         self._seal = reason if self._gathers or self._asking() else ""
         for shard in self._shards.values():
             if shard.state is not ShardState.ASKING:
@@ -414,7 +419,8 @@ class Gathering:
             waiting, beyond = waiting.parted(room)
             commands += [LetGo(beyond)] if beyond else []
         elif committing and waiting:
-            self._seal, self._again_at = shard.reason, now + NEEDS_AGAIN_S
+            pause = self._again_s if len(waiting) <= NEEDS_FEW else NEEDS_AGAIN_S_MAX
+            self._seal, self._again_at, self._again_s = shard.reason, now + pause, min(2 * pause, NEEDS_AGAIN_S_MAX)
         self._wait(waiting, now)
         if not self._gathers:
             self._seal = ""
