@@ -9,6 +9,7 @@ from headrace.controller.core.cluster.controller import Controller
 from headrace.controller.core.messages import messages as m
 from headrace.controller.core.messages.requests import ChangedInput
 from headrace.controller.core.run.run import Run
+from headrace.controller.core.run.tasks.task_table import ATTEMPTS_A_TERM
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
 from headrace.store.ledger.core.entries import Closed, Counts, Entry, Fragment, Range, StoredObject
 
@@ -192,6 +193,17 @@ class Stand:
         task, attempt = self.task()
         version, epoch = self.run.version, self.run.ledger.epoch
         return self.tell(proposal(ranges, version=version, epoch=epoch, task=task, attempt=attempt, number=number))
+
+
+def amending(pipeline: Pipeline, *, request: int = 9, token: str = "") -> m.PipelineRequested:
+    """A running pipeline is to be another."""
+    return m.PipelineRequested(request, pipeline.to_dict(), amend=True, token=token)
+
+
+def close(stand: Stand, version: str, task: str, *ranges: Range) -> list[m.Command]:
+    """The first attempt of a task proposes a shard of a version, in the epoch that stands."""
+    epoch, attempt = stand.run.ledger.epoch, ATTEMPTS_A_TERM + 1
+    return stand.tell(proposal(ranges, version=version, epoch=epoch, task=task, attempt=attempt))
 
 
 def changes(stand: Stand) -> list[str]:

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.controller.core.cluster.records import plan_from_plain
 from headrace.controller.core.messages import messages as m
 from headrace.controller.core.plan.locality import WorkerFacts
 from headrace.controller.core.plan.plans import Change, RequestedChanges
@@ -18,10 +17,10 @@ from headrace.controller.core.run.tasks.workers import Workers
 from headrace.controller.servicer import _kept
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
 from headrace.store.ledger.core.cluster_changes import RunAmended
-from headrace.store.ledger.core.entries import Closed, EpochRaised, Led, PipelineApplied, Range
+from headrace.store.ledger.core.entries import Closed, Led, PipelineApplied, Range
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 from tests.kits.controller.cluster_log import CLUSTER, Bench, Store, succeeded
-from tests.kits.controller.core import LOG, Stand, changes, fragment, make_pipeline, of, proposal
+from tests.kits.controller.core import LOG, Stand, amending, changes, close, fragment, make_pipeline, of
 
 A, B = fragment(0), fragment(1)
 COUNT = 10
@@ -29,10 +28,6 @@ COUNT = 10
 FIRST = ATTEMPTS_A_TERM + 1
 OLD, NEXT = make_pipeline(), make_pipeline(rule=2)
 MORE = Pipeline.chain("run", LOG, *OLD.stages[:2], Stage("more", StageKind.TRANSFORM, "m:more"), *OLD.stages[2:])
-
-
-def asked(pipeline: Pipeline = NEXT, *, request: int = 9, token: str = "") -> m.PipelineRequested:
-    return m.PipelineRequested(request, pipeline.to_dict(), amend=True, token=token)
 
 
 def next_tasks(commands: Sequence[object]) -> list[tuple[str, int, str]]:
@@ -43,17 +38,13 @@ def warming(pipeline: Pipeline = NEXT) -> tuple[Stand, list[m.Command]]:
     """A run that reads two fragments; another graph was asked for, and its task starts."""
     stand = Stand()
     stand.begin(A, B)
-    return stand, stand.tell(asked(pipeline))
+    return stand, stand.tell(amending(pipeline))
 
 
 def handing_over() -> tuple[Stand, list[m.Command]]:
     """The next task is ready: a sweep is on its way, and the task in force was told to let go."""
     stand, commands = warming()
     return stand, stand.ready(commands)
-
-
-def close(stand: Stand, version: str, task: str, *ranges: Range) -> list[m.Command]:
-    return stand.tell(proposal(ranges, version=version, epoch=stand.run.ledger.epoch, task=task, attempt=FIRST))
 
 
 def test_the_next_tasks_start_beside_those_in_force_which_read_on() -> None:
@@ -111,7 +102,7 @@ def test_the_gate_is_that_of_the_version_in_force(gate: dict[str, dict[str, floa
     stand = Stand()
     stand.gate = {"kept_share": {"min": 0.9}}
     stand.begin(A, B)
-    commands = stand.ready(stand.tell(replace(asked(), gate=gate)))
+    commands = stand.ready(stand.tell(replace(amending(NEXT), gate=gate)))
     stand.swept(commands)
     assert stand.run.version == NEXT.version()
     said = [*close(stand, NEXT.version(), "run/read.1", Range(A.id, 0, 4)), *stand.later(1.0)]
@@ -122,7 +113,7 @@ def test_attempts_are_numbered_behind_those_of_an_earlier_version() -> None:
     stand, commands = handing_over()
     stand.swept(commands)
     assert stand.run.version == NEXT.version()
-    commands = stand.tell(asked(OLD))
+    commands = stand.tell(amending(OLD))
     assert next_tasks(commands) == [("run/read.0", FIRST + 1, OLD.version())]
 
 
@@ -155,7 +146,7 @@ def test_what_the_next_version_loses_rolls_the_change_back(phase: object, loss: 
         assert sorted(orders) == sorted([("run/read.0", A.id), ("run/read.0", B.id)]), (
             "what the next one had is read again"
         )
-    commands = stand.tell(asked())
+    commands = stand.tell(amending(NEXT))
     assert next_tasks(commands) == [("run/read.1", FIRST + 1, NEXT.version())], "asked for again, it is tried again"
 
 
@@ -181,7 +172,7 @@ def test_what_waits_is_handed_out_when_a_rolled_back_halt_has_passed() -> None:
     """The order to let go may be on its way still, and would let go of it."""
     stand, items = Stand(), [fragment(index, 5 << 20) for index in range(9)]
     stand.begin(*items)
-    commands = stand.ready(stand.tell(asked()))
+    commands = stand.ready(stand.tell(amending(NEXT)))
     assert of(m.ReadFragment, commands), "the next task reads some, and others wait"
     commands = stand.tell(m.TaskFailed("run/read.1", FIRST, "no model", final=False))
     assert of(m.ReadFragment, commands) == []
@@ -241,117 +232,9 @@ def test_a_stage_before_a_sink_may_be_inserted() -> None:
     assert why_an_epoch(OLD, MORE) == ""
 
 
-# -- a version that begins with an epoch --
-
-DEDUP = Stage("dedup", StageKind.STATEFUL, "m:d", replicas=1)
-DEDUPED = Pipeline.chain("run", LOG, *OLD.stages[:2], DEDUP, *OLD.stages[2:])
-
-
-def resting() -> tuple[Stand, list[m.Command]]:
-    """A run that reads two fragments; a dedup stage was asked for, and a sweep has its sources let go."""
-    stand = Stand()
-    stand.begin(A, B)
-    return stand, stand.tell(asked(DEDUPED))
-
-
-def test_a_version_with_another_index_begins_at_rest_with_an_epoch() -> None:
-    stand, commands = resting()
-    assert of(m.StartTask, commands) == []
-    assert [ask.halt for ask in of(m.SweepTask, commands)] == [True]
-    assert "coming to rest" in stand.run.amendment.words(stand.run.works)
-    commands = stand.swept(commands, Range(A.id, 0, 4))
-    assert of(m.StopTask, commands) == [], "its sink holds records"
-    epoch = stand.run.ledger.epoch
-    commands = close(stand, OLD.version(), "run/read.0", Range(A.id, 0, 4))
-    assert [stop.task for stop in of(m.StopTask, commands)] == ["run/read.0"]
-    assert [answer.accepted for answer in of(m.AnswerRequest, commands)] == [True]
-    assert {start.version for start in of(m.StartTask, commands)} == {DEDUPED.version()}
-    assert {start.epoch for start in of(m.StartTask, commands)} == {stand.run.ledger.epoch}
-    assert stand.run.ledger.epoch > epoch
-    assert [type(change) for change in stand.log[-1].changes] == [PipelineApplied, EpochRaised]
-    assert stand.run.version == DEDUPED.version()
-    assert stand.run.committer.closings.sinks == ("write",)
-    commands = stand.ready(commands)
-    given = {order.fragment.id: order.gaps for order in of(m.ReadFragment, commands)}
-    assert given == {A.id: (Gap(4, UNBOUNDED, -1),), B.id: (Gap(0, UNBOUNDED, 0),)}
-
-
-def test_what_a_run_knows_outlives_the_version_that_it_leaves() -> None:
-    stand = Stand()
-    stand.join("w1")
-    (start,) = of(m.StartTask, stand.apply())
-    stand.tell(m.TaskExited(start.task, start.attempt, -9))
-    stand.ready(stand.later(1.0))
-    commands = stand.swept(stand.tell(asked(DEDUPED)))
-    assert sum(stand.run.deaths.counts.values()) == 1
-    (ask,) = of(m.ListSource, stand.ready(commands))
-    assert ask.attempt > start.attempt + 1, "the listing that the task before had begun"
-    (answer,) = of(m.AnswerRequest, stand.tell(m.SteerRequested(7, "run", replicas={"dedup": 2})))
-    assert "one decides" in answer.reason
-
-
-def test_attempts_are_numbered_on_across_an_epoch() -> None:
-    stand, commands = resting()
-    commands = stand.swept(commands)
-    assert {start.task: start.attempt for start in of(m.StartTask, commands)}["run/read.0"] == FIRST + 1
-
-
-def test_a_version_that_no_worker_can_have_leaves_the_one_in_force() -> None:
-    stand = Stand()
-    stand.begin(A, B)
-    stand.join("w2")
-    everywhere = dict.fromkeys((stage.name for stage in DEDUPED.stages), "w2")
-    commands = stand.tell(replace(asked(DEDUPED), places=everywhere))
-    stand.tell(m.WorkerLost("w2", "it burns"))
-    commands = stand.swept(commands)
-    (answer,) = of(m.AnswerRequest, commands)
-    assert "the graph was not changed" in answer.reason
-    assert (stand.run.version, stand.run.state.value) == (OLD.version(), "running")
-    assert {order.fragment.id for order in of(m.ReadFragment, commands)} == {A.id, B.id}
-
-
-def test_another_worker_has_tasks_whose_worker_leaves_before_they_start() -> None:
-    stand, commands = resting()
-    stand.unresolved = True
-    stand.swept(commands)
-    stand.tell(m.WorkerLost("w1", "it burns"))
-    stand.unresolved = False
-    assert of(m.StartTask, stand.later(1.0)) == []
-    starts = of(m.StartTask, stand.join("w2"))
-    assert {(start.worker, start.version) for start in starts} == {("w2", DEDUPED.version())}
-
-
-def test_a_sweep_that_begins_before_the_epoch_is_durable_begins_again() -> None:
-    stand, commands = resting()
-    stand.unresolved = True
-    stand.swept(commands)
-    stand.tell(m.TaskExited("run/read.0", FIRST, -9))
-    commands = stand.ready(stand.later(1.0))
-    assert [ask.task for ask in of(m.SweepTask, commands)] == ["run/read.0"]
-    stand.unresolved = False
-    commands = stand.ready(stand.later(1.0))
-    assert {ask.task for ask in of(m.SweepTask, commands)} >= {"run/dedup.0"}
-    stand.swept(commands)
-    assert (stand.run.version, stand.run.state.value) == (DEDUPED.version(), "running")
-
-
-def test_a_stop_ends_a_change_that_waits_for_rest() -> None:
-    stand, _ = resting()
-    (answer,) = of(m.AnswerRequest, stand.tell(m.StopRequested("run", cancel=False)))
-    assert answer.reason == "the graph was not changed: the pipeline is draining"
-    assert not stand.run.amendment.busy
-
-
-def test_a_run_paused_meanwhile_has_its_next_version_and_stays_paused() -> None:
-    stand, commands = resting()
-    stand.run.reconfiguration.pause_wanted = True
-    stand.swept(commands)
-    assert (stand.run.version, stand.run.state.value) == (DEDUPED.version(), "paused")
-
-
 def test_while_a_graph_is_changed_nothing_else_is() -> None:
     stand, _ = warming()
-    for event in (asked(MORE), m.SteerRequested(7, "run", pause=True), m.DrainRequested(7, "w1")):
+    for event in (amending(MORE), m.SteerRequested(7, "run", pause=True), m.DrainRequested(7, "w1")):
         (answer,) = of(m.AnswerRequest, stand.tell(event))
         assert not answer.accepted
         assert "is being changed: try again" in answer.reason
@@ -360,20 +243,20 @@ def test_while_a_graph_is_changed_nothing_else_is() -> None:
 def test_the_same_request_sent_again_is_answered_once() -> None:
     stand = Stand()
     stand.begin(A)
-    commands = stand.tell(asked(token="mine"))
-    assert of(m.AnswerRequest, stand.tell(asked(token="mine", request=10))) == []
+    commands = stand.tell(amending(NEXT, token="mine"))
+    assert of(m.AnswerRequest, stand.tell(amending(NEXT, token="mine", request=10))) == []
     commands = stand.ready(commands)
     assert [answer.request for answer in of(m.AnswerRequest, stand.swept(commands))] == [10]
-    assert of(m.AnswerRequest, stand.tell(asked(token="mine", request=11)))[0].accepted
+    assert of(m.AnswerRequest, stand.tell(amending(NEXT, token="mine", request=11)))[0].accepted
 
 
 def test_a_graph_in_force_is_granted_and_none_of_a_paused_run() -> None:
     stand = Stand()
     stand.begin(A)
-    (answer,) = of(m.AnswerRequest, stand.tell(asked(OLD)))
+    (answer,) = of(m.AnswerRequest, stand.tell(amending(OLD)))
     assert answer.accepted
     stand.tell(m.SteerRequested(7, "run", pause=True))
-    (answer,) = of(m.AnswerRequest, stand.tell(asked()))
+    (answer,) = of(m.AnswerRequest, stand.tell(amending(NEXT)))
     assert "is pausing: a graph is changed while it is running" in answer.reason
 
 
@@ -470,7 +353,7 @@ def test_a_leader_that_dies_before_leaves_the_graph_in_force() -> None:
 
 def test_options_of_a_removed_stage_go_with_it() -> None:
     before = m.PipelineRequested(1, MORE.to_dict(), places={"more": "w1", "read": "w1"}, transports={"more": "ring"})
-    kept = _kept(before, asked(OLD, request=5, token="mine"))
+    kept = _kept(before, amending(OLD, request=5, token="mine"))
     assert (kept.request, kept.token, kept.amend, kept.places, kept.transports) == (5, "mine", True, {"read": "w1"}, {})
 
 
@@ -480,40 +363,3 @@ def test_a_successor_forgets_what_was_changed_of_a_removed_stage() -> None:
     workers = Workers([WorkerFacts("w1", 1)], (), dict)
     run = Run(m.PipelineRequested(1, OLD.to_dict()), Surroundings({}, workers), inherited)
     assert {task.stages for task in run.reconfiguration.plan().tasks} == {("read", "keep", "write")}
-
-
-def rested(slow: str) -> tuple[Store, Bench]:
-    """A leader of a cluster whose run came to rest for a version with an index, and a log that is slow to take it."""
-    store = Store()
-    leader = Bench(store, "a")
-    leader.begun()
-    commands = leader.tell(m.PipelineRequested(9, DEDUPED.to_dict(), amend=True, replicas=1))
-    leader.slow = slow
-    leader.tell(*(m.TaskSwept(ask.task, ask.attempt, ask.sweep) for ask in of(m.SweepTask, commands)))
-    return store, leader
-
-
-def test_a_version_with_an_epoch_is_recorded_before_it_is_applied() -> None:
-    _, leader = rested(CLUSTER)
-    assert leader.core.runs["run"].amendment.state is AmendState.RECORDING
-    commands = leader.hurry()
-    assert {start.version for start in of(m.StartTask, commands)} == {DEDUPED.version()}
-
-
-def test_the_plan_that_is_left_is_not_recorded_again() -> None:
-    store, leader = rested(LOG)
-    leader.join("w2")
-    leader.tell(m.WorkerLost("w1", "it burns"))
-    assert leader.core.runs["run"].amendment.state is AmendState.APPLYING
-    record = store.fold().runs["run"]
-    assert record.plan is not None
-    assert any("dedup" in task.stages for task in plan_from_plain(record.plan).tasks)
-
-
-def test_a_successor_begins_with_the_version_that_waits_for_its_epoch() -> None:
-    store, _ = rested(LOG)
-    second = succeeded(store)
-    starts = of(m.StartTask, second.join("w1"))
-    run = second.core.runs["run"]
-    assert run.version == DEDUPED.version()
-    assert {(start.version, start.epoch) for start in starts} == {(DEDUPED.version(), run.ledger.epoch)}
