@@ -43,6 +43,8 @@ SCHEME = Scheme(*DEFAULTS[True])
 FRAGMENT_RECORDS = 1 << 20
 REPEATED = 20
 CHECKED = 10_000
+#: Batches between two measures of memory.
+SAMPLED = 16
 
 
 def keys_of(numbers: Any) -> Keys:
@@ -70,7 +72,7 @@ def resident() -> dict[str, int]:
 def fill(index: KeyIndex, records: int) -> dict[str, float]:
     """Put records into an index, and measure."""
     before, begun, cpu, longest = resident(), time.perf_counter(), 0.0, 0.0
-    clock, found, false, peak = 0.0, 0, 0, 0
+    clock, found, false, most = 0.0, 0, 0, 0.0
     for first in range(0, records, BATCH):
         numbers = np.arange(first, min(first + BATCH, records))
         texts = np.where((numbers % REPEATED == REPEATED - 1) & (numbers > BATCH), numbers // 2, numbers)
@@ -89,13 +91,14 @@ def fill(index: KeyIndex, records: int) -> dict[str, float]:
             if not match.near:
                 number = int.from_bytes(match.name.fragment, "big") * FRAGMENT_RECORDS + match.name.row
                 found += number == int(texts[place])
-        if first % (BATCH * 256) == 0:
-            peak = max(peak, resident()["own"])
+        if first % (BATCH * SAMPLED) == 0:
+            own = (resident()["own"] - before["own"]) / index.records
+            most = max(most, own * (2 * first >= records))
             if first % (BATCH * 16384) == 0:
-                own, took = (resident()["own"] - before["own"]) / index.records, time.perf_counter() - begun
+                took = time.perf_counter() - begun
                 print(f"{first:,}: {took:,.0f} s, CPU {cpu:,.0f} s, {own:.1f} B", file=sys.stderr)
-    after = resident()
-    kept = index.records
+    after, kept = resident(), index.records
+    own = (after["own"] - before["own"]) / kept
     return {
         "records": records,
         "kept": kept,
@@ -104,8 +107,8 @@ def fill(index: KeyIndex, records: int) -> dict[str, float]:
         "records_s_cpu": records / cpu,
         "records_s_clock": records / clock,
         "longest_batch_s": longest,
-        "memory_bytes_a_record": (after["own"] - before["own"]) / kept,
-        "memory_bytes_a_record_most": (max(peak, after["own"]) - before["own"]) / kept,
+        "memory_bytes_a_record": own,
+        "memory_bytes_a_record_most": max(most, own),
         "mapped_bytes_a_record": (after["mapped"] - before["mapped"]) / kept,
     }
 

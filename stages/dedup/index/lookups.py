@@ -61,28 +61,51 @@ def has_no_key(word: Any, low: Any) -> Any:
 
 
 @compiled
-def count_keys(keys: Any, more: Any) -> None:
-    """How many keys of records `[n, words]` each section would take `[SECTIONS]`."""
+def hash_keys(keys: Any, hashes: Any, more: Any) -> None:
+    """The hashes of the keys of records `[n, words]`, and how many of them each section would take `[SECTIONS]`.
+
+    Where a record has no key, and beside the first word, they say nothing.
+    """
     for place in range(len(keys)):
+        hashed = hash_of(keys[place, 0], 0)
+        hashes[place, 0] = hashed
         if not has_no_key(0, keys[place, 1]):
-            more[np.int64(hash_of(keys[place, 0], 0) >> _SLOT_BITS)] += 1
+            more[np.int64(hashed >> _SLOT_BITS)] += 1
         for word in range(EXACT_WORDS, keys.shape[1]):
+            hashed = hash_of(keys[place, word], word)
+            hashes[place, word] = hashed
             if keys[place, word] != _NOTHING:
-                more[np.int64(hash_of(keys[place, word], word) >> _SLOT_BITS)] += 1
+                more[np.int64(hashed >> _SLOT_BITS)] += 1
 
 
 @compiled
-def _hash_all(state: Any, keys: Any) -> None:
-    """Put the hashes of a record's keys into the index, and have the processor fetch what they are looked up in."""
-    table, filters, hashes = numbers_at(state[SLOTS]), numbers_at(state[FILTERS]), words_at(state[HASHES])
+def hashes_of(state: Any, place: int) -> Any:
+    """The hashes of the keys of the record at a place of its batch."""
+    return words_at(state[HASHES] + 8 * state[WORDS] * place)
+
+
+@compiled
+def fetch(state: Any, hashes: Any) -> None:
+    """Have the processor fetch what a record's keys are looked up in, while it does something else."""
+    table, filters, masked = numbers_at(state[SLOTS]), numbers_at(state[FILTERS]), state[FILTERS] != 0
     for word in range(EXACT_WORDS - 1, state[WORDS]):
-        number = word if word >= EXACT_WORDS else 0
-        hashed = hash_of(keys[number], number)
-        hashes[number] = hashed
+        hashed = hashes[word if word >= EXACT_WORDS else 0]
         section = np.int64(hashed >> _SLOT_BITS) * COLUMNS
-        prefetch(table[section + ADDRESS] + 8 * home_of(hashed & _LOW, table[section + HOMES]))
-        if state[FILTERS]:
+        home = table[section + ADDRESS] + 8 * home_of(hashed & _LOW, table[section + HOMES])
+        prefetch(home)
+        prefetch(home + 64)
+        prefetch(home + 128)
+        if masked:
             prefetch(line_of(filters, hashed))
+
+
+@compiled
+def fetch_ahead(state: Any, place: int, count: int) -> None:
+    """Have the processor fetch what the record after one of a batch of `count` needs; before the first, its own too."""
+    if place == 0:
+        fetch(state, hashes_of(state, 0))
+    if place + 1 < count:
+        fetch(state, hashes_of(state, place + 1))
 
 
 @compiled
@@ -171,18 +194,21 @@ def take(state: Any, hashed: Any, number: Any) -> None:
 
 
 @compiled
-def find_holders(state: Any, keys: Any, found: Any, shared: Any, most: int) -> int:
+def find_equal(state: Any, keys: Any, hashes: Any) -> Any:
+    """The record that holds the key of a record's whole text; NOBODY where there is none."""
+    return _held_by(state, 0, hashes[0], keys[1])
+
+
+@compiled
+def find_holders(state: Any, keys: Any, hashes: Any, exact: Any, found: Any, shared: Any, most: int) -> int:
     """The records that hold keys of a record, at most `most`, in `found`; how many. `shared` says how many bands.
 
-    First the one that holds the key of the whole text, which shares as many as there are words; then by the number of
-    shared bands, then by number. `claim` needs who holds which key, which stays in the index.
+    First `exact`, which `find_equal` found and which shares as many as there are words; then by the number of shared
+    bands, then by number. `claim` needs who holds which key, which stays in the index.
     """
     words, distinct = state[WORDS], 0
     holders = numbers_at(state[HELD])
     numbers, counts = numbers_at(state[HELD] + 8 * words), numbers_at(state[HELD] + 16 * words)
-    hashes = words_at(state[HASHES])
-    _hash_all(state, keys)
-    exact = _held_by(state, 0, hashes[0], keys[1])
     holders[0], holders[1] = exact, NOBODY
     for word in range(EXACT_WORDS, words):
         holder = NOBODY
@@ -225,10 +251,9 @@ def first_holder(state: Any) -> Any:
 
 
 @compiled
-def claim(state: Any, keys: Any, number: Any) -> None:
+def claim(state: Any, keys: Any, hashes: Any, number: Any) -> None:
     """Give a record the keys that nobody holds, as the `find_holders` right before it found them."""
-    holders, hashes = numbers_at(state[HELD]), words_at(state[HASHES])
-    claimed = numbers_at(state[CLAIMED])
+    holders, claimed = numbers_at(state[HELD]), numbers_at(state[CLAIMED])
     if holders[0] == NOBODY and not has_no_key(0, keys[1]):
         take(state, hashes[0], number)
         if state[CLAIMED]:
@@ -245,9 +270,10 @@ def find_all(row: Any, keys: Any, found: Any, shared: Any) -> None:
     """The holders of the keys of records `[n, words]`: `found` `[n, most]` their numbers, `shared` how many bands."""
     state, words, most = pointer(row, 0), keys.shape[1], found.shape[1]
     for place in range(len(keys)):
-        count = find_holders(
-            state, pointer(keys, place * words), pointer(found, place * most), pointer(shared, place * most), most
-        )
+        own, hashes = pointer(keys, place * words), hashes_of(state, place)
+        fetch_ahead(state, place, len(keys))
+        names, bands = pointer(found, place * most), pointer(shared, place * most)
+        count = find_holders(state, own, hashes, find_equal(state, own, hashes), names, bands, most)
         for at in range(count, most):
             found[place, at], shared[place, at] = NOBODY, 0
 
@@ -257,8 +283,11 @@ def claim_all(row: Any, keys: Any, numbers: Any, found: Any, shared: Any) -> Non
     """Give records `[n]` the keys `[n, words]` that nobody holds, in order. `found` and `shared` are scratch."""
     state, words = pointer(row, 0), keys.shape[1]
     for place in range(len(keys)):
-        find_holders(state, pointer(keys, place * words), pointer(found, 0), pointer(shared, 0), 1)
-        claim(state, pointer(keys, place * words), numbers[place])
+        own, hashes = pointer(keys, place * words), hashes_of(state, place)
+        fetch_ahead(state, place, len(keys))
+        exact = find_equal(state, own, hashes)
+        find_holders(state, own, hashes, exact, pointer(found, 0), pointer(shared, 0), 1)
+        claim(state, own, hashes, numbers[place])
 
 
 @compiled

@@ -28,7 +28,7 @@ from headrace.store.files import Scratch
 #: Runs of a level that become one of the next.
 FAN_IN = 8
 #: Slots between fences are more than half of this on average.
-FENCE_SLOTS_MAX = 512
+FENCE_SLOTS_MAX = 1024
 #: Slots that a merge sorts at once: they stay in a processor's cache.
 CHUNK_SLOTS = 1 << 17
 

@@ -30,7 +30,7 @@ HOMES_MIN = 352
 #: Slots of a page, and those behind its homes that a section has at least.
 PAGE_SLOTS, OVERHANG = 512, 24
 #: Of a fixed table: standard deviations of a section's keys that have room, and slots behind its homes.
-SPREAD, BEHIND = 5.0, 512
+SPREAD, BEHIND = 3.5, 192
 
 NOBODY = -1
 _THIRTY_TWO, _LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
@@ -140,9 +140,9 @@ def collect(table: Any, section: int, room: Any) -> int:
     """Put the slots of a section into `room` in order; how many."""
     slots, count = words_at(table[section, ADDRESS]), 0
     for at in range(table[section, END]):
-        if slots[at] != _NOTHING:
-            room[count] = slots[at]
-            count += 1
+        # No branch: which slots are free is not to be guessed. What is written for one of them is written over.
+        room[count] = slots[at]
+        count += slots[at] != _NOTHING
     return count
 
 
@@ -150,15 +150,12 @@ def collect(table: Any, section: int, room: Any) -> int:
 def spread(table: Any, section: int, homes: int, kept: Any, count: int) -> None:
     """Give a section so many homes, and put there what it holds: `kept[:count]`, in order."""
     slots, end = words_at(table[section, ADDRESS]), 0
+    for free in range(table[section, END]):
+        slots[free] = _NOTHING
     for place in range(count):
-        home = home_of(kept[place] >> _THIRTY_TWO, homes)
-        for free in range(end, home):
-            slots[free] = _NOTHING
-        end = max(home, end)
+        end = max(home_of(kept[place] >> _THIRTY_TWO, homes), end)
         slots[end] = kept[place]
         end += 1
-    for free in range(end, table[section, END]):
-        slots[free] = _NOTHING
     table[section, HOMES], table[section, END] = homes, end
 
 
