@@ -34,6 +34,7 @@ from headrace.stages.dedup.index.records import (
     RUN_COUNT,
     RUNS,
     SLOTS,
+    SORTED,
     WORDS,
     Records,
     add_record,
@@ -262,6 +263,7 @@ class Claims:
         row = self.table.row
         row[SLOTS], row[HELD], row[WORDS] = self._slots.table.ctypes.data, self._held.ctypes.data, self.words
         row[HASHES] = self._hashes.ctypes.data
+        row[SORTED] = self._slots.sorted.ctypes.data if isinstance(self._slots, Slots) else 0
         row[FILTERS] = self._filters.table.ctypes.data if self._filters is not None else 0
         row[RUNS], row[RUN_COUNT] = self.levels.table.ctypes.data, len(self.levels.table)
         return row
@@ -283,12 +285,7 @@ class Claims:
             self.levels.add(seal(slots.table, self.folder))
         self.table.seal()
         keys = max(SEALED_MIN, self.records // SEALED_SHARE) * (self.words - 1)
-        if keys > slots.keys * SEALED_GROWTH:
-            slots = self._slots = FixedSlots(keys)
-        else:
-            slots.clear()
-        while not slots.has_room(self._more):
-            slots = self._slots = FixedSlots(2 * slots.keys)
+        self._slots = slots.with_room(keys if keys > slots.keys * SEALED_GROWTH else 0, self._more)
 
     def _make_filters(self, filters: Filters) -> None:
         more = self._more.reshape(PARTS, -1)

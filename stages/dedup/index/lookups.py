@@ -27,18 +27,33 @@ from headrace.stages.dedup.index.records import (
     RUN_COUNT,
     RUNS,
     SLOTS,
+    SORTED,
     WORDS,
     is_released,
     word_of,
 )
 from headrace.stages.dedup.index.runs import ADDRESS as RUN_ADDRESS, COLUMNS as RUN_COLUMNS, place_in
-from headrace.stages.dedup.index.slots import ADDRESS, COLUMNS, HASH_BITS, HOMES, NOBODY, SLOT_BITS, home_of, put_at
+from headrace.stages.dedup.index.slots import (
+    ADDRESS,
+    COLUMNS,
+    FENCES,
+    HASH_BITS,
+    HOMES,
+    NOBODY,
+    RANGES,
+    SLOT_BITS,
+    USED,
+    home_of,
+    put_at,
+    sorted_place,
+)
 from headrace.stages.text.machine import compiled, pointer
 
 #: Holders that are named for a record at most.
 CANDIDATES_MAX = 16
 #: Words of the key of the whole text, before the bands.
 EXACT_WORDS = 2
+LINE_BYTES = 64
 
 _ODD, _PRIME = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 _THIRTY_TWO, _TWENTY_NINE = np.uint64(32), np.uint64(29)
@@ -87,25 +102,40 @@ def hashes_of(state: Any, place: int) -> Any:
 @compiled
 def fetch(state: Any, hashes: Any) -> None:
     """Have the processor fetch what a record's keys are looked up in, while it does something else."""
-    table, filters, masked = numbers_at(state[SLOTS]), numbers_at(state[FILTERS]), state[FILTERS] != 0
+    table, arrays, filters = numbers_at(state[SLOTS]), numbers_at(state[SORTED]), numbers_at(state[FILTERS])
+    has_arrays, has_filters = state[SORTED] != 0, state[FILTERS] != 0
     for word in range(EXACT_WORDS - 1, state[WORDS]):
         hashed = hashes[word if word >= EXACT_WORDS else 0]
-        section = np.int64(hashed >> _SLOT_BITS) * COLUMNS
-        home = table[section + ADDRESS] + 8 * home_of(hashed & _LOW, table[section + HOMES])
+        section, low = np.int64(hashed >> _SLOT_BITS) * COLUMNS, hashed & _LOW
+        home = table[section + ADDRESS] + 8 * home_of(low, table[section + HOMES])
         prefetch(home)
-        prefetch(home + 64)
-        prefetch(home + 128)
-        if masked:
+        prefetch(home + LINE_BYTES)
+        if has_arrays:
+            prefetch(arrays[section + FENCES] + 4 * home_of(low, arrays[section + RANGES]))
+        if has_filters:
             prefetch(line_of(filters, hashed))
 
 
 @compiled
+def _fetch_sorted(state: Any, hashes: Any) -> None:
+    """Have the processor fetch where in the sorted arrays a record's keys would be."""
+    for word in range(EXACT_WORDS - 1, state[WORDS]):
+        hashed = hashes[word if word >= EXACT_WORDS else 0]
+        row = numbers_at(state[SORTED] + 8 * COLUMNS * np.int64(hashed >> _SLOT_BITS))
+        if row[USED]:
+            place = row[ADDRESS] + 8 * sorted_place(row, hashed & _LOW)[2]
+            prefetch(place - LINE_BYTES // 2)
+            prefetch(place + LINE_BYTES // 2)
+
+
+@compiled
 def fetch_ahead(state: Any, place: int, count: int) -> None:
-    """Have the processor fetch what the record after one of a batch of `count` needs; before the first, its own too."""
-    if place == 0:
-        fetch(state, hashes_of(state, 0))
-    if place + 1 < count:
-        fetch(state, hashes_of(state, place + 1))
+    """Have the processor fetch what the records after one of a batch of `count` need; before the first, its own too."""
+    for more in range(0 if place == 0 else 2, min(3, count - place)):
+        fetch(state, hashes_of(state, place + more))
+    if state[SORTED]:
+        for more in range(0 if place == 0 else 1, min(2, count - place)):
+            _fetch_sorted(state, hashes_of(state, place + more))
 
 
 @compiled
@@ -120,7 +150,7 @@ def _is_held(state: Any, slot: Any, is_exact: Any, check: Any) -> Any:
 
 @compiled
 def _find_slot(state: Any, hashed: Any, is_exact: Any, check: Any) -> Any:
-    """The holder of a key among those in memory."""
+    """The holder of a key among those in the table."""
     table, section = numbers_at(state[SLOTS]), np.int64(hashed >> _SLOT_BITS) * COLUMNS
     found, low = words_at(table[section + ADDRESS]), hashed & _LOW
     at = home_of(low, table[section + HOMES])
@@ -134,10 +164,25 @@ def _find_slot(state: Any, hashed: Any, is_exact: Any, check: Any) -> Any:
 
 
 @compiled
+def _find_sorted(state: Any, hashed: Any, is_exact: Any, check: Any) -> Any:
+    """The holder of a key in the sorted arrays."""
+    row = numbers_at(state[SORTED] + 8 * COLUMNS * np.int64(hashed >> _SLOT_BITS))
+    if not row[USED]:
+        return NOBODY
+    return _find_between(state, row[ADDRESS], sorted_place(row, hashed & _LOW), hashed, is_exact, check)
+
+
+@compiled
 def _find_in_run(state: Any, row: Any, hashed: Any, is_exact: Any, check: Any) -> Any:
     """The holder of a key in a run."""
-    found, low = words_at(row[RUN_ADDRESS]), hashed & _LOW
-    begin, end, at = place_in(row, hashed)
+    return _find_between(state, row[RUN_ADDRESS], place_in(row, hashed), hashed, is_exact, check)
+
+
+@compiled
+def _find_between(state: Any, address: Any, places: Any, hashed: Any, is_exact: Any, check: Any) -> Any:
+    """The holder of a key among sorted slots: between which it would be, and where it is looked for first."""
+    found, low = words_at(address), hashed & _LOW
+    begin, end, at = places
     while at > begin and found[at - 1] >> _THIRTY_TWO >= low:
         at -= 1
     while at < end and found[at] >> _THIRTY_TWO <= low:
@@ -157,7 +202,9 @@ def holder_of(state: Any, hashed: Any, is_exact: Any, check: Any) -> Any:
     for run in range(state[RUN_COUNT]):
         row = numbers_at(state[RUNS] + 8 * RUN_COLUMNS * run)
         prefetch(row[RUN_ADDRESS] + 8 * place_in(row, hashed)[2])
-    holder = _find_slot(state, hashed, is_exact, check)
+    holder = _find_sorted(state, hashed, is_exact, check) if state[SORTED] else NOBODY
+    if holder == NOBODY:
+        holder = _find_slot(state, hashed, is_exact, check)
     run = 0
     while holder == NOBODY and run < state[RUN_COUNT]:
         holder = _find_in_run(state, numbers_at(state[RUNS] + 8 * RUN_COLUMNS * run), hashed, is_exact, check)

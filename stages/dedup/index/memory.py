@@ -98,6 +98,17 @@ def words_at(_: Any, address: Any) -> Any:  # noqa: ARG001 (numba tells by them 
 
 
 @intrinsic  # type: ignore[untyped-decorator]
+def halves_at(_: Any, address: Any) -> Any:  # noqa: ARG001 (numba tells by them what is called)
+    """A pointer to the 32-bit words at an address."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        del context, signature
+        return builder.inttoptr(args[0], ir.IntType(32).as_pointer())
+
+    return types.CPointer(types.uint32)(types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
 def numbers_at(_: Any, address: Any) -> Any:  # noqa: ARG001 (numba tells by them what is called)
     """A pointer to the signed 64-bit numbers at an address."""
 

@@ -32,9 +32,10 @@ RECORD_BYTES = 16
 COUNT, RECENT, FIRST, RELEASED, SAVED, SAVED_FILE, SAVED_AT, FILE, ROOM, FAILED, ASKED = range(11)
 #: And of the index: where the tables of slots, filters (0: there is none) and runs lie, how many runs there are; of a
 #: record that is looked up its words, the room for who holds them, and for their hashes; who holds its keys by the
-#: word of partitions, and where it is written down which of them it claimed (0: there are no partitions).
-SLOTS, FILTERS, RUNS, RUN_COUNT, WORDS, HELD, HASHES, ANSWERED, CLAIMED = range(11, 20)
-COLUMNS = 20
+#: word of partitions, and where it is written down which of them it claimed (0: there are no partitions); and where the
+#: table of sorted arrays lies (0: there is none).
+SLOTS, FILTERS, RUNS, RUN_COUNT, WORDS, HELD, HASHES, ANSWERED, CLAIMED, SORTED = range(11, 21)
+COLUMNS = 21
 
 _SIX, _SIX_BITS, _ONE = np.uint64(6), np.uint64(63), np.uint64(1)
 _SPANS_MIN = 1024

@@ -17,8 +17,20 @@ from headrace.stages.dedup.core.scheme import Scheme
 from headrace.stages.dedup.index import claims, runs, saved
 from headrace.stages.dedup.index.claims import KeySource, LoadedKeys
 from headrace.stages.dedup.index.lookups import CANDIDATES_MAX
+from headrace.stages.dedup.index.memory import words_in
 from headrace.stages.dedup.index.partition import Partition
-from headrace.stages.dedup.index.slots import NOBODY, SECTIONS, FixedSlots, Slots, collect, put_slot
+from headrace.stages.dedup.index.slots import (
+    ADDRESS,
+    HOMES,
+    NOBODY,
+    SECTIONS,
+    SIZE,
+    USED,
+    FixedSlots,
+    Slots,
+    collect,
+    put_slot,
+)
 from headrace.stages.dedup.key_index import KeyIndex, Match
 from headrace.store.shards import RecordName, decode_keys, encode_keys
 
@@ -103,6 +115,47 @@ def test_an_index_answers_as_a_dict_does_whatever_is_claimed_and_released(
             gone = int(chance.integers(0, index.records))
             assert index.release(RecordName(FRAGMENT, gone)) == (gone not in known.released)
             known.released.add(gone)
+
+
+@KINDS
+@given(seed=st.integers(0, 1 << 32), section=st.sampled_from([0, 511, SECTIONS - 1]), close=st.booleans())
+@settings(max_examples=15, deadline=None)
+def test_an_index_whose_keys_crowd_one_section_answers_as_a_dict_does(
+    folder: str | None, seed: int, section: int, close: bool
+) -> None:
+    """Of hashes that are spread over the section, and of such that nearly all want its first or its last home."""
+    chance, index, known = np.random.default_rng(seed), KeyIndex(SCHEME, folder=folder), Reference()
+    many, batch = 1200, 60
+    below = chance.integers(0, 1 << 32, (many, SCHEME.words), dtype=np.uint64)
+    if close:
+        places = chance.permutation(below.size).reshape(below.shape).astype(np.uint64)
+        below = np.where(places & np.uint64(1), places, np.uint64((1 << 32) - 1) - places)
+    hashes = (np.uint64(section) << np.uint64(32)) | below
+    keys = np.stack([key_of(hashes[:, word], word if word >= 2 else 0) for word in range(SCHEME.words)], axis=1)
+    # One in four has what an earlier one has.
+    again = chance.random((many, SCHEME.words)) < 0.25
+    again[:, 1] = again[:, 0]
+    keys = np.where(again, keys[chance.integers(0, many, many)], keys)
+    for first in range(0, many, batch):
+        some = keys[first : first + batch]
+        assert answers(index, some) == [known.find(row)[:CANDIDATES_MAX] for row in some]
+        numbers = index.add(FRAGMENT, np.arange(first, first + batch), some)
+        index.claim(numbers, some)
+        for number, row in zip(numbers.tolist(), some, strict=True):
+            known.claim(number, row)
+        for gone in chance.integers(0, index.records, 5).tolist():
+            index.release(RecordName(FRAGMENT, gone))
+            known.released.add(gone)
+    assert answers(index, keys) == [known.find(row)[:CANDIDATES_MAX] for row in keys]
+
+
+def key_of(hashes: Any, word: int) -> Any:
+    """Keys of these hashes of 42 bits: `hash_of` undone."""
+    value = hashes << np.uint64(22) | np.uint64(1)
+    value = value ^ (value >> np.uint64(29)) ^ (value >> np.uint64(58))
+    with np.errstate(over="ignore"):
+        value = value * np.uint64(pow(0xC2B2AE3D27D4EB4F, -1, 1 << 64))
+    return value ^ (value >> np.uint64(32)) ^ np.uint64(word * 0x9E3779B97F4A7C15 % (1 << 64))
 
 
 @KINDS
@@ -246,9 +299,14 @@ def test_a_table_of_slots_is_read_in_order_however_it_grew(many: int) -> None:
             put_all(table.table, part, first)
         read, room = [], np.empty(max(1, many), np.uint64)
         for section in range(SECTIONS):
-            count = collect(table.table, section, room)
-            read.append((room[:count] >> np.uint64(32)) | np.uint64(section << 32))
+            new = room[: collect(table.table, section, room)]
+            old = words_in(int(table.sorted[section, ADDRESS]), int(table.sorted[section, USED]))
+            assert (new[1:] > new[:-1]).all()
+            assert (old[1:] > old[:-1]).all()
+            both = np.sort(np.concatenate([old, new]))
+            read.append((both >> np.uint64(32)) | np.uint64(section << 32))
         assert (np.concatenate(read) == np.sort(hashes)).all()
+        assert table.nbytes >= 8 * many
 
 
 def put_all(table: Any, hashes: Any, first: int) -> None:
@@ -263,11 +321,18 @@ def put_all(table: Any, hashes: Any, first: int) -> None:
 
 
 def test_keys_that_crowd_one_section_make_a_larger_table() -> None:
-    slots = FixedSlots(1000)
+    slots = FixedSlots(1 << 20)
     more = np.zeros(SECTIONS, np.int64)
     assert slots.has_room(more)
-    more[7] = 100_000
-    assert not slots.has_room(more)
+    # All of them may want the last home.
+    more[7] = 1
+    while slots.has_room(more):
+        more[7] += 1
+    assert more[7] <= int((slots.table[7, SIZE] - slots.table[7, HOMES]))
+    for many in (300, 5000):
+        more[7] = many
+        assert not slots.has_room(more)
+        assert slots.with_room(0, more).has_room(more)
 
 
 def test_memory_a_record_stays_below_its_limits() -> None:
