@@ -54,6 +54,8 @@ CANDIDATES_MAX = 16
 #: Words of the key of the whole text, before the bands.
 EXACT_WORDS = 2
 LINE_BYTES = 64
+#: Single keys for which the processor fetches, before they are looked up.
+KEYS_AHEAD = 16
 
 _ODD, _PRIME = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 _THIRTY_TWO, _TWENTY_NINE = np.uint64(32), np.uint64(29)
@@ -102,25 +104,28 @@ def hashes_of(state: Any, place: int) -> Any:
 @compiled
 def fetch(state: Any, hashes: Any) -> None:
     """Have the processor fetch what a record's keys are looked up in, while it does something else."""
-    table, arrays, filters = numbers_at(state[SLOTS]), numbers_at(state[SORTED]), numbers_at(state[FILTERS])
-    has_arrays, has_filters = state[SORTED] != 0, state[FILTERS] != 0
     for word in range(EXACT_WORDS - 1, state[WORDS]):
-        hashed = hashes[word if word >= EXACT_WORDS else 0]
-        section, low = np.int64(hashed >> _SLOT_BITS) * COLUMNS, hashed & _LOW
-        home = table[section + ADDRESS] + 8 * home_of(low, table[section + HOMES])
-        prefetch(home)
-        prefetch(home + LINE_BYTES)
-        if has_arrays:
-            prefetch(arrays[section + FENCES] + 4 * home_of(low, arrays[section + RANGES]))
-        if has_filters:
-            prefetch(line_of(filters, hashed))
+        fetch_key(state, hashes[word if word >= EXACT_WORDS else 0])
 
 
 @compiled
-def _fetch_sorted(state: Any, hashes: Any) -> None:
-    """Have the processor fetch where in the sorted arrays a record's keys would be."""
-    for word in range(EXACT_WORDS - 1, state[WORDS]):
-        hashed = hashes[word if word >= EXACT_WORDS else 0]
+def fetch_key(state: Any, hashed: Any) -> None:
+    """Have the processor fetch what a key is looked up in; of the sorted arrays, where to look."""
+    table, arrays = numbers_at(state[SLOTS]), numbers_at(state[SORTED])
+    section, low = np.int64(hashed >> _SLOT_BITS) * COLUMNS, hashed & _LOW
+    home = table[section + ADDRESS] + 8 * home_of(low, table[section + HOMES])
+    prefetch(home)
+    prefetch(home + LINE_BYTES)
+    if state[SORTED]:
+        prefetch(arrays[section + FENCES] + 4 * home_of(low, arrays[section + RANGES]))
+    if state[FILTERS]:
+        prefetch(line_of(numbers_at(state[FILTERS]), hashed))
+
+
+@compiled
+def fetch_sorted(state: Any, hashed: Any) -> None:
+    """Have the processor fetch where in the sorted arrays a key would be."""
+    if state[SORTED]:
         row = numbers_at(state[SORTED] + 8 * COLUMNS * np.int64(hashed >> _SLOT_BITS))
         if row[USED]:
             place = row[ADDRESS] + 8 * sorted_place(row, hashed & _LOW)[2]
@@ -133,9 +138,20 @@ def fetch_ahead(state: Any, place: int, count: int) -> None:
     """Have the processor fetch what the records after one of a batch of `count` need; before the first, its own too."""
     for more in range(0 if place == 0 else 2, min(3, count - place)):
         fetch(state, hashes_of(state, place + more))
-    if state[SORTED]:
-        for more in range(0 if place == 0 else 1, min(2, count - place)):
-            _fetch_sorted(state, hashes_of(state, place + more))
+    for more in range(0 if place == 0 else 1, min(2, count - place)):
+        hashes = hashes_of(state, place + more)
+        for word in range(EXACT_WORDS - 1, state[WORDS]):
+            fetch_sorted(state, hashes[word if word >= EXACT_WORDS else 0])
+
+
+@compiled
+def fetch_single(state: Any, keys: Any, words: Any, place: int) -> None:
+    """Have the processor fetch what the single keys after one need."""
+    after, next_ = place + 2 * KEYS_AHEAD, place + KEYS_AHEAD
+    if after < len(keys):
+        fetch_key(state, hash_of(keys[after, 0], words[after]))
+    if next_ < len(keys):
+        fetch_sorted(state, hash_of(keys[next_, 0], words[next_]))
 
 
 @compiled
@@ -342,6 +358,7 @@ def load_keys(row: Any, keys: Any, words: Any, numbers: Any) -> int:
     """Give single keys `[n, 2]`, each of a word `[n]`, to records `[n]`; how many another record held already."""
     state, twice = pointer(row, 0), 0
     for place in range(len(keys)):
+        fetch_single(state, keys, words, place)
         if has_no_key(words[place], keys[place, 1]):
             continue
         hashed = hash_of(keys[place, 0], words[place])

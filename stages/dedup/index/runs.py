@@ -11,7 +11,6 @@ The files have no name: they go with the process.
 from __future__ import annotations
 
 import mmap
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.stages.dedup.index.memory import numbers_at
-from headrace.stages.dedup.index.records import COUNT, FAILED, is_released
+from headrace.stages.dedup.index.records import COUNT, FAILED, is_released, read_words
 from headrace.stages.dedup.index.slots import HASH_BITS, SECTION_BITS, SECTIONS, SLOT_BITS, USED, collect
 from headrace.stages.text.machine import compiled, pointer
 from headrace.store.files import Scratch
@@ -75,16 +74,6 @@ class SortedRun:
         """How many slots `read_range` would put."""
         shift = self.bits - bits
         return int(self.fences[(prefix + 1) << shift] - self.fences[prefix << shift])
-
-
-def read_words(descriptor: int, offset: int, target: Words) -> None:
-    """Fill an array from a file. Raises OSError, also where the file ends before."""
-    view = target.data.cast("B")
-    while view.nbytes:
-        count = os.preadv(descriptor, [view], offset)
-        if not count:
-            raise OSError(f"a file of the dedup index ends {view.nbytes} bytes too early")
-        view, offset = view[count:], offset + count
 
 
 class RunWriter:

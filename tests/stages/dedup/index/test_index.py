@@ -328,7 +328,7 @@ def test_keys_that_crowd_one_section_make_a_larger_table() -> None:
     more[7] = 1
     while slots.has_room(more):
         more[7] += 1
-    assert more[7] <= int((slots.table[7, SIZE] - slots.table[7, HOMES]))
+    assert more[7] <= int(slots.table[7, SIZE] - slots.table[7, HOMES])
     for many in (300, 5000):
         more[7] = many
         assert not slots.has_room(more)
