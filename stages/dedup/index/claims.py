@@ -1,6 +1,6 @@
 """The index of kept records' keys: in memory, or on local disk behind a filter.
 
-In memory a record with 16 bands takes about 164 bytes. On disk it takes about 24 of memory and 152 of disk: its keys
+In memory a record with 20 bands takes 194 to 199 bytes. On disk it takes about 24 of memory and 206 of disk: its keys
 are entered in the filter and in a table in memory, which is written as a sorted run when it is full; the filter answers
 for nearly every key that was never held, and the table and the runs are asked for the others.
 """

@@ -1,4 +1,4 @@
-"""The filter in front of the runs: whether a key was ever held, with no false no and about one false yes in eighty.
+"""The filter in front of the runs: whether a key was ever held, with no false no and about one false yes in forty.
 
 A blocked Bloom filter (Putze, Sanders and Singler 2007): six bits a key, three in each of two words of one cache line.
 It has 64 parts, by the hash's highest bits, which grow one by one by a third: what a part holds is then entered anew,
@@ -74,8 +74,8 @@ class Filters:
         # The old one goes first.
         self._blocks[part] = None
         block = self._blocks[part] = FixedBlock(blocks * BLOCK_BYTES)
-        # What the last page has beside is of use.
-        self.table[part, : KEYS + 1] = block.address, max(blocks, block.nbytes // BLOCK_BYTES * (keys == 0)), keys
+        # What the last page has besides is of no use: parts rounded to the same sizes would grow at the same time.
+        self.table[part, : KEYS + 1] = block.address, blocks, keys
         return self.bits(part)
 
     def bits(self, part: int) -> npt.NDArray[np.uint64]:

@@ -147,11 +147,11 @@ def fetch_ahead(state: Any, place: int, count: int) -> None:
 @compiled
 def fetch_single(state: Any, keys: Any, words: Any, place: int) -> None:
     """Have the processor fetch what the single keys after one need."""
-    after, next_ = place + 2 * KEYS_AHEAD, place + KEYS_AHEAD
-    if after < len(keys):
-        fetch_key(state, hash_of(keys[after, 0], words[after]))
-    if next_ < len(keys):
-        fetch_sorted(state, hash_of(keys[next_, 0], words[next_]))
+    near, far = place + KEYS_AHEAD, place + 2 * KEYS_AHEAD
+    if far < len(keys):
+        fetch_key(state, hash_of(keys[far, 0], words[far]))
+    if near < len(keys):
+        fetch_sorted(state, hash_of(keys[near, 0], words[near]))
 
 
 @compiled

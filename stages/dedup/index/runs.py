@@ -1,9 +1,9 @@
 """Sorted runs of slots on local disk, and how they are merged.
 
 A run holds the slots of a full table in the order of their hashes. Its fences, in memory, say where each range of some
-300 slots begins. The slots are mapped, and their pages are the kernel's to keep or to drop. Eight runs of a level are
+700 slots begins. The slots are mapped, and their pages are the kernel's to keep or to drop. Eight runs of a level are
 merged into one of the next, a chunk at a time between batches: each slot is written about three times, and there are
-some nine runs. A chunk is read from all runs of a merge and sorted, which is faster than comparing their heads.
+some eleven runs. A chunk is read from all runs of a merge and sorted, which is faster than comparing their heads.
 
 The files have no name: they go with the process.
 """

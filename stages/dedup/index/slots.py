@@ -1,10 +1,13 @@
-"""The table of slots in memory: which record holds a key, by 42 bits of the key's hash.
+"""The tables of slots in memory: which record holds a key, by 42 bits of the key's hash.
 
 A slot is 64 bits: 32 of the hash and the number of a record plus one; 0 is free. The ten highest bits of the hash
-choose one of 1,024 sections, which grow one by one by a twentieth and begin at sizes apart, so that at each moment the
-mean load is the same, 0.92. Within a section slots stand in the order of their hashes, each at its home (the hash's
-share of the section) or as close behind it as the order allows, with no free slot between: an absent key is known by
-the first larger one, and a section is read in order without sorting.
+choose one of 1,024 sections. Slots stand in the order of their hashes. In a table of new keys each stands at its home
+(the hash's share of the section) or as close behind it as the order allows, with no free slot between: an absent key is
+known by the first larger one, and a section is read in order without sorting.
+
+A table that is nearly full moves some hundred slots for a new key, which is what its time goes into. So a table that
+keeps all keys is an array without free slots, with a fence for each 64 of them, and a small table of new keys behind
+it. When that is full, it is merged into the array.
 """
 
 from __future__ import annotations
@@ -49,10 +52,7 @@ COLUMNS = 8
 
 
 class Slots:
-    """The sections of a table: of each a sorted array, and the keys that came since it was written.
-
-    New keys go to a small table behind the array, and are merged into it when that is full.
-    """
+    """The sections of a table that keeps all keys: of each the sorted array, and the table of new keys behind it."""
 
     def __init__(self) -> None:
         #: `[SECTIONS, COLUMNS]`, for the loops: the tables of new keys, and the arrays. Both lie in one block.

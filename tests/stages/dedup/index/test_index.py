@@ -16,6 +16,7 @@ from hypothesis import given, settings, strategies as st
 from headrace.stages.dedup.core.scheme import Scheme
 from headrace.stages.dedup.index import claims, runs, saved
 from headrace.stages.dedup.index.claims import KeySource, LoadedKeys
+from headrace.stages.dedup.index.filters import KEYS, PARTS, Filters
 from headrace.stages.dedup.index.lookups import CANDIDATES_MAX
 from headrace.stages.dedup.index.memory import words_in
 from headrace.stages.dedup.index.partition import Partition
@@ -283,6 +284,19 @@ def test_the_filter_lets_few_keys_through_that_were_never_held() -> None:
     before, keys = index.filter_passed, keys_of(np.random.default_rng(1), 20_000)
     index.find(keys)
     assert (index.filter_passed - before) / (20_000 * (SCHEME.words - 1)) < 0.025
+
+
+def test_the_filter_takes_as_many_bits_a_key_at_all_sizes() -> None:
+    filters, keys, bits = Filters(), 1 << 23, []
+    while keys < 1 << 31:
+        more = keys // PARTS - filters.table[:, KEYS]
+        for part in filters.full(more):
+            filters.begin_anew(part, int(more[part]))
+        filters.table[:, KEYS] = keys // PARTS
+        bits.append(8 * filters.nbytes / keys)
+        keys += keys // 50
+    assert max(bits) < 1.03 * min(bits)
+    assert max(bits) < 8.4
 
 
 @pytest.mark.parametrize("many", [0, 1, 30_000])
