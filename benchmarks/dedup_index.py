@@ -11,15 +11,20 @@ meet a false holder counts as nominated falsely: a judge would refuse it.
 
 Limits: 200 bytes a record in memory, 25 with the index on disk; 300,000 records a second a core; opened in 5 s.
 
-Last result with 20 bands, in memory on one core of an EPYC, on disk of a Xeon:
+The most memory a record is of all sizes from half of the records on, measured after every 16th batch: before and after
+parts of the filter grow, the table is sealed, and runs are merged.
 
-    mode, records    bytes a record  records/s CPU  opened cold  longest batch
-    memory, 10^6              198.3        150,000                      0.03 s
-    disk, 10^7                 30.7        212,000       0.17 s         0.18 s
+Last result with 20 bands on one core of an EPYC that others used, with 24 GiB of memory:
 
-While sections grew by a quarter it was 217.1 bytes and 184,000 records in the same minutes: fuller sections cost a
-fifth of the speed. With 16 bands it is 163.5 bytes, on disk 24.1 and 257,000 records; 10^8 of them 22.9 bytes, 175,000
-records, opened in 2.1 s.
+    mode, records    bytes a record, most  records/s CPU  opened cold  longest batch
+    memory, 10^6             195.4  199.4        417,000
+    memory, 10^7             195.0  196.1        341,000
+    disk, 10^7                23.6   24.2        314,000 to 329,000
+    disk, 3*10^7              23.2   23.5        358,000       0.26 s         0.31 s
+    disk, 10^8                22.0   26.3        226,000       1.33 s         2.46 s
+
+At 10^8 the runs and what is merged of them do not fit the memory: of a sample of the time 40 % was the kernel's.
+The parts of the filter grew at nearly one time there, which they no longer do.
 """
 
 from __future__ import annotations
