@@ -20,9 +20,12 @@ from headrace.stages.dedup.index import (
     Claims,
     add_record,
     claim,
+    fetch_ahead,
+    find_equal,
     find_holders,
     first_holder,
     has_no_key,
+    hashes_of,
     word_of,
 )
 from headrace.stages.dedup.judge import LEVEL_MAX, SKETCH_BYTES_MAX, compare, make_room
@@ -175,7 +178,8 @@ def decide(at: int, row: Any, mine: Any, judging: Any, room: Any, answers: Any, 
     state, words = pointer(row, 0), keys.shape[1]
     found, shared = pointer(room[0], 0), pointer(room[1], 0)
     while at < len(names):
-        own = pointer(keys, at * words)
+        own, hashes = pointer(keys, at * words), hashes_of(state, at)
+        fetch_ahead(state, at, len(names))
         if len(answered):
             state[ANSWERED] = answered.ctypes.data + 8 * words * at
             state[CLAIMED] = claimed.ctypes.data + 8 * words * at
@@ -184,12 +188,12 @@ def decide(at: int, row: Any, mine: Any, judging: Any, room: Any, answers: Any, 
             answers[at], scores[at] = NOBODY, UNJUDGED
             at += 1
             continue
-        count = find_holders(state, own, found, shared, CANDIDATES_MAX)
-        scores[at] = EQUAL_TEXT
-        if count and shared[0] == words:
-            answers[at] = NOBODY if np.int64(word_of(state, found[0], 0)) == names[at] else found[0]
+        equal, scores[at] = find_equal(state, own, hashes), EQUAL_TEXT
+        if equal != NOBODY:
+            answers[at] = NOBODY if np.int64(word_of(state, equal, 0)) == names[at] else equal
             at += 1
             continue
+        count = find_holders(state, own, hashes, NOBODY, found, shared, CANDIDATES_MAX)
         head = NOBODY
         if judged:
             holder, score, head, missing = _judge(at, mine, found, count, judging)
@@ -200,7 +204,7 @@ def decide(at: int, row: Any, mine: Any, judging: Any, room: Any, answers: Any, 
         answers[at], scores[at] = holder, score
         if holder < 0:
             number = add_record(state, names[at], own[1])
-            claim(state, own, number)
+            claim(state, own, hashes, number)
             if judged:
                 begins[number], heads[number] = used, head + 1
                 for place in range(offsets[at], offsets[at + 1]):

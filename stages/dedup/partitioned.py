@@ -64,9 +64,7 @@ class PartitionedIndex(KeyIndex):
             self.table.seal()
         self.table.make_room(records)
         assert isinstance(self._slots, FixedSlots)
-        self._slots.clear()
-        while not self._slots.has_room(self._more):
-            self._slots = FixedSlots(2 * self._slots.keys)
+        self._slots = self._slots.with_room(0, self._more)
 
     def begin(self, sources: Sequence[KeySource]) -> list[LoadedKeys]:
         """Number the records of sources; the partitions load their keys."""

@@ -9,9 +9,12 @@ if TYPE_CHECKING:
     from headrace.stages.dedup.index.lookups import (
         CANDIDATES_MAX as CANDIDATES_MAX,
         claim as claim,
+        fetch_ahead as fetch_ahead,
+        find_equal as find_equal,
         find_holders as find_holders,
         first_holder as first_holder,
         has_no_key as has_no_key,
+        hashes_of as hashes_of,
     )
     from headrace.stages.dedup.index.partition import Partition as Partition
     from headrace.stages.dedup.index.records import (

@@ -1,6 +1,6 @@
 """The index of kept records' keys: in memory, or on local disk behind a filter.
 
-In memory a record with 16 bands takes about 164 bytes. On disk it takes about 24 of memory and 152 of disk: its keys
+In memory a record with 20 bands takes 194 to 199 bytes. On disk it takes about 24 of memory and 206 of disk: its keys
 are entered in the filter and in a table in memory, which is written as a sorted run when it is full; the filter answers
 for nearly every key that was never held, and the table and the runs are asked for the others.
 """
@@ -21,9 +21,9 @@ from headrace.stages.dedup.index.lookups import (
     CANDIDATES_MAX,
     EXACT_WORDS,
     claim_all,
-    count_keys,
     count_single,
     find_all,
+    hash_keys,
     load_keys,
 )
 from headrace.stages.dedup.index.records import (
@@ -34,6 +34,7 @@ from headrace.stages.dedup.index.records import (
     RUN_COUNT,
     RUNS,
     SLOTS,
+    SORTED,
     WORDS,
     Records,
     add_record,
@@ -49,11 +50,11 @@ logger = logging.getLogger("headrace.dedup")
 #: An index is saved where more than this share of its records was loaded.
 SAVED_SHARE = 0.2
 #: Records whose keys are in memory before they are written as a run: at least so many, and one in so many of all.
-SEALED_MIN = 1 << 17
-SEALED_SHARE = 80
+SEALED_MIN = 1 << 15
+SEALED_SHARE = 160
 SEALED_GROWTH = 1.1
 #: Slots of each level that are merged for each key that may be entered.
-MERGED_A_KEY = 2
+MERGED_A_KEY = 8
 #: Keys that are loaded at once.
 LOADED_KEYS = 1 << 16
 
@@ -91,7 +92,9 @@ class Claims:
             Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
         self._empty()
         self._more = np.zeros(SECTIONS, np.int64)
-        self._held = np.zeros((4, self.words), np.int64)
+        self._held = np.zeros((3, self.words), np.int64)
+        #: of the keys of a batch
+        self._hashes = np.empty((0, self.words), np.uint64)
         self._found, self._shared = (np.empty(CANDIDATES_MAX, np.int64) for _ in range(2))
 
     def _empty(self) -> None:
@@ -139,7 +142,9 @@ class Claims:
         if keys.ndim != 2 or keys.shape[1] != self.words:
             raise ValueError(f"keys of shape {keys.shape}; this index takes {self.words} words a record")
         self._more[:] = 0
-        count_keys(keys, self._more)
+        if len(keys) > len(self._hashes):
+            self._hashes = np.empty(keys.shape, np.uint64)
+        hash_keys(keys, self._hashes, self._more)
         self._make_room(len(keys))
         return self._state()
 
@@ -257,7 +262,8 @@ class Claims:
     def _state(self) -> Numbers:
         row = self.table.row
         row[SLOTS], row[HELD], row[WORDS] = self._slots.table.ctypes.data, self._held.ctypes.data, self.words
-        row[HASHES] = self._held[3].ctypes.data
+        row[HASHES] = self._hashes.ctypes.data
+        row[SORTED] = self._slots.sorted.ctypes.data if isinstance(self._slots, Slots) else 0
         row[FILTERS] = self._filters.table.ctypes.data if self._filters is not None else 0
         row[RUNS], row[RUN_COUNT] = self.levels.table.ctypes.data, len(self.levels.table)
         return row
@@ -279,12 +285,7 @@ class Claims:
             self.levels.add(seal(slots.table, self.folder))
         self.table.seal()
         keys = max(SEALED_MIN, self.records // SEALED_SHARE) * (self.words - 1)
-        if keys > slots.keys * SEALED_GROWTH:
-            slots = self._slots = FixedSlots(keys)
-        else:
-            slots.clear()
-        while not slots.has_room(self._more):
-            slots = self._slots = FixedSlots(2 * slots.keys)
+        self._slots = slots.with_room(keys if keys > slots.keys * SEALED_GROWTH else 0, self._more)
 
     def _make_filters(self, filters: Filters) -> None:
         more = self._more.reshape(PARTS, -1)

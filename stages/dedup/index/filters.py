@@ -1,4 +1,4 @@
-"""The filter in front of the runs: whether a key was ever held, with no false no and about one false yes in eighty.
+"""The filter in front of the runs: whether a key was ever held, with no false no and about one false yes in forty.
 
 A blocked Bloom filter (Putze, Sanders and Singler 2007): six bits a key, three in each of two words of one cache line.
 It has 64 parts, by the hash's highest bits, which grow one by one by a third: what a part holds is then entered anew,
@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.stages.dedup.index.memory import FixedBlock, words_at
-from headrace.stages.dedup.index.slots import HASH_BITS, SLOT_BITS
-from headrace.stages.text.machine import compiled, pointer
+from headrace.stages.dedup.index.slots import HASH_BITS, SECTION_BITS, SLOT_BITS
+from headrace.stages.text.machine import compiled
 
 #: Bits a key at which a part grows, and by how much.
-BITS_MIN = 8.2
+BITS_MIN = 7.1
 GROWTH = 1.33
 BLOCK_BYTES = 64
 #: Blocks that the first part begins with.
@@ -74,8 +74,8 @@ class Filters:
         # The old one goes first.
         self._blocks[part] = None
         block = self._blocks[part] = FixedBlock(blocks * BLOCK_BYTES)
-        # What the last page has beside is of use.
-        self.table[part, : KEYS + 1] = block.address, max(blocks, block.nbytes // BLOCK_BYTES * (keys == 0)), keys
+        # What the last page has besides is of no use: parts rounded to the same sizes would grow at the same time.
+        self.table[part, : KEYS + 1] = block.address, blocks, keys
         return self.bits(part)
 
     def bits(self, part: int) -> npt.NDArray[np.uint64]:
@@ -117,16 +117,25 @@ def may_hold(filters: Any, hashed: Any) -> Any:
 @compiled
 def enter(filters: Any, hashed: Any) -> None:
     """Enter a key."""
-    words = words_at(line_of(filters, hashed))
+    _set_bits(line_of(filters, hashed), hashed)
+    filters[np.int64(hashed >> _BELOW) * COLUMNS + KEYS] += 1
+
+
+@compiled
+def _set_bits(line: Any, hashed: Any) -> None:
+    words = words_at(line)
     first, ones, second, others = _bits_of(hashed)
     words[first] |= ones
     words[second] |= others
-    filters[np.int64(hashed >> _BELOW) * COLUMNS + KEYS] += 1
 
 
 @compiled
 def enter_all(filters: Any, section: int, slots: Any, count: int) -> None:
     """Enter the keys of the first `count` slots of a section."""
-    table = pointer(filters, 0)
+    part = section >> (SECTION_BITS - PART_BITS)
+    address, blocks, high = filters[part, ADDRESS], np.uint64(filters[part, BLOCKS]), np.uint64(section) << _SLOT_BITS
     for at in range(count):
-        enter(table, (np.uint64(section) << _SLOT_BITS) | (slots[at] >> _THIRTY_TWO))
+        hashed = high | (slots[at] >> _THIRTY_TWO)
+        block = ((hashed & _REST) * blocks) >> _BELOW
+        _set_bits(address + np.int64(block) * BLOCK_BYTES, hashed)
+    filters[part, KEYS] += count

@@ -27,18 +27,35 @@ from headrace.stages.dedup.index.records import (
     RUN_COUNT,
     RUNS,
     SLOTS,
+    SORTED,
     WORDS,
     is_released,
     word_of,
 )
 from headrace.stages.dedup.index.runs import ADDRESS as RUN_ADDRESS, COLUMNS as RUN_COLUMNS, place_in
-from headrace.stages.dedup.index.slots import ADDRESS, COLUMNS, HASH_BITS, HOMES, NOBODY, SLOT_BITS, home_of, put_at
+from headrace.stages.dedup.index.slots import (
+    ADDRESS,
+    COLUMNS,
+    FENCES,
+    HASH_BITS,
+    HOMES,
+    NOBODY,
+    RANGES,
+    SLOT_BITS,
+    USED,
+    home_of,
+    put_at,
+    sorted_place,
+)
 from headrace.stages.text.machine import compiled, pointer
 
 #: Holders that are named for a record at most.
 CANDIDATES_MAX = 16
 #: Words of the key of the whole text, before the bands.
 EXACT_WORDS = 2
+LINE_BYTES = 64
+#: Single keys for which the processor fetches, before they are looked up.
+KEYS_AHEAD = 16
 
 _ODD, _PRIME = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 _THIRTY_TWO, _TWENTY_NINE = np.uint64(32), np.uint64(29)
@@ -61,28 +78,80 @@ def has_no_key(word: Any, low: Any) -> Any:
 
 
 @compiled
-def count_keys(keys: Any, more: Any) -> None:
-    """How many keys of records `[n, words]` each section would take `[SECTIONS]`."""
+def hash_keys(keys: Any, hashes: Any, more: Any) -> None:
+    """The hashes of the keys of records `[n, words]`, and how many of them each section would take `[SECTIONS]`.
+
+    Where a record has no key, and beside the first word, they say nothing.
+    """
     for place in range(len(keys)):
+        hashed = hash_of(keys[place, 0], 0)
+        hashes[place, 0] = hashed
         if not has_no_key(0, keys[place, 1]):
-            more[np.int64(hash_of(keys[place, 0], 0) >> _SLOT_BITS)] += 1
+            more[np.int64(hashed >> _SLOT_BITS)] += 1
         for word in range(EXACT_WORDS, keys.shape[1]):
+            hashed = hash_of(keys[place, word], word)
+            hashes[place, word] = hashed
             if keys[place, word] != _NOTHING:
-                more[np.int64(hash_of(keys[place, word], word) >> _SLOT_BITS)] += 1
+                more[np.int64(hashed >> _SLOT_BITS)] += 1
 
 
 @compiled
-def _hash_all(state: Any, keys: Any) -> None:
-    """Put the hashes of a record's keys into the index, and have the processor fetch what they are looked up in."""
-    table, filters, hashes = numbers_at(state[SLOTS]), numbers_at(state[FILTERS]), words_at(state[HASHES])
+def hashes_of(state: Any, place: int) -> Any:
+    """The hashes of the keys of the record at a place of its batch."""
+    return words_at(state[HASHES] + 8 * state[WORDS] * place)
+
+
+@compiled
+def fetch(state: Any, hashes: Any) -> None:
+    """Have the processor fetch what a record's keys are looked up in, while it does something else."""
     for word in range(EXACT_WORDS - 1, state[WORDS]):
-        number = word if word >= EXACT_WORDS else 0
-        hashed = hash_of(keys[number], number)
-        hashes[number] = hashed
-        section = np.int64(hashed >> _SLOT_BITS) * COLUMNS
-        prefetch(table[section + ADDRESS] + 8 * home_of(hashed & _LOW, table[section + HOMES]))
-        if state[FILTERS]:
-            prefetch(line_of(filters, hashed))
+        fetch_key(state, hashes[word if word >= EXACT_WORDS else 0])
+
+
+@compiled
+def fetch_key(state: Any, hashed: Any) -> None:
+    """Have the processor fetch what a key is looked up in; of the sorted arrays, where to look."""
+    table, arrays = numbers_at(state[SLOTS]), numbers_at(state[SORTED])
+    section, low = np.int64(hashed >> _SLOT_BITS) * COLUMNS, hashed & _LOW
+    home = table[section + ADDRESS] + 8 * home_of(low, table[section + HOMES])
+    prefetch(home)
+    prefetch(home + LINE_BYTES)
+    if state[SORTED]:
+        prefetch(arrays[section + FENCES] + 4 * home_of(low, arrays[section + RANGES]))
+    if state[FILTERS]:
+        prefetch(line_of(numbers_at(state[FILTERS]), hashed))
+
+
+@compiled
+def fetch_sorted(state: Any, hashed: Any) -> None:
+    """Have the processor fetch where in the sorted arrays a key would be."""
+    if state[SORTED]:
+        row = numbers_at(state[SORTED] + 8 * COLUMNS * np.int64(hashed >> _SLOT_BITS))
+        if row[USED]:
+            place = row[ADDRESS] + 8 * sorted_place(row, hashed & _LOW)[2]
+            prefetch(place - LINE_BYTES // 2)
+            prefetch(place + LINE_BYTES // 2)
+
+
+@compiled
+def fetch_ahead(state: Any, place: int, count: int) -> None:
+    """Have the processor fetch what the records after one of a batch of `count` need; before the first, its own too."""
+    for more in range(0 if place == 0 else 2, min(3, count - place)):
+        fetch(state, hashes_of(state, place + more))
+    for more in range(0 if place == 0 else 1, min(2, count - place)):
+        hashes = hashes_of(state, place + more)
+        for word in range(EXACT_WORDS - 1, state[WORDS]):
+            fetch_sorted(state, hashes[word if word >= EXACT_WORDS else 0])
+
+
+@compiled
+def fetch_single(state: Any, keys: Any, words: Any, place: int) -> None:
+    """Have the processor fetch what the single keys after one need."""
+    near, far = place + KEYS_AHEAD, place + 2 * KEYS_AHEAD
+    if far < len(keys):
+        fetch_key(state, hash_of(keys[far, 0], words[far]))
+    if near < len(keys):
+        fetch_sorted(state, hash_of(keys[near, 0], words[near]))
 
 
 @compiled
@@ -97,7 +166,7 @@ def _is_held(state: Any, slot: Any, is_exact: Any, check: Any) -> Any:
 
 @compiled
 def _find_slot(state: Any, hashed: Any, is_exact: Any, check: Any) -> Any:
-    """The holder of a key among those in memory."""
+    """The holder of a key among those in the table."""
     table, section = numbers_at(state[SLOTS]), np.int64(hashed >> _SLOT_BITS) * COLUMNS
     found, low = words_at(table[section + ADDRESS]), hashed & _LOW
     at = home_of(low, table[section + HOMES])
@@ -111,10 +180,25 @@ def _find_slot(state: Any, hashed: Any, is_exact: Any, check: Any) -> Any:
 
 
 @compiled
+def _find_sorted(state: Any, hashed: Any, is_exact: Any, check: Any) -> Any:
+    """The holder of a key in the sorted arrays."""
+    row = numbers_at(state[SORTED] + 8 * COLUMNS * np.int64(hashed >> _SLOT_BITS))
+    if not row[USED]:
+        return NOBODY
+    return _find_between(state, row[ADDRESS], sorted_place(row, hashed & _LOW), hashed, is_exact, check)
+
+
+@compiled
 def _find_in_run(state: Any, row: Any, hashed: Any, is_exact: Any, check: Any) -> Any:
     """The holder of a key in a run."""
-    found, low = words_at(row[RUN_ADDRESS]), hashed & _LOW
-    begin, end, at = place_in(row, hashed)
+    return _find_between(state, row[RUN_ADDRESS], place_in(row, hashed), hashed, is_exact, check)
+
+
+@compiled
+def _find_between(state: Any, address: Any, places: Any, hashed: Any, is_exact: Any, check: Any) -> Any:
+    """The holder of a key among sorted slots: between which it would be, and where it is looked for first."""
+    found, low = words_at(address), hashed & _LOW
+    begin, end, at = places
     while at > begin and found[at - 1] >> _THIRTY_TWO >= low:
         at -= 1
     while at < end and found[at] >> _THIRTY_TWO <= low:
@@ -134,7 +218,9 @@ def holder_of(state: Any, hashed: Any, is_exact: Any, check: Any) -> Any:
     for run in range(state[RUN_COUNT]):
         row = numbers_at(state[RUNS] + 8 * RUN_COLUMNS * run)
         prefetch(row[RUN_ADDRESS] + 8 * place_in(row, hashed)[2])
-    holder = _find_slot(state, hashed, is_exact, check)
+    holder = _find_sorted(state, hashed, is_exact, check) if state[SORTED] else NOBODY
+    if holder == NOBODY:
+        holder = _find_slot(state, hashed, is_exact, check)
     run = 0
     while holder == NOBODY and run < state[RUN_COUNT]:
         holder = _find_in_run(state, numbers_at(state[RUNS] + 8 * RUN_COLUMNS * run), hashed, is_exact, check)
@@ -171,18 +257,21 @@ def take(state: Any, hashed: Any, number: Any) -> None:
 
 
 @compiled
-def find_holders(state: Any, keys: Any, found: Any, shared: Any, most: int) -> int:
+def find_equal(state: Any, keys: Any, hashes: Any) -> Any:
+    """The record that holds the key of a record's whole text; NOBODY where there is none."""
+    return _held_by(state, 0, hashes[0], keys[1])
+
+
+@compiled
+def find_holders(state: Any, keys: Any, hashes: Any, exact: Any, found: Any, shared: Any, most: int) -> int:
     """The records that hold keys of a record, at most `most`, in `found`; how many. `shared` says how many bands.
 
-    First the one that holds the key of the whole text, which shares as many as there are words; then by the number of
-    shared bands, then by number. `claim` needs who holds which key, which stays in the index.
+    First `exact`, which `find_equal` found and which shares as many as there are words; then by the number of shared
+    bands, then by number. `claim` needs who holds which key, which stays in the index.
     """
     words, distinct = state[WORDS], 0
     holders = numbers_at(state[HELD])
     numbers, counts = numbers_at(state[HELD] + 8 * words), numbers_at(state[HELD] + 16 * words)
-    hashes = words_at(state[HASHES])
-    _hash_all(state, keys)
-    exact = _held_by(state, 0, hashes[0], keys[1])
     holders[0], holders[1] = exact, NOBODY
     for word in range(EXACT_WORDS, words):
         holder = NOBODY
@@ -225,10 +314,9 @@ def first_holder(state: Any) -> Any:
 
 
 @compiled
-def claim(state: Any, keys: Any, number: Any) -> None:
+def claim(state: Any, keys: Any, hashes: Any, number: Any) -> None:
     """Give a record the keys that nobody holds, as the `find_holders` right before it found them."""
-    holders, hashes = numbers_at(state[HELD]), words_at(state[HASHES])
-    claimed = numbers_at(state[CLAIMED])
+    holders, claimed = numbers_at(state[HELD]), numbers_at(state[CLAIMED])
     if holders[0] == NOBODY and not has_no_key(0, keys[1]):
         take(state, hashes[0], number)
         if state[CLAIMED]:
@@ -245,9 +333,10 @@ def find_all(row: Any, keys: Any, found: Any, shared: Any) -> None:
     """The holders of the keys of records `[n, words]`: `found` `[n, most]` their numbers, `shared` how many bands."""
     state, words, most = pointer(row, 0), keys.shape[1], found.shape[1]
     for place in range(len(keys)):
-        count = find_holders(
-            state, pointer(keys, place * words), pointer(found, place * most), pointer(shared, place * most), most
-        )
+        own, hashes = pointer(keys, place * words), hashes_of(state, place)
+        fetch_ahead(state, place, len(keys))
+        names, bands = pointer(found, place * most), pointer(shared, place * most)
+        count = find_holders(state, own, hashes, find_equal(state, own, hashes), names, bands, most)
         for at in range(count, most):
             found[place, at], shared[place, at] = NOBODY, 0
 
@@ -257,8 +346,11 @@ def claim_all(row: Any, keys: Any, numbers: Any, found: Any, shared: Any) -> Non
     """Give records `[n]` the keys `[n, words]` that nobody holds, in order. `found` and `shared` are scratch."""
     state, words = pointer(row, 0), keys.shape[1]
     for place in range(len(keys)):
-        find_holders(state, pointer(keys, place * words), pointer(found, 0), pointer(shared, 0), 1)
-        claim(state, pointer(keys, place * words), numbers[place])
+        own, hashes = pointer(keys, place * words), hashes_of(state, place)
+        fetch_ahead(state, place, len(keys))
+        exact = find_equal(state, own, hashes)
+        find_holders(state, own, hashes, exact, pointer(found, 0), pointer(shared, 0), 1)
+        claim(state, own, hashes, numbers[place])
 
 
 @compiled
@@ -266,6 +358,7 @@ def load_keys(row: Any, keys: Any, words: Any, numbers: Any) -> int:
     """Give single keys `[n, 2]`, each of a word `[n]`, to records `[n]`; how many another record held already."""
     state, twice = pointer(row, 0), 0
     for place in range(len(keys)):
+        fetch_single(state, keys, words, place)
         if has_no_key(words[place], keys[place, 1]):
             continue
         hashed = hash_of(keys[place, 0], words[place])

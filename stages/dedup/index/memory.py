@@ -23,7 +23,7 @@ intrinsic: Any = extending.intrinsic
 
 _PAGE, _LARGE_PAGE = mmap.PAGESIZE, 2 << 20
 #: Fixed blocks from this size on consist of large pages: a random read of a small one needs another, of where it lies.
-LARGE_BYTES_MIN = 8 << 20
+LARGE_BYTES_MIN = 2 << 20
 
 
 class Block:
@@ -53,19 +53,20 @@ class Block:
 
 
 class FixedBlock:
-    """Zeroed memory of one size, rounded up to whole pages."""
+    """Zeroed memory of one size, rounded up to whole small pages."""
 
     __slots__ = ("_map", "address", "nbytes")
 
     def __init__(self, nbytes: int) -> None:
         page = _LARGE_PAGE if nbytes >= LARGE_BYTES_MIN else _PAGE
-        self.nbytes = max(1, -(-nbytes // page)) * page
-        # A large page begins where its size divides the address.
+        self.nbytes = max(1, -(-nbytes // _PAGE)) * _PAGE
+        # A large page begins where its size divides the address. None reaches past the end: it would be taken whole.
         self._map = mmap.mmap(-1, self.nbytes + page - _PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self.address = -(-_address_of(self._map) // page) * page
+        begin = _address_of(self._map)
+        self.address = -(-begin // page) * page
         if page == _LARGE_PAGE:
             with contextlib.suppress(OSError):
-                self._map.madvise(mmap.MADV_HUGEPAGE)
+                self._map.madvise(mmap.MADV_HUGEPAGE, self.address - begin, self.nbytes // page * page)
 
     def clear(self) -> None:
         """Zero all of it, and keep the memory."""
@@ -95,6 +96,17 @@ def words_at(_: Any, address: Any) -> Any:  # noqa: ARG001 (numba tells by them 
         return builder.inttoptr(args[0], ir.IntType(64).as_pointer())
 
     return types.CPointer(types.uint64)(types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def halves_at(_: Any, address: Any) -> Any:  # noqa: ARG001 (numba tells by them what is called)
+    """A pointer to the 32-bit words at an address."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        del context, signature
+        return builder.inttoptr(args[0], ir.IntType(32).as_pointer())
+
+    return types.CPointer(types.uint32)(types.int64), generate
 
 
 @intrinsic  # type: ignore[untyped-decorator]

@@ -10,7 +10,7 @@ import xxhash
 
 from headrace.stages.dedup import partitions as core
 from headrace.stages.dedup.index.claims import LOADED_KEYS, Claims, Keys, KeySource, Numbers, add_all
-from headrace.stages.dedup.index.lookups import EXACT_WORDS, count_single, hash_of, holder_of, load_keys
+from headrace.stages.dedup.index.lookups import EXACT_WORDS, count_single, fetch_single, hash_of, holder_of, load_keys
 from headrace.stages.dedup.index.records import word_of
 from headrace.stages.dedup.index.slots import NOBODY
 from headrace.stages.text.machine import compiled, pointer
@@ -88,5 +88,6 @@ def find_names(row: Any, keys: Any, words: Any, found: Any) -> None:
     """The names of the records that hold single keys `[n, 2]`, each of a word `[n]`."""
     state = pointer(row, 0)
     for place in range(len(keys)):
+        fetch_single(state, keys, words, place)
         holder = holder_of(state, hash_of(keys[place, 0], words[place]), words[place] == 0, keys[place, 1])
         found[place] = NOBODY if holder == NOBODY else np.int64(word_of(state, holder, 0))

@@ -7,6 +7,7 @@ one before it in the same fragment, so it costs 12 bytes a batch.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,9 +33,10 @@ RECORD_BYTES = 16
 COUNT, RECENT, FIRST, RELEASED, SAVED, SAVED_FILE, SAVED_AT, FILE, ROOM, FAILED, ASKED = range(11)
 #: And of the index: where the tables of slots, filters (0: there is none) and runs lie, how many runs there are; of a
 #: record that is looked up its words, the room for who holds them, and for their hashes; who holds its keys by the
-#: word of partitions, and where it is written down which of them it claimed (0: there are no partitions).
-SLOTS, FILTERS, RUNS, RUN_COUNT, WORDS, HELD, HASHES, ANSWERED, CLAIMED = range(11, 20)
-COLUMNS = 20
+#: word of partitions, and where it is written down which of them it claimed (0: there are no partitions); and where the
+#: table of sorted arrays lies (0: there is none).
+SLOTS, FILTERS, RUNS, RUN_COUNT, WORDS, HELD, HASHES, ANSWERED, CLAIMED, SORTED = range(11, 21)
+COLUMNS = 21
 
 _SIX, _SIX_BITS, _ONE = np.uint64(6), np.uint64(63), np.uint64(1)
 _SPANS_MIN = 1024
@@ -135,12 +137,14 @@ class Records:
 
     def pieces(self, count: int) -> Iterator[npt.NDArray[np.uint64]]:
         """All names and second halves of keys, of so many records at once. All records were sealed. Raises OSError."""
-        for begin in range(0, self.count, count):
-            numbers = np.arange(begin, min(begin + count, self.count))
-            found = np.empty((len(numbers), 2), np.uint64)
-            records_at(self.row, numbers, found)
-            self.check()
-            yield found
+        saved = int(self.row[SAVED])
+        parts = (self._saved, int(self.row[SAVED_AT]), 0, saved), (self._file, 0, saved, self.count)
+        for file, at, first, end in parts:
+            for begin in range(first, end, count):
+                assert file is not None
+                found = np.empty((min(count, end - begin), 2), np.uint64)
+                read_words(file.fileno(), at + RECORD_BYTES * (begin - first), found)
+                yield found
 
     def restore(
         self, file: Scratch, at: int, count: int, known: list[bytes], spans: tuple[Any, Any], released: Any
@@ -208,6 +212,16 @@ class Records:
         self.row[RECENT], self.row[RELEASED] = self._recent.address, self._released.address
 
 
+def read_words(descriptor: int, offset: int, target: npt.NDArray[np.uint64]) -> None:
+    """Fill an array from a file. Raises OSError, also where the file ends before."""
+    view = target.data.cast("B")
+    while view.nbytes:
+        count = os.preadv(descriptor, [view], offset)
+        if not count:
+            raise OSError(f"a file of the dedup index ends {view.nbytes} bytes too early")
+        view, offset = view[count:], offset + count
+
+
 def _grown(have: int, wanted: int) -> int:
     return have if wanted <= have else max(wanted, have + have // 4)
 
@@ -257,15 +271,6 @@ def names_at(row: Any, numbers: Any, found: Any) -> None:
     state = pointer(row, 0)
     for place in range(len(numbers)):
         found[place] = np.int64(word_of(state, numbers[place], 0))
-
-
-@compiled
-def records_at(row: Any, numbers: Any, found: Any) -> None:
-    """The names and second halves of the keys of records `[n]`, `[n, 2]`."""
-    state = pointer(row, 0)
-    for place in range(len(numbers)):
-        for word in range(2):
-            found[place, word] = word_of(state, numbers[place], word)
 
 
 @compiled

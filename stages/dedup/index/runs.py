@@ -1,9 +1,9 @@
 """Sorted runs of slots on local disk, and how they are merged.
 
 A run holds the slots of a full table in the order of their hashes. Its fences, in memory, say where each range of some
-300 slots begins. The slots are mapped, and their pages are the kernel's to keep or to drop. Eight runs of a level are
+700 slots begins. The slots are mapped, and their pages are the kernel's to keep or to drop. Eight runs of a level are
 merged into one of the next, a chunk at a time between batches: each slot is written about three times, and there are
-some nine runs. A chunk is read from all runs of a merge and sorted, which is faster than comparing their heads.
+some eleven runs. A chunk is read from all runs of a merge and sorted, which is faster than comparing their heads.
 
 The files have no name: they go with the process.
 """
@@ -11,7 +11,6 @@ The files have no name: they go with the process.
 from __future__ import annotations
 
 import mmap
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.stages.dedup.index.memory import numbers_at
-from headrace.stages.dedup.index.records import COUNT, FAILED, is_released
+from headrace.stages.dedup.index.records import COUNT, FAILED, is_released, read_words
 from headrace.stages.dedup.index.slots import HASH_BITS, SECTION_BITS, SECTIONS, SLOT_BITS, USED, collect
 from headrace.stages.text.machine import compiled, pointer
 from headrace.store.files import Scratch
@@ -28,7 +27,7 @@ from headrace.store.files import Scratch
 #: Runs of a level that become one of the next.
 FAN_IN = 8
 #: Slots between fences are more than half of this on average.
-FENCE_SLOTS_MAX = 512
+FENCE_SLOTS_MAX = 1024
 #: Slots that a merge sorts at once: they stay in a processor's cache.
 CHUNK_SLOTS = 1 << 17
 
@@ -75,16 +74,6 @@ class SortedRun:
         """How many slots `read_range` would put."""
         shift = self.bits - bits
         return int(self.fences[(prefix + 1) << shift] - self.fences[prefix << shift])
-
-
-def read_words(descriptor: int, offset: int, target: Words) -> None:
-    """Fill an array from a file. Raises OSError, also where the file ends before."""
-    view = target.data.cast("B")
-    while view.nbytes:
-        count = os.preadv(descriptor, [view], offset)
-        if not count:
-            raise OSError(f"a file of the dedup index ends {view.nbytes} bytes too early")
-        view, offset = view[count:], offset + count
 
 
 class RunWriter:

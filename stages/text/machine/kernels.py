@@ -24,6 +24,8 @@ from headrace.store.files import CACHE_ADVICE, own_cache, taken_alone
 
 #: How long a process waits for another one that compiles; then it compiles too.
 WAIT_SECONDS_MAX = 120.0
+#: Folders of `stages` in which there are loops.
+_WITH_LOOPS = ("text", "quality", "dedup", "decontamination")
 
 logger = logging.getLogger("headrace.stages")
 
@@ -117,9 +119,8 @@ def compile_parts(loop: Callable[..., Any], *args: Any) -> None:
 def _cache_folder() -> str:
     """The folder of this version's machine code; empty where none can be written."""
     digest = xxhash.xxh3_128(unicodedata.unidata_version.encode())
-    here = pathlib.Path(__file__).parent
-    folders = (here, *(here.parent / name for name in ("quality", "dedup", "decontamination")))
-    for path in sorted(file for folder in folders for file in folder.rglob("*.py")):
+    stages = pathlib.Path(__file__).parents[2]
+    for path in sorted(file for folder in _WITH_LOOPS for file in (stages / folder).rglob("*.py")):
         digest.update(path.read_bytes())
     # Machine code of another user's would run here.
     folder = own_cache("kernels", digest.hexdigest()[:16])

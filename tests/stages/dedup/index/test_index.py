@@ -18,7 +18,7 @@ from headrace.stages.dedup.index import claims, runs, saved
 from headrace.stages.dedup.index.claims import KeySource, LoadedKeys
 from headrace.stages.dedup.index.lookups import CANDIDATES_MAX
 from headrace.stages.dedup.index.partition import Partition
-from headrace.stages.dedup.index.slots import NOBODY, SECTIONS, FixedSlots, Slots, collect, put_slot
+from headrace.stages.dedup.index.slots import NOBODY, SECTIONS
 from headrace.stages.dedup.key_index import KeyIndex, Match
 from headrace.store.shards import RecordName, decode_keys, encode_keys
 
@@ -103,6 +103,47 @@ def test_an_index_answers_as_a_dict_does_whatever_is_claimed_and_released(
             gone = int(chance.integers(0, index.records))
             assert index.release(RecordName(FRAGMENT, gone)) == (gone not in known.released)
             known.released.add(gone)
+
+
+@KINDS
+@given(seed=st.integers(0, 1 << 32), section=st.sampled_from([0, 511, SECTIONS - 1]), close=st.booleans())
+@settings(max_examples=15, deadline=None)
+def test_an_index_whose_keys_crowd_one_section_answers_as_a_dict_does(
+    folder: str | None, seed: int, section: int, close: bool
+) -> None:
+    """Of hashes that are spread over the section, and of such that nearly all want its first or its last home."""
+    chance, index, known = np.random.default_rng(seed), KeyIndex(SCHEME, folder=folder), Reference()
+    many, batch = 1200, 60
+    below = chance.integers(0, 1 << 32, (many, SCHEME.words), dtype=np.uint64)
+    if close:
+        places = chance.permutation(below.size).reshape(below.shape).astype(np.uint64)
+        below = np.where(places & np.uint64(1), places, np.uint64((1 << 32) - 1) - places)
+    hashes = (np.uint64(section) << np.uint64(32)) | below
+    keys = np.stack([key_of(hashes[:, word], word if word >= 2 else 0) for word in range(SCHEME.words)], axis=1)
+    # One in four has what an earlier one has.
+    again = chance.random((many, SCHEME.words)) < 0.25
+    again[:, 1] = again[:, 0]
+    keys = np.where(again, keys[chance.integers(0, many, many)], keys)
+    for first in range(0, many, batch):
+        some = keys[first : first + batch]
+        assert answers(index, some) == [known.find(row)[:CANDIDATES_MAX] for row in some]
+        numbers = index.add(FRAGMENT, np.arange(first, first + batch), some)
+        index.claim(numbers, some)
+        for number, row in zip(numbers.tolist(), some, strict=True):
+            known.claim(number, row)
+        for gone in chance.integers(0, index.records, 5).tolist():
+            index.release(RecordName(FRAGMENT, gone))
+            known.released.add(gone)
+    assert answers(index, keys) == [known.find(row)[:CANDIDATES_MAX] for row in keys]
+
+
+def key_of(hashes: Any, word: int) -> Any:
+    """Keys of these hashes of 42 bits: `hash_of` undone."""
+    value = hashes << np.uint64(22) | np.uint64(1)
+    value = value ^ (value >> np.uint64(29)) ^ (value >> np.uint64(58))
+    with np.errstate(over="ignore"):
+        value = value * np.uint64(pow(0xC2B2AE3D27D4EB4F, -1, 1 << 64))
+    return value ^ (value >> np.uint64(32)) ^ np.uint64(word * 0x9E3779B97F4A7C15 % (1 << 64))
 
 
 @KINDS
@@ -230,44 +271,6 @@ def test_the_filter_lets_few_keys_through_that_were_never_held() -> None:
     before, keys = index.filter_passed, keys_of(np.random.default_rng(1), 20_000)
     index.find(keys)
     assert (index.filter_passed - before) / (20_000 * (SCHEME.words - 1)) < 0.025
-
-
-@pytest.mark.parametrize("many", [0, 1, 30_000])
-def test_a_table_of_slots_is_read_in_order_however_it_grew(many: int) -> None:
-    """Of hashes that are spread evenly, and of hashes that all want the last homes of one section."""
-    chance = np.random.default_rng(4)
-    even = chance.integers(0, 1 << 42, many, dtype=np.uint64)
-    crowded = np.uint64((1 << 42) - 1) - chance.integers(0, 3000, many, dtype=np.uint64)
-    for hashes in (even, crowded):
-        table = Slots()
-        for first in range(0, many, 1000):
-            part = hashes[first : first + 1000]
-            table.make_room(np.bincount((part >> np.uint64(32)).astype(np.int64), minlength=SECTIONS))
-            put_all(table.table, part, first)
-        read, room = [], np.empty(max(1, many), np.uint64)
-        for section in range(SECTIONS):
-            count = collect(table.table, section, room)
-            read.append((room[:count] >> np.uint64(32)) | np.uint64(section << 32))
-        assert (np.concatenate(read) == np.sort(hashes)).all()
-
-
-def put_all(table: Any, hashes: Any, first: int) -> None:
-    from headrace.stages.text.machine import compiled, pointer
-
-    @compiled
-    def put(table: Any, hashes: Any, first: int) -> None:
-        for place in range(len(hashes)):
-            put_slot(pointer(table, 0), hashes[place], first + place)
-
-    put(table, hashes, first)
-
-
-def test_keys_that_crowd_one_section_make_a_larger_table() -> None:
-    slots = FixedSlots(1000)
-    more = np.zeros(SECTIONS, np.int64)
-    assert slots.has_room(more)
-    more[7] = 100_000
-    assert not slots.has_room(more)
 
 
 def test_memory_a_record_stays_below_its_limits() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -85,3 +86,26 @@ def test_who_adds_code_to_the_cache_does_so_alone(monkeypatch: pytest.MonkeyPatc
 
 def _twice(value: int) -> int:
     return 2 * value
+
+
+@pytest.fixture
+def _no_folder_is_known() -> Iterator[None]:
+    """What was found of the folder of machine code is forgotten before and after."""
+    kernels._cache_folder.cache_clear()
+    yield
+    kernels._cache_folder.cache_clear()
+
+
+@pytest.mark.usefixtures("_no_folder_is_known")
+def test_a_change_of_any_file_with_loops_makes_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    stages = Path(kernels.__file__).parents[2]
+    read, changed = Path.read_bytes, list[Path]()
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + b"#" * (path in changed))
+    before = kernels._cache_folder()
+    loops = [path for path in sorted(stages.rglob("*.py")) if "\n@compiled\n" in path.read_text(encoding="utf-8")]
+    assert {path.parent.name for path in loops} >= {"machine", "text", "quality", "dedup", "index", "decontamination"}
+    for path in loops:
+        kernels._cache_folder.cache_clear()
+        changed[:] = [path]
+        assert kernels._cache_folder() != before, path
