@@ -6,14 +6,13 @@ from collections.abc import Iterable
 
 from headrace.controller.core.messages import LinkLost, TaskExited, WorkerLost
 from headrace.controller.core.run.input import VAIN_MAX, Intake, Listing
+from headrace.controller.core.run.opening import WORKER_AWAY_S_MAX
 from headrace.controller.core.run.sweeps import Sweeps
 from headrace.controller.core.run.tasks import DEATHS_MAX, DeathCounts, RunTask, RunTasks, Workers
 from headrace.pipeline import Pipeline, PipelineError
 from headrace.store import counted
 from headrace.store.ledger import UNBOUNDED, IntervalSet, LedgerState, Range
 
-#: Seconds that tasks wait for a worker when theirs is lost and no other may have them.
-WORKER_AWAY_S_MAX = 60.0
 #: Ranges that are named of those with which a stage died.
 RANGES_SHOWN = 3
 

@@ -30,8 +30,9 @@ from headrace.pipeline import Pipeline, PipelineError, StageKind, difference
 from headrace.store import counted
 from headrace.store.ledger import Change, EpochRaised, LedgerState, PipelineApplied, Removed
 
-#: Seconds that the workers of an earlier leader have to come back before tasks are planned without them.
-REJOIN_S = 8.0
+#: Seconds that the workers of an earlier leader have to come back before tasks are planned without them, and that a run
+#: waits for workers where those that are there cannot have its tasks.
+REJOIN_S, WORKER_AWAY_S_MAX = 8.0, 60.0
 #: Sweeps and listings in one term: those of a later leader have higher numbers.
 NUMBERS_A_TERM = 1 << 20
 
@@ -180,11 +181,13 @@ class Opening:
         self._inherited, self._awaited = inherited, awaited
         self._machine = Machine("opening", OPENING_TRANSITIONS, OpeningState.READING)
         self._plan_by = 0.0
+        #: Until when it waits for workers that can hold the plan.
+        self._give_up_at: float | None = None
 
     @property
     def wake_at(self) -> float | None:
         """When absent workers are waited for no more."""
-        return self._plan_by if self._machine.state is OpeningState.AWAITING else None
+        return self._plan_by if self._machine.state is OpeningState.AWAITING else self._give_up_at
 
     def admission(self, plan: Callable[[], Any] | None) -> Admission:
         """Whether the pipeline may go on with the dataset, and whether `plan` finds a plan for it."""
@@ -230,10 +233,22 @@ class Opening:
             return False
         return self._epoch.take_up()
 
-    def first_plan(self, plan: Callable[[], Plan]) -> Plan:
-        """The plan of an earlier leader, without what only it suspected, or a new one. PipelineError for none."""
+    def first_plan(self, plan: Callable[[], Plan], now: float) -> Plan | None:
+        """The plan of an earlier leader, without what only it suspected, or a new one; None while there is none.
+
+        The workers could hold it when it was asked for. Some may have gone since, and come back: PipelineError when
+        that has taken too long.
+        """
         if self._inherited is None:
-            return plan()
+            try:
+                made = plan()
+            except PipelineError:
+                self._give_up_at = now + WORKER_AWAY_S_MAX if self._give_up_at is None else self._give_up_at
+                if now >= self._give_up_at:
+                    raise
+                return None
+            self._give_up_at = None
+            return made
         return replace(self._inherited, tasks=tuple(task for task in self._inherited.tasks if not task.alone))
 
     def _waits_for_workers(self, now: float) -> bool:

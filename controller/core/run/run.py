@@ -335,14 +335,15 @@ class Run:
         return commands
 
     def _begin_if_ready(self, now: float) -> list[Command]:
-        if self.state is not RunState.OPENING or self.leadership.state is not LeaderState.LEADING:
-            return []
-        if not self._opening.is_ready(now, fit_workers=bool(self._workers.fit())):
+        opens = self.state is RunState.OPENING and self.leadership.state is LeaderState.LEADING
+        if not opens or not self._opening.is_ready(now, fit_workers=bool(self._workers.fit())):
             return []
         try:
-            plan = self._opening.first_plan(self.reconfiguration.plan)
+            plan = self._opening.first_plan(self.reconfiguration.plan, now)
         except PipelineError as error:
             return self._fail(str(error))
+        if plan is None:
+            return []
         self._machine.turn(RunTurn.PIPELINE_ACCEPTED)
         self.records_resumed = balance_of(self.ledger).records_closed
         # What one sink has not closed is read again, whatever the others have.

@@ -3,7 +3,7 @@
 from headrace.controller.core.log.fencing import Fence, fence_of
 from headrace.controller.core.log.leader import TAKEOVER_S
 from headrace.controller.core.messages import messages as m
-from headrace.controller.core.run.opening import REJOIN_S
+from headrace.controller.core.run.opening import REJOIN_S, WORKER_AWAY_S_MAX
 from headrace.controller.core.run.tasks.run_links import MAKINGS_A_TERM, REMAKE_S_MAX
 from headrace.store.ledger.core.entries import Entry, Led
 from headrace.worker.core.fencing import Fencing
@@ -103,9 +103,20 @@ def test_workers_that_do_not_come_back_are_not_waited_for_for_ever() -> None:
     leader = unplanned()
     assert join(leader, "w1") == []
     assert leader.core.runs["run"].wake_at() is not None
-    (report,) = of(m.ReportRun, leader.later(REJOIN_S))
+    assert of(m.ReportRun, leader.later(REJOIN_S)) == []
+    assert of(m.ReportRun, leader.later(WORKER_AWAY_S_MAX - 1.0)) == []
+    (report,) = of(m.ReportRun, leader.later(1.0))
     assert report.outcome == "failed"
     assert "w2" in report.reason
+
+
+def test_a_run_begins_when_a_worker_comes_late_that_its_plan_needs() -> None:
+    leader = unplanned()
+    join(leader, "w1")
+    leader.later(REJOIN_S)
+    assert len(of(m.StartTask, join(leader, "w2"))) == 2
+    wake_at = leader.core.runs["run"].wake_at()
+    assert wake_at is None or wake_at > leader.now
 
 
 def test_where_the_last_worker_leaves_no_past_moment_is_waited_for() -> None:
