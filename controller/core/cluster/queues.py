@@ -281,7 +281,10 @@ class Queues:
             run = self._cluster.runs.get(claim.name)
             if self._has_ended(claim.name):
                 self._scheduler.note(claim.name, ClaimTurn.ENDED)
-            elif run is not None and claim.state is ClaimState.SEALING and run.state is RunState.PAUSED:
+            elif run is None or claim.state is not ClaimState.SEALING:
+                continue
+            elif run.reconfiguration.held and run.state is RunState.PAUSED:
+                # One that a person has paused may go on before it hears that it gives way.
                 self._scheduler.note(claim.name, ClaimTurn.SEALED)
 
     def _has_ended(self, name: str) -> bool:

@@ -3,6 +3,7 @@
 import pytest
 
 from headrace.controller.core.messages import messages as m
+from headrace.controller.core.queue.claims import ClaimState
 from headrace.controller.core.run.states import RunState
 from headrace.pipeline.graph import Pipeline
 from headrace.store.ledger.core.cluster_changes import QueueSet, RunHeld, RunQueued, RunUnqueued
@@ -68,6 +69,24 @@ def test_a_run_of_higher_priority_begins_when_the_other_has_sealed() -> None:
     assert "goes on by itself: queue low: place 1 of 1" in refused.reason
     bench.tell(m.StopRequested("two", cancel=True))
     assert bench.core.runs["one"].state is RunState.RUNNING
+
+
+def test_a_paused_run_gives_its_cores_away_when_it_has_heard_of_it() -> None:
+    """Until then it goes on if a person says so."""
+    bench = a_bench(a_store("one", "two"), queue("low"), queue("high", priority=1))
+    (first,) = of(m.StartTask, bench.tell(apply("one", "low")))
+    bench.tell(m.TaskReady(first.task, first.attempt))
+    (sweep,) = of(m.SweepTask, bench.tell(m.SteerRequested(7, "one", pause=True)))
+    bench.tell(m.TaskSwept(sweep.task, sweep.attempt, sweep.sweep))
+    assert bench.core.runs["one"].state is RunState.PAUSED
+    bench.slow = CLUSTER
+    bench.tell(apply("two", "high", number=2))
+    queued = bench.waiting.pop()
+    bench.do(bench.core.handle(bench._written(queued), bench.now))
+    assert [type(change) for change in bench.waiting[0].entry.changes] == [RunHeld]
+    bench.later(1.0)
+    assert bench.core.queues._scheduler.claims["one"].state is ClaimState.SEALING
+    assert [start.task.split("/")[0] for start in of(m.StartTask, bench.hurry())] == ["two"]
 
 
 def test_the_next_leader_knows_queues_places_and_who_was_held() -> None:
