@@ -71,7 +71,7 @@ def test_a_run_of_higher_priority_begins_when_the_other_has_sealed() -> None:
     assert bench.core.runs["one"].state is RunState.RUNNING
 
 
-def test_a_paused_run_gives_its_cores_away_when_it_has_heard_of_it() -> None:
+def test_a_paused_run_gives_its_cores_away_when_told() -> None:
     """Until then it goes on if a person says so."""
     bench = a_bench(a_store("one", "two"), queue("low"), queue("high", priority=1))
     (first,) = of(m.StartTask, bench.tell(apply("one", "low")))
