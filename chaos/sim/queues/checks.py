@@ -43,8 +43,8 @@ from headrace.store.ledger import (
 
 #: Entries, and seconds, for which what was changed may be what a leader has decided by.
 IN_FLIGHT_ENTRIES, IN_FLIGHT_S = 8, 4.0
-#: Seconds in which the tasks of a run that begins have their places, also where a store is lost for a while.
-PLANNED_S = 25.0
+#: Seconds in which the tasks of a run that begins have their places, or it gives up: a minute, and a lost store besides.
+PLANNED_S = 75.0
 
 
 class JudgedTenant(Protocol):
