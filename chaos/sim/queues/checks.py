@@ -43,7 +43,7 @@ from headrace.store.ledger import (
 
 #: Entries, and seconds, for which what was changed may be what a leader has decided by.
 IN_FLIGHT_ENTRIES, IN_FLIGHT_S = 8, 4.0
-#: Seconds in which the tasks of a run that begins have their places, or it gives up: a minute, and a lost store besides.
+#: Seconds in which a run that begins has places for its tasks, or gives up: a minute, and a lost store besides.
 PLANNED_S = 75.0
 
 
