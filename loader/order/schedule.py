@@ -72,7 +72,8 @@ def shares_of_weights(weights: Sequence[float]) -> tuple[float, ...]:
     """
     shares = [one * SHARES for one in _normal(weights)]
     counts = [max(int(share), 1 if share else 0) for share in shares]
-    by_remainder = sorted(range(len(counts)), key=lambda at: (int(shares[at]) - shares[at], at))
+    # One that was given its one has no remainder.
+    by_remainder = sorted(range(len(counts)), key=lambda at: (counts[at] - shares[at], at))
     for at in by_remainder[: max(0, SHARES - sum(counts))]:
         counts[at] += 1
     return tuple(count / SHARES for count in counts)

@@ -1,7 +1,7 @@
 """Weights of a mixture as a function of position, as the journal has them."""
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from headrace.loader.order.plan import Reweighted, Skipped
 from headrace.loader.order.schedule import (
@@ -70,6 +70,7 @@ def test_weights_that_do_not_fit_the_sources_are_refused(asked: object) -> None:
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50).filter(lambda weights: sum(weights) > 0))
+@example([56.0, 29082.0, 58.0, 29.0])
 def test_thousandths_are_near_the_weights_and_forget_none(weights: list[float]) -> None:
     shares = shares_of_weights(weights)
     whole = sum(weights)
