@@ -279,12 +279,11 @@ class Queues:
             if claim.state is ClaimState.WAITING or claim.name in self._begun:
                 continue
             run = self._cluster.runs.get(claim.name)
+            # One that a person has paused may go on before it hears that it gives way.
+            stands = run is not None and run.reconfiguration.held and run.state is RunState.PAUSED
             if self._has_ended(claim.name):
                 self._scheduler.note(claim.name, ClaimTurn.ENDED)
-            elif run is None or claim.state is not ClaimState.SEALING:
-                continue
-            elif run.reconfiguration.held and run.state is RunState.PAUSED:
-                # One that a person has paused may go on before it hears that it gives way.
+            elif stands and claim.state is ClaimState.SEALING:
                 self._scheduler.note(claim.name, ClaimTurn.SEALED)
 
     def _has_ended(self, name: str) -> bool:

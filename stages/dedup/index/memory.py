@@ -87,37 +87,32 @@ def _address_of(mapped: mmap.mmap) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(mapped))
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def words_at(_: Any, address: Any) -> Any:  # noqa: ARG001 (numba tells by them what is called)
-    """A pointer to the 64-bit words at an address."""
+def _pointer_to(kind: Any, bits: int) -> Any:
+    """What an intrinsic tells numba that makes an address a pointer to numbers of so many bits."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         del context, signature
-        return builder.inttoptr(args[0], ir.IntType(64).as_pointer())
+        return builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
 
-    return types.CPointer(types.uint64)(types.int64), generate
+    return types.CPointer(kind)(types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def words_at(_: Any, address: Any) -> Any:  # noqa: ARG001 (numba tells by them what is called)
+    """A pointer to the 64-bit words at an address."""
+    return _pointer_to(types.uint64, 64)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def halves_at(_: Any, address: Any) -> Any:  # noqa: ARG001 (numba tells by them what is called)
     """A pointer to the 32-bit words at an address."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        del context, signature
-        return builder.inttoptr(args[0], ir.IntType(32).as_pointer())
-
-    return types.CPointer(types.uint32)(types.int64), generate
+    return _pointer_to(types.uint32, 32)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def numbers_at(_: Any, address: Any) -> Any:  # noqa: ARG001 (numba tells by them what is called)
     """A pointer to the signed 64-bit numbers at an address."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        del context, signature
-        return builder.inttoptr(args[0], ir.IntType(64).as_pointer())
-
-    return types.CPointer(types.int64)(types.int64), generate
+    return _pointer_to(types.int64, 64)
 
 
 @intrinsic  # type: ignore[untyped-decorator]

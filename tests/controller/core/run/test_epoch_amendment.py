@@ -115,9 +115,9 @@ def test_a_stop_ends_a_change_that_waits_for_rest() -> None:
     assert not stand.run.amendment.busy
 
 
-def test_a_run_paused_meanwhile_has_its_next_version_and_stays_paused() -> None:
+def test_a_run_held_meanwhile_has_its_next_version_and_stays_paused() -> None:
     stand, commands = resting()
-    stand.run.reconfiguration.pause_wanted = True
+    stand.run.handle(m.HoldDecided("run", held=True), stand.now)
     stand.swept(commands)
     assert (stand.run.version, stand.run.state.value) == (DEDUPED.version(), "paused")
 
