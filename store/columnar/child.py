@@ -40,6 +40,8 @@ HEAD_BYTES_MAX: Final = 8 << 20
 ROWS_MEMORY_BYTES: Final = 512 << 20
 ROWS_MEMORY_A_BYTE: Final = 64
 ROWS_MEMORY_BYTES_MAX: Final = 2 << 30
+#: Bytes of rows in one answer, which its asker holds whole; one row may be larger.
+ANSWER_BYTES: Final = 64 << 20
 #: Seconds of processor time for one order.
 ORDER_CPU_S: Final = 60
 #: Bytes of one question.
@@ -113,6 +115,8 @@ class Desk:
         self._reader: Reader | None = None
         self._head_bytes = self._rows_bytes = 0
         self._batches: Any = iter(())
+        #: What was cut off the rows that were answered last; the next rows are its last.
+        self._cut: list[pa.RecordBatch] = []
         self._behind = 0
         written: Any = answers
         self._stream: Any = pa.PythonFile(written, "w")
@@ -161,7 +165,7 @@ class Desk:
 
     def _open(self, size: int, footer: bytes, kind: int) -> bytes:
         source: Any = RequestedFile(self, size)
-        self._batches, self._size = iter(()), size
+        self._batches, self._cut, self._size = iter(()), [], size
         known = self._reader if footer and footer == self._footer and isinstance(self._reader, ParquetReader) else None
         self._reader, self._footer = None, footer
         # a footer that was not handed over is of the file, and no larger than it
@@ -187,21 +191,30 @@ class Desk:
         wanted = ROWS_MEMORY_BYTES + ROWS_MEMORY_A_BYTE * min(stored, self._size)
         self._rows_bytes = min(wanted, ROWS_MEMORY_BYTES_MAX)
         self._bound(self._rows_bytes)
-        self._batches = self._reader.rows(index, step)
+        self._batches, self._cut = self._reader.rows(index, step), []
         self._behind = behind
 
     def _more(self) -> tuple[pa.RecordBatch | None, int]:
         """The next rows, None behind the last, and their bytes as an IPC stream of its own."""
-        while (rows := next(self._batches, None)) is not None:
+        if not self._cut and (rows := self._next()) is not None:
+            self._cut.append(_without_dictionaries(rows))
+        if not self._cut:
+            return None, 0
+        rows = self._cut.pop()
+        while (size := _written_bytes(rows)) > ANSWER_BYTES and rows.num_rows > 1:
+            half = rows.num_rows // 2
+            self._cut.append(rows.slice(half))
+            rows = rows.slice(0, half)
+        return rows, size
+
+    def _next(self) -> pa.RecordBatch | None:
+        """What the reader gives next of what lies behind the rows that its asker has; None behind the last."""
+        for rows in self._batches:
             passed = min(self._behind, rows.num_rows)
             self._behind -= passed
-            if passed and passed == rows.num_rows:
-                continue
-            rows = _without_dictionaries(rows.slice(passed) if passed else rows)
-            counted: Any = pa.MockOutputStream()
-            _write(rows, counted)
-            return rows, counted.size()
-        return None, 0
+            if not passed or passed < rows.num_rows:
+                return rows.slice(passed) if passed else rows
+        return None
 
     # -- bounds --
 
@@ -216,6 +229,13 @@ class Desk:
         self._answers.write(ANSWER.pack(what, len(data)))
         self._answers.write(data)
         self._answers.flush()
+
+
+def _written_bytes(rows: pa.RecordBatch) -> int:
+    """What `_write` writes of them."""
+    counted: Any = pa.MockOutputStream()
+    _write(rows, counted)
+    return int(counted.size())
 
 
 def _write(rows: pa.RecordBatch, sink: Any) -> None:

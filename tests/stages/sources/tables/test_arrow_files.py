@@ -20,7 +20,8 @@ from headrace.stages.sources.mixed import MixedSource
 from headrace.stages.sources.tables.arrow_files import ArrowSource, OrcSource
 from headrace.stages.sources.tables.columns import COLUMNS_MAX, ColumnSource
 from headrace.stages.sources.tables.parquet import ParquetSource
-from headrace.store.columnar import layout
+from headrace.store.columnar import child, layout
+from headrace.store.columnar.gate import ColumnarGate
 from tests.kits.inputs import files, reading
 
 ROWS = pa.table(
@@ -178,6 +179,25 @@ def test_a_batch_that_unpacks_to_gigabytes_is_refused(tmp_path: pathlib.Path) ->
     path = files.write(tmp_path / "a.arrow", bytes(data))
     with pytest.raises(InputError, match="record batch 0 cannot be read"):
         reading.read_all(ArrowSource("read", [str(path)]))
+
+
+def test_rows_that_unfold_are_answered_a_few_at_a_time(tmp_path: pathlib.Path) -> None:
+    """A file of some kilobytes says 140 MB; whoever asked holds an answer at a time, and gets each row once."""
+    texts = [chr(97 + row) * 20_000_000 for row in range(7)]
+    path = files.write(tmp_path / "a.arrow", arrow_of(pa.table({"text": texts}), compression="zstd"))
+    assert path.stat().st_size < 100_000
+    gate = ColumnarGate()
+    with path.open("rb") as raw:
+        assert len(gate.open(raw, kind=child.ARROW_READER)) == 1
+        first = [row["text"][0] for row in next(gate.rows(0, 1024)).to_pylist()]
+        found, sizes = [], []
+        for rows in gate.rows(0, 1024):
+            sizes.append(rows.nbytes)
+            found += [row["text"] for row in rows.to_pylist()]
+    gate.close()
+    assert first == ["a", "b", "c"]
+    assert found == texts
+    assert max(sizes) <= child.ANSWER_BYTES
 
 
 def with_blocks(data: bytes, order: Sequence[int]) -> bytes:
