@@ -12,7 +12,6 @@ some entries after it was changed, and cores for some seconds.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -41,8 +40,6 @@ from headrace.store.ledger import (
     WorkerLeft,
 )
 
-#: Entries, and seconds, for which what was changed may be what a leader has decided by.
-IN_FLIGHT_ENTRIES, IN_FLIGHT_S = 8, 4.0
 #: Seconds in which a run that begins has places for its tasks, or gives up: a minute, and a lost store besides.
 PLANNED_S = 75.0
 
@@ -125,11 +122,14 @@ class QueueJudge:
         self._queues: dict[str, QueueSet] = {}
         self._workers: dict[str, int] = {}
         self._drained: set[str] = set()
-        #: What held after the last entries, the newest last.
-        self._lately: deque[_Rules] = deque([_Rules()], maxlen=1 + IN_FLIGHT_ENTRIES)
+        #: What held before the first entry and after each one.
+        self._history: list[_Rules] = [_Rules()]
+        #: Of each life of a controller, how long that was when its log was quiet last: what it has written since, it
+        #: decided since.
+        self._quiet_at: dict[str, int] = {}
         self._stirred: list[Folding] = []
-        #: The cores of the workers that are with each life of a controller, and when.
-        self._present: dict[str, deque[tuple[float, int]]] = {}
+        #: The least cores of the workers that were with each life of a controller since then.
+        self._present: dict[str, int] = {}
         #: When places were lost last.
         self._disturbed_at = 0.0
         #: How often a run gave way, went on, and began, so that a test sees that it happens.
@@ -149,10 +149,10 @@ class QueueJudge:
         for controller in stirred:
             self._log.compare(controller)
             self._compare_queues(controller)
-            present = self._present.setdefault(controller.identity, deque())
-            present.append((self._cluster.world.now, controller.core.queues.cores))
-            while self._cluster.world.now - present[0][0] > IN_FLIGHT_S:
-                present.popleft()
+            identity, cores = controller.identity, controller.core.queues.cores
+            if controller.core.log is None or controller.core.log.quiet:
+                self._quiet_at[identity], self._present[identity] = len(self._history) - 1, cores
+            self._present[identity] = min(self._present.get(identity, cores), cores)
         for tenant in self._cluster.tenants.values():
             tenant.checker.check()
 
@@ -207,7 +207,7 @@ class QueueJudge:
         for change in entry.changes:
             self._change(number, change, writer)
         self._check_whole(number)
-        self._lately.append(self._rules())
+        self._history.append(self._rules())
         self._log.durable(number, entry, writer)
 
     def _change(self, number: int, change: object, writer: str) -> None:
@@ -225,7 +225,7 @@ class QueueJudge:
                 self._disturbed_at = self._cluster.world.now
                 (self._drained.discard if change.back else self._drained.add)(change.worker)
             case RunQueued():
-                self._claims[change.name] = _Claim(change.options, number)
+                self._claims[change.name] = _Claim(change.options, len(self._history))
             case RunUnqueued():
                 self._claims.pop(change.name, None)
             case RunEnded():
@@ -282,9 +282,9 @@ class QueueJudge:
         claim = self._claims.get(name)
         if claim is None:
             raise ViolationError(28, f"entry {number} begins {name}, which no queue has")
-        lately = [*self._lately, self._rules()]
-        least = min((cores for _, cores in self._present.get(writer, ())), default=0)
-        self._check_order(number, name, claim, [replace(item, cores=min(item.cores, least)) for item in lately])
+        lately = [*self._history[self._quiet_at.get(writer, 0) :], self._rules()]
+        least = self._present.get(writer, 0)
+        self._check_order(number, name, claim, writer, [replace(item, cores=min(item.cores, least)) for item in lately])
         self.begun += not claim.begun
         claim.begun_at = claim.begun_at if claim.begun else self._cluster.world.now
         claim.begun, claim.held = True, False
@@ -310,11 +310,11 @@ class QueueJudge:
                 using.append(claim)
         return using
 
-    def _check_order(self, number: int, name: str, claim: _Claim, lately: list[_Rules]) -> None:
+    def _check_order(self, number: int, name: str, claim: _Claim, writer: str, lately: list[_Rules]) -> None:
         """28, of those who wait for their first cores, whose place no other pipeline of their queue decides."""
         for other_name, other in self._claims.items():
             tenant = self._cluster.tenants[other_name]
-            if other_name == name or other.begun or other.since > number - 1 - IN_FLIGHT_ENTRIES or tenant.demands:
+            if other_name == name or other.begun or other.since > self._quiet_at.get(writer, 0) or tenant.demands:
                 continue
             if self._cluster.operator.stopped(other_name, other.options["token"]):
                 continue
