@@ -9,7 +9,7 @@ import orjson
 
 from headrace.store import FormatError
 from headrace.store.datasets import MANIFEST_FORMAT, MANIFEST_KEY, entry_of
-from headrace.store.shards import is_checksum, is_key
+from headrace.store.shards import are_checksums, are_keys, is_checksum, is_key
 
 #: sequences, tokens or rows of one shard, and the length of a sequence: what is more is no count
 COUNT_MAX: Final = 1 << 40
@@ -90,9 +90,10 @@ class ShardTable(Sequence[ShardEntry]):
             if wrong:
                 raise TypeError(f"a shard's field is {wrong.pop().__name__} and not {kind.__name__}")
         # names of files are made of these, so nothing else may come in
-        strange = [key for key in (*self.tokens, *self.documents) if not is_key(key)]
-        strange += [checksum for checksum in (*self.checksums, *self.layouts) if not is_checksum(checksum)]
-        if strange:
+        keys, checksums = (*self.tokens, *self.documents), (*self.checksums, *self.layouts)
+        if not (are_keys(keys) and are_checksums(checksums)):
+            strange = [key for key in keys if not is_key(key)]
+            strange += [checksum for checksum in checksums if not is_checksum(checksum)]
             raise ValueError(f"{strange[0][:200]!r} is no key or checksum of a shard")
         if (
             not 0

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
         FOLDERS as FOLDERS,
         KEYS_ROLE as KEYS_ROLE,
         SKETCHES_ROLE as SKETCHES_ROLE,
+        are_checksums as are_checksums,
+        are_keys as are_keys,
         epoch_of as epoch_of,
         is_checksum as is_checksum,
         is_key as is_key,

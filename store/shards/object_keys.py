@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 #: Folders whose objects sinks write, under the epoch that they were born with and the hash of the object's bytes.
 FOLDERS = ("shards", "quarantine")
@@ -15,6 +16,9 @@ _NUMBERED = "-"
 #: The one kind of checksum that objects have: its name before the colon, the hash of all bytes behind it.
 _CHECKSUM = re.compile(r"xxh3-128:[0-9a-f]{32}")
 _KEY = re.compile(r"(?:shards|quarantine)/([0-9]{1,18})/[0-9a-f]{32}(?:\.[a-z]+)+")
+#: So many of either, each with the end of a line behind it: one match is half the time of as many.
+_CHECKSUMS = re.compile(r"(?:xxh3-128:[0-9a-f]{32}\n)*+")
+_KEYS = re.compile(r"(?:(?:shards|quarantine)/[0-9]{1,18}+/[0-9a-f]{32}+(?:\.[a-z]++)++\n)*+")
 
 
 def numbered_role(kind: str, number: int) -> str:
@@ -57,6 +61,21 @@ def is_key(key: object) -> bool:
 def is_checksum(checksum: object) -> bool:
     """Whether this is `xxh3-128:` and 32 hex digits."""
     return isinstance(checksum, str) and _CHECKSUM.fullmatch(checksum) is not None
+
+
+def are_keys(keys: Sequence[str]) -> bool:
+    """Whether all of these are keys, as `is_key` has it."""
+    return _are(_KEYS, keys)
+
+
+def are_checksums(checksums: Sequence[str]) -> bool:
+    """Whether all of these are checksums, as `is_checksum` has it."""
+    return _are(_CHECKSUMS, checksums)
+
+
+def _are(shape: re.Pattern[str], found: Sequence[str]) -> bool:
+    lines = "".join([f"{line}\n" for line in found])
+    return lines.count("\n") == len(found) and shape.fullmatch(lines) is not None
 
 
 def quarantine_prefix(shards_prefix: str) -> str:

@@ -273,7 +273,9 @@ def run_key(data: bytes) -> object | None:
     text = data.decode("utf-8", "surrogateescape")
     epoch = object_keys.epoch_of(text)
     assert object_keys.is_key(text) == (epoch is not None)
-    object_keys.is_checksum(text)
+    key, checksum = f"shards/0/{'0' * 32}.a", f"xxh3-128:{'0' * 32}"
+    assert object_keys.are_keys([key, text, key]) == (epoch is not None)
+    assert object_keys.are_checksums([checksum, text, checksum]) == object_keys.is_checksum(text)
     with contextlib.suppress(ValueError):
         name = key_files.RecordName.parse(text)
         assert key_files.RecordName.parse(str(name)) == name
