@@ -201,6 +201,29 @@ def test_spare_tasks_go_behind_a_long_delay_and_not_all_at_once() -> None:
     assert flow.replicas == [10, 16]
 
 
+def test_the_delay_of_spare_tasks_begins_anew_when_they_were_needed() -> None:
+    spare, needed = (chains(FlowStage("read", 0.008), FlowStage("wait", 0.0, wait)) for wait in (0.001, 0.07))
+    scaled = driven(Flow([FlowWorker(8)], spare, [10, 100]), seconds=SPARE_S - 100.0)
+    scaled.flow.chains = needed
+    scaled.run(80.0)
+    scaled.flow.chains = spare
+    scaled.run(SPARE_S - 100.0)
+    assert scaled.changes == []
+    scaled.run(200.0)
+    assert len(scaled.changes) == 1
+
+
+def test_what_did_not_help_is_not_tried_again_after_a_persons_change() -> None:
+    scaled = driven(Flow([FlowWorker(8)] * 4, usual(), [1] * 4, capped=260.0), 100.0)
+    assert scaled.scaler.decisions[0].outcome == "did not help: not tried again for now"
+    scaled.flow.rescale({"mix": 1}, 0.0)
+    scaled.flow.capped = 1e9
+    scaled.run(PERSON_S + 60.0)
+    assert len(scaled.changes) == 1, "the cores are the same"
+    scaled.run(BLOCK_S)
+    assert len(scaled.changes) == 2
+
+
 # -- the machine --
 
 
