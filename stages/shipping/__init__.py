@@ -12,8 +12,10 @@ if TYPE_CHECKING:
         travels_as_text as travels_as_text,
     )
     from headrace.stages.shipping.preload import (
+        DEFERRED as DEFERRED,
         MINIFIED as MINIFIED,
         Inherited as Inherited,
+        can_wait as can_wait,
         inherited_by as inherited_by,
     )
     from headrace.stages.shipping.preview_run import (
