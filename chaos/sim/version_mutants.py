@@ -9,8 +9,10 @@ from headrace.controller.core.messages import Command, ShardProposed, messages a
 from headrace.controller.core.run import (
     Amendment,
     Committer,
+    Inheritance,
     ProposalJudgement,
     Publishing,
+    Run,
     RunState,
     Sweeps,
     Works,
@@ -80,6 +82,15 @@ def _never_broken(self: Publishing, event: core.DatasetAudited, now: float) -> s
 _audited = Publishing._audited
 
 
+def _decisions_forgotten(self: Run, request: Any, surroundings: Any, inheritance: Inheritance | None = None) -> None:
+    if inheritance is not None:
+        inheritance = replace(inheritance, requested=replace(inheritance.requested, gated=None))
+    _run_begun(self, request, surroundings, inheritance)
+
+
+_run_begun = Run.__init__
+
+
 #: Mutants by name: what is patched with what.
 MUTANTS: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "next-version-judged-early": ((proposals.Proposals, "proposed", _judged_before_in_force),),
@@ -90,5 +101,6 @@ MUTANTS: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "index-of-next-plan-alone": ((RunTasks, "begin_beside", _index_of_its_own),),
     "who-stays-is-stopped": ((RunTasks, "inherit_guests", _nobodys),),
     "gate-not-asked": ((Publishing, "_publish", _published_unasked),),
+    "gate-forgotten": ((Run, "__init__", _decisions_forgotten),),
     "broken-gate-passed": ((Publishing, "_audited", _never_broken),),
 }

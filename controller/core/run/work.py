@@ -33,6 +33,7 @@ RunEvent: TypeAlias = (
     | m.ManifestWritten
     | m.PipelineRequested
     | m.AmendRecorded
+    | m.GateRecorded
     | m.DatasetAudited
 )
 #: Commands, and why the run fails; empty if it goes on.

@@ -122,6 +122,7 @@ CAUGHT_BY = {
     "frame-epoch-not-looked-at": {20},
     "manifest-not-fenced": {23},
     "gate-not-asked": {24},
+    "gate-forgotten": {1, 24},
     "broken-gate-passed": {24},
     # In the core of a task.
     "full-sink-fed": {16},
