@@ -38,9 +38,7 @@ DEFERRED = frozenset(
 Inherited = tuple[str, dict[str, Any]]
 
 
-def inherited_by(
-    stages: Iterable[Mapping[str, Any]], dataset: str, passed: Container[str] = ()
-) -> list[Inherited]:
+def inherited_by(stages: Iterable[Mapping[str, Any]], dataset: str, passed: Container[str] = ()) -> list[Inherited]:
     """What tasks of these stages (as `Stage.to_dict` gives them) would inherit, where they write to this dataset.
 
     Those that all records `passed` in the run's base may have nothing to judge.

@@ -123,9 +123,7 @@ class Assignments:
                 1, f"{who} has run {name} paused: {run.reconfiguration.pause_wanted}, the log: {record.paused}"
             )
         if not run.amendment.recording and run.reconfiguration.gated != record.gated:
-            raise ViolationError(
-                1, f"{who} has run {name} gated: {run.reconfiguration.gated}, the log: {record.gated}"
-            )
+            raise ViolationError(1, f"{who} has run {name} gated: {run.reconfiguration.gated}, the log: {record.gated}")
         waiting = sum(not change.leave for change in run.reconfiguration.waiting)
         if waiting != len(record.waiting):
             raise ViolationError(

@@ -77,7 +77,7 @@ if TYPE_CHECKING:
         DrainRequested as DrainRequested,
         ExpelRequested as ExpelRequested,
         GateRecorded as GateRecorded,
-    HoldDecided as HoldDecided,
+        HoldDecided as HoldDecided,
         PipelineRequested as PipelineRequested,
         QueueRequested as QueueRequested,
         ScalingDecided as ScalingDecided,

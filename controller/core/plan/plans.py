@@ -70,8 +70,8 @@ class Change:
 class RequestedChanges:
     """What people requested of a run under earlier leaders: a pause, the changes made, and those that wait.
 
-    `held`: its cores are another's. `gated`: whether its gate has paused it, None if not, False if it was resumed since;
-    `broken`: why.
+    `held`: its cores are another's. `gated`: whether its gate has paused it, and `broken` why; False if it was resumed
+    since.
     """
 
     pause: bool = False

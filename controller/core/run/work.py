@@ -126,8 +126,8 @@ class Work:
 class Works:
     """The work of the version in force and, while the graph is changed, that of the next one.
 
-    Until the next version is in the log it is on trial: what it loses is no loss of the run (`wrong`). One that is tried
-    at rest has the place of the one in force.
+    Until the next version is in the log it is on trial: what it loses is no loss of the run (`wrong`). One that is
+    tried at rest has the place of the one in force.
     """
 
     def __init__(self, work: Work, parts: Parts) -> None:
