@@ -12,7 +12,6 @@ if TYPE_CHECKING:
         travels_as_text as travels_as_text,
     )
     from headrace.stages.shipping.preload import (
-        DEFERRED as DEFERRED,
         MINIFIED as MINIFIED,
         Inherited as Inherited,
         can_wait as can_wait,

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     )
     from headrace.worker.task.batch.merge import apart as apart, ranges_of as ranges_of
     from headrace.worker.task.batch.takeover import (
-        Deferred as Deferred,
         Passed as Passed,
         Takeover as Takeover,
         build_or_defer as build_or_defer,
