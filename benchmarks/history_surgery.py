@@ -5,9 +5,11 @@ interpreter's modules as JSON Lines, in files of 4 MB, through gopher-quality, g
 shards. Every LOOK_S the records that the tokenizer has had are read from the status; flow is their number over a window
 of a second. The flow before is the median of BEFORE_S seconds. Then: `replace` a stage; `scale --wait` to one
 task more than there are cores; `drain --wait` one of two workers, so that half of the tasks give way; for `pause`
-`stop --wait` and `apply --amend`. `lowest` is the lowest window of BEHIND_S seconds from the command on, as a share of
-the flow before; `below` the seconds whose window is under 90 % of it; `calm` the lowest window of the time before: this
-is what the machine itself does to the flow. Limits, of all but `pause`: lowest at least 0.6, below at most 5 s.
+`stop --wait` and `apply --amend`; for `decider`, with a dedup stage, `move --wait` of that to the other of two workers.
+`lowest` is the lowest window of BEHIND_S seconds from the command on, as a share of the flow before; `below` the
+seconds whose window is under 90 % of it; `calm` the lowest window of the time before: this is what the machine itself
+does to the flow; `still` the longest time without a record. Limits, of all but `pause` and `decider`: lowest at least
+0.6, below at most 5 s.
 
     python benchmarks/history_surgery.py TOKENIZER.json --json
 """
@@ -33,15 +35,16 @@ MEGABYTES = 2600
 FILE_BYTES = 4 << 20
 LOOK_S, WINDOW_S, BEFORE_S, BEHIND_S = 0.05, 1.0, 10.0, 15.0
 LOWEST_MIN, BELOW_S_MAX = 0.6, 5.0
-WAYS = ("replace", "scale", "drain", "pause")
+WAYS = ("replace", "scale", "drain", "pause", "decider")
 PIPELINE = """
-from headrace import Pipeline, gopher_quality, gopher_repetition, read, tokenize, write_tokens
+from headrace import Pipeline, dedup, gopher_quality, gopher_repetition, read, tokenize, write_tokens
 
-def build(input: str, output: str, tokenizer: str, words: int = 10) -> Pipeline:
+def build(input: str, output: str, tokenizer: str, words: int = 10, decides: bool = False) -> Pipeline:
     tokens = tokenize(tokenizer)
     quality = gopher_quality(words_min=words, word_length_max=100.0, symbols_per_word_max=10.0,
                              alphabetic_words_min=0.0, stop_words_min=0)
-    return Pipeline.chain("flow", output, read(input), quality, gopher_repetition(tag=True), tokens,
+    return Pipeline.chain("flow", output, read(input), quality, gopher_repetition(tag=True),
+                          *(dedup(near=False) if decides else ()), tokens,
                           write_tokens(tokens, shard_bytes=8 << 20))
 """
 EXPRESSION = (
@@ -91,6 +94,14 @@ class Flow:
         self._stop.set()
         self._thread.join()
 
+    def still(self, first: float, last: float) -> float:
+        """The longest time between these moments in which no record came."""
+        longest, since = 0.0, first
+        for at in range(bisect_left(self.times, first) + 1, bisect_left(self.times, last)):
+            if self.counts[at] != self.counts[at - 1]:
+                longest, since = max(longest, self.times[at] - since), self.times[at]
+        return longest
+
     def windows(self, first: float, last: float) -> list[float]:
         """Records a second of each window that begins between these moments."""
         found: list[float] = []
@@ -115,13 +126,13 @@ def measure(tokenizer: str, corpus: Path, place: Path, way: str) -> dict[str, fl
         given = ("-p", f"input={corpus}/*.jsonl", "-p", f"output={place}/out", "-p", f"tokenizer={tokenizer}")
         call("apply", "flow.py", *given, *more)
 
-    workers = ("one", "two") if way == "drain" else ("one",)
+    workers = ("one", "two") if way in ("drain", "decider") else ("one",)
     commands = [("controller", "--listen", address)]
     commands += [("worker", "--controller", address, "--name", name) for name in workers]
     daemons = [subprocess.Popen([*base, *command], cwd=place, stderr=subprocess.DEVNULL) for command in commands]
     try:
         time.sleep(3.0)
-        apply()
+        apply(*(("-p", "decides=true") if way == "decider" else ()))
         flow = Flow(address)
         while not flow.counts or flow.counts[-1] < 200:
             time.sleep(LOOK_S)
@@ -133,6 +144,11 @@ def measure(tokenizer: str, corpus: Path, place: Path, way: str) -> dict[str, fl
             call("scale", "flow", "tokenize", str(len(os.sched_getaffinity(0)) + 1), "--wait")
         elif way == "drain":
             call("drain", "one", "--wait")
+        elif way == "decider":
+            with Client(ControllerAt(address)) as client:
+                status = pipeline_of(client.status("flow"), "flow")
+            places = {task.worker for task in status.tasks if "dedup" in task.stages} if status else set()
+            call("move", "flow", "dedup", "two" if places == {"one"} else "one", "--wait")
         else:
             call("stop", "flow", "--wait")
             apply("-p", "words=12", "--amend")
@@ -158,6 +174,7 @@ def measure(tokenizer: str, corpus: Path, place: Path, way: str) -> dict[str, fl
         "lowest": round(min(changed) / before, 2),
         "below_s": round(sum(item < 0.9 * before for item in changed) * (BEHIND_S + WINDOW_S) / len(changed), 1),
         "calm_below_s": round(sum(item < 0.9 * before for item in calm) * BEFORE_S / len(calm), 1),
+        "still_s": round(flow.still(begun, begun + BEHIND_S), 1),
         "command_s": round(took, 1),
     }
 
@@ -174,7 +191,7 @@ def main() -> int:
         corpus.mkdir()
         write_corpus(corpus)
         found = {way: measure(tokenizer, corpus, Path(folder) / way, way) for way in arguments.ways}
-    flowing = [item for way, item in found.items() if way != "pause"]
+    flowing = [item for way, item in found.items() if way not in ("pause", "decider")]
     passed = all(item["lowest"] >= LOWEST_MIN and item["below_s"] <= BELOW_S_MAX for item in flowing)
     result = {**found, "lowest_min": LOWEST_MIN, "below_s_max": BELOW_S_MAX, "passed": passed}
     print(json.dumps(result) if arguments.json else "\n".join(f"{name:12} {value}" for name, value in result.items()))

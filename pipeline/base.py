@@ -32,6 +32,12 @@ class Base:
     recipes: Mapping[str, Mapping[str, tuple[str, ...]]]
     again: bool = False
 
+    @property
+    def passed(self) -> frozenset[str]:
+        """The stages that are unchanged in all of its recipes, whatever the source."""
+        paths = [frozenset(stages) for of_sources in self.recipes.values() for stages in of_sources.values()]
+        return frozenset.intersection(*paths) if paths else frozenset()
+
     def to_dict(self) -> dict[str, Any]:
         """The base as JSON."""
         recipes = {

@@ -8,9 +8,13 @@ from typing import Any
 from headrace.controller.core.messages import Command, ShardProposed, messages as core
 from headrace.controller.core.run import (
     Amendment,
+    AmendState,
+    AmendTurn,
     Committer,
+    Inheritance,
     ProposalJudgement,
     Publishing,
+    Run,
     RunState,
     Sweeps,
     Works,
@@ -80,6 +84,34 @@ def _never_broken(self: Publishing, event: core.DatasetAudited, now: float) -> s
 _audited = Publishing._audited
 
 
+def _taken_up_untried(self: Amendment, works: Works, state: RunState, now: float) -> list[Command]:
+    commands = _tried(self, works, state, now)
+    if self.state is AmendState.TRYING:
+        works.on_trial = False
+        self._machine.turn(AmendTurn.READY)
+        commands += [] if self._parts.leadership.cluster else self.take_up(works)
+    return commands
+
+
+_tried = Amendment._try
+
+
+def _next_stays(self: Amendment, works: Works, wrong: str, _now: float) -> list[Command]:
+    self._left = self._anew = None
+    works.on_trial, works.wrong = False, ""
+    self._machine.turn(AmendTurn.FAILED)
+    return self.answer(wrong)
+
+
+def _decisions_forgotten(self: Run, request: Any, surroundings: Any, inheritance: Inheritance | None = None) -> None:
+    if inheritance is not None:
+        inheritance = replace(inheritance, requested=replace(inheritance.requested, gated=None))
+    _run_begun(self, request, surroundings, inheritance)
+
+
+_run_begun = Run.__init__
+
+
 #: Mutants by name: what is patched with what.
 MUTANTS: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "next-version-judged-early": ((proposals.Proposals, "proposed", _judged_before_in_force),),
@@ -90,5 +122,8 @@ MUTANTS: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "index-of-next-plan-alone": ((RunTasks, "begin_beside", _index_of_its_own),),
     "who-stays-is-stopped": ((RunTasks, "inherit_guests", _nobodys),),
     "gate-not-asked": ((Publishing, "_publish", _published_unasked),),
+    "taken-up-untried": ((Amendment, "_try", _taken_up_untried),),
+    "rested-not-rolled-back": ((Amendment, "_go_back", _next_stays),),
+    "gate-forgotten": ((Run, "__init__", _decisions_forgotten),),
     "broken-gate-passed": ((Publishing, "_audited", _never_broken),),
 }

@@ -122,7 +122,9 @@ def run_embedded(
         with keep_parsed() as parsed:
             pipeline = read()
         compiling.begin(" ".join(stage.target for stage in pipeline.stages))
-        embedded.preload(inherited_by((stage.to_dict() for stage in pipeline.stages), pipeline.dataset), parsed)
+        stages = [stage.to_dict() for stage in pipeline.stages]
+        passed = pipeline.base.passed if pipeline.base is not None else ()
+        embedded.preload(inherited_by(stages, pipeline.dataset, passed), parsed)
         parsed.clear()
         embedded.start_controller()
 

@@ -114,7 +114,7 @@ class Batch:
         verdicts = make_verdicts(
             rows=self.rows.column(ROW).take(places),
             ids=self.rows.column("id").take(places),
-            parts=parts_of(self.rows.take(places)),
+            parts=parts.take(places) if (parts := parts_of(self.rows)) is not None else None,
             stage=stage,
             verdict=FILTERED,
             reasons=[reasons[int(index)] for index in lost],

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from headrace.stages.shipping.preload import (
         MINIFIED as MINIFIED,
         Inherited as Inherited,
+        can_wait as can_wait,
         inherited_by as inherited_by,
     )
     from headrace.stages.shipping.preview_run import (

@@ -8,7 +8,7 @@ and no lock behind, since these do not live through a fork.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 #: Notes where the minified form of a tokenizer's file is.
@@ -22,21 +22,43 @@ MODULES = ("headrace.stages.tokenizer.tokenize", "headrace.stages.dedup.stage", 
 #: Those whose `preload` takes no parameters: it loads machine code.
 COMPILED = tuple(f"headrace.stages.quality.{name}" for name in ("repetition", "gopher", "fineweb", "c4"))
 
+#: Stages that judge and hold much, a model or machine code: where a base says for most records that they pass, they
+#: are made when one comes that it does not say it of. They promise to merge and to judge, and nothing more.
+DEFERRED = frozenset(
+    f"headrace.stages.quality.{name}"
+    for name in (
+        "repetition:GopherRepetition",
+        "gopher:GopherQuality",
+        "fineweb:FinewebQuality",
+        "models.language:Language",
+    )
+)
+
 #: A module, and the parameters of a stage of it, if it has a `preload`.
 Inherited = tuple[str, dict[str, Any]]
 
 
-def inherited_by(stages: Iterable[Mapping[str, Any]], dataset: str) -> list[Inherited]:
-    """What tasks of these stages (as `Stage.to_dict` gives them) would inherit, where they write to this dataset."""
+def inherited_by(stages: Iterable[Mapping[str, Any]], dataset: str, passed: Container[str] = ()) -> list[Inherited]:
+    """What tasks of these stages (as `Stage.to_dict` gives them) would inherit, where they write to this dataset.
+
+    Those that all records `passed` in the run's base may have nothing to judge.
+    """
     found: list[Inherited] = []
     uris = [dataset]
     for stage in stages:
         module, parameters = str(stage["target"]).partition(":")[0], dict(stage["parameters"])
+        if stage.get("name") in passed and can_wait(stage["target"], parameters):
+            continue
         if module.startswith(LIBRARY) and module not in (name for name, _ in found):
             found.append((module, parameters if module in MODULES else {}))
         given = parameters.get("input", ())
         uris += given if isinstance(given, list) else []
     return [*found, (REMOTE, {})] if any(str(uri).lower().startswith("s3://") for uri in uris) else found
+
+
+def can_wait(target: str, parameters: Mapping[str, Any]) -> bool:
+    """Whether a stage that records have passed in a run's base can be made when it is needed."""
+    return target in DEFERRED and not parameters.get("tag")
 
 
 def preload(module: str, parameters: Mapping[str, Any]) -> None:

@@ -248,10 +248,17 @@ def _without_dictionaries(rows: pa.RecordBatch) -> pa.RecordBatch:
     kinds = [_plain(column.type) for column in rows.columns]
     if all(kind is column.type for kind, column in zip(kinds, rows.columns, strict=True)):
         return rows
-    columns = [
-        column if kind is column.type else column.cast(kind) for kind, column in zip(kinds, rows.columns, strict=True)
-    ]
+    columns = [_decoded(column, kind) for kind, column in zip(kinds, rows.columns, strict=True)]
     return pa.RecordBatch.from_arrays(columns, names=rows.schema.names)
+
+
+def _decoded(column: Any, kind: Any) -> Any:
+    if kind is column.type:
+        return column
+    if isinstance(column, pa.DictionaryArray):
+        # A cast imports all that Arrow computes, for an eighth of the time of a child that reads a sidecar.
+        return column.dictionary_decode()
+    return column.cast(kind)
 
 
 def _plain(kind: Any) -> Any:

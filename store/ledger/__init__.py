@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         RunBegun as RunBegun,
         RunChanged as RunChanged,
         RunEnded as RunEnded,
+        RunGated as RunGated,
         RunHeld as RunHeld,
         RunPlanned as RunPlanned,
         RunQueued as RunQueued,

@@ -11,9 +11,12 @@ import pytest
 from headrace.store.datasets.dataset import Dataset
 from tests.kits.run.dataset import fates
 from tests.kits.run.kill import count_entries
-from tests.kits.run.operators import House, a_house, begin
+from tests.kits.run.operators import House, a_house, begin, write_paced
 
 QUALITY = "gopher_quality(words_min=20, words_max=1_000_000, name='longer')"
+
+#: The command can load it, and no task can.
+UNLOADABLE = "\nif 'apply' not in sys.argv:\n    raise ValueError('the model is not there')\n"
 
 
 @pytest.fixture
@@ -75,9 +78,7 @@ def test_a_changed_file_is_taken_up_and_one_that_fails_is_not(house: House, undi
     paced = house.home / "paced.py"
     text = paced.read_text()
     given = ("apply", "paced.py", "-p", f"input={house.home}/corpus/*.jsonl", "-p", f"output={output}")
-    # The command can load it, and no task can.
-    here = "'apply' in __import__('sys').argv"
-    paced.write_text(text + f"\nif not {here}:\n    raise ValueError('the model is not there')\n")
+    paced.write_text(text + UNLOADABLE)
     refused = house.call(*given, "--amend")
     assert refused.returncode == 1
     assert "rolled back" in refused.stderr
@@ -93,6 +94,32 @@ def test_a_changed_file_is_taken_up_and_one_that_fails_is_not(house: House, undi
     assert {fate[2] for key, fate in got.items() if fate != wanted[key]} <= {"has_many_lines"}
     shown = json.loads(house.call("status", "small", "--json").stdout)
     assert shown["pipelines"][0]["refused_change"] == ""
+
+
+def test_a_change_for_which_the_run_rests_is_rolled_back_too(house: House, tmp_path: Path) -> None:
+    output, paced = tmp_path / "out", house.home / "paced.py"
+    write_paced(house.home)
+    text = paced.read_text().replace("library import ", "library import dedup, ")
+    text = text.replace("        tokens,\n", "        *dedup(near=False),\n        tokens,\n")
+    given = ("apply", "paced.py", "-p", f"input={house.home}/corpus/*.jsonl", "-p", f"output={output}")
+    paced.write_text(text)
+    house.good(*given)
+    house.until("the first shard", lambda: count_entries(output / "ledger") > 4)
+    first = house.pipeline()["version"]
+    # It filters before the dedup stage.
+    paced.write_text(text + UNLOADABLE)
+    refused = house.call(*given, "--amend")
+    assert refused.returncode == 1
+    assert "rolled back" in refused.stderr
+    assert "the model is not there" in refused.stderr
+    assert house.pipeline()["version"] == first
+    closed = count_entries(output / "ledger")
+    house.until("more is closed", lambda: count_entries(output / "ledger") > closed + 2)
+    paced.write_text(text.replace(">= 10", ">= 20"))
+    second = house.good(*given, "--amend")["version"]
+    end(house, output)
+    assert in_blocks(versions(output)) == [first, second]
+    assert Dataset.open(str(output)).balance().balanced
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from headrace.daemon import LINE_BYTES_MAX, LogFiles, about, current_cause
+from headrace.pipeline import Base
 from headrace.protos import control_pb2 as pb
 from headrace.stages.shipping import Inherited, inherited_by
 from headrace.worker.core import MEMORY_SHARE, RECORD_S, Held, Memory, TaskLimits, fault
@@ -136,7 +137,8 @@ class Processes:
         """Start a process and give it the order that it starts with."""
         pipeline = json.loads(order.start.pipeline_json)
         stages = [stage for stage in pipeline["stages"] if stage["name"] in order.start.stages]
-        self.preload(inherited_by(stages, pipeline["dataset"]))
+        passed = Base.from_dict(pipeline["base"]).passed if pipeline.get("base") else ()
+        self.preload(inherited_by(stages, pipeline["dataset"], passed))
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         page = InFlightPage.create()
         errors, write_end = os.pipe()

@@ -34,6 +34,7 @@ from headrace.worker.task.batch import (
     Passed,
     Takeover,
     Tracer,
+    build_or_defer,
     ranges_of,
     singly,
     try_writing,
@@ -111,7 +112,8 @@ class Chain:
         self.facts: dict[str, str] = {}
         for name in names:
             stage = pipeline.stage(name)
-            built = build_stage(stage, pipeline.modules)
+            takes = takes_over and not alone and self.source is not None
+            built = build_or_defer(pipeline, stage) if takes else build_stage(stage, pipeline.modules)
             if stage.kind is StageKind.SOURCE:
                 self.source, self.source_name = built, name
             elif stage.kind is StageKind.SINK:

@@ -25,6 +25,7 @@ from headrace.store.ledger import (
     QueueSet,
     RunAmended,
     RunBegun,
+    RunGated,
     RunQueued,
     RunRecord,
     RunSteered,
@@ -47,10 +48,13 @@ class Assignments:
         self._compared: dict[tuple[str, str], tuple[Plan, object]] = {}
 
     def durable(self, number: int, entry: Entry, writer: str) -> None:
-        """1, 2: an entry has become durable. The fold refuses what cannot follow: a token that is spent twice, a run
-        that is begun twice.
+        """1, 2, 24: an entry has become durable. The fold refuses what cannot follow: a token that is spent twice, a
+        run that is begun twice.
         """
         self.history.led(entry, writer)
+        for change in entry.changes:
+            if isinstance(change, RunGated):
+                self._check_gated(number, change)
         self.history.fold(number, entry)
         for change in entry.changes:
             match change:
@@ -65,6 +69,11 @@ class Assignments:
                     self._queues.add((change.name, change.weight, change.cores, change.priority))
                 case _:
                     pass
+
+    def _check_gated(self, number: int, change: RunGated) -> None:
+        record = self.history.ledger.going_on().get(change.name)
+        if record is not None and record.gated is not None:
+            raise ViolationError(24, f"entry {number} pauses run {change.name} for its gate a second time")
 
     def commanded(self, controller: Asked, command: core.Command, term: int) -> None:
         """2: who does not lead the cluster commands nothing."""
@@ -113,6 +122,8 @@ class Assignments:
             raise ViolationError(
                 1, f"{who} has run {name} paused: {run.reconfiguration.pause_wanted}, the log: {record.paused}"
             )
+        if not run.amendment.recording and run.reconfiguration.gated != record.gated:
+            raise ViolationError(1, f"{who} has run {name} gated: {run.reconfiguration.gated}, the log: {record.gated}")
         waiting = sum(not change.leave for change in run.reconfiguration.waiting)
         if waiting != len(record.waiting):
             raise ViolationError(
@@ -150,7 +161,7 @@ def cluster_summary(state: ClusterState) -> tuple[Any, ...]:
             run.number,
             run.outcome,
             run.stop_asked,
-            (run.paused, run.held, run.since),
+            (run.paused, run.held, run.since, run.gated),
             _plain((run.plan, run.wished, run.waiting)),
         )
         for name, run in state.runs.items()

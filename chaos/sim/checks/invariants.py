@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from headrace.chaos.sim.checks.assignments import Assignments
+from headrace.chaos.sim.checks.builds import SimulatedBuilds
 from headrace.chaos.sim.checks.gate import SimulatedGate
 from headrace.chaos.sim.checks.history import History
 from headrace.chaos.sim.checks.observed import Asked, Folding, Observed, ObservedSink, OperatorRequest
@@ -50,6 +51,8 @@ class Checker:
         self.rereading = Rereading(cluster, self.ledger)
         #: What a version must meet to be published, if anything.
         self.gate = SimulatedGate(cluster.world, self.ledger)
+        #: Which versions cannot be built.
+        self.builds = SimulatedBuilds(cluster.world)
         #: What is asked of the cluster's own log, where it has one.
         self.assignments = Assignments(cluster.cluster_log) if cluster.cluster_log is not None else None
         #: What is asked of duplicates, where there is a dedup stage.
@@ -94,13 +97,14 @@ class Checker:
             self.dataset.write_asked(controller, command, data)
 
     def durable(self, number: int, entry: Entry, writer: str) -> None:
-        """2, 4, 6 to 9, 12, 13, 15, 24: an entry that has become durable keeps every promise of the ledger."""
+        """2, 4, 6 to 9, 12, 13, 15, 24, 29: an entry that has become durable keeps every promise of the ledger."""
         freed = set(released_by(entry))
         for change in entry.changes:
             if isinstance(change, Closed):
                 self._check_closed(number, change, freed)
             self.provenance.change(number, change)
             self.gate.change(number, change, writer)
+        self.builds.durable(number, entry)
         self.dataset.led(entry, writer)
         self.dataset.fold(number, entry)
         for change in entry.changes:

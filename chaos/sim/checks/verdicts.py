@@ -19,8 +19,8 @@ class Verdicts:
         self._texts, self._stages = texts, range(stages)
         #: The first entry that keeps a record, and the record that has a key.
         self._kept: dict[Name, int] = {}
-        #: Records that a dedup stage let through, and that a stage behind it dropped, with the last epoch of that.
-        self._dropped: dict[tuple[Name, int], int] = {}
+        #: Records that a dedup stage let through, and that a stage behind it dropped, with the epochs of that.
+        self._dropped: set[tuple[Name, int, int]] = set()
         self._holders: dict[int, Name] = {}
         #: Who decides in an epoch at a stage, and what is let through there, less what was released.
         self._deciders: dict[tuple[int, int], str] = {}
@@ -41,7 +41,7 @@ class Verdicts:
             dropped = [(row, len(granted)) for row in late] + [(row, stage) for row, _, stage in part.duplicates]
             for row, behind in dropped:
                 name = part.item.fragment, row
-                self._dropped.update(((name, stage), epoch) for stage in range(behind) if name in granted[stage])
+                self._dropped.update((name, stage, epoch) for stage in range(behind) if name in granted[stage])
         for part in parts:
             for row, target, stage in part.duplicates:
                 name = part.item.fragment, row
@@ -62,7 +62,7 @@ class Verdicts:
                     )
 
     def _stands(self, name: Name, epoch: int, stage: int) -> bool:
-        return name in self._kept or self._dropped.get((name, stage)) == epoch
+        return name in self._kept or (name, stage, epoch) in self._dropped
 
     def _hold(self, number: int, name: Name) -> None:
         self._kept.setdefault(name, number)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import random
+import re
 from dataclasses import replace
 
 from headrace.chaos.sim.checks import Asked, OperatorRequest
 from headrace.chaos.sim.nodes.parts import Cluster
 from headrace.chaos.sim.world import PIPELINE, make_pipeline
 from headrace.controller.core.messages import ChangedInput, TokenOffered, messages as core
+from headrace.pipeline import Pipeline
 
 #: Seconds before a controller that has no run is asked again.
 ASK_S = 1.5
+#: What a controller says to a change of the graph that it may take later.
+AGAIN = re.compile("try again|changed while it is running")
 #: Seconds after which it is looked whether a run that was taken up goes on.
 LOOK_S = 5.0
+#: Times that a change of the graph is asked for again where the run cannot take it just now, and seconds before each.
+SURGERY_AGAIN_MAX, SURGERY_AGAIN_S = 8, 3.0
 
 
 class Operator:
@@ -28,8 +35,11 @@ class Operator:
         #: What was asked for and has no answer yet, by request.
         self._requests: dict[int, OperatorRequest] = {}
         self._rule, self._amended = 1, False
-        #: The rule that a change of the graph while records flow asked for, by its token.
+        #: The rule that a change of the graph while records flow asked for, by its token; how often each was asked for
+        #: again. When that is has draws of its own.
         self._surgeries: dict[str, int] = {}
+        self._again: dict[str, int] = {}
+        self._rng = random.Random(f"surgery {cluster.world.seed}")
         corpus = cluster.corpus
         self._pipelines = {
             rule: make_pipeline(
@@ -97,6 +107,7 @@ class Operator:
     def settle(self) -> None:
         """No fault happens any more: see to it that nothing stands still for ever, as people would."""
         cluster = self._cluster.checker.assignments
+        self._cluster.checker.builds.calm()
         if self.completed:
             return
         self._see_to_input()
@@ -136,6 +147,8 @@ class Operator:
         if request is not None and request.token in self._surgeries:
             if isinstance(command, core.AnswerRequest) and command.accepted:
                 self._rule, self._amended = self._surgeries[request.token], True
+            elif isinstance(command, core.AnswerRequest) and AGAIN.search(command.reason):
+                self._ask_surgery_again(request.token)
             return
         if isinstance(command, core.AnswerRequest) and command.differences and self._surgeries:
             # A change of the graph came true, and the leader died before it could say so: what is refused says it.
@@ -155,14 +168,33 @@ class Operator:
 
     def operate(self) -> None:
         """Another graph is to take the place of the one by which records flow."""
+        self._operate(self._cluster.world.rng)
+        if self._cluster.corpus.dedups:
+            # With an index the run comes to rest for it: that is rare enough.
+            for number in (1, 2):
+                self._cluster.world.after(number * self._rng.uniform(4.0, 10.0), self._operate, self._rng)
+
+    def _operate(self, rng: random.Random) -> None:
+        if self._cluster.quiet or self.completed:
+            return
         self._request += 1
-        rule = self._cluster.world.rng.choice([rule for rule in self._pipelines if rule != self._rule])
+        rule = rng.choice([rule for rule in self._pipelines if rule != self._rule])
         token = f"surgery {self._request}"
         self._surgeries[token] = rule
+        self._again[token] = 0
+        self._cluster.checker.builds.change_asked(Pipeline.from_dict(self._pipelines[rule]).version())
+        self._ask_surgery(token)
+
+    def _ask_surgery_again(self, token: str) -> None:
+        self._again[token] += 1
+        if self._again[token] <= SURGERY_AGAIN_MAX and not self._cluster.quiet and not self.completed:
+            self._cluster.world.after(self._rng.uniform(0.5, SURGERY_AGAIN_S), self._ask_surgery, token)
+
+    def _ask_surgery(self, token: str) -> None:
         self._send(
             core.PipelineRequested(
                 0,
-                self._pipelines[rule],
+                self._pipelines[self._surgeries[token]],
                 amend=True,
                 fuse=self._fuse,
                 replicas=self._replicas,

@@ -122,8 +122,9 @@ class SimulatedTask:
                 self.decider.begin()
             if self.partition is not None:
                 self.partition.begin()
-            self.ready = True
-            self.say(core.TaskReady(self.name, self.attempt))
+            said = self.cluster.checker.builds.built(self.name, self.attempt, self.version)
+            self.ready = isinstance(said, core.TaskReady)
+            self.say(said)
             self.wake()
 
     def die(self, code: int, story: str) -> None:

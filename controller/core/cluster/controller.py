@@ -33,6 +33,7 @@ from headrace.controller.core.messages import (
     DrainRequested,
     Event,
     ExpelRequested,
+    GateRecorded,
     KillTask,
     LogEvent,
     ManifestWritten,
@@ -64,6 +65,7 @@ from headrace.store.ledger import (
     RunBegun,
     RunChanged,
     RunEnded,
+    RunGated,
     RunHeld,
     RunPlanned,
     RunQueued,
@@ -259,6 +261,9 @@ class Controller:
                 return run.handle(StopRequested(change.name, change.cancel), now) if run else []
             case TokenSpent() | MemberExpelled():
                 return self._members.durable(change, self.log.ledger)
+            case RunGated():
+                run = self.runs.get(change.name)
+                return run.handle(GateRecorded(change.name), now) if run else []
             case RunAmended():
                 run = self.runs.get(change.name)
                 return run.handle(AmendRecorded(change.name), now) if run else []
@@ -321,6 +326,8 @@ class Controller:
             self.log.submit(RunEnded(name, run.state.value, run.reason))
             self._planned.pop(name, None)
         for name, run, _ in known:
+            if (broken := run.reconfiguration.gate_to_record()) and not run.ended:
+                self.log.submit(RunGated(name, broken))
             if run.amendment.recording and not run.ended:
                 for amended in amended_of(name, run):
                     self.log.submit(amended)

@@ -47,7 +47,8 @@ def change_to_plain(pause: bool | None, change: Change) -> dict[str, Any]:
 def requested_of(record: RunRecord) -> RequestedChanges:
     """What people requested of a run, as the log has it."""
     waiting = tuple(_change(item) for item in record.waiting)
-    return RequestedChanges(record.paused, record.held, _change(record.wished), waiting)
+    made, broken = _change(record.wished), tuple(record.broken)
+    return RequestedChanges(record.paused, record.held, made, waiting, record.gated, broken)
 
 
 def _change(plain: Mapping[str, Any]) -> Change:

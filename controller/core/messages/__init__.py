@@ -76,6 +76,7 @@ if TYPE_CHECKING:
         ClearRequested as ClearRequested,
         DrainRequested as DrainRequested,
         ExpelRequested as ExpelRequested,
+        GateRecorded as GateRecorded,
         HoldDecided as HoldDecided,
         PipelineRequested as PipelineRequested,
         QueueRequested as QueueRequested,

@@ -44,6 +44,7 @@ from headrace.controller.core.messages.requests import (
     DatasetAudited as DatasetAudited,
     DrainRequested as DrainRequested,
     ExpelRequested as ExpelRequested,
+    GateRecorded as GateRecorded,
     HoldDecided as HoldDecided,
     PipelineRequested as PipelineRequested,
     QueueRequested as QueueRequested,

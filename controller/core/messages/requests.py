@@ -123,6 +123,13 @@ class AmendRecorded:
 
 
 @dataclass(frozen=True, slots=True)
+class GateRecorded:
+    """A successor would know that its gate pauses this pipeline: it may stand still."""
+
+    pipeline: str
+
+
+@dataclass(frozen=True, slots=True)
 class DrainRequested:
     """Somebody wants a worker to have no task of any pipeline; `back`: to be given tasks again."""
 

@@ -70,13 +70,16 @@ class Change:
 class RequestedChanges:
     """What people requested of a run under earlier leaders: a pause, the changes made, and those that wait.
 
-    `held`: its cores are another's.
+    `held`: its cores are another's. `gated`: whether its gate has paused it, and `broken` why; False if it was resumed
+    since.
     """
 
     pause: bool = False
     held: bool = False
     made: Change = field(default_factory=Change)
     waiting: tuple[Change, ...] = ()
+    gated: bool | None = None
+    broken: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

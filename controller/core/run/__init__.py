@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     from headrace.controller.core.run.proposals import Committer as Committer, ProposalJudgement as ProposalJudgement
     from headrace.controller.core.run.publishing import Publishing as Publishing
     from headrace.controller.core.run.run import Run as Run
-    from headrace.controller.core.run.states import ENDED as ENDED, RunState as RunState
+    from headrace.controller.core.run.states import (
+        ENDED as ENDED,
+        AmendState as AmendState,
+        AmendTurn as AmendTurn,
+        RunState as RunState,
+    )
     from headrace.controller.core.run.sweeps import Sweeps as Sweeps
     from headrace.controller.core.run.work import RunEvent as RunEvent, Works as Works
 else:

@@ -2,12 +2,14 @@
 
 The next tasks start beside those in force, and take the input when they are ready. Those in force send what they have
 read, their sinks commit it, and they end (docs/design/surgery.md). Tasks that are in both plans run on. A version that
-begins with an epoch waits until the run is at rest: then all tasks end, and its own start.
+begins with an epoch waits until the run is at rest. Then all tasks end, its own start, and they are in force when all
+are ready; else those that were there before start again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from headrace.controller.core.messages import AnswerRequest, Command, PipelineRequested, WorkerLost
 from headrace.controller.core.plan import Plan
@@ -41,9 +43,11 @@ class Amendment:
         #: The graph that was asked for, and has no answer yet; the plan that is to take the place of the one in force.
         self.request: PipelineRequested | None = None
         self._reshape: Reshape | None = None
-        #: The version that begins with an epoch, and its plan once the run is at rest.
+        #: The version that begins with an epoch; what was in force, with its plan, while that one is tried; and how
+        #: often each task had been started again before.
         self._anew: Pipeline | None = None
-        self._plan: Plan | None = None
+        self._left: tuple[Work, Plan] | None = None
+        self._restarts: dict[str, int] = {}
         #: The number of the last sweep that began before input went to the next version; until when it is waited for
         #: what those in force have on hand, where they leave a worker.
         self._since = 0
@@ -142,22 +146,28 @@ class Amendment:
         match self.state:
             case AmendState.RESTING if state is RunState.DRAINING:
                 return self._give_up(f"the pipeline is {state.value}")
+            case AmendState.FENCING if self._parts.epoch.take_up():
+                return self._try(works, state, now)
+            case AmendState.TRYING if wrong := self._wrong_at_rest(works, state):
+                return self._go_back(works, wrong, now)
+            case AmendState.TRYING if works.in_force.tasks.table.stable and not works.in_force.tasks.links_missing:
+                works.on_trial = False
+                self._machine.turn(AmendTurn.READY)
+                return [] if recorded else self.take_up(works)
             case AmendState.WARMING | AmendState.HANDING_OVER if wrong := self._wrong(works, state):
                 return self._undo(works, wrong, state)
             case AmendState.WARMING if self._is_ready(works):
                 self._machine.turn(AmendTurn.READY)
                 return self._hand_over(works, now)
             case AmendState.HANDING_OVER if self._parts.intake.have_left(works.leaving, self._since):
-                self._left(works)
+                self._old_left(works)
                 return self.take_up(works) if not recorded else []
             case AmendState.HANDING_OVER if self.leave_by is not None and now >= self.leave_by:
-                self._left(works)
+                self._old_left(works)
                 self._left_early = True
                 return self.take_up(works) if not recorded else []
             case AmendState.HANDING_OVER if self.leave_by is None and self._may_wait_for_each_other(works):
                 self.leave_by = now + LEAVE_S_MAX
-            case AmendState.APPLYING if self._anew is not None:
-                return self._begin_anew(works, self._anew, now) if self._parts.epoch.take_up() else []
             case AmendState.APPLYING if self._parts.leadership.ledger.pipeline_version == works.in_force.version:
                 self._machine.turn(AmendTurn.DURABLE)
                 return self.answer()
@@ -165,7 +175,7 @@ class Amendment:
                 pass
         return []
 
-    def _left(self, works: Works) -> None:
+    def _old_left(self, works: Works) -> None:
         works.on_trial, self.leave_by = False, None
         works.reader.tasks.inherit_guests(works.in_force.tasks)
         self._machine.turn(AmendTurn.LEFT)
@@ -182,9 +192,8 @@ class Amendment:
         if works is None or self.state is not AmendState.RECORDING:
             return []
         self._machine.turn(AmendTurn.RECORDED)
-        if self._anew is not None:
-            self._parts.epoch.begin("amended", PipelineApplied(self._anew.version(), self._anew.to_dict()))
-            return []
+        if self._left is not None:
+            return self._take_up_anew(works, self._left[0])
         if self._left_early:
             for name in works.leaving:
                 self._parts.intake.task_died(name)
@@ -200,11 +209,15 @@ class Amendment:
             self._reconfiguration.reshaped(self._reshape)
             self._reshape = None
             self._machine.turn(AmendTurn.DURABLE)
-        elif self.request is not None:
-            self._reconfiguration.amended(new.pipeline, self.request)
-            self._taken_up(new.pipeline, self.request)
-            self._parts.leadership.submit(PipelineApplied(new.version, new.pipeline.to_dict()))
+        else:
+            self._apply(new)
         return stops
+
+    def _apply(self, work: Work) -> None:
+        assert self.request is not None
+        self._reconfiguration.amended(work.pipeline, self.request)
+        self._taken_up(work.pipeline, self.request)
+        self._parts.leadership.submit(PipelineApplied(work.version, work.pipeline.to_dict()))
 
     @property
     def rests(self) -> bool:
@@ -212,40 +225,83 @@ class Amendment:
         return self.state is AmendState.RESTING
 
     def at_rest(self, works: Works) -> list[Command]:
-        """Nothing is on its way: plan the version that begins with an epoch, and have it recorded."""
-        assert self._anew is not None
-        assert self.request is not None
+        """Nothing is on its way: raise the epoch that the next version begins with, if the workers can hold it."""
         try:
-            self._plan = self._reconfiguration.instead(self._anew, self.request, works.in_force.tasks.plan)
+            self._planned_anew(works)
         except PipelineError as error:
             # The workers could hold it when it was asked for; some have gone since.
             return self._give_up(str(error))
         self._machine.turn(AmendTurn.AT_REST)
-        return [] if self._parts.leadership.cluster else self.take_up(works)
+        self._parts.epoch.begin("to be amended")
+        return []
 
-    def _begin_anew(self, works: Works, pipeline: Pipeline, now: float) -> list[Command]:
-        """The version is durable with its epoch: all tasks end, and its own start."""
-        assert self._plan is not None
+    def _planned_anew(self, works: Works) -> Plan:
+        assert self._anew is not None
         assert self.request is not None
-        old, plan = works.in_force, self._plan
-        stops, gone = old.tasks.become(pipeline, pipeline.version(), plan, now, GIVES_WAY)
+        return self._reconfiguration.instead(self._anew, self.request, works.in_force.tasks.plan)
+
+    def _try(self, works: Works, state: RunState, now: float) -> list[Command]:
+        """All tasks end, and those of the next version start: it is in force once they are ready."""
+        assert self._anew is not None
+        self._machine.turn(AmendTurn.FENCED)
+        old = works.in_force
+        plan = old.tasks.plan
+        self._left = old, replace(plan, tasks=tuple(task for task in plan.tasks if not task.alone))
+        try:
+            plan = self._planned_anew(works)
+        except PipelineError as error:
+            return self._go_back(works, str(error), now)
+        if state is not RunState.PAUSED:
+            return self._go_back(works, f"the pipeline is {state.value}", now)
+        works.in_force = works.reader = Work(self._anew, old.tasks, self._parts)
+        stops = self._begin_anew(works, plan, now, GIVES_WAY)
+        self._restarts = {task.plan.name: task.restarts for task in old.tasks}
+        works.on_trial, works.wrong = True, ""
+        return stops
+
+    def _begin_anew(self, works: Works, plan: Plan, now: float, reason: str) -> list[Command]:
+        """The tasks of the work in force begin in this epoch, in the place of those that are there."""
+        work = works.in_force
+        stops, gone = work.tasks.become(work.pipeline, work.version, plan, now, reason)
         if self._parts.intake.sweeping:
             # A task was lost at rest, and a marker asks those that answer no more.
             self._parts.sweeps.lost()
         for name in gone:
             self._parts.intake.task_died(name)
             self._parts.listing.task_died(name)
-        self._parts.committer.closings.sinks = pipeline.dependent_sinks
-        works.in_force = works.reader = Work(pipeline, old.tasks, self._parts)
-        works.in_force.losses.deaths = old.losses.deaths
-        self._reconfiguration.amended(pipeline, self.request)
-        self._taken_up(pipeline, self.request)
-        self._anew = self._plan = None
-        self._machine.turn(AmendTurn.DURABLE)
+        self._parts.committer.closings.sinks = work.pipeline.dependent_sinks
+        return stops
+
+    def _wrong_at_rest(self, works: Works, state: RunState) -> str:
+        """Why the version that is tried is given up; empty if it is not."""
+        tasks = works.in_force.tasks
+        died = next((task for task in tasks if task.restarts > self._restarts.get(task.plan.name, 0)), None)
+        if died is not None:
+            return f"task {died.plan.name} of the next version died: {died.story}"
+        return works.wrong or ("" if state is RunState.PAUSED else f"the pipeline is {state.value}")
+
+    def _go_back(self, works: Works, wrong: str, now: float) -> list[Command]:
+        """What was in force begins again. Nothing was read meanwhile, so it does so in the same epoch."""
+        assert self._left is not None
+        (work, plan), self._left, self._anew = self._left, None, None
+        works.in_force = works.reader = work
+        works.on_trial, works.wrong = False, ""
+        stops = self._begin_anew(works, plan, now, "the change was rolled back")
         for worker in sorted({task.worker for task in plan.tasks} - self._parts.workers.present.keys()):
             # Where no other may have its tasks, they wait for it.
-            works.in_force.losses.worker_lost(WorkerLost(worker, "it left while the graph was changed"), now)
-        return [*stops, *self.answer()]
+            work.losses.worker_lost(WorkerLost(worker, "it left while the graph was changed"), now)
+        self._machine.turn(AmendTurn.FAILED)
+        self.refused = f"the change of the graph was rolled back: {wrong}"
+        return [*stops, *self.answer(self.refused)]
+
+    def _take_up_anew(self, works: Works, old: Work) -> list[Command]:
+        """The version that was tried at rest is in force when the dataset's log has it."""
+        new = works.in_force
+        old.losses.deaths.add(new.losses.deaths)
+        new.losses.deaths = old.losses.deaths
+        self._anew = self._left = None
+        self._apply(new)
+        return []
 
     def _give_up(self, reason: str) -> list[Command]:
         """The version in force stays."""
@@ -256,15 +312,16 @@ class Amendment:
 
     @property
     def recording(self) -> bool:
-        """Whether the cluster's log is to have, or gets, the next version; until it has tasks, it has no other plan."""
-        return self.state is AmendState.RECORDING or self._plan is not None
+        """Whether the cluster's log is to have, or gets, the next version; or what is there has not its graph."""
+        return self.state in (AmendState.TRYING, AmendState.RECORDING)
 
     def to_record(self, works: Works | None) -> tuple[PipelineRequested, Plan] | None:
         """What a successor has to know before the next version is taken up; asked for once."""
-        if not self.recording or self._recorded or works is None or self.request is None:
+        recording = self.state is AmendState.RECORDING
+        if not recording or self._recorded or works is None or self.request is None:
             return None
         self._recorded = True
-        return self.request, self._plan or works.reader.tasks.plan
+        return self.request, works.reader.tasks.plan
 
     def answer(self, reason: str = "") -> list[Command]:
         """Say that the graph is changed, or why not."""

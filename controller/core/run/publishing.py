@@ -97,7 +97,11 @@ class Publishing:
     """
 
     def __init__(
-        self, request: PipelineRequested, leadership: Leadership[LedgerState], reconfiguration: Reconfiguration
+        self,
+        request: PipelineRequested,
+        leadership: Leadership[LedgerState],
+        reconfiguration: Reconfiguration,
+        broken: tuple[str, ...] = (),
     ) -> None:
         self._leadership, self._ledger, self._dataset = leadership, leadership.ledger, leadership.log
         self._reconfiguration = reconfiguration
@@ -108,7 +112,7 @@ class Publishing:
         #: While the run flows: when the gate is asked next, and of how many shards it was.
         self._look_at = self._asked_at = 0.0
         self._looked = 0
-        self._broken: tuple[str, ...] = ()
+        self._broken = broken
         #: Why the store did not take the manifest, or was not read for the gate.
         self._trouble = ""
 
@@ -159,9 +163,7 @@ class Publishing:
         self._broken = event.broken[:REASONS_MAX]
         self._look_at = max(self._look_at, now + AUDIT_REST * (now - self._asked_at))
         if self._broken and self._pauses and not ends:
-            # Once: who resumes it has seen why.
-            self._pauses = False
-            self._reconfiguration.gated = True
+            self._reconfiguration.pause_for_gate(self._broken, logged=bool(self._leadership.cluster))
         return ""
 
     def _audited(self, event: DatasetAudited, now: float) -> str:

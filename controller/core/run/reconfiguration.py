@@ -13,9 +13,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TypeVar, assert_never
 
-from headrace.controller.core.messages import Command, PipelineRequested, SteerRequested
+from headrace.controller.core.messages import Command, GateRecorded, HoldDecided, PipelineRequested, SteerRequested
 from headrace.controller.core.plan import (
     NOTHING,
     Change,
@@ -80,8 +80,11 @@ class Reconfiguration:
         self.pause_wanted = requested.pause
         #: Whether its cores are another's: it stands still until its queue lets it go on.
         self.held = requested.held
-        #: Whether its gate has paused it. Each leader asks the gate itself, so no log has it; who resumes it ends it.
-        self.gated = False
+        #: Whether its gate has paused it, once: who resumes it has seen why, and makes it False.
+        self.gated: bool | None = requested.gated
+        #: Why its gate is to pause it, until the cluster's log has that; whether it is on its way there.
+        self._broken: tuple[str, ...] = ()
+        self._submitted = False
         #: Changes that wait, in this order; why the last one was not made.
         self.waiting: list[Change] = list(requested.waiting)
         self.refused = ""
@@ -93,7 +96,7 @@ class Reconfiguration:
     @property
     def stands(self) -> bool:
         """Whether the run is to stand still."""
-        return self.pause_wanted or self.held or self.gated
+        return self.pause_wanted or self.held or bool(self.gated)
 
     def considered(self, event: SteerRequested, tasks: RunTasks | None, state: str) -> Change:
         """The change that a request asks of the plan. PipelineError, with the reason, where no plan can hold it."""
@@ -106,9 +109,33 @@ class Reconfiguration:
     def take(self, pause: bool | None, change: Change) -> None:
         """A request was judged: remember it until nothing is on its way."""
         if pause is not None:
-            self.pause_wanted, self.gated = pause, self.gated and pause
+            self.pause_wanted = pause
+            if not pause and self.gated:
+                self.gated = False
         if not change.empty:
             self.waiting.append(change)
+
+    def pause_for_gate(self, broken: tuple[str, ...], *, logged: bool) -> None:
+        """The gate is broken: stand still, if that was not said before; with a log when it is there."""
+        if self.gated is None and not self._broken:
+            self.gated, self._broken = (None, broken) if logged else (True, ())
+
+    def gate_to_record(self) -> tuple[str, ...]:
+        """Why the gate pauses the run, which a successor has to know; asked for once."""
+        if self._submitted:
+            return ()
+        self._submitted = bool(self._broken)
+        return self._broken
+
+    def stand(self, event: HoldDecided | GateRecorded) -> None:
+        """What the log says of whether the run stands still."""
+        match event:
+            case HoldDecided():
+                self.held = event.held
+            case GateRecorded():
+                self.gated, self._broken, self._submitted = True, (), False
+            case _:
+                assert_never(event)
 
     def leave(self, worker: str) -> None:
         """Have no task on a worker any more."""
@@ -241,6 +268,8 @@ class Reconfiguration:
         self._places = {**_of(self._places, known), **request.places}
         self._transports = {**_of(self._transports, known), **request.transports}
         self._counts = _of(self._counts, known)
+        # Another graph may be paused by its gate as well.
+        self.gated = self.gated or None
 
     def change_all(self, tasks: RunTasks, now: float) -> list[Command]:
         """Nothing is on its way: make the changes that wait, behind a new beginning where an index was lost."""

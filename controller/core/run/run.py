@@ -90,7 +90,7 @@ class Run:
         self._changed = ChangedFragments(
             request.changed_input, self.sinks, self.leadership, self.listing, self.intake, self._sweeps
         )
-        self._publishing = Publishing(request, self.leadership, self.reconfiguration)
+        self._publishing = Publishing(request, self.leadership, self.reconfiguration, inherited.requested.broken)
         reading = self.listing, self.intake, self._sweeps, self._changed, self.committer
         self._parts = Parts(self.leadership, self._workers, self._reported, *reading, self._epoch)
         self.amendment = Amendment(self.reconfiguration, self._parts, self._taken_up)
@@ -234,8 +234,8 @@ class Run:
                 return self.amendment.asked(event, self.works, self.state)
             case m.AmendRecorded():
                 return self.amendment.take_up(self.works)
-            case m.HoldDecided():
-                self.reconfiguration.held = event.held
+            case m.HoldDecided() | m.GateRecorded():
+                self.reconfiguration.stand(event)
                 return []
             case m.WorkerDrained():
                 if self.tasks is not None and any(task.worker == event.worker for task in self.tasks.plan.tasks):

@@ -170,6 +170,14 @@ class RunHeld:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class RunGated:
+    """The gate of a run that flows is broken, and pauses it until somebody resumes it. And why."""
+
+    name: str
+    reasons: tuple[str, ...]
+
+
 ClusterChange = (
     WorkerJoined
     | WorkerLeft
@@ -190,6 +198,7 @@ ClusterChange = (
     | RunQueued
     | RunUnqueued
     | RunHeld
+    | RunGated
 )
 
 CLUSTER_CHANGES: tuple[type[Any], ...] = (
@@ -212,4 +221,5 @@ CLUSTER_CHANGES: tuple[type[Any], ...] = (
     RunQueued,
     RunUnqueued,
     RunHeld,
+    RunGated,
 )

@@ -14,6 +14,7 @@ from headrace.store.ledger.core.cluster_changes import (
     RunBegun,
     RunChanged,
     RunEnded,
+    RunGated,
     RunHeld,
     RunPlanned,
     RunQueued,
@@ -54,6 +55,9 @@ class RunRecord:
     #: Whether its cores are another's, and since which entry it counts as that old in its queue.
     held: bool = False
     since: int = -1
+    #: Whether its gate has paused it, and why; False: somebody has resumed it since, and it pauses no more.
+    gated: bool | None = None
+    broken: list[str] = field(default_factory=list[str])
 
 
 @dataclass(slots=True)
@@ -88,7 +92,16 @@ class ClusterState(LogState):
                 (self.drained.discard if change.back else self.drained.add)(change.worker)
             case QueueSet() | QueueRemoved() | RunQueued() | RunUnqueued():
                 self._of_queues(number, change)
-            case RunPlanned() | RunStopAsked() | RunSteered() | RunChanged() | RunAmended() | RunHeld() | RunEnded():
+            case (
+                RunPlanned()
+                | RunStopAsked()
+                | RunSteered()
+                | RunChanged()
+                | RunAmended()
+                | RunHeld()
+                | RunGated()
+                | RunEnded()
+            ):
                 run = self.runs.get(change.name)
                 # A request and an end can be on their way together: what comes behind the end moves nothing.
                 if run is not None and not run.outcome:
@@ -152,13 +165,17 @@ def is_of_expelled(expelled: Mapping[str, Collection[str]], spent: Iterable[Toke
 
 def _move(
     run: RunRecord,
-    change: RunPlanned | RunStopAsked | RunSteered | RunChanged | RunAmended | RunHeld | RunEnded,
+    change: RunPlanned | RunStopAsked | RunSteered | RunChanged | RunAmended | RunHeld | RunGated | RunEnded,
 ) -> None:
     match change:
         case RunHeld():
             run.held = change.held
+        case RunGated():
+            run.gated, run.broken = True, list(change.reasons)
         case RunAmended():
             run.pipeline, run.options, run.plan = change.pipeline, change.options, change.plan
+            # Another graph may be paused by its gate as well.
+            run.gated = run.gated or None
         case RunPlanned():
             run.plan = change.plan
         case RunStopAsked():
@@ -167,6 +184,8 @@ def _move(
             request = dict(change.request)
             pause = request.pop("pause", None)
             run.paused = run.paused if pause is None else bool(pause)
+            if pause is False and run.gated:
+                run.gated, run.broken = False, []
             if any(request.values()):
                 run.waiting.append(request)
         case RunChanged():

@@ -454,6 +454,7 @@ _NESTED: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("ClaimsReleased", "records"): lambda items: tuple((fragment, tuple(rows)) for fragment, rows in items),
     ("Retracted", "documents"): lambda items: tuple((key, tuple(rows)) for key, rows in items),
     ("RunsCleared", "names"): tuple,
+    ("RunGated", "reasons"): tuple,
     ("VersionHeld", "reasons"): tuple,
     ("Retracted", "replaced"): lambda items: tuple((key, stored_object(*item)) for key, item in items),
 }

@@ -122,6 +122,9 @@ CAUGHT_BY = {
     "frame-epoch-not-looked-at": {20},
     "manifest-not-fenced": {23},
     "gate-not-asked": {24},
+    "gate-forgotten": {1, 24},
+    "taken-up-untried": {29},
+    "rested-not-rolled-back": {17, 18},
     "broken-gate-passed": {24},
     # In the core of a task.
     "full-sink-fed": {16},
@@ -149,6 +152,7 @@ CAUGHT_BY = {
 
 #: The first seed that finds a mutant, where that is not the first of all. It is tried before the others.
 FOUND_AT = {
+    "taken-up-untried": 48,
     "first-stage-decides-alone": 26,
     "duplicate-named-in-its-shard": 117,
     "answer-without-number": 48,

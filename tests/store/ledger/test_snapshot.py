@@ -15,6 +15,7 @@ from headrace.store.ledger.core.cluster_changes import (
     RunBegun,
     RunChanged,
     RunEnded,
+    RunGated,
     RunHeld,
     RunPlanned,
     RunQueued,
@@ -159,6 +160,7 @@ def test_a_clusters_log_comes_back_from_its_snapshot() -> None:
         QueueSet("a", 2, 8, 1, "operator/ann"),
         RunQueued("r", {"name": "r"}, {"queue": "a"}),
         RunHeld("p", True, "x"),
+        RunGated("p", ("kept is below 1",)),
     )
     state.apply(4, Entry(1, queued))
     assert decode_snapshot(encode_snapshot(state)) == state

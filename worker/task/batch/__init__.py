@@ -26,7 +26,11 @@ if TYPE_CHECKING:
         try_writing as try_writing,
     )
     from headrace.worker.task.batch.merge import apart as apart, ranges_of as ranges_of
-    from headrace.worker.task.batch.takeover import Passed as Passed, Takeover as Takeover
+    from headrace.worker.task.batch.takeover import (
+        Passed as Passed,
+        Takeover as Takeover,
+        build_or_defer as build_or_defer,
+    )
     from headrace.worker.task.batch.tracing import Tracer as Tracer
 else:
     __getattr__ = door(__name__)

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.pipeline import Base, Pipeline
+from headrace.pipeline import Base, Pipeline, Stage
 from headrace.stages.runtime import (
     ROW,
     VERDICTS,
     Batch,
     Transform,
+    build_stage,
     join_verdicts,
     no_verdicts,
     ordinals_of,
     process_safely,
 )
+from headrace.stages.shipping import can_wait
 from headrace.store.history import BaseVerdicts, EarlierVerdicts, open_earlier
 from headrace.worker.task.batch.merge import ranges_of
 
@@ -54,6 +57,32 @@ class Passed:
             verdicts=join_verdicts(batch.verdicts, answer.verdicts),
             counters=answer.counters,
         )
+
+
+class Deferred(Transform):
+    """A stage that judges, made when it is given the first records."""
+
+    merges = True
+    judges = True
+
+    def __init__(self, stage: Stage, modules: Mapping[str, str]) -> None:
+        self._stage, self._modules = stage, modules
+        self._built: Any = None
+
+    def process(self, batch: Batch) -> Batch:
+        """See `Transform`."""
+        if self._built is None:
+            self._built = build_stage(self._stage, self._modules)
+        answer: Batch = self._built.process(batch)
+        return answer
+
+
+def build_or_defer(pipeline: Pipeline, stage: Stage) -> Any:
+    """The stage; or, where its base says of most records that they have passed it, what makes it for the others."""
+    waits = pipeline.base is not None and stage.name in pipeline.base.passed
+    if waits and can_wait(stage.target, stage.parameters):
+        return Deferred(stage, pipeline.modules)
+    return build_stage(stage, pipeline.modules)
 
 
 class Takeover:
@@ -104,7 +133,7 @@ class Takeover:
 
 
 def _without(batch: Batch, gone: npt.NDArray[np.bool_], verdicts: pa.RecordBatch) -> Batch:
-    lost = batch.rows.filter(pa.array(gone))
+    lost = batch.rows.select([ROW, "id"]).filter(pa.array(gone))
     columns = {"row": lost.column(ROW), "id": lost.column("id")} | dict(
         zip(verdicts.schema.names, verdicts.columns, strict=True)
     )

@@ -212,3 +212,8 @@ class DeathCounts:
         if death not in self.counts and len(self.counts) >= KINDS_MAX:
             death = Death(what, "others", "of causes that are not told apart any more")
         self.counts[death] = self.counts.get(death, 0) + 1
+
+    def add(self, other: DeathCounts) -> None:
+        """Those of a version that was tried."""
+        for death, count in other.counts.items():
+            self.counts[death] = self.counts.get(death, 0) + count

@@ -1,12 +1,19 @@
 """Batches of a run with a base: what is open is judged, and what was passed is not."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 
+from headrace.pipeline.base import Base
+from headrace.pipeline.graph import Pipeline
+from headrace.stages.library import gopher_quality, language, read_jsonl, write_documents
 from headrace.stages.runtime.batch import Batch, no_verdicts
+from headrace.stages.runtime.build import build_stage, load_target
 from headrace.stages.runtime.contract import Transform
 from headrace.stages.runtime.records import SOURCE_ROWS
-from headrace.worker.task.batch.takeover import Passed
+from headrace.stages.shipping.preload import DEFERRED, inherited_by
+from headrace.worker.task.batch.takeover import Deferred, Passed, build_or_defer
 
 
 class Short(Transform):
@@ -45,3 +52,37 @@ def test_only_what_is_open_is_judged() -> None:
 
 def test_a_class_does_not_inherit_that_it_only_judges() -> None:
     assert (Transform.judges, Short.judges, Longer.judges) == (False, True, False)
+
+
+def based(*passed: str) -> Pipeline:
+    stages = gopher_quality(), language(["en"]), language(["en"], tag=True, name="tagged")
+    pipeline = Pipeline.chain("p", "out", read_jsonl("in.jsonl"), *stages, write_documents())
+    return replace(pipeline, base=Base("file:///old", 1, 1, "", {"v": {"read": ("read", *passed)}}))
+
+
+def test_a_stage_that_the_base_has_passed_waits_for_a_record() -> None:
+    pipeline = based("gopher-quality", "language", "tagged")
+    made = {stage.name: build_or_defer(pipeline, stage) for stage in pipeline.stages}
+    assert [name for name, stage in made.items() if isinstance(stage, Deferred)] == ["gopher-quality", "language"]
+    plain = [stage.to_dict() for stage in pipeline.stages]
+    assert pipeline.base is not None
+    modules = [module for module, _ in inherited_by(plain, "file:///out", pipeline.base.passed)]
+    assert "headrace.stages.quality.gopher" not in modules
+    assert "headrace.stages.quality.models.language" in modules
+    late, stage = made["gopher-quality"], pipeline.stage("gopher-quality")
+    batch = make_batch("too short")
+    assert late.process(batch) == build_stage(stage, {}).process(batch)
+
+
+def test_a_stage_that_one_recipe_lacks_is_made_at_once() -> None:
+    pipeline = based("language")
+    assert not isinstance(build_or_defer(pipeline, pipeline.stage("gopher-quality")), Deferred)
+
+
+def test_stages_that_wait_promise_what_their_classes_do() -> None:
+    for target in DEFERRED:
+        kind = load_target(target, "it")
+        promised = kind.merges, kind.judges, kind.splits, kind.borrows
+        assert promised == (Deferred.merges, Deferred.judges, Deferred.splits, Deferred.borrows)
+        assert (kind.facts, kind.stand_behind) == (Transform.facts, Transform.stand_behind)
+        assert kind.delegated_cpu_s is Transform.delegated_cpu_s
