@@ -121,7 +121,7 @@ def run_embedded(
             print(f"headrace: {line}", file=output or sys.stderr, flush=True)
         with keep_parsed() as parsed:
             pipeline = read()
-        compiling.begin(" ".join(stage.target for stage in pipeline.stages))
+        compiling.begin(" ".join(stage.target for stage in pipeline.stages), certain=True)
         embedded.preload(inherited_by((stage.to_dict() for stage in pipeline.stages), pipeline.dataset), parsed)
         parsed.clear()
         embedded.start_controller()
