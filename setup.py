@@ -30,7 +30,10 @@ GLIBC = "manylinux_2_17"
 # An editable install reads them where they are. With them setuptools would install a finder in place of a path, which
 # checkers cannot follow and a folder named `headrace` would hide.
 if "editable_wheel" in sys.argv:
-    DATA = LOOPS = {}
+    DATA = {}
+# What is built from a source distribution, or stands in a checkout, compiles for itself.
+if {"editable_wheel", "sdist"} & set(sys.argv):
+    LOOPS = {}
 KINDS = ["*.py", "*.toml", "*.ipynb", "*.service", "*.env", "*/*.conf", f"{DIGEST}-*.so"]
 
 

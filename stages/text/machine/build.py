@@ -43,7 +43,6 @@ MODULES = (
     "headrace.stages.dedup.index.slots",
     "headrace.stages.decontamination.index",
     "headrace.stages.decontamination.search",
-    "headrace.stages.decontamination.units",
 )
 LINK = ("ld", "-shared", "-z", "noexecstack", "-z", "relro", "-z", "now", "--strip-all", "--build-id=none")
 #: Limit on the compilation of one level, in seconds.

@@ -14,7 +14,7 @@ import pathlib
 import platform
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from typing import Any, assert_never
 
@@ -35,10 +35,10 @@ LEVELS = {
 _CPUINFO_BYTES = 16_384
 #: What numba's code returns where it ends well: with a value, and without one.
 _SUCCESS = (0, -2)
-_FORMATS = {"bool": "q", "i64": "q", "u64": "Q", "f64": "d"}
+_FORMATS = {"bool": "?7x", "i64": "q", "u64": "Q", "f64": "d"}
 
 
-def level(features: frozenset[str], machine: str) -> list[str]:
+def levels(features: frozenset[str], machine: str) -> list[str]:
     """The levels that a processor has, the best first."""
     if machine != "x86_64":
         return []
@@ -70,7 +70,7 @@ def library() -> ctypes.PyDLL | None:
     # What numba is told that it shall not compile is not to run as machine code either.
     if not FOLDER.is_dir() or os.environ.get("NUMBA_DISABLE_JIT", "0") != "0" or sys.platform != "linux":
         return None
-    for each in level(features(), platform.machine()):
+    for each in levels(features(), platform.machine()):
         path = FOLDER / name_of(digest(), each)
         if path.is_file():
             # The GIL stays held: the loops of a process share their scratch.
@@ -137,8 +137,7 @@ def _put(row: list[Any], kind: Type, value: Any, loop: str) -> None:
             assert_never(never)
 
 
-def _result(types: Signature, numbers: Sequence[Any]) -> Any:
+def _result(types: Signature, numbers: tuple[Any, ...]) -> Any:
     if types.gives is None:
         return None
-    found = tuple(bool(n) if each.name == "bool" else n for each, n in zip(types.gives, numbers, strict=True))
-    return found if types.gives_tuple else found[0]
+    return numbers if types.gives_tuple else numbers[0]
