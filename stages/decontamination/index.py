@@ -353,6 +353,7 @@ def _anchors(arrays: dict[str, Array]) -> int:
     room = int(((span + ANCHOR_EVERY - 1) // ANCHOR_EVERY).sum())
     best = np.empty(int(span.max(initial=0)) // ANCHOR_EVERY + 1, np.int64)
     chosen, owner = np.empty(room, np.int64), np.empty(room, np.int32)
+    items: int
     count, items = _choose(first, arrays["places"], arrays["holders"], span, best, chosen, owner)
     hashes, owner = arrays["grams"][chosen[:count]], owner[:count]
     order = np.argsort(hashes, kind="stable")

@@ -205,11 +205,11 @@ def _wrapper(symbol: str, loop: str, signature: Signature) -> str:
     status = body.add(f'call i32 @"{loop}"({", ".join(["ptr %returned", "ptr %error", *body.passed])})')
     for at, number in enumerate(gives):
         place = body.add(f"getelementptr {held}, ptr %returned, i32 0, i32 {at}")
-        value, kind = body.add(f"load {_PASSED[number.name]}, ptr {place}"), _PASSED[number.name]
+        value, passed = body.add(f"load {_PASSED[number.name]}, ptr {place}"), _PASSED[number.name]
         if number.name == "bool":
-            value, kind = body.add(f"zext i8 {value} to i64"), "i64"
+            value, passed = body.add(f"zext i8 {value} to i64"), "i64"
         target = body.add(f"getelementptr i64, ptr %results, i64 {at}")
-        body.lines.append(f"  store {kind} {value}, ptr {target}, align 1")
+        body.lines.append(f"  store {passed} {value}, ptr {target}, align 1")
     head = f'define i32 @"{symbol}"(ptr %slots, ptr %results)'
     return "\n".join([head + " {", *body.lines, f"  ret i32 {status}", "}", ""])
 

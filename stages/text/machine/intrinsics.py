@@ -37,7 +37,7 @@ class _Intrinsic:
     def _made(self) -> Any:
         from numba import extending
 
-        return extending.intrinsic(self._function)  # type: ignore[no-untyped-call]
+        return extending.intrinsic(self._function)
 
     @cached_property
     def _numba_type_(self) -> Any:

@@ -78,9 +78,9 @@ def compiled(function: Loop) -> Loop:
     return cast("Loop", _Lazy(function))
 
 
-def entry(signature: str) -> Callable[[Loop], Loop]:
+def entry(signature: str) -> Callable[[Callable[..., Any]], Any]:
     """A loop that Python calls, with what it takes and gives: see `headrace.stages.text.machine.signatures`."""
-    return lambda function: cast("Loop", Entry(function, signature))
+    return lambda function: Entry(function, signature)
 
 
 class _Lazy:
@@ -122,6 +122,7 @@ class Entry(_Lazy):
         self.function, self.module, self.signature = function, function.__module__, signature
 
     def __call__(self, *arguments: Any) -> Any:
+        """What the loop gives for these."""
         return self._call(*arguments)
 
     @cached_property

@@ -109,7 +109,8 @@ def test_a_change_of_any_file_with_loops_makes_another_folder(tmp_path: Path, mo
     read, changed = Path.read_bytes, list[Path]()
     monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + b"#" * (path in changed))
     before = kernels._cache_folder()
-    loops = [path for path in sorted(stages.rglob("*.py")) if re.search(r"^@(compiled|entry)\b", path.read_text(encoding="utf-8"), re.MULTILINE)]
+    marked = re.compile(r"^@(compiled|entry)\b", re.MULTILINE)
+    loops = [path for path in sorted(stages.rglob("*.py")) if marked.search(path.read_text(encoding="utf-8"))]
     assert {path.parent.name for path in loops} >= {"machine", "text", "quality", "dedup", "index", "decontamination"}
     for path in loops:
         _forget()

@@ -29,7 +29,7 @@ def test_a_loop_may_give_one_number_or_nothing() -> None:
     "text", ["i64", "(i65)", "(u8)", "(i64", "(i64) i64", "(i64) -> u8[]", "(i64[) -> i64", "(i64;)", "(i64) -> (u8[])"]
 )
 def test_what_is_no_signature_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="type|signature|numbers"):
+    with pytest.raises(ValueError, match=r"type|signature|numbers"):
         parse(text)
 
 
