@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, assert_never
 
 from headrace.stages.text.machine import native
-from headrace.stages.text.machine.kernels import Entry
+from headrace.stages.text.machine.kernels import CalledLoop
 from headrace.stages.text.machine.signatures import ELEMENTS, Array, Number, Signature, Tuple, Type, parse
 from headrace.stages.text.machine.sources import digest
 
@@ -49,11 +49,11 @@ LINK = ("ld", "-shared", "-z", "noexecstack", "-z", "relro", "-z", "now", "--str
 BUILD_S_MAX = 1800
 
 
-def entries() -> Iterator[Entry]:
+def entries() -> Iterator[CalledLoop]:
     """The loops that Python calls, each under the module that it stands in."""
     for name in MODULES:
         module = importlib.import_module(name)
-        yield from (each for each in vars(module).values() if isinstance(each, Entry) and each.module == name)
+        yield from (each for each in vars(module).values() if isinstance(each, CalledLoop) and each.module == name)
 
 
 def build(folder: pathlib.Path, levels: Sequence[str] = tuple(native.LEVELS)) -> list[pathlib.Path]:
@@ -71,7 +71,7 @@ def build(folder: pathlib.Path, levels: Sequence[str] = tuple(native.LEVELS)) ->
     return made
 
 
-def build_level(level: str, path: pathlib.Path, loops: Sequence[Entry]) -> None:
+def build_level(level: str, path: pathlib.Path, loops: Sequence[CalledLoop]) -> None:
     """Compile these loops for the processor that numba was told of."""
     from llvmlite import binding as untyped_binding  # type: ignore[import-untyped]
 
@@ -102,7 +102,7 @@ def build_level(level: str, path: pathlib.Path, loops: Sequence[Entry]) -> None:
         library.replace(path)
 
 
-def _code_of(loop: Entry) -> str:
+def _code_of(loop: CalledLoop) -> str:
     """The loop and all that it calls, in LLVM's words, with the function that Python calls."""
     from headrace.stages.text.machine import parts
 

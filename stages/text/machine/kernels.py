@@ -80,7 +80,7 @@ def compiled(function: Loop) -> Loop:
 
 def entry(signature: str) -> Callable[[Callable[..., Any]], Any]:
     """A loop that Python calls, with what it takes and gives: see `headrace.stages.text.machine.signatures`."""
-    return lambda function: Entry(function, signature)
+    return lambda function: CalledLoop(function, signature)
 
 
 class _Lazy:
@@ -114,7 +114,7 @@ class _Lazy:
         return _dispatcher_of(self._function)
 
 
-class Entry(_Lazy):
+class CalledLoop(_Lazy):
     """A loop that Python calls: the machine code that came with the installation, or else compiled like others."""
 
     def __init__(self, function: Callable[..., Any], signature: str) -> None:

@@ -17,7 +17,7 @@ import pytest
 from headrace.pipeline import PipelineError
 from headrace.stages.library.warm import Compiling
 from headrace.stages.text.machine import build, kernels, native
-from headrace.stages.text.machine.kernels import Entry
+from headrace.stages.text.machine.kernels import CalledLoop
 
 LEVEL = "x86-64-v2"
 TUPLES = "(u8[], (i64[,], u32[]), i64, f64, bool) -> (i64, i64)"
@@ -56,7 +56,7 @@ def writes(cube: Any, value: Any) -> None:
 def loops(tmp_path_factory: pytest.TempPathFactory) -> ctypes.PyDLL:
     path = tmp_path_factory.mktemp("loops") / "small.so"
     signatures = {tuples: TUPLES, adds: ADDS, asks: ASKS, writes: WRITES}
-    build.build_level(LEVEL, path, [Entry(function, signature) for function, signature in signatures.items()])
+    build.build_level(LEVEL, path, [CalledLoop(function, signature) for function, signature in signatures.items()])
     return ctypes.PyDLL(str(path))
 
 
@@ -117,7 +117,7 @@ def test_a_loop_that_a_library_lacks_is_not_found(loops: ctypes.PyDLL) -> None:
 
 def test_a_signature_that_is_not_the_loops_is_no_library(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="returns float64, its signature says"):
-        build.build_level(LEVEL, tmp_path / "x.so", [Entry(adds, "(i64, f64) -> i64")])
+        build.build_level(LEVEL, tmp_path / "x.so", [CalledLoop(adds, "(i64, f64) -> i64")])
 
 
 def test_a_processor_has_the_levels_of_its_features() -> None:
@@ -146,7 +146,7 @@ def test_who_has_no_loops_is_told_before_the_run(nothing: None) -> None:
 
 def test_a_loop_without_code_and_compiler_says_what_to_install(nothing: None) -> None:
     with pytest.raises(ImportError, match=r"not compiled .* pip install 'headrace\[numba\]'"):
-        Entry(adds, ADDS)(1, 1.0)
+        CalledLoop(adds, ADDS)(1, 1.0)
 
 
 @pytest.mark.slow

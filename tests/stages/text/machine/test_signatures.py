@@ -42,7 +42,7 @@ def test_each_module_with_such_loops_is_built() -> None:
     assert holders == set(MODULES)
 
 
-def test_each_of_these_loops_has_a_signature_and_a_name_of_its_own() -> None:
+def test_each_of_these_loops_has_a_signature_and_its_own_name() -> None:
     found = [(loop.module, loop.__name__) for loop in entries()]
     assert len(set(found)) == len(found) > 30
     for loop in entries():
