@@ -26,10 +26,13 @@ help:  ## this list
 quickstart: $(VENV)/.quickstart  ## the main job on text that is on this machine, without torch, in about two minutes
 	@$(BIN)/headrace quickstart
 
-wheels: man  ## dist/: the sdist and the wheel of headrace with its man pages, and the wheel of headrace-loader
+wheels: man  ## dist/: the sdist and the wheel of headrace with man pages and compiled loops, and the wheel of headrace-loader
 	@$(INSTALL) build
 	@rm -rf dist build/lib wheels/loader/build
-	@$(BIN)/python -m build --quiet --outdir dist .
+	@echo "compiling the loops (a minute or two)"
+	@$(BIN)/python -m headrace.stages.text.machine.build build/loops >/dev/null
+	@$(BIN)/python -m build --quiet --sdist --outdir dist .
+	@$(BIN)/python -m build --quiet --wheel --outdir dist .
 	@$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist wheels/loader
 	@rm -rf build/lib wheels/loader/build
 	@ls dist/*

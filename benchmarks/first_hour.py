@@ -1,15 +1,17 @@
 """The first minutes: from an empty environment to the first batch and the balance, Headrace beside datatrove.
 
-    python benchmarks/first_hour.py [--json] [--megabytes 30] [--uv PATH] [--cache FOLDER]
+    python benchmarks/first_hour.py [--json] [--megabytes 30] [--rounds 3] [--lazy] [--uv PATH] [--cache FOLDER]
 
 Method. Both sides filter the same JSON Lines (documentation of the packages of this interpreter and the standard
 library's sources, cut to --megabytes) by FineWeb's four families with the published parameters, and write what is
 kept as JSON Lines: Headrace by `headrace run` on two files, datatrove by its LocalPipelineExecutor with two tasks and
 two workers. Clocks start at an empty environment made by uv. It installs from a cache of its own that has the wheels
-already, so no network is measured; Headrace's wheel is built from this tree before. The machine code that Headrace
-keeps goes to an empty folder. `first_output_s` is when a file of the output has its first byte, seen every 20 ms;
-`balance_s` is when the command ends, with its counts printed. `run_s` and `warm_s` leave the installation out;
-`warm_s` is a second run with what the first one kept. Megabytes are those of the environment. `loader` is a training
+already, so no network is measured, and makes byte code as pip does; with `--lazy` the first run makes it, as uv leaves
+it by default. Headrace's wheel is built from this tree before, with compiled loops. Nothing that Headrace kept is there
+at the start of a round. Rounds of both alternate; a figure is their median, and a ratio the median of theirs.
+`first_output_s` is when a file of the output has its first byte, looked for every 20 ms; `balance_s` is when the
+command ends, with its counts printed, of datatrove in one round. `run_` and `warm_s` leave the installation out;
+`warm_s` is one more run with what the last one kept. Megabytes are those of the environment. `loader` is a training
 host: `headrace-loader` alone.
 
 Needs uv (`pip install uv`), and packages that it can install.
@@ -30,13 +32,13 @@ import json
 import os
 import pathlib
 import shutil
+import signal
+import statistics
 import subprocess
 import sys
 import sysconfig
 import tempfile
-import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -45,6 +47,8 @@ PEER = "datatrove==0.9.0", "xxhash<4", "spacy", "orjson", "regex"
 FILES = 2
 #: Limit on one command, in seconds.
 COMMAND_S_MAX = 900
+#: Seconds between two looks at the output.
+LOOK_S = 0.02
 HEADRACE = """
 from headrace import Pipeline, c4_quality, fineweb_quality, gopher_quality, gopher_repetition, read_jsonl, write_jsonl
 
@@ -79,12 +83,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--megabytes", type=float, default=30.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--lazy", action="store_true", help="leave byte code to the first run, as uv does by default")
     parser.add_argument("--uv", default=shutil.which("uv") or "uv")
     parser.add_argument("--cache", type=pathlib.Path, help="uv's cache, where it is to be kept for the next time")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        bench = Bench(pathlib.Path(name), given.uv, given.megabytes, given.cache)
-        found = {"megabytes_of_text": given.megabytes, "cores": len(os.sched_getaffinity(0)), **bench.run()}
+        bench = Bench(pathlib.Path(name), given.uv, given.megabytes, given.cache, given.rounds, lazy=given.lazy)
+        found = {
+            "megabytes_of_text": given.megabytes,
+            "byte_code_at_install": not given.lazy,
+            "cores": len(os.sched_getaffinity(0)),
+            **bench.run(),
+        }
     if given.json:
         print(json.dumps(found))
         return
@@ -98,11 +109,19 @@ def main() -> None:
 class Bench:
     """A folder with the text, the wheels and an environment for each side."""
 
-    def __init__(self, folder: pathlib.Path, uv: str, megabytes: float, cache: pathlib.Path | None) -> None:
+    def __init__(
+        self, folder: pathlib.Path, uv: str, megabytes: float, cache: pathlib.Path | None, rounds: int, *, lazy: bool
+    ) -> None:
         self.folder, self.uv, self.cache = folder, uv, cache or folder / "uv"
+        self.rounds = rounds
+        self.how = [] if lazy else ["--compile-bytecode"]
         self.text = folder / "text"
         write_text(self.text, int(megabytes * MB))
         build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder / "wheels")]
+        # Compiled where that is not done yet; a wheel brings them.
+        loops = ROOT / "build" / "loops"
+        self.call([sys.executable, "-m", "headrace.stages.text.machine.build", str(loops)])
+        shutil.copytree(loops, folder / "tree" / "build" / "loops")
         for source in (copied(folder / "tree"), folder / "tree" / "wheels" / "loader"):
             self.call([*build, str(source)])
         self.wheels = {path.name.partition("-")[0]: path for path in (folder / "wheels").glob("*.whl")}
@@ -111,94 +130,112 @@ class Bench:
         """All figures."""
         (self.folder / "first.py").write_text(HEADRACE)
         (self.folder / "peer.py").write_text(DATATROVE)
-        sides = {
-            "headrace": self.side("headrace", [str(self.wheels["headrace"])], self.headrace),
-            "datatrove": self.side("datatrove", PEER, self.datatrove),
-        }
-        ours, peers = sides["headrace"], sides["datatrove"]
+        wanted: dict[str, Any] = {"headrace": [str(self.wheels["headrace"])], "datatrove": PEER}
+        for name, packages in wanted.items():  # so that their wheels are in the cache
+            self.install(name, packages)
+        rounds = [
+            {name: self.round(name, packages, number) for name, packages in wanted.items()}
+            for number in range(self.rounds)
+        ]
+        sides = {name: middle([each[name] for each in rounds]) for name in wanted}
+        for name, side in sides.items():
+            first_s, ended_s, said = self.timed(name, "warm")
+            side["warm_s"] = {"first_output": first_s, "balance": ended_s, **said}
+        firsts = [each["datatrove"]["first_output_s"] / each["headrace"]["first_output_s"] for each in rounds]
         return {
             **sides,
             "loader": self.loader(),
-            "times_first": round(peers["first_output_s"] / ours["first_output_s"], 2),
-            "times_balance": round(peers["balance_s"] / ours["balance_s"], 2),
+            "times_first": round(statistics.median(firsts), 2),
+            "times_first_rounds": [round(each, 2) for each in firsts],
+            "times_balance": round(sides["datatrove"]["balance_s"] / sides["headrace"]["balance_s"], 2),
         }
 
-    def side(self, name: str, wanted: Any, run: Callable[[str, pathlib.Path], list[str]]) -> dict[str, Any]:
-        """One side: installed once so that the wheels are there, then again, and run twice."""
-        self.install(name, wanted)
+    def round(self, name: str, packages: Any, number: int) -> dict[str, Any]:
+        """One side in a new environment, with nothing kept: installed, and run. Whole only once: it takes minutes."""
+        shutil.rmtree(self.folder / "cache", ignore_errors=True)
         begun = time.monotonic()
-        size = self.install(name, wanted)
+        self.install(name, packages)
         installed_s = time.monotonic() - begun
-        cold, warm = (self.timed(run(name, out), out) for out in (self.folder / f"{name}-{n}" for n in (1, 2)))
+        size = sum(file.stat().st_size for file in self.environment(name).rglob("*") if file.is_file())
+        first_s, ended_s, said = self.timed(name, str(number), whole=number == 0 or name == "headrace")
         return {
-            "installed_mb": size,
+            "installed_mb": round(size / MB, 1),
             "install_s": round(installed_s, 2),
-            "first_output_s": round(installed_s + cold[0], 2),
-            "balance_s": round(installed_s + cold[1], 2),
-            "run_s": {"first_output": round(cold[0], 2), "balance": round(cold[1], 2), **cold[2]},
-            "warm_s": {"first_output": round(warm[0], 2), "balance": round(warm[1], 2), **warm[2]},
+            "first_output_s": round(installed_s + first_s, 2),
+            "run_first_output_s": first_s,
+            **({} if ended_s is None else {"balance_s": round(installed_s + ended_s, 2), "run_balance_s": ended_s}),
+            **said,
         }
 
     def loader(self) -> dict[str, Any]:
         """A training host."""
         begun = time.monotonic()
-        size = self.install("loader", [str(self.wheels["headrace_loader"])])
+        self.install("loader", [str(self.wheels["headrace_loader"])])
         installed_s = time.monotonic() - begun
+        size = round(
+            sum(file.stat().st_size for file in self.environment("loader").rglob("*") if file.is_file()) / MB, 1
+        )
         self.call([self.python("loader"), "-c", LOADER])
         return {"installed_mb": size, "install_s": round(installed_s, 2)}
 
-    def install(self, name: str, wanted: Any) -> float:
-        """A new environment with what is wanted; its megabytes."""
-        environment = self.folder / f"env-{name}"
-        shutil.rmtree(environment, ignore_errors=True)
-        self.call([self.uv, "venv", "-q", "-p", sys.executable, str(environment)])
+    def install(self, name: str, wanted: Any) -> None:
+        """A new environment with what is wanted."""
+        shutil.rmtree(self.environment(name), ignore_errors=True)
+        self.call([self.uv, "venv", "-q", "-p", sys.executable, str(self.environment(name))])
         where = ["--cache-dir", str(self.cache), "-p", self.python(name)]
-        self.call([self.uv, "pip", "install", "-q", "--compile-bytecode", *where, *wanted])
-        return round(sum(file.stat().st_size for file in environment.rglob("*") if file.is_file()) / MB, 1)
+        self.call([self.uv, "pip", "install", "-q", *self.how, *where, *wanted])
+
+    def environment(self, name: str) -> pathlib.Path:
+        return self.folder / f"env-{name}"
 
     def python(self, name: str) -> str:
-        return str(self.folder / f"env-{name}" / "bin" / "python")
+        return str(self.environment(name) / "bin" / "python")
 
-    def headrace(self, name: str, out: pathlib.Path) -> list[str]:
+    def command(self, name: str, out: pathlib.Path) -> list[str]:
+        """What runs a side, with its output there."""
+        if name == "datatrove":
+            return [self.python(name), str(self.folder / "peer.py"), str(self.text), str(out), str(out) + "-logs"]
         text = f"input={self.text}/*.jsonl"
         command = str(pathlib.Path(self.python(name)).with_name("headrace"))
         return [command, "run", str(self.folder / "first.py"), "-p", text, "-p", f"output={out}", "--json"]
-
-    def datatrove(self, name: str, out: pathlib.Path) -> list[str]:
-        return [self.python(name), str(self.folder / "peer.py"), str(self.text), str(out), str(out) + "-logs"]
 
     def call(self, command: list[str]) -> None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_S_MAX, check=False)
         if done.returncode:
             raise SystemExit(f"{' '.join(command)}\n{done.stderr}")
 
-    def timed(self, command: list[str], out: pathlib.Path) -> tuple[float, float, dict[str, float]]:
-        """Seconds to the first byte of the output and to the end, and what the command says of its first batch."""
-        env = {**os.environ, "XDG_CACHE_HOME": str(self.folder / "cache"), "HOME": str(self.folder)}
-        first: list[float] = []
-        over = threading.Event()
+    def timed(self, name: str, run: str, *, whole: bool = True) -> tuple[float, float | None, dict[str, float]]:
+        """Seconds to the first byte of the output and, if awaited, to the end; and what is said of the first batch."""
+        kept = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+        env = {**kept, "XDG_CACHE_HOME": str(self.folder / "cache"), "HOME": str(self.folder)}
+        out = self.folder / f"{name}-{run}"
         begun = time.monotonic()
-
-        def look() -> None:
-            while not over.wait(0.02) and not first:
-                if any(file.stat().st_size for file in out.rglob("*.jsonl*") if file.is_file()):
-                    first.append(time.monotonic() - begun)
-
-        watcher = threading.Thread(target=look)
-        watcher.start()
-        with open(self.folder / "errors", "w+") as errors:
-            done = subprocess.run(
-                command, stdout=subprocess.PIPE, stderr=errors, text=True, env=env, timeout=COMMAND_S_MAX, check=False
-            )
-            ended = time.monotonic() - begun
-            over.set()
-            watcher.join()
-            if done.returncode:
+        with open(self.folder / "errors", "w+") as errors, open(self.folder / "said", "w+") as said:
+            command = self.command(name, out)
+            process = subprocess.Popen(command, stdout=said, stderr=errors, env=env, start_new_session=True)
+            first_s = None
+            while process.poll() is None and (whole or first_s is None):
+                if first_s is None and any(file.stat().st_size for file in out.rglob("*.jsonl*") if file.is_file()):
+                    first_s = round(time.monotonic() - begun, 2)
+                if time.monotonic() - begun > COMMAND_S_MAX:
+                    raise SystemExit(f"{name} takes longer than {COMMAND_S_MAX} s")
+                time.sleep(LOOK_S)
+            ended_s = round(time.monotonic() - begun, 2)
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                return first_s or ended_s, None, {}
+            if process.returncode:
                 raise SystemExit((self.folder / "errors").read_text())
-        said = {}
-        if done.stdout.startswith("{"):
-            said = {"first_batch": json.loads(done.stdout)["first_batch_s"]}
-        return (first[0] if first else ended), ended, said
+            text = (self.folder / "said").read_text()
+            batch = {"first_batch_s": json.loads(text)["first_batch_s"]} if text.startswith("{") else {}
+        return first_s or ended_s, ended_s, batch
+
+
+def middle(rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    """The median of each figure, over the rounds that have it."""
+    names = dict.fromkeys(name for each in rounds for name in each)
+    return {name: round(statistics.median(each[name] for each in rounds if name in each), 2) for name in names}
 
 
 def copied(tree: pathlib.Path) -> pathlib.Path:

@@ -40,7 +40,7 @@ def preview_file(path: Path, given: list[str], limit: int, *, follow_links: bool
 
 def preview_ready(pipeline: Pipeline, limit: int, compiling: Compiling, *, told: bool = True) -> Preview:
     """A preview, once the loops of its stages are compiled; what is compiled is said on standard error where `told`."""
-    compiling.begin(" ".join(stage.target for stage in pipeline.stages))
+    compiling.begin(" ".join(stage.target for stage in pipeline.stages), certain=True)
     compiling.finish(lambda line: _tell([line] if told else []))
     return preview(pipeline, limit)
 

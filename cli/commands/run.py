@@ -121,7 +121,7 @@ def run_embedded(
             print(f"headrace: {line}", file=output or sys.stderr, flush=True)
         with keep_parsed() as parsed:
             pipeline = read()
-        compiling.begin(" ".join(stage.target for stage in pipeline.stages))
+        compiling.begin(" ".join(stage.target for stage in pipeline.stages), certain=True)
         stages = [stage.to_dict() for stage in pipeline.stages]
         passed = pipeline.base.passed if pipeline.base is not None else ()
         embedded.preload(inherited_by(stages, pipeline.dataset, passed), parsed)

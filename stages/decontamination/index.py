@@ -28,7 +28,7 @@ import xxhash
 from headrace.stages.decontamination.suites import Item, Suite, read_suites
 from headrace.stages.decontamination.units import ANSWER_GRAM, GRAM, hash_units, read_units, room_for
 from headrace.stages.text import longest, text_bytes
-from headrace.stages.text.machine import compiled
+from headrace.stages.text.machine import compiled, entry
 from headrace.store.files import own_cache, taken_alone, whole_file
 
 logger = logging.getLogger("headrace.stages")
@@ -176,7 +176,7 @@ def _longer(item: Item) -> Iterator[str]:
 # -- the arrays --
 
 
-@compiled
+@entry("(u8[], i64[], u32[], i32[], u64[], i64[,])")
 def _measure(data: Any, offsets: Any, units: Any, starts: Any, grams: Any, found: Any) -> None:
     for text in range(len(offsets) - 1):
         count, words, ready = read_units(data, offsets[text], offsets[text + 1], True, units, starts, grams)
@@ -209,7 +209,7 @@ def _sort(hashes: Any, places: Any, first: int, end: int) -> None:
         gap //= 3
 
 
-@compiled
+@entry("(u64[], i32[], i64[], i64[])")
 def _unique(hashes: Any, places: Any, first: Any, kept: Any) -> None:
     """Sort each item's grams and keep the first of equal ones, all moved to the front; `kept` are the new bounds."""
     to = 0
@@ -224,7 +224,7 @@ def _unique(hashes: Any, places: Any, first: Any, kept: Any) -> None:
         kept[item + 1] = to
 
 
-@compiled
+@entry("(u8[], i64[], u32[], i32[], u64[], i64[], u64[], i32[])")
 def _collect(
     data: Any, offsets: Any, units: Any, starts: Any, grams: Any, first: Any, hashes: Any, places: Any
 ) -> None:
@@ -234,7 +234,7 @@ def _collect(
             hashes[first[text] + place], places[first[text] + place] = grams[place], place
 
 
-@compiled
+@entry("(u8[], i64[], u32[], i32[], u64[], i64[], u64[], i32[], i32[])")
 def _collect_answers(
     data: Any, offsets: Any, units: Any, starts: Any, grams: Any, first: Any, hashes: Any, places: Any, sizes: Any
 ) -> None:
@@ -289,7 +289,7 @@ def _answers(text: tuple[Array, Array], found: Array) -> dict[str, Array]:
     return {"answers_first": first, "answers": hashes, "answer_size": sizes}
 
 
-@compiled
+@entry("(u8[], i64[], u32[], i32[], u64[], i32[], i64[])")
 def _count_long(data: Any, offsets: Any, units: Any, starts: Any, grams: Any, sizes: Any, counts: Any) -> None:
     for text in range(len(offsets) - 1):
         count, words, _ = read_units(data, offsets[text], offsets[text + 1], True, units, starts, grams)
@@ -307,7 +307,7 @@ def _long_counts(text: tuple[Array, Array], sizes: Array) -> Array:
 # -- the anchors --
 
 
-@compiled
+@entry("(i64[], i32[], i32[], i32[], i64[], i64[], i32[]) -> (i64, i64)")
 def _choose(first: Any, places: Any, holders: Any, span: Any, best: Any, chosen: Any, owner: Any) -> tuple[int, int]:
     """Put the anchors (which grams) and their items end to end; returns how many, and of how many items."""
     count = items = 0
@@ -333,7 +333,7 @@ def _choose(first: Any, places: Any, holders: Any, span: Any, best: Any, chosen:
     return count, items
 
 
-@compiled
+@entry("(u64[], i64[], u64[], i64[,], u64[], u64)")
 def _insert(keys: Any, bounds: Any, slots: Any, slot_first: Any, bits: Any, shift: Any) -> None:
     mask = np.uint64(len(slots) - 1)
     for place in range(len(keys)):
@@ -353,6 +353,7 @@ def _anchors(arrays: dict[str, Array]) -> int:
     room = int(((span + ANCHOR_EVERY - 1) // ANCHOR_EVERY).sum())
     best = np.empty(int(span.max(initial=0)) // ANCHOR_EVERY + 1, np.int64)
     chosen, owner = np.empty(room, np.int64), np.empty(room, np.int32)
+    items: int
     count, items = _choose(first, arrays["places"], arrays["holders"], span, best, chosen, owner)
     hashes, owner = arrays["grams"][chosen[:count]], owner[:count]
     order = np.argsort(hashes, kind="stable")

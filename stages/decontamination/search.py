@@ -16,7 +16,7 @@ import pyarrow as pa
 from headrace.stages.decontamination.index import SHORT_ANSWER_WORDS, SuiteIndex
 from headrace.stages.decontamination.units import ANSWER_GRAM, GRAM, hash_units, read_units, room_for
 from headrace.stages.text import Numbers, longest, text_bytes
-from headrace.stages.text.machine import compiled
+from headrace.stages.text.machine import compiled, entry
 
 MISSES_MAX: Final = 11
 #: An item of so many words must be there as a whole; one of PLAIN_WORDS needs no more than the threshold.
@@ -198,7 +198,10 @@ def _weigh(question: float, answer: float, passage: float, words: int) -> float:
     return own * question + (1.0 - own) * beside / (weights[1] + weights[2])
 
 
-@compiled
+@entry(
+    "(u8[], i64[], u32[], i32[], u64[], i64[], f64[], i64[], f64, i32[,], i32[], f64[], i64[], u64[], i32[], f32[], "
+    "i64[], u64[], i32[], i64[], u64[], u64[], u64[], i64[,], i32[], f64[], i32[], i32[])"
+)
 def _search(
     data: Any, offsets: Any, units: Any, starts: Any, found: Any, reached: Any, best: Any, marks: Any, threshold: float,
     item_words: Any, spans: Any, totals: Any,

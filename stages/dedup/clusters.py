@@ -21,9 +21,9 @@ import numpy.typing as npt
 import xxhash
 
 from headrace.stages.dedup.core.scheme import EXACT_WORDS, Scheme
-from headrace.stages.dedup.judge import is_near, make_room
+from headrace.stages.dedup.judge import ROOM_TYPE, is_near, make_room
 from headrace.stages.dedup.offline import OfflineRecords, Room
-from headrace.stages.text.machine import compiled
+from headrace.stages.text.machine import compiled, entry
 
 #: Records of a bucket that each of them is compared with before clusters are chosen, as many as a decider asks.
 COMPARED_MAX = 16
@@ -33,6 +33,9 @@ PAIRS_MAX = 1 << 24
 Numbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 _PRIMES = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
+
+#: What the loops are asked about, in their signatures.
+_ASKED_TYPE = f"(i64, bool, u64[,], i64[], u8[], i64[], i64[], {ROOM_TYPE})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +153,7 @@ class Clusters:
         return word, judged, self._room.keys, self._order, *self._sketches, self._judging
 
 
-@compiled
+@entry("(i64[], i64) -> i64")
 def root_of(parents: Any, record: Any) -> Any:
     """The first record of a cluster, as far as it is known."""
     root = record
@@ -191,7 +194,7 @@ def _bucket_end(values: Any, order: Any, at: int) -> int:
     return end
 
 
-@compiled
+@entry(f"(u64[], i64[], {_ASKED_TYPE}, i64[])")
 def tie(values: Any, order: Any, asked: Any, parents: Any) -> None:
     """Tie near records of each bucket together, each compared with the COMPARED_MAX before it."""
     at = 0
@@ -208,7 +211,7 @@ def tie(values: Any, order: Any, asked: Any, parents: Any) -> None:
         at = end
 
 
-@compiled
+@entry(f"(u64[], i64[], {_ASKED_TYPE}, bool[], bool[], i64[,]) -> (i64, i64)")
 def cross(values: Any, order: Any, asked: Any, held: Any, others: Any, found: Any) -> Any:
     """Compare each held-out record of a bucket with each of the others that it shares nothing earlier with.
 

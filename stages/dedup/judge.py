@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.stages.text.machine import compiled
+from headrace.stages.text.machine import compiled, entry
 
 #: Words that a sketch holds one by one, and sampled 3-grams that it holds of a longer text.
 WORDS_MAX = 1024
@@ -68,6 +68,10 @@ STATES = 1 << 12
 _CREDIT_MAX = 64
 #: What `kept` of `weigh` holds of each place of a kept record.
 _HAD, _LAST, _AGREED, _BEFORE = 0, 1, 2, 3
+
+
+#: What `make_room` gives, in the signature of a loop.
+ROOM_TYPE = "(u32[], u32[], i64[], i64[], i64[], i64[], i64[,], i64[], i64[,], u16[,,], i64[], i64[])"
 
 
 def make_room(states: int = STATES) -> tuple[Any, ...]:
@@ -409,7 +413,7 @@ def compare(mine: Any, theirs: Any, heads: Any, number: int, head: int, room: An
     return found
 
 
-@compiled
+@entry(f"((u8[], i64, i64), (u8[], i64, i64), {ROOM_TYPE}) -> bool")
 def is_near(one: Any, two: Any, room: Any) -> bool:
     """Whether either of two sketches, (bytes, start, end), is a duplicate of the other by parts 1 to 3 of the rule.
 

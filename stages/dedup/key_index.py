@@ -28,13 +28,17 @@ from headrace.stages.dedup.index import (
     hashes_of,
     word_of,
 )
-from headrace.stages.dedup.judge import LEVEL_MAX, SKETCH_BYTES_MAX, compare, make_room
+from headrace.stages.dedup.judge import LEVEL_MAX, ROOM_TYPE, SKETCH_BYTES_MAX, compare, make_room
 from headrace.stages.dedup.minhash import Keys
 from headrace.stages.dedup.sketches import ELSEWHERE, Reader, Sketches, offsets_of
-from headrace.stages.text.machine import compiled, is_prepared, pointer, prepared
+from headrace.stages.text.machine import compiled, entry, is_prepared, pointer, prepared
 from headrace.store.shards import KeptKeys, RecordName
 
 Numbers = npt.NDArray[np.int64]
+
+# In the signature of the loop: the records that are asked about, and what judges them.
+_MINE_TYPE = "(u64[,], i64[], u8[], i64[], i64[,], i64[,])"
+_JUDGING_TYPE = f"(bool, u8[], i64[], i64[], u32[], i64, {ROOM_TYPE})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +164,7 @@ _NO_HEADS = np.zeros(1, np.uint32)
 _NO_ROOM = make_room(1)
 
 
-@compiled
+@entry(f"(i64, i64[], {_MINE_TYPE}, {_JUDGING_TYPE}, (i64[], i64[]), i64[], i64[]) -> (i64, i64, i64)")
 def decide(at: int, row: Any, mine: Any, judging: Any, room: Any, answers: Any, scores: Any) -> Any:
     """For each record from `at` on, in order: NOBODY where it is kept, else the number of the one it is a duplicate of.
 

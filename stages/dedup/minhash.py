@@ -30,7 +30,7 @@ from headrace.stages.text import (
     longest,
     text_bytes,
 )
-from headrace.stages.text.machine import LANES, compiled, pointer, prepared, trailing_zeros, widen
+from headrace.stages.text.machine import LANES, compiled, entry, pointer, prepared, trailing_zeros, widen
 
 Keys = npt.NDArray[np.uint64]
 
@@ -111,7 +111,7 @@ def _stands_alone(code: Any) -> Any:
     return thai_or_lao or burmese or khmer or chinese_or_japanese
 
 
-@compiled
+@entry("(u8[], i64, i64, u64[], u32[]) -> i64")
 def read_words(array: Any, start: int, end: int, room: Any, codes: Any) -> Any:
     """Put the hashes of the text's words into `room`, which has a place for each of its bytes; returns how many.
 
@@ -235,7 +235,7 @@ def sign(words: Any, count: int, ngram: int, factors: Any, shifts: Any, least: A
         least[place] = found
 
 
-@compiled
+@entry("(u8[], i64[], u64[,], (u64[], u32[], u32[], u32[]), u32[], u32[], i64, i64, u8[], i32[])")
 def _fill(
     data: Any,
     offsets: Any,

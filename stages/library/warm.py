@@ -19,8 +19,8 @@ from types import TracebackType
 from typing import Self
 
 from headrace.daemon import be_killed_with
-from headrace.pipeline import Stage
-from headrace.stages.text.machine import is_kept, is_prepared
+from headrace.pipeline import PipelineError, Stage
+from headrace.stages.text.machine import COMPILER_ADVICE, NEEDS_COMPILER, can_compile, is_kept, is_prepared
 from headrace.store.files import CACHE_ADVICE
 
 _DEDUP = re.compile(r"\bdedup(?!\.repeats|[-_]lines|[-_]pa(?:ragraphs|ssages))")
@@ -64,11 +64,18 @@ class Compiling:
             process.kill()
             process.wait()
 
-    def begin(self, text: str) -> None:
-        """Compile what a pipeline file with this text needs, or what is named in it, unless that is done or begun."""
+    def begin(self, text: str, *, certain: bool = False) -> None:
+        """Compile what a pipeline file with this text needs, or what is named in it, unless that is done or begun.
+
+        Raises PipelineError where that cannot be compiled on this host, and it is `certain` that it is needed.
+        """
         asked = [name for name, words in LOOPS.items() if name not in self._names and words.search(text)]
         missing = [name for name in asked if not is_prepared(name)]
         if not missing:
+            return
+        if not can_compile():
+            if certain:
+                raise PipelineError(f"{NEEDS_COMPILER}: {COMPILER_ADVICE}")
             return
         if not is_kept():
             self._warned = True

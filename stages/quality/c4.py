@@ -25,6 +25,7 @@ from headrace.stages.text import (
     KIND,
     ONE_WORD,
     PADDING,
+    WORDS_TYPE,
     ZERO,
     Rule,
     compile_words,
@@ -38,7 +39,7 @@ from headrace.stages.text import (
     text_bytes,
     with_texts,
 )
-from headrace.stages.text.machine import compiled, is_prepared, pointer, prepared
+from headrace.stages.text.machine import compiled, entry, is_prepared, pointer, prepared
 
 LOREM, SCRIPT, POLICY, CURLY, CITATION = 1, 2, 4, 8, 16
 #: What is looked for in a line: each phrase, what it means, and the rare letter by which it is found.
@@ -177,7 +178,7 @@ _PLACES = np.array([phrase.index(anchor) for phrase, _, anchor in _PHRASES], np.
 _CITED, _CITED_LENGTHS = _matrix(_CITATIONS)
 
 
-@compiled
+@entry(f"(u8[], i64[], i64[,], {WORDS_TYPE}, u8[], i64[], i64, i64, i64, bool, i64)")
 def _clean(
     texts: Any, offsets: Any, found: Any, words: Any, left: Any, bounds: Any,
     words_min: int, characters_max: int, looked_for: int, punctuated: bool, enough: int,

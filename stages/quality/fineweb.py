@@ -15,6 +15,7 @@ from headrace.stages.runtime import Batch, Transform, text_of
 from headrace.stages.text import (
     LINE_END,
     ONE_WORD,
+    WORDS_TYPE,
     Numbers,
     Rule,
     decode,
@@ -30,7 +31,7 @@ from headrace.stages.text import (
     tag,
     text_bytes,
 )
-from headrace.stages.text.machine import compiled, hash_span, is_prepared, pointer, prepared
+from headrace.stages.text.machine import compiled, entry, hash_span, is_prepared, pointer, prepared
 
 _LINES, _PUNCTUATED, _SHORT, _DUPLICATE, _CHARACTERS, _FEEDS, _WORDS = range(7)
 _COLUMNS = 7
@@ -124,7 +125,7 @@ def _keys(size: int) -> Any:
     return np.empty(4 * size, np.uint64)
 
 
-@compiled
+@entry(f"(u8[], i64[], i64[,], {WORDS_TYPE}, u64[], i64, f64)")
 def _measure(
     data: Any, offsets: Any, found: Any, words: Any, slots: Any, short_characters: int, precise_above: float
 ) -> None:

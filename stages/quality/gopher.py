@@ -19,6 +19,7 @@ from headrace.stages.text import (
     LENGTH,
     LINE_BREAK,
     ONE_WORD,
+    WORDS_TYPE,
     Numbers,
     Rule,
     compile_words,
@@ -34,7 +35,7 @@ from headrace.stages.text import (
     tag,
     text_bytes,
 )
-from headrace.stages.text.machine import compiled, hash_of, is_prepared, pointer, prepared
+from headrace.stages.text.machine import compiled, entry, hash_of, is_prepared, pointer, prepared
 
 #: The words of which Gopher asks for two.
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
@@ -156,7 +157,7 @@ def _bits(hashes: npt.NDArray[np.uint64]) -> np.uint64:
     return np.uint64(mask)
 
 
-@compiled
+@entry(f"(u8[], i64[], i64[,], {WORDS_TYPE}, u64[], u64)")
 def _measure(data: Any, offsets: Any, found: Any, words: Any, chosen: Any, bits: Any) -> None:
     room = pointers_to(words)
     rows, hashes, _, _, _ = room

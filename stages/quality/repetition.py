@@ -21,6 +21,7 @@ from headrace.stages.runtime import Batch, Transform, text_of
 from headrace.stages.text import (
     LENGTH,
     ONE_WORD,
+    WORDS_TYPE,
     Numbers,
     Rule,
     compile_words,
@@ -35,7 +36,7 @@ from headrace.stages.text import (
     tag,
     text_bytes,
 )
-from headrace.stages.text.machine import FOLD, MULTIPLIER, compiled, hash_span, is_prepared, pointer, prepared
+from headrace.stages.text.machine import FOLD, MULTIPLIER, compiled, entry, hash_span, is_prepared, pointer, prepared
 
 TOP_LENGTHS = (2, 3, 4)
 DUPLICATE_LENGTHS = (5, 6, 7, 8, 9, 10)
@@ -141,7 +142,7 @@ def _room(size: int) -> tuple[Any, Any]:
     return table, (np.empty(size, np.uint64), *numbers, np.empty(16 * size, np.uint8))
 
 
-@compiled
+@entry(f"(u8[], i64[], i64[,], {WORDS_TYPE}, (u64[], i32[]), (u64[], i32[], i32[], i32[], i32[], u8[]), f64[])")
 def _measure(data: Any, offsets: Any, found: Any, words: Any, table: Any, grams: Any, enough: Any) -> None:
     room = pointers_to(words)
     content, limits = pointer(data, 0), pointer(enough, 0)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     )
     from headrace.stages.text.utf8 import decode as decode, flags_of as flags_of, space_width as space_width
     from headrace.stages.text.words import (
+        WORDS_TYPE as WORDS_TYPE,
         compile_words as compile_words,
         find_words as find_words,
         pointers_to as pointers_to,

@@ -40,6 +40,7 @@ from headrace.stages.text.machine import (
     LANES,
     compile_parts,
     compiled,
+    entry,
     hash_span,
     is_prepared,
     look,
@@ -76,6 +77,10 @@ class Words(NamedTuple):
     piece: npt.NDArray[np.int32]
     known_cuts: npt.NDArray[np.int32]
     known_hashes: npt.NDArray[np.uint64]
+
+
+#: `Words` in the signature of a loop.
+WORDS_TYPE = "(i32[,], u64[], i32[,], i32[,], u64[,])"
 
 
 def room_size(text_bytes: int) -> int:
@@ -129,7 +134,7 @@ def compile_words() -> None:
             compile_parts(_find_in_array, np.empty(1, np.uint8), ZERO, ZERO, room_for(1))
 
 
-@compiled
+@entry(f"(u8[], i64, i64, {WORDS_TYPE}) -> i64")
 def _find_in_array(data: Any, start: int, end: int, words: Any) -> int:
     return find_words(pointer(data, 0), start, end, pointers_to(words))
 
@@ -137,8 +142,9 @@ def _find_in_array(data: Any, start: int, end: int, words: Any) -> int:
 @compiled
 def pointers_to(words: Any) -> tuple[Any, Any, Any, Any, Any]:
     """`Words` as the loops pass it to each other."""
-    places = pointer(words.known_cuts, 0), pointer(words.known_hashes, 0)
-    return pointer(words.rows, 0), pointer(words.hashes, 0), pointer(words.piece, 0), places[0], places[1]
+    rows, hashes, piece, known_cuts, known_hashes = words
+    places = pointer(known_cuts, 0), pointer(known_hashes, 0)
+    return pointer(rows, 0), pointer(hashes, 0), pointer(piece, 0), places[0], places[1]
 
 
 @compiled

@@ -32,6 +32,7 @@ OWN: dict[str, str] = {
     "headrace.store.columnar.child": "a process of its own, with limits, for what it decodes; its orders are ours",
     "headrace.store.columnar.readers": "runs in that process",
     "headrace.store.datasets.verify": "a manifest whose values are compared with what the ledger says, and not used",
+    "headrace.stages.text.machine.native": "results of machine code that came with this module",
 } | {
     f"headrace.{module}": reason
     for reason, modules in {

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cli.help import EXAMPLES
+from headrace.stages.text.machine.sources import digest
 
 ROOT = Path(__file__).resolve().parents[2]
 SETUP = {"setup.py", "pyproject.toml", "README.md", "LICENSE"}
@@ -171,6 +172,30 @@ def test_an_example_that_is_not_there_is_offered(installed: Path, more: tuple[st
     done = command(installed, "run", "examples/fineweb.py", *more)
     assert done.returncode == 2
     assert "`headrace examples fineweb --to examples/fineweb.py` writes it" in done.stderr
+
+
+def test_a_wheel_without_compiled_loops_asks_for_the_compiler(wheel: zipfile.ZipFile) -> None:
+    assert str(wheel.filename).endswith("-py3-none-any.whl")
+    assert asks_for(wheel, "numba")
+
+
+def test_a_wheel_with_compiled_loops_is_for_this_platform(tree: Path, tmp_path: Path) -> None:
+    shutil.copytree(tree, tmp_path / "tree", symlinks=True, ignore=shutil.ignore_patterns("build", "dist"))
+    loops = tmp_path / "tree" / "build" / "loops"
+    loops.mkdir(parents=True)
+    for name in (f"{digest()}-x86-64-v3.so", "0123456789abcdef-x86-64-v3.so"):
+        (loops / name).write_bytes(b"as if compiled")
+    wheel = zipfile.ZipFile(built(tmp_path / "tree"))
+    version = "".join(map(str, sys.version_info[:2]))
+    assert re.search(rf"-cp{version}-none-manylinux_2_17_\w+\.whl$", str(wheel.filename))
+    assert [name for name in wheel.namelist() if name.endswith(".so")] == [f"headrace/loops/{digest()}-x86-64-v3.so"]
+    assert not asks_for(wheel, "numba")
+
+
+def asks_for(wheel: zipfile.ZipFile, name: str) -> bool:
+    """Whether an installation of the wheel without extras brings a distribution."""
+    facts = next(each for each in wheel.namelist() if each.endswith("METADATA"))
+    return re.search(rf"^Requires-Dist: {name}\b[^;\n]*$", wheel.read(facts).decode(), re.MULTILINE) is not None
 
 
 def test_the_wheel_of_training_hosts_needs_no_compiler_and_no_arrow(tree: Path, tmp_path: Path) -> None:

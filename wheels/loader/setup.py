@@ -12,7 +12,8 @@ from setuptools import find_packages, setup
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-FACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+ALL = tomllib.loads((ROOT / "pyproject.toml").read_text())
+FACTS, NEEDED = ALL["project"], ALL["tool"]["headrace"]["dependencies"]
 SOURCES = os.path.relpath(ROOT / ".typing", HERE)
 PACKAGES = find_packages(
     SOURCES, include=["headrace", *(f"headrace.{room}*" for room in ("pipeline", "store", "loader"))]
@@ -20,12 +21,11 @@ PACKAGES = find_packages(
 EXTRAS = {
     "s3": ("certifi", "minio", "urllib3"),
     "trace": ("pyarrow",),
-    "numba": ("numba",),
 }
 
 
 def pinned(*names: str) -> list[str]:
-    return [each for each in FACTS["dependencies"] if re.split(r"[<>=]", each)[0] in names]
+    return [each for each in NEEDED if re.split(r"[<>=]", each)[0] in names]
 
 
 setup(
@@ -36,7 +36,7 @@ setup(
     python_requires=FACTS["requires-python"],
     install_requires=pinned("msgpack", "numpy", "orjson", "xxhash"),
     extras_require={name: pinned(*needed) for name, needed in EXTRAS.items()}
-    | {"torch": FACTS["optional-dependencies"]["loader"]},
+    | {"numba": FACTS["optional-dependencies"]["numba"], "torch": FACTS["optional-dependencies"]["loader"]},
     packages=PACKAGES,
     package_dir={"": SOURCES},
     package_data={name: ["py.typed"] for name in PACKAGES if name.count(".") < 2},

@@ -42,7 +42,7 @@ from headrace.stages.dedup.index.records import (
 from headrace.stages.dedup.index.runs import Levels, seal
 from headrace.stages.dedup.index.saved import open_saved, save
 from headrace.stages.dedup.index.slots import NOBODY, SECTION_BITS, SECTIONS, USED, FixedSlots, Slots, collect
-from headrace.stages.text.machine import compiled, pointer
+from headrace.stages.text.machine import entry, pointer
 from headrace.store.shards import KeptKeys, RecordName
 
 logger = logging.getLogger("headrace.dedup")
@@ -307,7 +307,7 @@ class Claims:
             yield run.read_range(section, SECTION_BITS, room), room
 
 
-@compiled
+@entry("(i64[], i64[], u64[,])")
 def add_all(row: Any, names: Any, keys: Any) -> None:
     """Number records."""
     for place in range(len(names)):

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from headrace.stages.dedup.index.memory import FixedBlock, words_at
 from headrace.stages.dedup.index.slots import HASH_BITS, SECTION_BITS, SLOT_BITS
-from headrace.stages.text.machine import compiled
+from headrace.stages.text.machine import compiled, entry
 
 #: Bits a key at which a part grows, and by how much.
 BITS_MIN = 7.1
@@ -129,7 +129,7 @@ def _set_bits(line: Any, hashed: Any) -> None:
     words[second] |= others
 
 
-@compiled
+@entry("(i64[,], i64, u64[], i64)")
 def enter_all(filters: Any, section: int, slots: Any, count: int) -> None:
     """Enter the keys of the first `count` slots of a section."""
     part = section >> (SECTION_BITS - PART_BITS)

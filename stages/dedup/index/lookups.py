@@ -47,7 +47,7 @@ from headrace.stages.dedup.index.slots import (
     put_at,
     sorted_place,
 )
-from headrace.stages.text.machine import compiled, pointer
+from headrace.stages.text.machine import compiled, entry, pointer
 
 #: Holders that are named for a record at most.
 CANDIDATES_MAX = 16
@@ -77,7 +77,7 @@ def has_no_key(word: Any, low: Any) -> Any:
     return word == 0 and low == _NOTHING
 
 
-@compiled
+@entry("(u64[,], u64[,], i64[])")
 def hash_keys(keys: Any, hashes: Any, more: Any) -> None:
     """The hashes of the keys of records `[n, words]`, and how many of them each section would take `[SECTIONS]`.
 
@@ -328,7 +328,7 @@ def claim(state: Any, keys: Any, hashes: Any, number: Any) -> None:
                 claimed[word] = number
 
 
-@compiled
+@entry("(i64[], u64[,], i64[,], i64[,])")
 def find_all(row: Any, keys: Any, found: Any, shared: Any) -> None:
     """The holders of the keys of records `[n, words]`: `found` `[n, most]` their numbers, `shared` how many bands."""
     state, words, most = pointer(row, 0), keys.shape[1], found.shape[1]
@@ -341,7 +341,7 @@ def find_all(row: Any, keys: Any, found: Any, shared: Any) -> None:
             found[place, at], shared[place, at] = NOBODY, 0
 
 
-@compiled
+@entry("(i64[], u64[,], i64[], i64[], i64[])")
 def claim_all(row: Any, keys: Any, numbers: Any, found: Any, shared: Any) -> None:
     """Give records `[n]` the keys `[n, words]` that nobody holds, in order. `found` and `shared` are scratch."""
     state, words = pointer(row, 0), keys.shape[1]
@@ -353,7 +353,7 @@ def claim_all(row: Any, keys: Any, numbers: Any, found: Any, shared: Any) -> Non
         claim(state, own, hashes, numbers[place])
 
 
-@compiled
+@entry("(i64[], u64[,], i64[], i64[]) -> i64")
 def load_keys(row: Any, keys: Any, words: Any, numbers: Any) -> int:
     """Give single keys `[n, 2]`, each of a word `[n]`, to records `[n]`; how many another record held already."""
     state, twice = pointer(row, 0), 0
@@ -370,7 +370,7 @@ def load_keys(row: Any, keys: Any, words: Any, numbers: Any) -> int:
     return twice
 
 
-@compiled
+@entry("(u64[,], i64[], i64[])")
 def count_single(keys: Any, words: Any, more: Any) -> None:
     """How many of single keys each section would take."""
     for place in range(len(keys)):

@@ -10,16 +10,10 @@ import ctypes
 import mmap
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
-from llvmlite import ir as untyped_ir  # type: ignore[import-untyped]
-from numba import extending
 
-# What numba and llvmlite say of their types is not what they take.
-ir: Any = untyped_ir
-types: Any = numba.types
-intrinsic: Any = extending.intrinsic
+from headrace.stages.text.machine import intrinsic, ir, types
 
 _PAGE, _LARGE_PAGE = mmap.PAGESIZE, 2 << 20
 #: Fixed blocks from this size on consist of large pages: a random read of a small one needs another, of where it lies.
@@ -97,25 +91,25 @@ def _pointer_to(kind: Any, bits: int) -> Any:
     return types.CPointer(kind)(types.int64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def words_at(_: Any, address: Any) -> Any:  # noqa: ARG001 (numba tells by them what is called)
     """A pointer to the 64-bit words at an address."""
     return _pointer_to(types.uint64, 64)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def halves_at(_: Any, address: Any) -> Any:  # noqa: ARG001 (numba tells by them what is called)
     """A pointer to the 32-bit words at an address."""
     return _pointer_to(types.uint32, 32)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def numbers_at(_: Any, address: Any) -> Any:  # noqa: ARG001 (numba tells by them what is called)
     """A pointer to the signed 64-bit numbers at an address."""
     return _pointer_to(types.int64, 64)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def prefetch(_: Any, address: Any) -> Any:  # noqa: ARG001 (numba tells by them what is called)
     """Ask for the cache line at an address, and do not wait for it."""
 
@@ -132,7 +126,7 @@ def prefetch(_: Any, address: Any) -> Any:  # noqa: ARG001 (numba tells by them 
     return types.void(types.int64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def read_at(_: Any, descriptor: Any, address: Any, size: Any, offset: Any) -> Any:  # noqa: ARG001 (numba tells by them what is called)
     """`pread`: bytes read of a file into memory at an address; below 0 for an error."""
 

@@ -13,7 +13,7 @@ from headrace.stages.dedup.index.claims import LOADED_KEYS, Claims, Keys, KeySou
 from headrace.stages.dedup.index.lookups import EXACT_WORDS, count_single, fetch_single, hash_of, holder_of, load_keys
 from headrace.stages.dedup.index.records import word_of
 from headrace.stages.dedup.index.slots import NOBODY
-from headrace.stages.text.machine import compiled, pointer
+from headrace.stages.text.machine import entry, pointer
 from headrace.store import FormatError
 from headrace.store.shards import KeptKeys
 
@@ -83,7 +83,7 @@ class Partition(Claims):
         return kept
 
 
-@compiled
+@entry("(i64[], u64[,], i64[], i64[])")
 def find_names(row: Any, keys: Any, words: Any, found: Any) -> None:
     """The names of the records that hold single keys `[n, 2]`, each of a word `[n]`."""
     state = pointer(row, 0)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from headrace.stages.dedup.index.memory import Block, FixedBlock, read_at, words_at
 from headrace.stages.dedup.index.slots import NOBODY
-from headrace.stages.text.machine import compiled, pointer
+from headrace.stages.text.machine import compiled, entry, pointer
 from headrace.store.files import Scratch
 
 #: Bits of a name that are the ordinal of the record; the others are the number of its fragment.
@@ -265,7 +265,7 @@ def add_record(row: Any, name: Any, check: Any) -> Any:
     return number
 
 
-@compiled
+@entry("(i64[], i64[], i64[])")
 def names_at(row: Any, numbers: Any, found: Any) -> None:
     """The names of records `[n]`."""
     state = pointer(row, 0)
@@ -273,7 +273,7 @@ def names_at(row: Any, numbers: Any, found: Any) -> None:
         found[place] = np.int64(word_of(state, numbers[place], 0))
 
 
-@compiled
+@entry("(i64[], i64, i64, i64) -> i64")
 def search(row: Any, begin: int, end: int, name: int) -> int:
     """The number of a record by its name, among those of a span; NOBODY where it is none of them."""
     last, state = end, pointer(row, 0)

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from headrace.stages.dedup.index.memory import numbers_at
 from headrace.stages.dedup.index.records import COUNT, FAILED, is_released, read_words
 from headrace.stages.dedup.index.slots import HASH_BITS, SECTION_BITS, SECTIONS, SLOT_BITS, USED, collect
-from headrace.stages.text.machine import compiled, pointer
+from headrace.stages.text.machine import compiled, entry, pointer
 from headrace.store.files import Scratch
 
 #: Runs of a level that become one of the next.
@@ -177,7 +177,7 @@ class Levels:
         self.table = np.array([run.row() for run in self.runs], np.int64).reshape(-1, COLUMNS)
 
 
-@compiled
+@entry("(i64[], i64, i64, u64[])")
 def count_slots(counts: Any, section: int, shift: int, slots: Any) -> None:
     """Count slots of a section by the range of their hashes, one place on."""
     high = np.uint64(section) << np.uint64(SLOT_BITS)
@@ -185,7 +185,7 @@ def count_slots(counts: Any, section: int, shift: int, slots: Any) -> None:
         counts[np.int64((high | (slots[at] >> _THIRTY_TWO)) >> np.uint64(shift)) + 1] += 1
 
 
-@compiled
+@entry("(i64[], u64[], i64) -> i64")
 def drop_released(row: Any, slots: Any, count: int) -> int:
     """Move the slots of records that were not released to the front; how many."""
     put, state = 0, pointer(row, 0)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.stages.dedup.index.memory import Block, FixedBlock, halves_at, words_at
-from headrace.stages.text.machine import compiled
+from headrace.stages.text.machine import compiled, entry
 
 #: Bits of a key's hash that count, those of them that choose a section, and those in a slot.
 HASH_BITS = 42
@@ -132,7 +132,7 @@ def home_of(low: Any, homes: Any) -> Any:
     return np.int64((low * np.uint64(homes)) >> _THIRTY_TWO)
 
 
-@compiled
+@entry("(i64[,], i64[,], i64[], i64, u64[]) -> (i64, i64)")
 def merge_all(table: Any, arrays: Any, more: Any, section: int, scratch: Any) -> Any:
     """Have room for `more` `[SECTIONS]` new keys in the sections from `section` on.
 
@@ -203,7 +203,7 @@ def sorted_place(row: Any, low: Any) -> Any:
     return begin, end, begin + np.int64(((product & _LOW) * np.uint64(end - begin)) >> _THIRTY_TWO)
 
 
-@compiled
+@entry("(i64[,], i64, u64[]) -> i64")
 def collect(table: Any, section: int, room: Any) -> int:
     """Put the slots of a section into `room` in order; how many."""
     slots, count = words_at(table[section, ADDRESS]), 0

@@ -24,7 +24,7 @@ import xxhash
 from headrace.stages.dedup import CODES_MORE, own_key, read_words
 from headrace.stages.dedup.spans.span_file import HEADER_BYTES, UNITS, SpanFacts, begin_checksum, facts_of, write_header
 from headrace.stages.text import SPACE, decode, flags_of, longest, text_bytes
-from headrace.stages.text.machine import compiled, prepared
+from headrace.stages.text.machine import compiled, entry, prepared
 from headrace.store.contract import FormatError
 from headrace.store.files import Scratch, whole_file
 
@@ -106,7 +106,7 @@ def _line_end(data: Any, at: int, end: int) -> Any:
     return at, blank
 
 
-@compiled
+@entry("(u8[], i64[], bool, i64, (u64[], u32[]), u64[], i64[,]) -> i64")
 def fill_spans(data: Any, offsets: Any, paragraphs: bool, words_min: int, words: Any, hashes: Any, places: Any) -> int:
     """Put the spans of texts into `hashes` and `places` `[spans, 3]`: the text, the begin, the end; how many."""
     count = 0
@@ -146,7 +146,7 @@ def _find_words(data: Any, begin: int, end: int, found: Any, bounds: Any) -> int
     return count
 
 
-@compiled
+@entry("(u8[], i64[], i64, u64[], i64[,], u64[], i64[,]) -> i64")
 def fill_passages(data: Any, offsets: Any, size: int, found: Any, bounds: Any, hashes: Any, places: Any) -> int:
     """Put the passages of `size` words into `hashes` and `places` `[spans, 3]`: text, begin, end; how many.
 
@@ -175,7 +175,7 @@ def fill_passages(data: Any, offsets: Any, size: int, found: Any, bounds: Any, h
     return count
 
 
-@compiled
+@entry("(u64[], i64[], u64[], bool[])")
 def look_up(values: Any, bounds: Any, wanted: Any, found: Any) -> None:
     """Which hashes `wanted` `[n]` are among ascending `values`, whose highest bits begin at `bounds`."""
     shift = np.uint64(64 - PREFIX_BITS)

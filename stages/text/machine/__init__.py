@@ -11,9 +11,14 @@ if TYPE_CHECKING:
         hash_of as hash_of,
         hash_span as hash_span,
     )
+    from headrace.stages.text.machine.intrinsics import intrinsic as intrinsic, ir as ir, types as types
     from headrace.stages.text.machine.kernels import (
+        COMPILER_ADVICE as COMPILER_ADVICE,
+        NEEDS_COMPILER as NEEDS_COMPILER,
+        can_compile as can_compile,
         compile_parts as compile_parts,
         compiled as compiled,
+        entry as entry,
         is_kept as is_kept,
         is_prepared as is_prepared,
         prepared as prepared,

@@ -1,7 +1,8 @@
 """Compiled loops: how they are compiled, and where the machine code is kept.
 
-A loop is compiled when it is first called and kept under the user's cache folder, in a folder named by the hash of
-all the loops' sources: numba looks at the file of the outermost function alone, and would go on with the old code of
+A wheel for a platform brings the machine code (`headrace.stages.text.machine.native`). Elsewhere a loop is compiled
+when it is first called and kept under the user's cache folder, in a folder named by the hash of all the loops'
+sources: numba looks at the file of the outermost function alone, and would go on with the old code of
 one that it calls. The version of Unicode is hashed with them, since tables are compiled in. Of the processes of a host
 one compiles some loops while others wait for what it leaves in the folder. Where that cannot be written, each compiles
 for itself.
@@ -10,22 +11,23 @@ for itself.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import logging
 import os
 import pathlib
-import unicodedata
 from collections.abc import Callable, Iterator
 from functools import cache, cached_property
 from typing import Any, TypeVar, cast
 
-import xxhash
-
+from headrace.stages.text.machine import native
+from headrace.stages.text.machine.sources import digest
 from headrace.store.files import CACHE_ADVICE, own_cache, taken_alone
 
 #: How long a process waits for another one that compiles; then it compiles too.
 WAIT_SECONDS_MAX = 120.0
-#: Folders of `stages` in which there are loops.
-_WITH_LOOPS = ("text", "quality", "dedup", "decontamination")
+#: Of an installation without machine code for this host.
+NEEDS_COMPILER = "the filters are not compiled for this processor and this Python"
+COMPILER_ADVICE = "pip install 'headrace[numba]'"
 
 logger = logging.getLogger("headrace.stages")
 
@@ -38,6 +40,9 @@ def prepared(loops: str) -> Iterator[None]:
 
     Those who come behind it find the machine code in the cache. Several loops are compiled at once, each by one.
     """
+    if native.library() is not None:
+        yield
+        return
     folder = _cache_folder()
     ready = pathlib.Path(folder, f"{loops}.ready")
     if not folder or ready.exists():
@@ -51,7 +56,9 @@ def prepared(loops: str) -> Iterator[None]:
 
 
 def is_prepared(loops: str) -> bool:
-    """Whether the machine code of some loops is in the cache."""
+    """Whether the machine code of some loops came with the installation, or is in the cache."""
+    if native.library() is not None:
+        return True
     folder = _cache_folder()
     return bool(folder) and pathlib.Path(folder, f"{loops}.ready").exists()
 
@@ -61,9 +68,19 @@ def is_kept() -> bool:
     return bool(_cache_folder())
 
 
+def can_compile() -> bool:
+    """Whether loops that are not there can be compiled."""
+    return importlib.util.find_spec("numba") is not None
+
+
 def compiled(function: Loop) -> Loop:
-    """The function as machine code, compiled for the types that it is first called with."""
+    """The function as machine code, compiled for the types that it is first called with; other loops call it."""
     return cast("Loop", _Lazy(function))
+
+
+def entry(signature: str) -> Callable[[Callable[..., Any]], Any]:
+    """A loop that Python calls, with what it takes and gives: see `headrace.stages.text.machine.signatures`."""
+    return lambda function: CalledLoop(function, signature)
 
 
 class _Lazy:
@@ -97,7 +114,27 @@ class _Lazy:
         return _dispatcher_of(self._function)
 
 
+class CalledLoop(_Lazy):
+    """A loop that Python calls: the machine code that came with the installation, or else compiled like others."""
+
+    def __init__(self, function: Callable[..., Any], signature: str) -> None:
+        super().__init__(function)
+        self.function, self.module, self.signature = function, function.__module__, signature
+
+    def __call__(self, *arguments: Any) -> Any:
+        """What the loop gives for these."""
+        return self._call(*arguments)
+
+    @cached_property
+    def _call(self) -> Callable[..., Any]:
+        loops = native.library()
+        found = None if loops is None else native.bind(loops, self.module, self.__name__, self.signature)
+        return found or self._dispatcher
+
+
 def _dispatcher_of(function: Callable[..., Any]) -> Any:
+    if not can_compile():
+        raise ImportError(f"{NEEDS_COMPILER}: {COMPILER_ADVICE}")
     # Which loops are prepared is asked where nothing else needs it, and it takes 0.2 s to import.
     import numba
 
@@ -118,12 +155,8 @@ def compile_parts(loop: Callable[..., Any], *args: Any) -> None:
 @cache
 def _cache_folder() -> str:
     """The folder of this version's machine code; empty where none can be written."""
-    digest = xxhash.xxh3_128(unicodedata.unidata_version.encode())
-    stages = pathlib.Path(__file__).parents[2]
-    for path in sorted(file for folder in _WITH_LOOPS for file in (stages / folder).rglob("*.py")):
-        digest.update(path.read_bytes())
     # Machine code of another user's would run here.
-    folder = own_cache("kernels", digest.hexdigest()[:16])
+    folder = own_cache("kernels", digest())
     if folder is not None and os.access(folder, os.W_OK):
         return str(folder)
     logger.warning("machine code cannot be kept, each process compiles for itself: %s", CACHE_ADVICE)

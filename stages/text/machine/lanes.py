@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from headrace.stages.text.machine.intrinsics import intrinsic, ir, types
 from headrace.stages.text.machine.kernels import compiled
-from headrace.stages.text.machine.pointers import intrinsic, ir, types
 
 #: Bytes that `look` looks at, at most `texts.PADDING`.
 LANES = 64
 ALL = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def trailing_zeros(_: Any, __: Any) -> Any:
     """The bits below the lowest one that is set; 64 where none is."""
 
@@ -28,7 +28,7 @@ def trailing_zeros(_: Any, __: Any) -> Any:
     return types.int64(types.uint64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _classes(_: Any, data: Any, at: Any) -> Any:
     """Of the 64 bytes from `data[at]` on: a bit for each that is ASCII white space, a letter, a digit."""
 
@@ -51,7 +51,7 @@ def _classes(_: Any, data: Any, at: Any) -> Any:
     return types.UniTuple(types.uint64, 3)(data, at), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def widen(_: Any, data: Any, at: Any, codes: Any, place: Any) -> Any:
     """Put the 64 bytes from `data[at]` on into `codes[place:]`: letters in lower case, digits, and 0 for all others.
 

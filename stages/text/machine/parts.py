@@ -8,6 +8,7 @@ a caller links, and is kept as such; it becomes machine code of its own when Pyt
 from __future__ import annotations
 
 import contextlib
+import operator
 import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,6 +28,10 @@ _OPTIONS = {"nopython": True, "boundscheck": None, "error_model": "numpy", "_nrt
 numba: Any = untyped_numba
 core: Any = numba.core
 _cpu: Any = core.registry.cpu_target
+overload: Any = untyped_numba.extending.overload
+types: Any = numba.types
+#: With two indices, a pointer is to rows of four.
+_ROW = 4
 
 
 class Loop(core.registry.CPUDispatcher):  # type: ignore[misc]
@@ -59,6 +64,11 @@ class Loop(core.registry.CPUDispatcher):  # type: ignore[misc]
         """Compile the function for arguments like these, as a part of others."""
         with global_compiler_lock, _parts():
             self.compile(tuple(numba.typeof(arg) for arg in args))
+
+    def compile_alone(self, args: tuple[Any, ...]) -> Any:
+        """What numba makes of the function for these types, for a library: Python does not call it."""
+        with global_compiler_lock:
+            return self._compiler.compile_alone(args)
 
     def add_overload(self, cres: Any) -> None:
         """Take what was compiled; a part is not for Python to call."""
@@ -111,10 +121,14 @@ def _parts() -> Iterator[None]:
 
 
 class _Compiler(core.dispatcher._FunctionCompiler):  # type: ignore[misc]
-    def _compile_core(self, args: Any, return_type: Any) -> Any:
+    def compile_alone(self, args: tuple[Any, ...]) -> Any:
+        """The function as code of its own, which only other code calls."""
+        return self._compile_core(args, None, is_called=False)
+
+    def _compile_core(self, args: Any, return_type: Any, *, is_called: bool = True) -> Any:
         flags, library = core.compiler.Flags(), None
         self.targetdescr.options.parse_as_flags(flags, self.targetoptions)
-        flags.no_cpython_wrapper = _are_parts()
+        flags.no_cpython_wrapper = _are_parts() or not is_called
         if not _are_parts():
             library = _cpu.target_context.codegen().create_library(self.py_func.__qualname__)
             library.enable_object_caching()
@@ -142,3 +156,23 @@ class _Kept(core.caching.FunctionCache):  # type: ignore[misc]
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         return (*super()._index_key(sig, codegen), _are_parts())
+
+
+def _is_row(data: Any, index: Any) -> bool:
+    return isinstance(data, types.CPointer) and isinstance(index, types.BaseTuple) and len(index) == 2
+
+
+@overload(operator.getitem)  # type: ignore[untyped-decorator]
+def _get(data: Any, index: Any) -> Any:
+    def get(data: Any, index: Any) -> Any:
+        return data[_ROW * index[0] + index[1]]
+
+    return get if _is_row(data, index) else None
+
+
+@overload(operator.setitem)  # type: ignore[untyped-decorator]
+def _set(data: Any, index: Any, value: Any) -> Any:  # noqa: ARG001 (numba tells by it what is set)
+    def put(data: Any, index: Any, value: Any) -> Any:
+        data[_ROW * index[0] + index[1]] = value
+
+    return put if _is_row(data, index) else None

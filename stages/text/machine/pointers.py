@@ -7,23 +7,12 @@ texts have `texts.PADDING` bytes behind them, so that 64 may be loaded from wher
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
-import numba
-from llvmlite import ir as untyped_ir  # type: ignore[import-untyped]
-from numba import extending
-
-# What numba and llvmlite say of their types is not what they take.
-ir: Any = untyped_ir
-types: Any = numba.types
-intrinsic: Any = extending.intrinsic
-overload: Any = extending.overload
-#: With two indices, a pointer is to rows of four.
-_ROW = 4
+from headrace.stages.text.machine.intrinsics import intrinsic, ir, types
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def pointer(_: Any, array: Any, first: Any) -> Any:
     """A pointer to the element `first` of a contiguous array, whatever its shape."""
 
@@ -35,7 +24,7 @@ def pointer(_: Any, array: Any, first: Any) -> Any:
     return types.CPointer(array.dtype)(array, first), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def load_eight(_: Any, data: Any, at: Any) -> Any:
     """The eight bytes from `data[at]` on as one integer, the first in its lowest bits."""
 
@@ -45,23 +34,3 @@ def load_eight(_: Any, data: Any, at: Any) -> Any:
         return builder.load(builder.bitcast(place, kind.as_pointer()), align=1)
 
     return types.uint64(data, at), generate
-
-
-def _is_row(data: Any, index: Any) -> bool:
-    return isinstance(data, types.CPointer) and isinstance(index, types.BaseTuple) and len(index) == 2
-
-
-@overload(operator.getitem)  # type: ignore[untyped-decorator]
-def _get(data: Any, index: Any) -> Any:
-    def get(data: Any, index: Any) -> Any:
-        return data[_ROW * index[0] + index[1]]
-
-    return get if _is_row(data, index) else None
-
-
-@overload(operator.setitem)  # type: ignore[untyped-decorator]
-def _set(data: Any, index: Any, value: Any) -> Any:  # noqa: ARG001 (numba tells by it what is set)
-    def put(data: Any, index: Any, value: Any) -> Any:
-        data[_ROW * index[0] + index[1]] = value
-
-    return put if _is_row(data, index) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -91,9 +92,14 @@ def _twice(value: int) -> int:
 @pytest.fixture
 def _no_folder_is_known() -> Iterator[None]:
     """What was found of the folder of machine code is forgotten before and after."""
-    kernels._cache_folder.cache_clear()
+    _forget()
     yield
+    _forget()
+
+
+def _forget() -> None:
     kernels._cache_folder.cache_clear()
+    kernels.digest.cache_clear()
 
 
 @pytest.mark.usefixtures("_no_folder_is_known")
@@ -103,9 +109,10 @@ def test_a_change_of_any_file_with_loops_makes_another_folder(tmp_path: Path, mo
     read, changed = Path.read_bytes, list[Path]()
     monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + b"#" * (path in changed))
     before = kernels._cache_folder()
-    loops = [path for path in sorted(stages.rglob("*.py")) if "\n@compiled\n" in path.read_text(encoding="utf-8")]
+    marked = re.compile(r"^@(compiled|entry)\b", re.MULTILINE)
+    loops = [path for path in sorted(stages.rglob("*.py")) if marked.search(path.read_text(encoding="utf-8"))]
     assert {path.parent.name for path in loops} >= {"machine", "text", "quality", "dedup", "index", "decontamination"}
     for path in loops:
-        kernels._cache_folder.cache_clear()
+        _forget()
         changed[:] = [path]
         assert kernels._cache_folder() != before, path

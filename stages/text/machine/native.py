@@ -1,0 +1,143 @@
+"""Loops that came as machine code with the installation, in a shared library for each kind of processor.
+
+`headrace.stages.text.machine.build` makes them, and a wheel holds them below `headrace/loops`: `DIGEST-LEVEL.so`.
+The digest is of what the code was made from, so code of other sources is not found. They are files of the package:
+whoever may write them may write its modules. A call hands over one row of eight-byte slots, of an array where its data
+and how long each axis is, and takes back one of results.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pathlib
+import platform
+import struct
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import Any, assert_never
+
+from headrace.stages.text.machine.signatures import ELEMENTS, Array, Number, Signature, Tuple, Type, parse
+from headrace.stages.text.machine.sources import digest
+
+#: Where the libraries are, in an installation that has some.
+FOLDER = pathlib.Path(__file__).parents[3] / "loops"
+#: What the kernel calls the features that LLVM expects of a processor of each level, the best level first. A level
+#: with AVX-512 was no faster, and what numba makes for the processor itself by 2 % at most.
+_V2 = frozenset({"cx16", "lahf_lm", "popcnt", "pni", "ssse3", "sse4_1", "sse4_2"})
+_V3 = _V2 | {"abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave"}
+LEVELS = {
+    "x86-64-v3": _V3,
+    "x86-64-v2": _V2,
+}
+#: Bytes of /proc/cpuinfo that hold the features of its first processor.
+_CPUINFO_BYTES = 16_384
+#: What numba's code returns where it ends well: with a value, and without one.
+_SUCCESS = (0, -2)
+_FORMATS = {"bool": "?7x", "i64": "q", "u64": "Q", "f64": "d"}
+
+
+def levels(features: frozenset[str], machine: str) -> list[str]:
+    """The levels that a processor has, the best first."""
+    if machine != "x86_64":
+        return []
+    return [name for name, needed in LEVELS.items() if needed <= features]
+
+
+def features() -> frozenset[str]:
+    """What the processor of this host can do, in the kernel's words."""
+    try:
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+            text = file.read(_CPUINFO_BYTES)
+    except OSError:
+        return frozenset()
+    for line in text.splitlines():
+        name, _, words = line.partition(":")
+        if name.strip() == "flags":
+            return frozenset(words.split())
+    return frozenset()
+
+
+def name_of(digest: str, level: str) -> str:
+    """The file's name."""
+    return f"{digest}-{level}.so"
+
+
+@cache
+def library() -> ctypes.PyDLL | None:
+    """The loops of this installation for this processor; None where there are none."""
+    # What numba is told that it shall not compile is not to run as machine code either.
+    if not FOLDER.is_dir() or os.environ.get("NUMBA_DISABLE_JIT", "0") != "0" or sys.platform != "linux":
+        return None
+    for each in levels(features(), platform.machine()):
+        path = FOLDER / name_of(digest(), each)
+        if path.is_file():
+            # The GIL stays held: the loops of a process share their scratch.
+            return ctypes.PyDLL(str(path))
+    return None
+
+
+def symbol(module: str, name: str) -> str:
+    """What a loop is called in a library."""
+    return f"{module}.{name}"
+
+
+def bind(loops: ctypes.PyDLL, module: str, name: str, signature: str) -> Callable[..., Any] | None:
+    """A loop of the library; None if it has none of that name."""
+    try:
+        function: Any = getattr(loops, symbol(module, name))
+    except AttributeError:
+        return None
+    function.argtypes, function.restype = [ctypes.c_char_p, ctypes.c_void_p], ctypes.c_int32
+    types = parse(signature)
+    slots = struct.Struct("=" + "".join(map(_format, types.takes)))
+    results = struct.Struct("=" + "".join(_FORMATS[number.name] for number in types.gives or ()))
+
+    def call(*arguments: Any) -> Any:
+        if len(arguments) != len(types.takes):
+            raise TypeError(f"{name} takes {len(types.takes)} arguments and not {len(arguments)}")
+        row: list[Any] = []
+        for kind, argument in zip(types.takes, arguments, strict=True):
+            _put(row, kind, argument, name)
+        found = ctypes.create_string_buffer(results.size)
+        if function(slots.pack(*row), found) not in _SUCCESS:
+            raise RuntimeError(f"the loop {name} of {module} failed")
+        return _result(types, results.unpack(found))
+
+    return call
+
+
+def _format(kind: Type) -> str:
+    match kind:
+        case Number():
+            return _FORMATS[kind.name]
+        case Array():
+            return "Q" + "q" * kind.axes
+        case Tuple():
+            return "".join(map(_format, kind.items))
+        case never:
+            assert_never(never)
+
+
+def _put(row: list[Any], kind: Type, value: Any, loop: str) -> None:
+    match kind:
+        case Number():
+            row.append(value)
+        case Array():
+            if value.dtype.name != ELEMENTS[kind.name] or value.ndim != kind.axes or not value.flags.c_contiguous:
+                raise TypeError(f"{loop} takes an array {kind} and not one of {value.dtype} of {value.shape}")
+            row += (value.ctypes.data, *value.shape)
+        case Tuple():
+            if len(value) != len(kind.items):
+                raise TypeError(f"{loop} takes {len(kind.items)} in a tuple and not {len(value)}")
+            for item, held in zip(kind.items, value, strict=True):
+                _put(row, item, held, loop)
+        case never:
+            assert_never(never)
+
+
+def _result(types: Signature, numbers: tuple[Any, ...]) -> Any:
+    if types.gives is None:
+        return None
+    return numbers if types.gives_tuple else numbers[0]
