@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numba as untyped_numba
+from numba import extending as untyped_extending
 from numba.core.compiler_lock import global_compiler_lock
 
 from headrace.store.files import taken_alone
@@ -28,7 +29,7 @@ _OPTIONS = {"nopython": True, "boundscheck": None, "error_model": "numpy", "_nrt
 numba: Any = untyped_numba
 core: Any = numba.core
 _cpu: Any = core.registry.cpu_target
-overload: Any = untyped_numba.extending.overload
+overload: Any = untyped_extending.overload
 types: Any = numba.types
 #: With two indices, a pointer is to rows of four.
 _ROW = 4
