@@ -54,6 +54,8 @@ NAMED_MAX = 200
 USER_MAX = 64
 #: Seconds between two replies to a watcher, but for the one that says that a run has ended.
 BETWEEN_S = 0.05
+#: What a reply took, times this, is left to others before the next one.
+REST_TIMES = 20.0
 
 
 class Servicer(rpc.ControlServicer):
@@ -199,8 +201,11 @@ class Servicer(rpc.ControlServicer):
         interval = max(BETWEEN_S, _bounded(request.interval_s, WATCH_S_MAX) or 1.0)
         while True:
             changed, over = self._shell.changed, self._over(request.pipeline)
-            yield reply(self._shell, self._version, request.pipeline)
-            earliest = time.monotonic() + min(interval, BETWEEN_S)
+            began = time.monotonic()
+            answer = reply(self._shell, self._version, request.pipeline)
+            pause_s = max(min(interval, BETWEEN_S), REST_TIMES * (time.monotonic() - began))
+            yield answer
+            earliest = time.monotonic() + pause_s
             await _within(changed, interval)
             while (over or not self._over(request.pipeline)) and (left := earliest - time.monotonic()) > 0:
                 await _within(self._shell.changed, left)
