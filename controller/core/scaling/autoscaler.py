@@ -32,7 +32,7 @@ QUICK_S, QUICK_GAIN = 5.0, 1.0
 #: Seconds in which tasks wait and cores idle, behind which more tasks are tried without a rate.
 TRIAL_S = 0.75
 #: Seconds between two readings, and where a trial may come next.
-LOOK_S, LOOK_AT_TRIAL_S = 1.0, 0.25
+LOOK_S, LOOK_AT_TRIAL_S = 1.0, 0.1
 #: The gain that is worth a change; by how much it grows with each decision of the last CALM_S seconds.
 BAND, BAND_GROWTH, CALM_S = 0.08, 1.8, 900.0
 #: What is reached is of no worth below this share of what was promised; it is blocked for BLOCK_S. Below HARM of the
