@@ -93,13 +93,16 @@ def main(argv: Sequence[str] | None = None) -> int:
                 continue
             poll.poll(1000)
             orders: list[Order] = []
-            for data in channel.receive():
-                asked = msgpack.unpackb(data)
-                if isinstance(asked, int):
-                    orders.append((asked, tuple(channel.descriptors.popleft() for _ in range(DESCRIPTORS))))
-                    continue
-                _begin(channel, worker, orders)
-                _preload(*asked)
+            # Descriptors end what one receipt takes, so that it has one order.
+            while len(orders) < TOGETHER_MAX and poll.poll(0):
+                for data in channel.receive():
+                    asked = msgpack.unpackb(data)
+                    if isinstance(asked, int):
+                        orders.append((asked, tuple(channel.descriptors.popleft() for _ in range(DESCRIPTORS))))
+                        continue
+                    _begin(channel, worker, orders)
+                    orders = []
+                    _preload(*asked)
             _begin(channel, worker, orders)
     except ChannelClosed:
         return 0
@@ -145,16 +148,13 @@ def _preload(module: str, parameters: dict[str, Any]) -> None:
     gc.enable()
 
 
-def _begin(forkserver: Channel, worker: int, orders: list[Order]) -> None:
+def _begin(forkserver: Channel, worker: int, orders: Sequence[Order]) -> None:
     """Start the tasks that are asked for, and say their process ids, 0 for one that the system would not start."""
-    while orders:
-        some = orders[:TOGETHER_MAX]
-        del orders[:TOGETHER_MAX]
-        pids = _fork(forkserver, worker, [brought for _, brought in some])
-        for (asked, brought), pid in zip(some, [*pids, *[0] * (len(some) - len(pids))], strict=True):
-            for descriptor in brought:
-                os.close(descriptor)
-            forkserver.send(msgpack.packb([asked, pid]))
+    pids = _fork(forkserver, worker, [brought for _, brought in orders]) if orders else []
+    for (asked, brought), pid in zip(orders, [*pids, *[0] * (len(orders) - len(pids))], strict=True):
+        for descriptor in brought:
+            os.close(descriptor)
+        forkserver.send(msgpack.packb([asked, pid]))
 
 
 def _fork(forkserver: Channel, worker: int, orders: Sequence[tuple[int, ...]]) -> list[int]:
