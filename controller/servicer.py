@@ -114,8 +114,6 @@ class Servicer(rpc.ControlServicer):
                 del self._shell.sessions[register.worker]
                 self._shell.refused.forget(register.worker)
                 self._shell.post(core.WorkerLost(register.worker, "its session ended"))
-                if session.leaves:
-                    self._shell.post(core.DrainRequested(0, register.worker, back=True))
 
     async def Apply(self, request: pb.ApplyRequest, context: Any) -> pb.ApplyReply:  # noqa: N802
         """Take up a pipeline; answered once it is known whether it may write its dataset."""
@@ -323,11 +321,9 @@ class Servicer(rpc.ControlServicer):
 
     async def _hand_on(self, session: Session) -> None:
         """A worker is about to end: it is drained until it comes again, or as long as whoever drained it wants."""
-        if session.worker in self._shell.core.drained:
-            return
         number, answered = self._shell.expect_answer()
         session.leaves = True
-        self._shell.post(core.DrainRequested(number, session.worker))
+        self._shell.post(core.DrainRequested(number, session.worker, leaves=True))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STEER_S):
                 session.leaves = (answer := await answered).accepted
@@ -449,6 +445,7 @@ def _registered(register: pb.Register) -> core.WorkerRegistered:
         door=register.door,
         relay_addresses=tuple(register.relay_addresses),
         measured=tuple(sorted(register.measured.items())),
+        leaves=register.leaving,
     )
 
 
