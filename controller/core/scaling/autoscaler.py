@@ -30,7 +30,7 @@ SETTLE_S, WINDOW_S_MIN, WINDOW_S_MAX = 3.0, 12.0, 60.0
 #: Seconds that are enough for a gain of so much.
 QUICK_S, QUICK_GAIN = 5.0, 1.0
 #: Seconds in which tasks wait and cores idle, behind which more tasks are tried without a rate.
-TRIAL_S = 0.75
+TRIAL_S = 0.5
 #: Seconds between two readings, and where a trial may come next.
 LOOK_S, LOOK_AT_TRIAL_S = 1.0, 0.1
 #: The gain that is worth a change; by how much it grows with each decision of the last CALM_S seconds.
