@@ -14,6 +14,7 @@ import pytest
 
 from headrace.protos import control_pb2 as pb
 from headrace.worker.core.live_tasks import LiveTasks
+from headrace.worker.membership import departure as module
 from headrace.worker.membership.departure import Departure, noticed
 
 

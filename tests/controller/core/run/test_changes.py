@@ -390,7 +390,7 @@ def test_a_pause_that_is_asked_meanwhile_comes_first() -> None:
 def test_each_of_more_tasks_reads_once_it_is_ready() -> None:
     stand = Stand()
     running(stand, "w1")
-    commands = steer(stand, replicas={name: 3 for name in ("read", "keep", "write")})[1]
+    commands = steer(stand, replicas=dict.fromkeys(("read", "keep", "write"), 3))[1]
     first, second = of(m.StartTask, commands)
     stand.tell(m.TaskReady(first.task, first.attempt))
     assert stand.run.amendment.state is AmendState.HANDING_OVER
