@@ -54,6 +54,8 @@ NAMED_MAX = 200
 USER_MAX = 64
 #: Seconds between two replies to a watcher, but for the one that says that a run has ended.
 BETWEEN_S = 0.05
+#: What a reply took, times this, is left to others before the next one.
+REST_TIMES = 20.0
 
 
 class Servicer(rpc.ControlServicer):
@@ -112,8 +114,6 @@ class Servicer(rpc.ControlServicer):
                 del self._shell.sessions[register.worker]
                 self._shell.refused.forget(register.worker)
                 self._shell.post(core.WorkerLost(register.worker, "its session ended"))
-                if session.leaves:
-                    self._shell.post(core.DrainRequested(0, register.worker, back=True))
 
     async def Apply(self, request: pb.ApplyRequest, context: Any) -> pb.ApplyReply:  # noqa: N802
         """Take up a pipeline; answered once it is known whether it may write its dataset."""
@@ -199,8 +199,11 @@ class Servicer(rpc.ControlServicer):
         interval = max(BETWEEN_S, _bounded(request.interval_s, WATCH_S_MAX) or 1.0)
         while True:
             changed, over = self._shell.changed, self._over(request.pipeline)
-            yield reply(self._shell, self._version, request.pipeline)
-            earliest = time.monotonic() + min(interval, BETWEEN_S)
+            began = time.monotonic()
+            answer = reply(self._shell, self._version, request.pipeline)
+            pause_s = max(min(interval, BETWEEN_S), REST_TIMES * (time.monotonic() - began))
+            yield answer
+            earliest = time.monotonic() + pause_s
             await _within(changed, interval)
             while (over or not self._over(request.pipeline)) and (left := earliest - time.monotonic()) > 0:
                 await _within(self._shell.changed, left)
@@ -318,11 +321,9 @@ class Servicer(rpc.ControlServicer):
 
     async def _hand_on(self, session: Session) -> None:
         """A worker is about to end: it is drained until it comes again, or as long as whoever drained it wants."""
-        if session.worker in self._shell.core.drained:
-            return
         number, answered = self._shell.expect_answer()
         session.leaves = True
-        self._shell.post(core.DrainRequested(number, session.worker))
+        self._shell.post(core.DrainRequested(number, session.worker, leaves=True))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STEER_S):
                 session.leaves = (answer := await answered).accepted
@@ -444,6 +445,7 @@ def _registered(register: pb.Register) -> core.WorkerRegistered:
         door=register.door,
         relay_addresses=tuple(register.relay_addresses),
         measured=tuple(sorted(register.measured.items())),
+        leaves=register.leaving,
     )
 
 

@@ -101,6 +101,7 @@ class Daemon:
         #: What is counted for metrics, and the sessions of which there is one at a time.
         self.counters = Counters()
         self.session: ControllerSession | None = None
+        self.departure: Departure | None = None
         #: Deaths get a cause of their own, by this number.
         self._deaths = itertools.count(1)
         self._orders: dict[tuple[str, int], pb.TaskCommand] = {}
@@ -190,6 +191,7 @@ class Daemon:
             relay_addresses=self._relaying.addresses() if self._relaying else (),
             allows_chaos=self._faults.allows,
             measured=self._measured,
+            leaving=self.departure is not None and self.departure.leaves,
         )
         for task, entry in self._live.tasks.items():
             running = pb.RunningTask(task=task, attempt=entry.attempt, version=entry.version, epoch=entry.epoch)
@@ -235,7 +237,8 @@ class Daemon:
                 self._processes.note_end(kill.task, kill.attempt, message.cause)
                 self._do(core.KillAsked(kill.task, kill.attempt))
             case "stay":
-                self.departure.cannot(message.stay.reason)
+                if self.departure is not None:
+                    self.departure.cannot(message.stay.reason)
             case "logs":
                 self._desk.asked(message.logs)
             case "fault":

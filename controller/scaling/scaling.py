@@ -18,6 +18,7 @@ from headrace.controller.core.messages import AnswerRequest, Event, ScalingDecid
 from headrace.controller.core.run import Run, RunState
 from headrace.controller.core.run.tasks import TaskPhase
 from headrace.controller.core.scaling import (
+    LOOK_AT_TRIAL_S,
     Answered,
     Autoscaler,
     Measured,
@@ -33,8 +34,10 @@ from headrace.protos import control_pb2 as pb
 
 logger = logging.getLogger("headrace.controller")
 
-#: Seconds between two readings; seconds that a run has to take a change.
-LOOK_S, ANSWER_S = 1.0, 30.0
+#: Seconds that a run has to take a change.
+ANSWER_S = 30.0
+#: What a reading took, times this, is left to others before the next one.
+REST_TIMES = 20.0
 
 
 #: What scales a run, as a request has it.
@@ -67,29 +70,37 @@ class Scaling:
         self._shell, self._status_of = shell, status_of
         #: By pipeline: the run, and what scales it.
         self._scalers: dict[str, tuple[Run, Autoscaler]] = {}
+        #: When each of them is looked at next, seconds, monotonic; a run that is new, at once.
+        self._due: dict[str, float] = {}
 
     async def keep_looking(self) -> None:
         """Look at the runs again and again."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(LOOK_AT_TRIAL_S)
             try:
                 await self.look(time.monotonic())
             except Exception:
                 logger.exception("scaling failed this time and is tried again; runs are not affected")
 
     async def look(self, now: float) -> None:
-        """Read each run that is scaled, and do what follows."""
+        """Read each run that is scaled and due, and do what follows."""
         runs = self._shell.core.runs if self._shell.core.leads else {}
         wanted = {name: run for name, run in runs.items() if not run.ended and run.request.autoscale in _SCALES}
         self._scalers = {name: kept for name, kept in self._scalers.items() if wanted.get(name) is kept[0]}
+        self._due = {name: at for name, at in self._due.items() if name in self._scalers}
         for name, run in wanted.items():
+            if now < self._due.get(name, now):
+                continue
+            began = time.perf_counter()
             _, scaler = self._scalers.setdefault(name, (run, Autoscaler(ScalingMode(run.request.autoscale))))
             try:
                 reading = reading_of(self._status_of(name), name, now).within(self._shell.core.queues.grant(name))
             except ReadingError:
                 continue  # a graph that is being changed
+            rests_s = REST_TIMES * (time.perf_counter() - began)
             apart = run.reconfiguration.fusible([group.stages for group in reading.groups])
             await self._do(name, scaler, scaler.handle(Measured(reading, _flows(run), apart), now))
+            self._due[name] = now + max(scaler.look_s, rests_s)
 
     async def _do(self, name: str, scaler: Autoscaler, commands: list[ScalingCommand]) -> None:
         for command in commands:

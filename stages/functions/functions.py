@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -39,6 +40,7 @@ LEFT_OUT = "function left it out"
 #: A reason is a name that is counted, and no place for what differs from record to record.
 REASON_CHARACTERS_MAX = 100
 REASONS_MAX = 100
+_NOTHING: npt.NDArray[np.int64] = np.empty(0, np.int64)
 
 
 class MapRecords(Transform):
@@ -71,9 +73,11 @@ class MapRecords(Transform):
             kept.append(index)
             texts.append(answer["text"])
             metadata.append(pack_metadata(answer.get("metadata"), packed))
-        rows = batch.rows.take(pa.array(kept, pa.int64()))
-        rows = with_column(rows, "text", pa.array(texts, pa.string()))
-        rows = with_column(rows, "metadata", pa.array(metadata, pa.string()))
+        rows = batch.rows if len(kept) == len(ids) else batch.rows.take(pa.array(kept, pa.int64()))
+        if texts != old_texts:
+            rows = with_column(rows, "text", pa.array(texts, pa.string()))
+        if metadata != old_metadata:
+            rows = with_column(rows, "metadata", pa.array(metadata, pa.string()))
         return settle(batch, rows, self.name, reasons)
 
     def _reason(self, answer: str | None, identity: str) -> str:
@@ -220,27 +224,16 @@ def settle(
     parts, any number of them for a row of the batch. Raises StageContractError for a row that was not given, was
     returned twice or has another id, and for metadata that are no object.
     """
-    given = row_keys(batch.rows)
-    back = keys_of(ordinals_of(rows.column(ROW)), None if splits else parts_of(rows))
-    if len(back) > 1 and not splits and not (back[1:] > back[:-1]).all():
-        order = np.argsort(back, kind="stable")
-        rows, back = rows.take(pa.array(order, pa.int64())), back[order]
-    places = np.searchsorted(given, back)
-    known = places < len(given)
-    known[known] = given[places[known]] == back[known]
-    if not known.all():
-        raise StageContractError(f'stage "{stage}" returned record {rows_of(back[~known])[0]}, which it was not given')
-    if not splits and (back[1:] == back[:-1]).any():
-        twice = rows_of(back[1:][back[1:] == back[:-1]])[0]
-        raise StageContractError(
-            f'stage "{stage}" returned record {twice} twice: a stage that makes several of one says so by splits=True'
-        )
-    before = batch.rows.take(pa.array(places, pa.int64()))
+    whole = not splits and all(_is_same(rows, batch.rows, name) for name in (ROW, PART))
+    before, lost = batch.rows, _NOTHING
+    if not whole:
+        rows, places = _in_order(rows, batch, stage, splits=splits)
+        before = batch.rows.take(pa.array(places, pa.int64()))
+        lost = np.setdiff1d(np.arange(batch.rows.num_rows), places)
     _check_kept(rows, before, stage)
     if LINEAGE in before.schema.names and LINEAGE not in rows.schema.names:
         rows = with_column(rows, LINEAGE, before.column(LINEAGE))
     rows, edited = _note_edits(rows, before, stage)
-    lost = np.setdiff1d(np.arange(len(given)), places)
     verdicts = batch.verdicts
     if len(lost):
         gone = batch.rows.take(pa.array(lost, pa.int64()))
@@ -257,9 +250,38 @@ def settle(
     return replace(batch, rows=rows, verdicts=verdicts, edits=edits)
 
 
+def _in_order(
+    rows: pa.RecordBatch, batch: Batch, stage: str, *, splits: bool
+) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
+    """The rows in ascending order, and of which rows of the batch they are."""
+    given = row_keys(batch.rows)
+    back = keys_of(ordinals_of(rows.column(ROW)), None if splits else parts_of(rows))
+    if len(back) > 1 and not splits and not (back[1:] > back[:-1]).all():
+        order = np.argsort(back, kind="stable")
+        rows, back = rows.take(pa.array(order, pa.int64())), back[order]
+    places = np.searchsorted(given, back)
+    known = places < len(given)
+    known[known] = given[places[known]] == back[known]
+    if not known.all():
+        raise StageContractError(f'stage "{stage}" returned record {rows_of(back[~known])[0]}, which it was not given')
+    if not splits and (back[1:] == back[:-1]).any():
+        twice = rows_of(back[1:][back[1:] == back[:-1]])[0]
+        raise StageContractError(
+            f'stage "{stage}" returned record {twice} twice: a stage that makes several of one says so by splits=True'
+        )
+    return rows, places
+
+
+def _is_same(rows: pa.RecordBatch, before: pa.RecordBatch, name: str) -> bool:
+    """Whether a column is the same in both, or in neither."""
+    there, here = name in rows.schema.names, name in before.schema.names
+    return there == here and (not there or rows.column(name).equals(before.column(name)))
+
+
 def _check_kept(rows: pa.RecordBatch, before: pa.RecordBatch, stage: str) -> None:
     """Raise StageContractError unless each row has its record's id, and metadata that are an object or none."""
-    renamed = pc.index(pc.equal(rows.column("id"), before.column("id")), False).as_py()
+    same_ids = _is_same(rows, before, "id")
+    renamed = -1 if same_ids else pc.index(pc.equal(rows.column("id"), before.column("id")), False).as_py()
     if renamed >= 0:
         given, found = before.column("id")[renamed].as_py(), rows.column("id")[renamed].as_py()
         raise StageContractError(
@@ -285,7 +307,8 @@ def _is_object(text: str) -> bool:
 
 def _note_edits(rows: pa.RecordBatch, before: pa.RecordBatch, stage: str) -> tuple[pa.RecordBatch, int]:
     """The rows with this stage in the lineage of each record whose text it changed, and how many those are."""
-    if "text" not in rows.schema.names or "text" not in before.schema.names:
+    names = {*rows.schema.names} & {*before.schema.names}
+    if "text" not in names or _is_same(rows, before, "text"):
         return rows, 0
     changed = np.asarray(pc.not_equal(rows.column("text"), before.column("text")).to_numpy(zero_copy_only=False))
     # Of a record that was split, its parts count as one.

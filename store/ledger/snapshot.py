@@ -63,7 +63,7 @@ _LEDGER_FIELDS = (
 )
 #: Every field of a fold stands in a snapshot, but for `totals`, counted anew; a test holds this to the classes.
 LEDGER_COVERED = {*_LOG_FIELDS, *_LEDGER_FIELDS, "fragments", "seen", "shards", "accepted", "counts", "totals"}
-CLUSTER_COVERED = {*_LOG_FIELDS, "workers", "runs", "tokens", "drained", "expelled", "queues", "queued"}
+CLUSTER_COVERED = {*_LOG_FIELDS, "workers", "runs", "tokens", "drained", "leaving", "expelled", "queues", "queued"}
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -381,6 +381,7 @@ def _cluster_tables(state: ClusterState) -> dict[str, Any]:
         "runs": {name: pick(item, _RUN) for name, item in state.runs.items()},
         "tokens": [pick(item, _TOKEN) for item in state.tokens.values()],
         "drained": sorted(state.drained),
+        "leaving": sorted(state.leaving),
         "expelled": state.expelled,
         "queues": [pick(item, _QUEUE) for item in state.queues.values()],
         "queued": {name: pick(item, _RUN) for name, item in state.queued.items()},
@@ -392,11 +393,11 @@ def _cluster(tables: Any) -> ClusterState:
     state.workers = {row[0]: _sound(WorkerJoined(*row)) for row in tables["workers"]}
     state.runs = {name: _sound(RunRecord(*row)) for name, row in tables["runs"].items()}
     state.tokens = {row[0]: _sound(TokenSpent(*row)) for row in tables["tokens"]}
-    state.drained = set(tables.get("drained", ()))
+    state.drained, state.leaving = set(tables.get("drained", ())), set(tables.get("leaving", ()))
     state.expelled = {member: list(keys) for member, keys in tables.get("expelled", {}).items()}
     state.queues = {row[0]: _sound(QueueSet(*row)) for row in tables.get("queues", ())}
     state.queued = {name: _sound(RunRecord(*row)) for name, row in tables.get("queued", {}).items()}
-    _sound(state, ("runs", "drained", "expelled", "queued"))
+    _sound(state, ("runs", "drained", "leaving", "expelled", "queued"))
     return state
 
 

@@ -55,13 +55,13 @@ def test_a_run_imports_neither_the_controllers_core_nor_what_reads_records() -> 
 
 
 def test_a_forkserver_imports_no_compiler_and_no_awkward_arrays() -> None:
-    code = "from headrace.worker.task import forkserver_main as forkserver\nforkserver._import_all()"
+    code = "from headrace.worker.task import forkserver_main as main\nmain._import_all(main.PRELOADED)"
     names = ("numba", "awkward", "minio", "grpc", "pyarrow", "headrace.worker.task.task")
     assert loaded(code, names) == ["pyarrow", "headrace.worker.task.task"]
 
 
 def test_what_the_first_processes_share_each_forkserver_needs_anyway() -> None:
-    code = "from headrace.worker.task import forkserver_main as forkserver\nforkserver._import_all()"
+    code = "from headrace.worker.task import forkserver_main as main\nmain._import_all(main.PRELOADED)"
     assert loaded(code, SHARED) == list(SHARED)
 
 

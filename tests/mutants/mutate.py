@@ -75,6 +75,8 @@ REACHED = {
 MUTANTS, SEED = 200, 1
 #: Seeds of the simulator that a mutant is given, if it is of a module that the simulator imports.
 SEEDS = 20
+#: Cores that only pipelines in queues come to: their mutants are given seeds of those.
+QUEUED = ("controller/core/queue/", "controller/core/cluster/queues.py")
 #: The mutants that do the same as the code.
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.toml")
 #: Seconds that one step may take; what takes longer runs in a circle.
@@ -319,6 +321,11 @@ def is_simulated(module: str) -> bool:
     return "headrace." + module.removesuffix(".py").replace("/", ".") in _simulated()
 
 
+def simulated_by(module: str) -> list[str]:
+    """What the simulator is told besides, where it is to come to a module."""
+    return ["--queues"] if module.startswith(QUEUED) else []
+
+
 @functools.cache
 def _simulated() -> frozenset[str]:
     """The modules that the simulator imports, in a process that imports nothing else."""
@@ -368,7 +375,7 @@ class Copy:
         """What of the tests and the simulator fails on the tree as it stands."""
         pytest = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not slow and not kill"]
         direct, others = tests_of(module)
-        simulated = ["-m", "headrace.chaos.simulate", "--seeds", str(SEEDS), "--jobs", "1"]
+        simulated = ["-m", "headrace.chaos.simulate", "--seeds", str(SEEDS), "--jobs", "1", *simulated_by(module)]
         steps = [
             ("tests", [*pytest, *direct] if direct else []),
             ("simulator", simulated if is_simulated(module) else []),

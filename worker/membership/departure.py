@@ -24,6 +24,8 @@ logger = logging.getLogger("headrace.worker")
 
 #: Seconds between two looks for a notice or for idleness, and between two at whether the tasks are gone.
 LOOK_S, GONE_S = 2.0, 0.1
+#: Seconds in which another controller takes over from one that is gone: it is told too that this worker leaves.
+TAKEOVER_S = 15.0
 #: Seconds that a metadata service has for a whole answer, and bytes of it that are read.
 ANSWER_S, ANSWER_BYTES_MAX = 2.0, 4096
 #: Seconds after which something that was cancelled and goes on is cancelled again.
@@ -47,6 +49,8 @@ class Departure:
         self._live, self._connected, self._say = live, connected, say
         self._within_s, self._notice, self._idle_s = within_s, notice, idle_s
         self._told, self._at_once = asyncio.Event(), asyncio.Event()
+        #: Whether controllers are to hear, each as it is registered with, that this worker is about to end.
+        self.leaves = False
 
     def ask(self) -> None:
         """This worker is to end."""
@@ -72,9 +76,12 @@ class Departure:
         if self._at_once.is_set() or not count or not self._connected() or not self._within_s:
             return
         logger.info("hands on its tasks (%d) within %.0f s; a second signal ends it at once", count, self._within_s)
+        self.leaves = True
         self._say(pb.FromWorker(leaving=pb.Leaving()))
-        while self._live.tasks and self._connected() and not self._at_once.is_set() and loop.time() < until:
+        heard_at = loop.time()
+        while self._live.tasks and not self._at_once.is_set() and loop.time() < min(until, heard_at + TAKEOVER_S):
             await _within(self._at_once, GONE_S)
+            heard_at = loop.time() if self._connected() else heard_at
         if left := len(self._live.tasks):
             logger.warning(
                 "ends with %d of its %d tasks: they start elsewhere, and read again what they held", left, count

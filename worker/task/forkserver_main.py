@@ -46,8 +46,14 @@ PRELOADED = (
     "headrace.stages.sinks.tokens",
     "gigatoken.gigatoken_rs",
 )
+#: What is imported when no task is asked for: each of them would import it where it writes, or runs a user's stage.
+PRELOADED_LATER = ("numpy.ma", "headrace.stages.library.stages", "headrace.stages.shipping.cells")
 #: Descriptors that come with an order: the control channel, the page of what is in hand, standard error.
 DESCRIPTORS = 3
+#: The number of an order, and the descriptors that came with it.
+Order = tuple[int, tuple[int, ...]]
+#: Tasks that one process between starts: each costs one copy of this process then, and not two.
+TOGETHER_MAX = 16
 #: Exit code of a task that never came to be its worker's child.
 STRAY = 76
 #: Seconds in which the process between must end.
@@ -71,26 +77,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     setproctitle.setproctitle("headrace forkserver")
     current = _current_folder()
     sys.path[:] = [path for path in sys.path if path not in ("", current)]
-    _import_all()
+    _import_all(PRELOADED)
     if current and not os.environ.get("PYTHONSAFEPATH"):
         # User code may lie in the folder where the worker was started. Last: it hides nothing that is installed.
         sys.path.append(current)
     channel = Channel(socket.socket(fileno=args.control_fd))
     poll = select.poll()
     poll.register(channel.fileno(), select.POLLIN)
+    later = PRELOADED_LATER
     try:
         while True:
+            if later and not poll.poll(0):
+                _import_all(later[:1])
+                later = later[1:]
+                continue
             poll.poll(1000)
-            for data in channel.receive():
-                asked = msgpack.unpackb(data)
-                if not isinstance(asked, int):
+            orders: list[Order] = []
+            # Descriptors end what one receipt takes, so that it has one order.
+            while len(orders) < TOGETHER_MAX and poll.poll(0):
+                for data in channel.receive():
+                    asked = msgpack.unpackb(data)
+                    if isinstance(asked, int):
+                        orders.append((asked, tuple(channel.descriptors.popleft() for _ in range(DESCRIPTORS))))
+                        continue
+                    _begin(channel, worker, orders)
+                    orders = []
                     _preload(*asked)
-                    continue
-                brought = tuple(channel.descriptors.popleft() for _ in range(DESCRIPTORS))
-                pid = _fork(channel, worker, brought)
-                for descriptor in brought:
-                    os.close(descriptor)
-                channel.send(msgpack.packb([asked, pid]))
+            _begin(channel, worker, orders)
     except ChannelClosed:
         return 0
 
@@ -103,13 +116,13 @@ def _current_folder() -> str:
         return ""
 
 
-def _import_all() -> None:
+def _import_all(names: Sequence[str]) -> None:
     """Import what is preloaded. It lives on in every task: to look for garbage in it would copy its pages there.
 
     Nor is it looked at meanwhile, which is a tenth of the time that imports take.
     """
     gc.disable()
-    for name in PRELOADED:
+    for name in names:
         try:
             importlib.import_module(name)
         except ImportError:
@@ -135,28 +148,43 @@ def _preload(module: str, parameters: dict[str, Any]) -> None:
     gc.enable()
 
 
-def _fork(forkserver: Channel, worker: int, brought: tuple[int, ...]) -> int:
-    """Start a task; its process id, or 0 if the system would not."""
+def _begin(forkserver: Channel, worker: int, orders: Sequence[Order]) -> None:
+    """Start the tasks that are asked for, and say their process ids, 0 for one that the system would not start."""
+    pids = _fork(forkserver, worker, [brought for _, brought in orders]) if orders else []
+    for (asked, brought), pid in zip(orders, [*pids, *[0] * (len(orders) - len(pids))], strict=True):
+        for descriptor in brought:
+            os.close(descriptor)
+        forkserver.send(msgpack.packb([asked, pid]))
+
+
+def _fork(forkserver: Channel, worker: int, orders: Sequence[tuple[int, ...]]) -> list[int]:
+    """Start tasks by one process between; the process ids of those that the system would start."""
     told, tell = os.pipe()
+    ends, stays = os.pipe()
     between = os.fork()
     if not between:
         try:
             own = os.getpid()
-            pid = os.fork()
-            if pid:
+            for brought in orders:
+                pid = os.fork()
+                if not pid:
+                    others = (descriptor for other in orders if other is not brought for descriptor in other)
+                    for descriptor in (told, tell, stays, *others):
+                        os.close(descriptor)
+                    forkserver.close()
+                    os.read(ends, 1)
+                    os.close(ends)
+                    os._exit(_live(own, worker, brought))
                 os.write(tell, pid.to_bytes(_PID_BYTES, "little"))
-                os._exit(0)
-            os.close(told)
-            os.close(tell)
-            forkserver.close()
-            os._exit(_live(own, worker, brought))
+            os._exit(0)
         finally:
             os._exit(1)
-    os.close(tell)
-    data = os.read(told, _PID_BYTES)
-    os.close(told)
+    for descriptor in (tell, ends, stays):
+        os.close(descriptor)
     os.waitpid(between, 0)
-    return int.from_bytes(data, "little")
+    data = os.read(told, _PID_BYTES * len(orders))
+    os.close(told)
+    return [int.from_bytes(data[at : at + _PID_BYTES], "little") for at in range(0, len(data), _PID_BYTES)]
 
 
 def _live(between: int, worker: int, brought: tuple[int, ...]) -> int:

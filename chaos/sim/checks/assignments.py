@@ -110,6 +110,8 @@ class Assignments:
             return
         if log.ledger.drained != drained:
             raise ViolationError(1, f"{controller.name} has {drained} drained, the cluster's log {log.ledger.drained}")
+        if log.ledger.leaving != (leaving := controller.core.leaving):
+            raise ViolationError(1, f"{controller.name} has {leaving} leaving, the cluster's log {log.ledger.leaving}")
         if unknown := controller.core.workers.keys() - log.ledger.workers.keys():
             raise ViolationError(1, f"{controller.name} has workers that the cluster's log has not: {sorted(unknown)}")
         for name, record in log.ledger.going_on().items():

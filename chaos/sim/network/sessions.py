@@ -46,6 +46,10 @@ class ControllerEnd(Protocol):
         """An event came by a worker's session."""
         ...
 
+    def post(self, event: Event) -> None:
+        """Take what follows from what a worker says."""
+        ...
+
     def session_over(self, session: SimulatedSession, reason: str) -> None:
         """The session broke."""
         ...

@@ -82,9 +82,12 @@ class Operator:
         elif kind == "relink":
             event = core.SteerRequested(0, PIPELINE, transports={world.rng.choice(self._stages): "quic"})
         else:
-            worker = world.rng.choice(self._cluster.workers).name
-            event = core.DrainRequested(0, worker)
-            back = core.DrainRequested(0, worker, back=True)
+            node = world.rng.choice(self._cluster.workers)
+            if (self._request // len(self._cluster.controllers)) % 2:
+                node.leave(world.between(0.0, 5.0))
+                return
+            event = core.DrainRequested(0, node.name)
+            back = core.DrainRequested(0, node.name, back=True)
         self._send(event)
         if back is not None:
             world.after(world.between(0.0, 5.0), self._send, back)

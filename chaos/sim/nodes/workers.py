@@ -18,6 +18,8 @@ SILENCE_S = 5.0
 #: Seconds of a worker's silence that its controller bears, and of a node's that its peers on links do.
 HEARD_S = 10.0
 IDLE_S = 10.0
+#: Seconds in which a worker that has left is not there.
+AWAY_S = 1.0
 
 
 class SimulatedWorker:
@@ -26,6 +28,8 @@ class SimulatedWorker:
     def __init__(self, cluster: Site, name: str, cores: int, tier: str) -> None:
         self.cluster, self.name, self.cores, self.tier = cluster, name, cores, tier
         self.alive = False
+        #: Whether it is about to end.
+        self.leaves = False
         self.clock = cluster.world.clock()
         self.tasks: dict[tuple[str, int], SimulatedTask] = {}
         self.session: SimulatedSession | None = None
@@ -68,9 +72,28 @@ class SimulatedWorker:
         self.cluster.world.note(self.name, "starts")
         self._seek()
 
+    def leave(self, for_s: float) -> None:
+        """It is about to end, and says so to each controller that it registers with; then it ends and comes anew."""
+        if not self.alive or self.leaves:
+            return
+        self.leaves = True
+        self.cluster.world.note(self.name, "leaves")
+        if self.session is not None:
+            self.session.controller.post(core.DrainRequested(0, self.name, leaves=True))
+        self.cluster.world.after(for_s, self._gone, self._life)
+
+    def _gone(self, life: int) -> None:
+        if self.alive and self.leaves and self._life == life:
+            self.crash()
+            self.cluster.world.after(AWAY_S, self._return, life)
+
+    def _return(self, life: int) -> None:
+        if not self.alive and self._life == life:
+            self.start()
+
     def crash(self) -> None:
         """The node dies, and every task with it."""
-        self.alive = False
+        self.alive = self.leaves = False
         for task in list(self.tasks.values()):
             task.alive = False
         self.tasks.clear()
@@ -171,6 +194,7 @@ class SimulatedWorker:
             links=links,
             addresses=(self.name,),
             labels=(self.tier,),
+            leaves=self.leaves,
         )
         session.report(event)
         while self._outbox and session.open:

@@ -7,10 +7,11 @@ from typing import Any
 
 from headrace.controller.core.cluster import Queues
 from headrace.controller.core.messages import AnswerRequest, Command, PipelineRequested, QueueRequested, StopRequested
-from headrace.controller.core.queue import Claim, ClaimState, ClaimTurn, GoOn, Scheduler
+from headrace.controller.core.queue import Claim, ClaimState, ClaimTurn, GoOn, QueuePlace, Scheduler
 from headrace.store.ledger import ClusterState, RunHeld
 
 _applied, _asked, _taken_over = Queues.apply, Queues.handle, Queues.take_over
+_places = Scheduler.places
 _key, _decided, _submitted, _durable = Scheduler._key, Scheduler.decide, Queues._submit, Queues.durable
 
 
@@ -83,6 +84,37 @@ def _rules_forgotten(self: Queues, ledger: ClusterState) -> None:
     _taken_over(self, replace(ledger, queues={}))
 
 
+def _priority_inverted(self: Scheduler, claim: Claim, cores: int) -> tuple[float, ...]:
+    first, *others = _key(self, claim, cores)
+    return (-first, *others)
+
+
+def _fair_share_forgotten(self: Scheduler, claim: Claim, cores: int) -> tuple[float, ...]:
+    first, _, *others = _key(self, claim, cores)
+    return (first, 0.0, *others)
+
+
+def _users_forgotten(self: Scheduler, claim: Claim, cores: int) -> tuple[float, ...]:
+    *others, _, number = _key(self, claim, cores)
+    return (*others, 0.0, number)
+
+
+def _never_taken(_self: Scheduler, *_arguments: Any) -> bool:
+    return False
+
+
+def _always_taken(_self: Scheduler, *_arguments: Any) -> bool:
+    return True
+
+
+def _share_of_all(_self: Scheduler, _rule: Any, cores: int, _outside: int) -> float:
+    return cores
+
+
+def _next_place(self: Scheduler, cores: int) -> dict[str, QueuePlace]:
+    return {name: replace(place, number=place.of + 1 - place.number) for name, place in _places(self, cores).items()}
+
+
 MUTANTS: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "quota-forgotten": ((Scheduler, "_room", _no_quota),),
     "cores-given-twice": ((Scheduler, "_used", _given_twice),),
@@ -96,5 +128,12 @@ MUTANTS: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "gang-in-parts": ((Queues, "apply", _in_parts),),
     "last-comes-first": ((Scheduler, "_key", _last_first),),
     "queue-answered-early": ((Queues, "handle", _answered_early),),
+    "priority-inverted": ((Scheduler, "_key", _priority_inverted),),
+    "least-for-its-weight-forgotten": ((Scheduler, "_key", _fair_share_forgotten),),
+    "users-forgotten": ((Scheduler, "_key", _users_forgotten),),
+    "never-preempts": ((Scheduler, "_may_take", _never_taken),),
+    "takes-from-anybody": ((Scheduler, "_may_take", _always_taken),),
+    "fair-share-forgotten": ((Scheduler, "_share", _share_of_all),),
+    "place-told-wrong": ((Scheduler, "places", _next_place),),
     "over-before-durable": ((Queues, "_has_ended", _over_when_it_says_so),),
 }

@@ -109,6 +109,8 @@ class Controller:
         self.log = self._leadership(log, ClusterState()) if log else None
         #: Workers that get no task.
         self.drained: set[str] = set()
+        #: Those of them that are about to end, by their own word.
+        self.leaving: set[str] = set()
         self._standby = standby
         #: The plans that the cluster's log has or gets.
         self._planned: dict[str, Plan] = {}
@@ -280,6 +282,7 @@ class Controller:
         """Go on with every run that has not ended, with the plan that its tasks were started by."""
         assert self.log is not None
         self.drained |= self.log.ledger.drained
+        self.leaving |= self.log.ledger.leaving
         self._members.take_over(self.log)
         self.queues.take_over(self.log.ledger)
         commands: list[Command] = []
@@ -350,6 +353,7 @@ class Controller:
         commands = [*self._applications.drop(reason), *self.queues.drop(reason)]
         commands += self._members.drop(reason) + self._requests.drop(reason)
         self.drained.clear()
+        self.leaving.clear()
         self.runs.clear()
         self.workers.clear()
         self._left.clear()
@@ -381,7 +385,13 @@ class Controller:
         if self.log is not None and (event.worker in self._left or self.log.ledger.workers.get(event.worker) != joined):
             self._left.discard(event.worker)
             self.log.submit(joined)
+        if event.leaves or event.worker in self.leaving:
+            commands += self._leaves(event.worker, now, back=not event.leaves)
         return commands
+
+    def _leaves(self, worker: str, now: float, *, back: bool) -> list[Command]:
+        """A worker is about to end, maybe by what it told an earlier leader; or has ended, or comes anew."""
+        return self._requests.handle(DrainRequested(0, worker, back, leaves=True), now) if self.leads else []
 
     def _end_unclaimed(self, now: float) -> list[Command]:
         """End what a run has not taken up when it began, or ended without having begun."""
@@ -406,7 +416,8 @@ class Controller:
         if self.log is not None and known is not None:
             self._left.add(event.worker)
             self.log.submit(WorkerLeft(event.worker, event.reason))
-        return [command for run in self.runs.values() for command in run.handle(event, now)]
+        commands = [command for run in self.runs.values() for command in run.handle(event, now)]
+        return commands + (self._leaves(event.worker, now, back=True) if event.worker in self.leaving else [])
 
     # -- what people ask --
 

@@ -40,6 +40,7 @@ class Live(Protocol):
     runs: dict[str, Run]
     log: Leadership[ClusterState] | None
     drained: set[str]
+    leaving: set[str]
     queues: Queues
 
     @property
@@ -128,13 +129,17 @@ class Requests:
         if event.worker not in workers and not (event.back and event.worker in drained):
             reason = f"no worker {event.worker!r}; there are: {', '.join(sorted(workers)) or 'none'}"
             return [_answer(event.request, reason)]
+        if event.leaves and (event.worker in drained) is not event.back:
+            return [_answer(event.request)]  # It is so already, or another drained it.
+        if event.leaves and event.back and event.worker not in self._cluster.leaving:
+            return [_answer(event.request)]
         for run in self._cluster.runs.values() if not event.back else ():
             if wrong := run.why_not_without(event.worker):
                 return [_answer(event.request, wrong)]
         if log is None:
             return self._drained(event, now)
         self._waiting.append(event)
-        log.submit(WorkerDrainAsked(event.worker, event.back))
+        log.submit(WorkerDrainAsked(event.worker, event.back, event.leaves))
         return []
 
     def _clear(self, event: ClearRequested) -> list[Command]:
@@ -183,6 +188,11 @@ class Requests:
 
     def _drained(self, event: DrainRequested, now: float) -> list[Command]:
         commands: list[Command] = [_answer(event.request)]
+        drained, leaving = self._cluster.drained, self._cluster.leaving
+        if event.leaves and not event.back and event.worker not in drained:
+            leaving.add(event.worker)
+        elif not event.leaves or event.back:
+            leaving.discard(event.worker)
         if event.back:
             self._cluster.drained.discard(event.worker)
             return commands

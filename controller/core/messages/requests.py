@@ -131,11 +131,15 @@ class GateRecorded:
 
 @dataclass(frozen=True, slots=True)
 class DrainRequested:
-    """Somebody wants a worker to have no task of any pipeline; `back`: to be given tasks again."""
+    """Somebody wants a worker to have no task of any pipeline; `back`: to be given tasks again.
+
+    `leaves`: the worker itself, which is about to end; `back` undoes no other's drain then.
+    """
 
     request: int
     worker: str
     back: bool = False
+    leaves: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,8 @@ class WorkerRegistered:
     relay_addresses: tuple[str, ...] = ()
     #: What was measured on its host, by name.
     measured: tuple[tuple[str, float], ...] = ()
+    #: It is about to end, and wants to hand on its tasks.
+    leaves: bool = False
 
     def facts(self) -> WorkerFacts:
         """What a plan needs to know of it."""

@@ -156,9 +156,11 @@ class Amendment:
                 return [] if recorded else self.take_up(works)
             case AmendState.WARMING | AmendState.HANDING_OVER if wrong := self._wrong(works, state):
                 return self._undo(works, wrong, state)
-            case AmendState.WARMING if self._is_ready(works):
+            case AmendState.WARMING if self._is_ready(works) or self._may_join(works):
                 self._machine.turn(AmendTurn.READY)
                 return self._hand_over(works, now)
+            case AmendState.HANDING_OVER if self._is_joining(works):
+                pass
             case AmendState.HANDING_OVER if self._parts.intake.have_left(works.leaving, self._since):
                 self._old_left(works)
                 return self.take_up(works) if not recorded else []
@@ -336,12 +338,31 @@ class Amendment:
             return f"task {died.plan.name} of the next version died: {died.story}"
         if works.next.tasks.guests_elsewhere:
             return "a task that stays is on another worker now"
-        stopped = self.state is AmendState.WARMING and state is not RunState.RUNNING
+        stopped = (self.state is AmendState.WARMING or self._is_joining(works)) and state is not RunState.RUNNING
         return works.wrong or (f"the pipeline is {state.value}" if stopped else "")
 
     def _is_ready(self, works: Works) -> bool:
         tasks = works.next.tasks if works.next is not None else None
         return tasks is not None and tasks.table.stable and not tasks.links_missing
+
+    def _grows(self, works: Works) -> bool:
+        """Whether there are only more tasks than before, of which none sends to another: each reads once it is ready.
+
+        All have to be ready still before they are taken up: one that cannot begin takes the change back.
+        """
+        if self._reshape is None or works.next is None or works.next.tasks.own_links:
+            return False
+        together = works.next.tasks.table.tasks
+        return all(task.plan.name in together for task in works.in_force.tasks)
+
+    def _may_join(self, works: Works) -> bool:
+        """Whether one of more tasks is ready to read."""
+        ready = works.next is not None and any(task.state is TaskPhase.READY for task in works.next.tasks)
+        return ready and self._grows(works)
+
+    def _is_joining(self, works: Works) -> bool:
+        """Whether some of more tasks read already, and others are not ready yet."""
+        return self.state is AmendState.HANDING_OVER and self._grows(works) and not self._is_ready(works)
 
     def _hand_over(self, works: Works, now: float) -> list[Command]:
         """Input goes to the next version; the next sweep has the sources in force let go of what they have not sent."""

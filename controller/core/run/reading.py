@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from headrace.controller.core.log import Leadership
-from headrace.controller.core.messages import Command, FragmentWasRead, ReadFragment, SourceListed
+from headrace.controller.core.messages import Command, FragmentWasRead, ReadFragment, SealSink, SourceListed
 from headrace.controller.core.run.changed_input import ChangedFragments
 from headrace.controller.core.run.input import Intake, Listing
 from headrace.controller.core.run.sweeps import Sweeps
@@ -22,10 +24,15 @@ class InputReading:
         sweeps: Sweeps,
         changed: ChangedFragments,
         tasks: RunTasks,
+        sinks: Container[str] = (),
     ) -> None:
         self._leadership, self._ledger = leadership, leadership.ledger
         self._listing, self._intake, self._sweeps, self._changed = listing, intake, sweeps, changed
         self._tasks = tasks
+        #: Sinks that seal as soon as a source in their own task has sent all: they wait for no other task.
+        self._sinks = sinks
+        #: The attempts that were asked to.
+        self._sealed: set[tuple[str, int]] = set()
 
     def source_listed(self, event: SourceListed) -> str:
         """Take a page of a listing; why the run fails, if it does."""
@@ -90,11 +97,24 @@ class InputReading:
             head = task.plan.stages[0]
             if task.state is not TaskPhase.READY:
                 continue
-            for fragment, gaps in self._intake.assign(head, task.plan.name, heads[head]):
+            given = self._intake.assign(head, task.plan.name, heads[head])
+            commands += self._sealed_early(task, reads=bool(given))
+            for fragment, gaps in given:
                 self._sweeps.more()
                 fragment = self._ledger.as_it_stands(fragment)
                 commands.append(ReadFragment(task.plan.worker, task.plan.name, task.attempt, fragment, gaps))
         return commands
+
+    def _sealed_early(self, task: RunTask, *, reads: bool) -> list[Command]:
+        """Have a task seal what it holds when its source has sent all: it writes while others read still."""
+        attempt, plan = (task.plan.name, task.attempt), task.plan
+        if reads:
+            self._sealed.discard(attempt)
+        spent = self._listing.done and self._intake.spent(plan.stages[0], plan.name)
+        if not spent or attempt in self._sealed or plan.stages[-1] not in self._sinks:
+            return []
+        self._sealed.add(attempt)
+        return [SealSink(plan.worker, plan.name, task.attempt, "all is read")]
 
     def _hand_out_suspects(self) -> list[Command]:
         """Suspect records go to the solitary task of their route, which is started when there is work for it."""

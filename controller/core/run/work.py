@@ -67,7 +67,8 @@ class Work:
         self.pipeline, self.version = pipeline, version
         self.tasks, self._workers, self._ledger = tasks, workers, ledger
         self._epoch, self._sweeps = parts.epoch, sweeps
-        self.reading = InputReading(leadership, listing, intake, sweeps, changed, tasks)
+        alone = () if any(pipeline.of_kind(StageKind.STATEFUL)) else sinks
+        self.reading = InputReading(leadership, listing, intake, sweeps, changed, tasks, alone)
         self.proposals = Proposals(version, leadership, committer, intake, sweeps, changed, tasks)
         self.losses = RunLosses(pipeline, ledger, sinks, workers, intake, listing, sweeps, tasks)
         self.adoption = Adoption(pipeline.name, version, ledger, workers, intake, listing, sweeps, reported, tasks)

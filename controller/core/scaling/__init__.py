@@ -6,6 +6,7 @@ from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
     from headrace.controller.core.scaling.autoscaler import (
+        LOOK_AT_TRIAL_S as LOOK_AT_TRIAL_S,
         Answered as Answered,
         Autoscaler as Autoscaler,
         Measured as Measured,

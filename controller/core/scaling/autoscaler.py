@@ -30,7 +30,9 @@ SETTLE_S, WINDOW_S_MIN, WINDOW_S_MAX = 3.0, 12.0, 60.0
 #: Seconds that are enough for a gain of so much.
 QUICK_S, QUICK_GAIN = 5.0, 1.0
 #: Seconds in which tasks wait and cores idle, behind which more tasks are tried without a rate.
-TRIAL_S = 2.0
+TRIAL_S = 0.5
+#: Seconds between two readings, and where a trial may come next.
+LOOK_S, LOOK_AT_TRIAL_S = 1.0, 0.1
 #: The gain that is worth a change; by how much it grows with each decision of the last CALM_S seconds.
 BAND, BAND_GROWTH, CALM_S = 0.08, 1.8, 900.0
 #: What is reached is of no worth below this share of what was promised; it is blocked for BLOCK_S. Below HARM of the
@@ -186,6 +188,12 @@ class Autoscaler:
         self._spare_since = math.inf
         #: What was advised last; of a run that is scaled, nothing ever is.
         self._advised: Mapping[str, int] | None = None
+
+    @property
+    def look_s(self) -> float:
+        """Seconds until the next reading is wanted."""
+        fresh = not self._window or self._window[-1].at - self._window[0].at < SETTLE_S
+        return LOOK_AT_TRIAL_S if fresh and self.state is ScalingState.MEASURING else LOOK_S
 
     def handle(self, event: ScalingEvent, now: float) -> list[ScalingCommand]:
         """Take one event; give the commands that follow from it."""

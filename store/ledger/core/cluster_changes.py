@@ -78,10 +78,14 @@ class RunChanged:
 
 @dataclass(frozen=True, slots=True)
 class WorkerDrainAsked:
-    """Somebody wants a worker to have no task of any run; `back`: to be given tasks again."""
+    """Somebody wants a worker to have no task of any run; `back`: to be given tasks again.
+
+    `leaves`: the worker itself, since it is about to end; it is given tasks again when it comes anew.
+    """
 
     worker: str
     back: bool
+    leaves: bool = False
 
 
 @dataclass(frozen=True, slots=True)

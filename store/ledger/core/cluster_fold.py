@@ -70,6 +70,8 @@ class ClusterState(LogState):
     tokens: dict[str, TokenSpent] = field(default_factory=dict[str, TokenSpent])
     #: Workers that are to have no task.
     drained: set[str] = field(default_factory=set[str])
+    #: Those of them that nobody but themselves drained: they are about to end.
+    leaving: set[str] = field(default_factory=set[str])
     #: Members that were expelled, as role/name, and the keys that were let in under that name since.
     expelled: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     #: The queues, and the pipelines that wait in them, the oldest first.
@@ -80,6 +82,13 @@ class ClusterState(LogState):
         """The runs that have not ended."""
         return {name: run for name, run in self.runs.items() if not run.outcome}
 
+    def _drained(self, change: WorkerDrainAsked) -> None:
+        if change.leaves and not change.back and change.worker not in self.drained:
+            self.leaving.add(change.worker)
+        elif not change.leaves or change.back:
+            self.leaving.discard(change.worker)
+        (self.drained.discard if change.back else self.drained.add)(change.worker)
+
     def _change(self, number: int, change: Change) -> None:
         match change:
             case WorkerJoined():
@@ -89,7 +98,7 @@ class ClusterState(LogState):
             case RunBegun():
                 self._begun(number, change)
             case WorkerDrainAsked():
-                (self.drained.discard if change.back else self.drained.add)(change.worker)
+                self._drained(change)
             case QueueSet() | QueueRemoved() | RunQueued() | RunUnqueued():
                 self._of_queues(number, change)
             case (

@@ -1,4 +1,4 @@
-"""Pipelines in queues on one simulated cluster: the invariants 25 to 28, and the mutants that break them."""
+"""Pipelines in queues on one simulated cluster: the invariants 25 to 30, and the mutants that break them."""
 
 from collections import Counter
 from contextlib import ExitStack
@@ -29,6 +29,9 @@ CAUGHT_BY = {
     "last-comes-first": {18, 28},
     "queue-answered-early": {3},
     "over-before-durable": {25},
+    "priority-inverted": {28},
+    "takes-from-anybody": {18},
+    "place-told-wrong": {29},
 }
 
 

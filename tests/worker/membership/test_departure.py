@@ -148,6 +148,27 @@ def test_who_has_tasks_and_a_controller_hands_them_on(given: dict[str, float], s
     assert asyncio.run(play()) == said
 
 
+def test_who_leaves_waits_for_the_next_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "GONE_S", 0.0)
+    live, looks = LiveTasks(), list[bool]()
+    live.started("run/read.0", 1, "v", 0, ("read",))
+
+    def connected() -> bool:
+        looks.append(len(looks) not in (1, 2))
+        if len(looks) == 5:
+            live.tasks.clear()
+        return looks[-1]
+
+    async def play() -> bool:
+        departure = Departure(live, connected, lambda _message: None, 30.0, "", 0.0)
+        departure.ask()
+        await departure.wait()
+        return departure.leaves
+
+    assert asyncio.run(play())
+    assert looks == [True, False, False, True, True]
+
+
 def test_who_is_to_end_at_once_says_nothing() -> None:
     async def play() -> list[str]:
         departure, found = departed()

@@ -63,6 +63,8 @@ class Intake:
         self._waiting: dict[str, int] = {}
         self._assigned: dict[bytes, str] = {}
         self._loads: dict[str, dict[bytes, int]] = {}
+        #: Tasks that can be given no more, until they have read something or more waits; among how many.
+        self._full: dict[str, int] = {}
         #: Bytes of the fragments that a task has read.
         self._read: dict[str, int] = {}
         #: Ends that a source reported and the ledger may not hold yet.
@@ -130,6 +132,8 @@ class Intake:
     def assign(self, stage: str, task: str, among: int = 1) -> list[tuple[Fragment, tuple[Gap, ...]]]:
         """What to hand to a source task now, one of `among`: a fragment at least, and what it may have ahead."""
         queue = self._queue.get(stage)
+        if not queue or self._full.get(task) == among:
+            return []
         load = self._loads.setdefault(task, {})
         given: list[tuple[Fragment, tuple[Gap, ...]]] = []
         ahead = sum(load.values())
@@ -153,7 +157,12 @@ class Intake:
             load[name] = fragment.size
             ahead += fragment.size
             given.append((fragment, gaps))
+        self._full[task] = among
         return given
+
+    def spent(self, stage: str, task: str) -> bool:
+        """Whether a source task has sent all that it was given, and nothing waits for it."""
+        return not (self._queue.get(stage) or self._loads.get(task) or self._distrusts)
 
     def was_read(self, task: str, fragment: bytes, count: int) -> bool:
         """Note that a task has sent a fragment; False for stale news. `count` -1: the end was not asked for."""
@@ -168,6 +177,7 @@ class Intake:
                 self._ends[fragment] = count
             return known
         del self._assigned[fragment]
+        self._full.pop(task, None)
         self._read[task] = self._read.get(task, 0) + self._loads[task].pop(fragment, 0)
         if count >= 0:
             self._ends[fragment] = count
@@ -223,6 +233,7 @@ class Intake:
     def let_go(self, task: str) -> None:
         """A task that halted has what it was given no more; the sweep that it answered finds what is open."""
         self._read.pop(task, None)
+        self._full.pop(task, None)
         for fragment in self._loads.pop(task, {}):
             self._assigned.pop(fragment, None)
             self._given.pop(fragment, None)
@@ -239,6 +250,7 @@ class Intake:
         self.drop_queue()
         self._assigned.clear()
         self._loads.clear()
+        self._full.clear()
         self.solitary.let_go()
         self._pending.clear()
         self._given.clear()
@@ -361,6 +373,7 @@ class Intake:
         facts = self._ledger.fragments[fragment].fragment
         self._waiting[facts.stage] = self._waiting.get(facts.stage, 0) + facts.size
         self._queue.setdefault(facts.stage, deque()).append((fragment, wanted))
+        self._full.clear()
         return True
 
     def _wanted(self, state: FragmentState, held: Mapping[str, Sequence[Range]], coming: Sequence[Gap]) -> Wanted:

@@ -51,6 +51,58 @@ def test_a_drained_worker_gets_no_task_under_the_next_leader() -> None:
     assert succeeded(store).core.drained == set()
 
 
+def registered(name: str, *, leaves: bool) -> m.WorkerRegistered:
+    return m.WorkerRegistered(name, name, 1, 1 << 30, leaves=leaves)
+
+
+def leaves(bench: Bench, worker: str) -> None:
+    bench.tell(m.DrainRequested(0, worker, leaves=True))
+
+
+def test_a_worker_that_leaves_is_given_no_task_by_the_next_leader() -> None:
+    store = Store()
+    first = Bench(store, "a")
+    first.join("w1")
+    leaves(first, "w1")
+    second = succeeded(store)
+    second.tell(registered("w1", leaves=True))
+    second.join("w2")
+    (start,) = of(m.StartTask, second.apply())
+    assert start.worker == "w2"
+    assert second.core.drained == second.core.leaving == {"w1"}
+
+
+def test_a_new_leader_hears_from_the_worker_itself_that_it_leaves() -> None:
+    bench = Bench(Store(), "a")
+    bench.tell(registered("w1", leaves=True))
+    assert bench.core.drained == bench.core.leaving == {"w1"}
+    bench.tell(m.WorkerLost("w1", "it has ended"))
+    assert bench.core.drained == bench.core.leaving == set()
+
+
+def test_a_worker_that_left_under_an_earlier_leader_comes_anew() -> None:
+    store = Store()
+    first = Bench(store, "a")
+    first.join("w1")
+    leaves(first, "w1")
+    second = succeeded(store)
+    second.join("w1")
+    assert second.core.drained == second.core.leaving == set()
+    assert succeeded(store).core.drained == set()
+
+
+def test_what_a_person_drained_stays_drained_when_it_leaves_and_comes_anew() -> None:
+    store = Store()
+    first = Bench(store, "a")
+    first.join("w1")
+    assert drain(first, "w1").accepted
+    leaves(first, "w1")
+    first.tell(m.WorkerLost("w1", "it has ended"))
+    second = succeeded(store)
+    second.join("w1")
+    assert (second.core.drained, second.core.leaving) == ({"w1"}, set())
+
+
 def test_a_drain_that_was_under_way_is_seen_to() -> None:
     store = Store()
     start = (first := Bench(store, "a")).begun()

@@ -7,7 +7,7 @@ import pytest
 from headrace.controller.core.messages import messages as m
 from headrace.controller.core.run.amendment import LEAVE_S_MAX
 from headrace.controller.core.run.reconfiguration import TRIES_MAX
-from headrace.controller.core.run.states import RunState
+from headrace.controller.core.run.states import AmendState, RunState
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
 from headrace.store.ledger.core.entries import Range
 from tests.kits.controller.core import Stand, changes, fragment, make_pipeline, of
@@ -385,6 +385,20 @@ def test_a_pause_that_is_asked_meanwhile_comes_first() -> None:
     carried_out(stand, commands)
     assert stand.run.state is RunState.PAUSED
     assert len(workers_of(stand)) == 2
+
+
+def test_each_of_more_tasks_reads_once_it_is_ready() -> None:
+    stand = Stand()
+    running(stand, "w1")
+    commands = steer(stand, replicas=dict.fromkeys(("read", "keep", "write"), 3))[1]
+    first, second = of(m.StartTask, commands)
+    stand.tell(m.TaskReady(first.task, first.attempt))
+    assert stand.run.amendment.state is AmendState.HANDING_OVER
+    assert stand.run.works is not None
+    assert stand.run.works.on_trial, "until all are ready"
+    failed = stand.tell(m.TaskFailed(second.task, second.attempt, "no room", final=False))
+    assert [stop.task for stop in of(m.StopTask, failed)][:1] == [first.task]
+    assert len(workers_of(stand)) == 1
 
 
 def test_a_change_whose_tasks_cannot_work_is_refused() -> None:

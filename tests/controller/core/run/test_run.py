@@ -79,6 +79,16 @@ def test_a_run_reads_closes_publishes_and_hands_the_log_over() -> None:
     assert stand.core.wake_at() is None
 
 
+def test_a_task_whose_source_has_sent_all_seals_at_once() -> None:
+    stand = Stand()
+    commands = stand.begin(A, B)
+    task, attempt = (order := of(m.ReadFragment, commands)[0]).task, order.attempt
+    assert of(m.SealSink, stand.tell(m.FragmentWasRead(task, attempt, A.id, 10))) == []
+    said = stand.tell(m.FragmentWasRead(task, attempt, B.id, 10))
+    assert [(seal.task, seal.reason) for seal in of(m.SealSink, said)] == [(task, "all is read")]
+    assert of(m.SealSink, stand.tell(m.TimePassed())) == [], "it is asked once"
+
+
 def test_a_manifest_without_room_is_written_again_until_there_is_some() -> None:
     stand = Stand()
     stand.full = "no room"

@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 
 from headrace.controller.core.scaling.autoscaler import (
+    LOOK_AT_TRIAL_S,
+    LOOK_S,
     TRIAL_S,
     Answered,
     Autoscaler,
@@ -105,3 +107,11 @@ def test_a_run_without_a_rate_is_scaled_and_measured_afterwards() -> None:
     assert machine.state is ScalingState.MEASURING
     assert machine.band(7.0) == Autoscaler(ScalingMode.ON).band(7.0), "what has no promise widens no band"
     assert machine.handle(Measured(reading(9.0, 100.0, counts=more)), 9.0) == [], "there is no room for more"
+
+
+def test_readings_are_frequent_while_a_trial_may_come() -> None:
+    machine = Autoscaler(ScalingMode.ON)
+    assert machine.look_s == LOOK_AT_TRIAL_S
+    for second in range(1, 5):
+        machine.handle(Measured(reading(float(second), 0.0)), float(second))
+    assert machine.look_s == LOOK_S
