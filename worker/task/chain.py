@@ -134,8 +134,7 @@ class Chain:
         #: Stages that follow the one that asks, and are not past the decider; none where a stage past it is here too.
         last_asks = self.asks != "" and pipeline.asks(names[-1]) != ""
         self.direct = tuple(stage for stage in self.downstream if last_asks and stage in pipeline.downstream(names[-1]))
-        takers: list[Transform | Sink] = [transform for _, transform in self.transforms]
-        takers += [self.sink] if self.sink is not None else []
+        takers = [*(one for _, one in self.transforms), *([self.sink] if self.sink is not None else [])]
         #: Whether batches may lie in memory that is only lent to it (`headrace.stages.runtime.contract`).
         self.borrows = not self.asks and all(stage.borrows for stage in takers)
         #: Whether all of its stages take merged batches.

@@ -118,9 +118,8 @@ class TaskExited:
         """How the process ended, for a verdict."""
         if self.killed_for:
             return self.killed_for
-        if self.code >= 0:
-            return f"the process ended with exit code {self.code}"
-        return f"the process was killed by signal {-self.code}"
+        how = "ended with exit code" if self.code >= 0 else "was killed by signal"
+        return f"the process {how} {abs(self.code)}"
 
     def cause(self) -> str:
         """For people, in few words: how it ended, and the last line that it said."""

@@ -233,7 +233,7 @@ def test_the_plan_that_is_left_is_not_recorded_again() -> None:
     assert any("dedup" in task.stages for task in plan_from_plain(record.plan).tasks)
 
 
-def test_a_leader_that_dies_while_a_version_is_tried_leaves_the_graph_in_force() -> None:
+def test_a_leader_that_dies_in_a_trial_leaves_the_old_graph() -> None:
     store = Store()
     leader = Bench(store, "a")
     leader.begun()
