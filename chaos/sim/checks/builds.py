@@ -43,11 +43,11 @@ class SimulatedBuilds:
         return TaskReady(task, attempt)
 
     def durable(self, number: int, entry: Entry) -> None:
-        """31: no graph is taken up whose tasks cannot be built. One that a run begins with raises the epoch as well."""
+        """30: no graph is taken up whose tasks cannot be built. One that a run begins with raises the epoch as well."""
         begins = any(isinstance(change, EpochRaised) for change in entry.changes)
         applied = (change for change in entry.changes if isinstance(change, PipelineApplied))
         if not begins and (version := next((item.version for item in applied if self._is_spoiled(item.version)), "")):
-            raise ViolationError(31, f"entry {number} takes up version {version}, of which no task was ever ready")
+            raise ViolationError(30, f"entry {number} takes up version {version}, of which no task was ever ready")
 
     def _is_spoiled(self, version: str) -> bool:
         return version not in self._built and self._world.now < self._spoiled_until.get(version, 0.0)

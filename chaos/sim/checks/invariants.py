@@ -97,7 +97,7 @@ class Checker:
             self.dataset.write_asked(controller, command, data)
 
     def durable(self, number: int, entry: Entry, writer: str) -> None:
-        """2, 4, 6 to 9, 12, 13, 15, 24, 31: an entry that has become durable keeps every promise of the ledger."""
+        """2, 4, 6 to 9, 12, 13, 15, 24, 30: an entry that has become durable keeps every promise of the ledger."""
         freed = set(released_by(entry))
         for change in entry.changes:
             if isinstance(change, Closed):

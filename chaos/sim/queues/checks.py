@@ -5,7 +5,6 @@
 27: a run of a queue begins with all the tasks that it asked for.
 28: nobody gets cores while somebody who comes before it waits, and lacks nothing.
 29: whoever waits is told a place of its own, behind those of its user who came before, and of a higher priority.
-30: who waits alone, with less than its fair share, gets the cores of a queue that keeps its own without them.
 
 What each pipeline loses or reads twice is judged by its own `Checker`, as if it were alone. A leader decides by what it
 has folded and who is back with it, which may change while its decision is on its way to the log: so a rule counts for
@@ -43,8 +42,6 @@ from headrace.store.ledger import (
     WorkerLeft,
 )
 
-#: Seconds between two looks at fair shares; seconds in which a share that is owed is given.
-ASKED_S, OWED_S = 1.0, 20.0
 #: Seconds in which a run that begins has places for its tasks, or gives up: a minute, and a lost store besides.
 PLANNED_S = 75.0
 
@@ -140,9 +137,6 @@ class QueueJudge:
         self._stirred: list[Folding] = []
         #: The least cores of the workers that were with each life of a controller since then.
         self._present: dict[str, int] = {}
-        #: Since when somebody might have the cores of another queue, by the names of both; when that was asked last.
-        self._owed: dict[tuple[str, str], float] = {}
-        self._asked_at = 0.0
         #: When places were lost last.
         self._disturbed_at = 0.0
         #: How often a run gave way, went on, and began, so that a test sees that it happens.
@@ -166,59 +160,8 @@ class QueueJudge:
             if controller.core.log is None or controller.core.log.quiet:
                 self._quiet_at[identity], self._present[identity] = len(self._history) - 1, cores
             self._present[identity] = min(self._present.get(identity, cores), cores)
-        self._check_shares()
         for tenant in self._cluster.tenants.values():
             tenant.checker.check()
-
-    def _check_shares(self) -> None:
-        """30, of what stands so for OWED_S seconds, while nobody dies."""
-        now = self._cluster.world.now
-        if now - self._asked_at < ASKED_S:
-            return
-        self._asked_at = now
-        leads = [item for item in self._cluster.controllers if item.leads and item.alive and not item.frozen]
-        rules = self._rules()
-        known = len(leads) == 1 and leads[0].core.queues.cores == rules.cores
-        owed = self._owing(rules) if known else []
-        self._owed = {pair: self._owed.get(pair, now) for pair in owed}
-        for (name, other), since in self._owed.items():
-            if now - max(since, self._disturbed_at) > OWED_S:
-                words = f"{name} waits below its fair share for {now - since:.0f} s, and {other} goes on"
-                raise ViolationError(30, words)
-
-    def _owing(self, rules: _Rules) -> list[tuple[str, str]]:
-        """Who waits, before all others, and whose cores it might have by the fair shares of queues of one priority."""
-        if not self._knows(rules, [*self._claims.values()]):
-            return []
-        queues = {item.options["queue"]: rules.queues[item.options["queue"]] for item in self._claims.values()}
-        begun = {name: item for name, item in self._claims.items() if item.begun and not item.held}
-        waiting = [name for name in self._claims if name not in begun]
-        first = max((queues[self._claims[name].options["queue"]].priority for name in waiting), default=0)
-        waiting = [name for name in waiting if queues[self._claims[name].options["queue"]].priority == first]
-        if len(waiting) != 1 or self._claims[waiting[0]].begun or self._cluster.tenants[waiting[0]].demands:
-            return []
-        claim = self._claims[waiting[0]]
-        if self._cluster.operator.stopped(waiting[0], claim.options["token"]):
-            return []
-        used = dict.fromkeys(queues, 0)
-        for item in begun.values():
-            used[item.options["queue"]] += rules.of(item)
-        equal = {name: item for name, item in queues.items() if item.priority == first}
-        left = rules.cores - sum(used[name] for name, item in queues.items() if item.priority > first)
-        shares = {name: left * item.weight / sum(one.weight for one in equal.values()) for name, item in equal.items()}
-        mine, wanted = claim.options["queue"], rules.of(claim)
-        has = used[mine] + wanted
-        if has > shares[mine] or (queues[mine].cores and has > queues[mine].cores):
-            return []
-        lacks = wanted - (rules.cores - sum(used.values()))
-        return [
-            (waiting[0], name)
-            for name, item in begun.items()
-            if (queue := item.options["queue"]) != mine
-            and queue in equal
-            and used[queue] - rules.of(item) >= shares[queue]
-            and rules.of(item) >= lacks > 0
-        ]
 
     def write_asked(self, controller: Asked, command: core.WriteEntry, data: bytes) -> None:
         """See `Judge`."""

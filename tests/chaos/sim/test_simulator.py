@@ -123,7 +123,7 @@ CAUGHT_BY = {
     "manifest-not-fenced": {23},
     "gate-not-asked": {24},
     "gate-forgotten": {1, 24},
-    "taken-up-untried": {31},
+    "taken-up-untried": {30},
     "rested-not-rolled-back": {17, 18},
     "broken-gate-passed": {24},
     # In the core of a task.
