@@ -198,7 +198,7 @@ FOUND_AT = {
     "released-by-one-sink": 32,
     "request-taken-for-a-repeat": 7,
     "settled-asked-for": 31,
-    "shard-named-anew": 424,
+    "shard-named-anew": 248,
     "sink-without-budget": 11,
     "snapshot-forgets-releases": 15,
     "suspects-given-to-all": 1,
