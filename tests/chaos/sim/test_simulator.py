@@ -177,7 +177,7 @@ FOUND_AT = {
     "gone-link-awaited": 142,
     "graph-not-recorded": 9,
     "held-batch-taken-again": 42,
-    "index-of-next-plan-alone": 128,
+    "index-of-next-plan-alone": 564,
     "index-not-fenced": 4,
     "index-of-one-sink": 58,
     "index-one-entry-short": 7,
