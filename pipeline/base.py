@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, cast
 
 from headrace.pipeline.errors import PipelineError
@@ -35,8 +36,8 @@ class Base:
     @property
     def passed(self) -> frozenset[str]:
         """The stages that are unchanged in all of its recipes, whatever the source."""
-        paths = [frozenset(stages) for of_sources in self.recipes.values() for stages in of_sources.values()]
-        return frozenset.intersection(*paths) if paths else frozenset()
+        paths = [set(stages) for of_sources in self.recipes.values() for stages in of_sources.values()]
+        return frozenset(name for name in chain(*paths) if all(name in path for path in paths))
 
     def to_dict(self) -> dict[str, Any]:
         """The base as JSON."""

@@ -47,7 +47,7 @@ def inherited_by(stages: Iterable[Mapping[str, Any]], dataset: str, passed: Cont
     uris = [dataset]
     for stage in stages:
         module, parameters = str(stage["target"]).partition(":")[0], dict(stage["parameters"])
-        if stage.get("name") in passed and can_wait(stage["target"], parameters):
+        if str(stage.get("name")) in passed and can_wait(stage["target"], parameters):
             continue
         if module.startswith(LIBRARY) and module not in (name for name, _ in found):
             found.append((module, parameters if module in MODULES else {}))

@@ -209,6 +209,7 @@ class Desk:
 
     def _next(self) -> pa.RecordBatch | None:
         """What the reader gives next of what lies behind the rows that its asker has; None behind the last."""
+        rows: pa.RecordBatch
         for rows in self._batches:
             passed = min(self._behind, rows.num_rows)
             self._behind -= passed

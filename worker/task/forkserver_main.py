@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     channel = Channel(socket.socket(fileno=args.control_fd))
     poll = select.poll()
     poll.register(channel.fileno(), select.POLLIN)
-    later = PRELOADED_LATER
+    later: tuple[str, ...] = PRELOADED_LATER
     try:
         while True:
             if later and not poll.poll(0):
