@@ -10,6 +10,7 @@ import pytest
 from headrace.stages.dedup.index.filters import KEYS, PARTS, Filters
 from headrace.stages.dedup.index.memory import words_in
 from headrace.stages.dedup.index.slots import ADDRESS, HOMES, SECTIONS, SIZE, USED, FixedSlots, Slots, collect, put_slot
+from headrace.stages.text.machine import compiled, pointer
 
 
 def test_the_filter_takes_as_many_bits_a_key_at_all_sizes() -> None:
@@ -49,15 +50,10 @@ def test_a_table_of_slots_is_read_in_order_however_it_grew(many: int) -> None:
         assert table.nbytes >= 8 * many
 
 
+@compiled
 def put_all(table: Any, hashes: Any, first: int) -> None:
-    from headrace.stages.text.machine import compiled, pointer
-
-    @compiled
-    def put(table: Any, hashes: Any, first: int) -> None:
-        for place in range(len(hashes)):
-            put_slot(pointer(table, 0), hashes[place], first + place)
-
-    put(table, hashes, first)
+    for place in range(len(hashes)):
+        put_slot(pointer(table, 0), hashes[place], first + place)
 
 
 def test_keys_that_crowd_one_section_make_a_larger_table() -> None:
