@@ -54,7 +54,10 @@ class Authority:
         builder = x509.CertificateBuilder().subject_name(subject).issuer_name(self._name)
         builder = builder.public_key(key.public_key()).serial_number(x509.random_serial_number())
         builder = builder.not_valid_before(now - DAY).not_valid_after(now + DAY)
-        return builder.add_extension(extension[0], critical=extension[1]).sign(self._key, hashes.SHA256())
+        builder = builder.add_extension(extension[0], critical=extension[1])
+        # Python 3.13 and later accept no certificate without it.
+        known = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        return builder.add_extension(known, critical=False).sign(self._key, hashes.SHA256())
 
 
 class TlsProxy(S3Proxy):
