@@ -55,9 +55,13 @@ class Authority:
         builder = builder.public_key(key.public_key()).serial_number(x509.random_serial_number())
         builder = builder.not_valid_before(now - DAY).not_valid_after(now + DAY)
         builder = builder.add_extension(extension[0], critical=extension[1])
-        # Python 3.13 and later accept no certificate without it.
+        # Python 3.13 and later accept no certificate without these.
         known = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
-        return builder.add_extension(known, critical=False).sign(self._key, hashes.SHA256())
+        builder = builder.add_extension(known, critical=False)
+        builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        signs = isinstance(extension[0], x509.BasicConstraints)
+        usage = x509.KeyUsage(True, False, False, False, False, signs, signs, False, False)
+        return builder.add_extension(usage, critical=True).sign(self._key, hashes.SHA256())
 
 
 class TlsProxy(S3Proxy):
