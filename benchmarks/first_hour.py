@@ -16,16 +16,16 @@ host: `headrace-loader` alone.
 
 Needs uv (`pip install uv`), and packages that it can install.
 
-Last result (two cores that others used too, a load of 12 to 40, medians of three rounds; seconds):
+Last result (two quiet cores, medians of two rounds; seconds):
 
                  installed   install   first output   balance   run alone, first batch   warm
-    headrace        469 MB      29.0           32.8      33.1                      1.6    1.5
-    datatrove       361 MB      22.7           32.0     200.2
-    headrace-loader  79 MB       4.7
+    headrace        469 MB       7.4            9.7       9.8                      1.3    0.8
+    datatrove       361 MB       6.6            9.0      50.2
+    headrace-loader  79 MB       2.7
 
-So datatrove takes 1.23 times as long as Headrace to the first output (by round 1.47, 0.86, 1.23), and 6.1 times to the
-balance. Nine tenths of Headrace's time are the installation, most of it byte code: 42 MB of Python, datatrove 37. With
-the method of `--lazy` Headrace had its first output after 5.1 s, 1.69 times sooner (1.69, 1.25, 1.70).
+So datatrove takes 0.93 times as long as Headrace to the first output (by round 0.96, 0.90), and 5.1 times to the
+balance. Three quarters of Headrace's time are the installation, most of it byte code: 42 MB of Python, datatrove 37.
+With the method of `--lazy`, on a busy machine, Headrace had its first output 1.69 times sooner (1.69, 1.25, 1.70).
 """
 
 import argparse
