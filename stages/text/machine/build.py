@@ -7,7 +7,6 @@ needs nothing but the C library.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 import pathlib
@@ -219,11 +218,10 @@ def main() -> None:
     if sys.argv[1:2] == ["--level"]:
         build_level(sys.argv[2], pathlib.Path(sys.argv[3]), list(entries()))
         return
-    with contextlib.suppress(IndexError):
-        for path in build(pathlib.Path(sys.argv[1]), sys.argv[2:] or tuple(native.LEVELS)):
-            print(f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
-        return
-    raise SystemExit("name the folder for the libraries")
+    if not sys.argv[1:]:
+        raise SystemExit("name the folder for the libraries")
+    for path in build(pathlib.Path(sys.argv[1]), sys.argv[2:] or tuple(native.LEVELS)):
+        print(f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ and how long each axis is, and takes back one of results.
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import pathlib
 import platform
@@ -31,11 +32,16 @@ LEVELS = {
     "x86-64-v3": _V3,
     "x86-64-v2": _V2,
 }
+#: The part of the C library that has mathematics.
+_MATHEMATICS = "libm.so.6"
 #: Bytes of /proc/cpuinfo that hold the features of its first processor.
 _CPUINFO_BYTES = 16_384
 #: What numba's code returns where it ends well: with a value, and without one.
 _SUCCESS = (0, -2)
 _FORMATS = {"bool": "?7x", "i64": "q", "u64": "Q", "f64": "d"}
+
+
+logger = logging.getLogger("headrace.stages")
 
 
 def levels(features: frozenset[str], machine: str) -> list[str]:
@@ -73,9 +79,19 @@ def library() -> ctypes.PyDLL | None:
     for each in levels(features(), platform.machine()):
         path = FOLDER / name_of(digest(), each)
         if path.is_file():
-            # The GIL stays held: the loops of a process share their scratch.
-            return ctypes.PyDLL(str(path))
+            return _loaded(path)
     return None
+
+
+def _loaded(path: pathlib.Path) -> ctypes.PyDLL | None:
+    try:
+        # The loops call `pow` and name no library that has it, so that any version will do.
+        ctypes.CDLL(_MATHEMATICS, ctypes.RTLD_GLOBAL)
+        # The GIL stays held: the loops of a process share their scratch.
+        return ctypes.PyDLL(str(path))
+    except OSError as error:
+        logger.warning("the compiled loops cannot be loaded: %s", error)
+        return None
 
 
 def symbol(module: str, name: str) -> str:

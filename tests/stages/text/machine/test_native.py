@@ -18,6 +18,7 @@ from headrace.pipeline import PipelineError
 from headrace.stages.library.warm import Compiling
 from headrace.stages.text.machine import build, kernels, native
 from headrace.stages.text.machine.kernels import CalledLoop
+from headrace.stages.text.machine.sources import digest
 
 LEVEL = "x86-64-v2"
 TUPLES = "(u8[], (i64[,], u32[]), i64, f64, bool) -> (i64, i64)"
@@ -133,6 +134,18 @@ def test_code_of_other_sources_is_not_loaded(monkeypatch: pytest.MonkeyPatch, tm
     (tmp_path / native.name_of("0123456789abcdef", LEVEL)).write_bytes(b"no library")
     native.library.cache_clear()
     assert native.library() is None
+    native.library.cache_clear()
+
+
+def test_a_library_that_cannot_be_loaded_is_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(native, "FOLDER", tmp_path)
+    monkeypatch.setattr(native, "levels", lambda *_: [LEVEL])
+    (tmp_path / native.name_of(digest(), LEVEL)).write_bytes(b"no library")
+    native.library.cache_clear()
+    assert native.library() is None
+    assert "cannot be loaded" in caplog.text
     native.library.cache_clear()
 
 
