@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 from safetensors import safe_open
 from safetensors.numpy import load, load_file, save
 
@@ -307,3 +307,19 @@ def test_pieces_that_lie_nowhere_are_refused(store: FileStore, name: str, value:
     store.create("a.safetensors", [save(arrays)])
     with pytest.raises(FormatError, match="is not a token shard"):
         read_shard(store, "a.safetensors")
+
+
+#: Places in 32 bits around every edge of two lines of eight tokens.
+_EDGES = st.sampled_from([-(1 << 31), -1, 0, 1, 2, 7, 8, 9, (1 << 31) - 1])
+
+
+@example([(0, 1, (1 << 31) - 1, 0, 0)])
+@given(st.lists(st.tuples(_EDGES, _EDGES, _EDGES, _EDGES, _EDGES), min_size=1, max_size=3))
+def test_pieces_are_refused_alike_in_32_and_64_bits(pieces: list[tuple[int, ...]]) -> None:
+    said = []
+    for kind in (np.int32, np.int64):
+        columns = np.array(pieces, kind).T
+        names = ("sequence", "start", "length", "document", "repeated")
+        arrays = {f"piece_{name}": np.ascontiguousarray(column) for name, column in zip(names, columns, strict=True)}
+        said.append(shard._misplaced({"tokens": np.zeros((2, 8), np.uint16), **arrays}))
+    assert said[0] == said[1]
