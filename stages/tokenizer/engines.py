@@ -24,9 +24,9 @@ Tokens: TypeAlias = npt.NDArray[np.uint32]
 CACHE_BYTES_MAX = 96 << 20
 #: Text behind which that is looked at again.
 LOOK_BYTES = 32 << 20
-#: Text for whose words a task makes room when it begins: of English, a table of 32 MiB, as for 84 MiB of it, which
-#: would be made 0.04 s sooner; what lies beside the table need not double then.
-EXPECTED_BYTES = 224 << 20
+#: Text for whose words a task makes room when it begins: of English, a table of 32 MiB, which does not double then. It
+#: takes a tenth of a second.
+EXPECTED_BYTES = 88 << 20
 #: A pattern of 32 bytes is looked for with vector instructions, a longer one at two thirds of the speed.
 _SEPARATOR = bytes([1]) + bytes(31)
 _BLANK = _SEPARATOR * (1 << 15)
