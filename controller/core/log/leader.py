@@ -356,18 +356,17 @@ class Leadership(Generic[S]):
         return len(self._queue)
 
     def _on_read(self, event: LogRead, now: float) -> list[Command]:
-        if self.state not in (LeaderState.READING, LeaderState.WATCHING):
+        if self.state not in (LeaderState.READING, LeaderState.WATCHING) or event.after != self.ledger.number:
+            # It may be the answer to an earlier run's question about the same log.
             return []
         self._trouble = ""
         before = self.ledger.number
         if event.snapshot is not None and event.snapshot.number > before:
             self.ledger.restore(event.snapshot)
             self._snapshot = event.snapshot.number
-        fresh = [(number, entry) for number, entry in event.entries if number > self.ledger.number]
-        if fresh and fresh[0][0] != self.ledger.number + 1:
-            return []  # the answer to an earlier run's question about the same log
-        for number, entry in fresh:
-            self.ledger.apply(number, entry)
+        for number, entry in event.entries:
+            if number > self.ledger.number:
+                self.ledger.apply(number, entry)
         first_look = self.state is LeaderState.READING
         if self.ledger.number > before or first_look:
             self._heard_at = now

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headrace.store.ledger import Entry, LogState
 
 
 @dataclass(frozen=True, slots=True)
 class LogRead:
-    """The entries behind the last that was asked for, to the log's end.
+    """The entries behind `after`, to the log's end: the answer to ReadLog.
 
     `leader_alive` is what this host can prove of the process named by the last Led: None where it cannot. Where the log
     was truncated behind what was asked for, `snapshot` is the fold that the entries follow.
@@ -19,6 +19,7 @@ class LogRead:
     entries: tuple[tuple[int, Entry], ...]
     leader_alive: bool | None = None
     snapshot: LogState | None = None
+    after: int = field(kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

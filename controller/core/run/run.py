@@ -312,7 +312,7 @@ class Run:
     def _opened(self, event: m.LogRead, now: float) -> list[Command]:
         """The log was read for the first time: may this pipeline go on with this dataset?"""
         commands = self.leadership.handle(event, now)
-        if self.leadership.state is LeaderState.DENIED:
+        if self.leadership.state in (LeaderState.DENIED, LeaderState.READING):
             return []
         # A standby has no workers yet: they are connected to the leader, and come here when it is gone.
         admission = self._opening.admission(None if self._standby else self.reconfiguration.plan)

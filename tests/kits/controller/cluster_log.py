@@ -52,7 +52,8 @@ class Bench:
             match command:
                 case m.ReadLog():
                     behind = tuple(enumerate(self.store.logs[command.log]))[command.after + 1 :]
-                    queue += self.core.handle(m.LogRead(command.log, behind, self.store.leader_alive), self.now)
+                    read = m.LogRead(command.log, behind, self.store.leader_alive, after=command.after)
+                    queue += self.core.handle(read, self.now)
                 case m.WriteEntry() if command.log == self.slow:
                     self.waiting.append(command)
                 case m.WriteEntry():

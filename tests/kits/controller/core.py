@@ -105,7 +105,7 @@ class Stand:
                 match command:
                     case m.ReadLog():
                         behind = tuple(enumerate(self._log_of(command.log)))[command.after + 1 :]
-                        queue.append(m.LogRead(command.log, behind, self.leader_alive))
+                        queue.append(m.LogRead(command.log, behind, self.leader_alive, after=command.after))
                     case m.WriteEntry():
                         queue.append(self._write(command))
                     case m.WriteManifest():

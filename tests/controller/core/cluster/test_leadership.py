@@ -49,7 +49,7 @@ def fresh(*, standby: bool = False) -> Leadership[LedgerState]:
 
 
 def empty_log_read() -> LogRead:
-    return LogRead(LOG, ())
+    return LogRead(LOG, (), after=-1)
 
 
 def campaigning() -> Leadership[LedgerState]:
@@ -67,7 +67,7 @@ def leading() -> Leadership[LedgerState]:
 
 def watching(*, alive: bool | None = None, standby: bool = True) -> Leadership[LedgerState]:
     leadership = fresh(standby=standby)
-    assert leadership.handle(LogRead(LOG, ((0, THEIRS),), alive), 0.0) == []
+    assert leadership.handle(LogRead(LOG, ((0, THEIRS),), alive, after=-1), 0.0) == []
     return leadership
 
 
@@ -112,12 +112,12 @@ def drop(leadership: Leadership[LedgerState]) -> None:
 
 ROWS: list[tuple[Callable[[], Leadership[LedgerState]], Do, LeaderState, Turn]] = [
     (fresh, hear(empty_log_read()), LeaderState.CAMPAIGNING, Turn.LOG_IS_FREE),
-    (fresh, hear(LogRead(LOG, ((0, THEIRS),), None)), LeaderState.WATCHING, Turn.LOG_IS_LED),
-    (fresh, hear(LogRead(LOG, ((0, THEIRS),), True)), LeaderState.DENIED, Turn.LEADER_IS_ALIVE),
+    (fresh, hear(LogRead(LOG, ((0, THEIRS),), None, after=-1)), LeaderState.WATCHING, Turn.LOG_IS_LED),
+    (fresh, hear(LogRead(LOG, ((0, THEIRS),), True, after=-1)), LeaderState.DENIED, Turn.LEADER_IS_ALIVE),
     (fresh, resign, LeaderState.RESIGNED, Turn.RESIGN_ASKED),
-    (watching, hear(LogRead(LOG, (), None), TAKEOVER_S), LeaderState.CAMPAIGNING, Turn.LOG_IS_FREE),
-    (watching, hear(LogRead(LOG, (), None), WATCH_S), LeaderState.WATCHING, Turn.LOG_IS_LED),
-    (lambda: watching(standby=False), hear(LogRead(LOG, (), True)), LeaderState.DENIED, Turn.LEADER_IS_ALIVE),
+    (watching, hear(LogRead(LOG, (), None, after=0), TAKEOVER_S), LeaderState.CAMPAIGNING, Turn.LOG_IS_FREE),
+    (watching, hear(LogRead(LOG, (), None, after=0), WATCH_S), LeaderState.WATCHING, Turn.LOG_IS_LED),
+    (lambda: watching(standby=False), hear(LogRead(LOG, (), True, after=0)), LeaderState.DENIED, Turn.LEADER_IS_ALIVE),
     (watching, resign, LeaderState.RESIGNED, Turn.RESIGN_ASKED),
     (campaigning, hear(EntryWritten(LOG, 0)), LeaderState.LEADING, Turn.LED_WRITTEN),
     (campaigning, hear(REFUSED), LeaderState.WATCHING, Turn.LED_REFUSED),
@@ -165,7 +165,7 @@ def test_an_unreadable_log_is_looked_at_again_and_says_why() -> None:
     standby.handle(LogUnreadable(LOG, "a newer Headrace wrote it"), 0.0)
     assert standby.trouble(0.0) == (0.0, "a newer Headrace wrote it")
     assert standby.handle(TimePassed(), UNREADABLE_S) == [ReadLog(LOG, 0)]
-    standby.handle(LogRead(LOG, ()), UNREADABLE_S)
+    standby.handle(LogRead(LOG, (), after=0), UNREADABLE_S)
     assert standby.trouble(0.0) == (0.0, "")
 
 
@@ -175,12 +175,12 @@ def test_an_empty_log_is_led_at_once_even_by_a_standby() -> None:
 
 def test_a_log_whose_leader_has_resigned_is_led_at_once() -> None:
     entries = ((0, THEIRS), (1, Entry(1, (Resigned(1),))))
-    commands = fresh(standby=True).handle(LogRead(LOG, entries), 0.0)
+    commands = fresh(standby=True).handle(LogRead(LOG, entries, after=-1), 0.0)
     assert commands == [WriteEntry(LOG, 2, Entry(2, (Led(2, ME),)))]
 
 
 def test_a_dead_leader_is_succeeded_at_once() -> None:
-    commands = fresh().handle(LogRead(LOG, ((0, THEIRS),), leader_alive=False), 0.0)
+    commands = fresh().handle(LogRead(LOG, ((0, THEIRS),), leader_alive=False, after=-1), 0.0)
     assert commands == [WriteEntry(LOG, 1, Entry(2, (Led(2, ME),)))]
 
 
@@ -191,16 +191,16 @@ def test_a_standby_looks_again_and_again_and_waits_for_silence() -> None:
         assert wake_at is not None
         now = wake_at
         assert standby.handle(TimePassed(), now) == [ReadLog(LOG, 0)]
-        standby.handle(LogRead(LOG, (), leader_alive=True), now)
+        standby.handle(LogRead(LOG, (), leader_alive=True, after=0), now)
     assert TAKEOVER_S <= now < TAKEOVER_S + WATCH_S
 
 
 def test_each_entry_of_the_leader_puts_the_standby_off() -> None:
     standby = watching()
-    standby.handle(LogRead(LOG, ((1, Entry(1, (Beat(1),))),)), 5.0)
-    standby.handle(LogRead(LOG, ()), TAKEOVER_S)
+    standby.handle(LogRead(LOG, ((1, Entry(1, (Beat(1),))),), after=0), 5.0)
+    standby.handle(LogRead(LOG, (), after=1), TAKEOVER_S)
     assert standby.state is LeaderState.WATCHING
-    standby.handle(LogRead(LOG, ()), 5.0 + TAKEOVER_S)
+    standby.handle(LogRead(LOG, (), after=1), 5.0 + TAKEOVER_S)
     assert standby.state is LeaderState.CAMPAIGNING
 
 
@@ -339,7 +339,7 @@ def test_a_campaign_that_was_dropped_leaves_nothing_to_wait_for() -> None:
 )
 def test_only_what_the_same_cluster_led_is_free_at_once(leader: dict[str, str], state: LeaderState) -> None:
     leadership = Leadership(LOG, ME, LedgerState(), standby=True, cluster="mine")
-    leadership.handle(LogRead(LOG, ((0, Entry(1, (Led(1, leader),))),)), 0.0)
+    leadership.handle(LogRead(LOG, ((0, Entry(1, (Led(1, leader),))),), after=-1), 0.0)
     assert leadership.state is state
 
 
@@ -359,9 +359,12 @@ def test_withdrawing_while_its_led_is_written_resigns_the_log() -> None:
 
 
 def test_an_answer_to_an_earlier_question_is_put_aside() -> None:
-    watcher = watching()
-    assert watcher.handle(LogRead(LOG, ((5, Entry(1, (Beat(1),))),)), 1.0) == []
-    watcher.handle(LogRead(LOG, ((0, THEIRS), (1, Entry(1, (Beat(1),))))), 1.0)
+    reader, watcher = fresh(), watching()
+    # An empty answer too: of the end of a log, and taken for the whole it would be a log that nobody leads.
+    assert reader.handle(LogRead(LOG, (), after=22), 1.0) == []
+    assert reader.state is LeaderState.READING
+    assert watcher.handle(LogRead(LOG, ((5, Entry(1, (Beat(1),))),), after=4), 1.0) == []
+    watcher.handle(LogRead(LOG, ((1, Entry(1, (Beat(1),))),), after=0), 1.0)
     assert watcher.ledger.number == 1
 
 

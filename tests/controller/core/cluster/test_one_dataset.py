@@ -79,7 +79,7 @@ def test_the_log_of_another_run_of_the_cluster_is_not_taken() -> None:
 def led_by(run: str, *, standby: bool = True) -> Leadership[LedgerState]:
     """The leadership of run "two" of a cluster, over a log that a living process leads for this run of the cluster."""
     found = Leadership(LOG, {"cluster": CLUSTER, "run": "two"}, LedgerState(), standby=standby, cluster=CLUSTER)
-    entry = m.LogRead(LOG, ((0, _led(run)),), leader_alive=True)
+    entry = m.LogRead(LOG, ((0, _led(run)),), leader_alive=True, after=-1)
     found.handle(entry, 0.0)
     return found
 

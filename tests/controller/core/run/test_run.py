@@ -343,6 +343,14 @@ def test_a_standby_that_leads_looks_again_at_the_pipeline() -> None:
     assert changes(standby)[-2:] == ["Led", "Resigned"]
 
 
+def test_a_run_is_not_opened_by_an_earlier_runs_answer() -> None:
+    stand = Stand()
+    (ask,) = stand.core.handle(m.PipelineRequested(1, make_pipeline().to_dict()), 0.0)
+    assert isinstance(ask, m.ReadLog)
+    assert stand.core.handle(m.LogRead(LOG, (), after=22), 0.0) == []
+    assert of(m.AnswerRequest, stand.core.handle(m.LogRead(LOG, (), after=ask.after), 0.0))
+
+
 @pytest.mark.parametrize("moment", ["reading", "watching", "campaigning"])
 def test_a_run_cancelled_before_it_leads_never_leads(moment: str) -> None:
     first, stand = Stand(), Stand(name="b", standby=True)
@@ -351,7 +359,7 @@ def test_a_run_cancelled_before_it_leads_never_leads(moment: str) -> None:
     if moment == "reading":
         (ask,) = stand.core.handle(m.PipelineRequested(1, make_pipeline().to_dict()), 0.0)
         assert isinstance(ask, m.ReadLog)
-        stand.tell(cancel, m.LogRead(LOG, ()))
+        stand.tell(cancel, m.LogRead(LOG, (), after=-1))
         assert stand.log == []
     elif moment == "watching":
         stand = standby_of(first)
