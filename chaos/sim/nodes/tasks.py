@@ -125,7 +125,7 @@ class SimulatedTask:
             said = self.cluster.checker.builds.built(self.name, self.attempt, self.version)
             self.ready = isinstance(said, core.TaskReady)
             self.say(said)
-            self.wake()
+            self.wake() if self.ready else self.die(1, "could not be built")
 
     def die(self, code: int, story: str) -> None:
         """The process is gone; the worker learns of it a little later."""
