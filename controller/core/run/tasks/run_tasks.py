@@ -158,7 +158,7 @@ class RunTasks:
         gone: list[str] = []
         for task in list(self.table):
             made, name = plan.find(task.plan.name), task.plan.name
-            if keeps and made is not None and _same(task.plan, made) and old.listens(name) >= plan.listens(name):
+            if keeps and made is not None and _kept(task, old, plan):
                 task.plan = made
                 continue
             gone.append(name)
@@ -251,6 +251,10 @@ class RunTasks:
         """Whether a task has the index or a partition of it; a solitary one asks it."""
         return not task.plan.alone and not self._stateful.isdisjoint(task.plan.stages)
 
+    def ends_index(self, plan: Plan) -> bool:
+        """Whether another plan ends a task of an index that serves."""
+        return self.index.served and any(self._remembers(task) and not _kept(task, self.plan, plan) for task in self)
+
     def renew(self, now: float, reason: str) -> tuple[list[Command], list[str]]:
         """The epoch was raised: end every task, to be started anew in it; the orders, and the names of the tasks."""
         self.index.served = self.index.lost = False
@@ -306,5 +310,9 @@ class RunTasks:
         return commands
 
 
-def _same(one: TaskPlan, other: TaskPlan) -> bool:
-    return (one.stages, one.worker, one.alone) == (other.stages, other.worker, other.alone)
+def _kept(task: RunTask, old: Plan, plan: Plan) -> bool:
+    """Whether a task of one plan runs on in another: it is there, and can take its links."""
+    one, other = task.plan, plan.find(task.plan.name)
+    if other is None or (one.stages, one.worker, one.alone) != (other.stages, other.worker, other.alone):
+        return False
+    return old.listens(one.name) >= plan.listens(one.name)
