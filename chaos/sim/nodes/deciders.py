@@ -144,11 +144,18 @@ class SimulatedPartition:
         self._holders: dict[int, Name] = {}
         self._served = partitions.ServedRequest[SimulatedAnswer]()
 
-    def begin(self) -> None:
-        """Load the range of keys of what was kept up to the epoch's position."""
+    def begin(self, position: int) -> None:
+        """Load the range of keys of what was kept up to an entry."""
         if not self.fenced:
-            for name in kept_names(self._task, self._sinks, self._stage):
-                self._give(name, self._texts.keys(name, self._stage))
+            self._load(position)
+
+    def prepare(self) -> None:
+        """Load the range of keys of what is kept by now."""
+        self._load(None)
+
+    def _load(self, position: int | None) -> None:
+        for name in kept_names(self._task, self._sinks, self._stage, position):
+            self._give(name, self._texts.keys(name, self._stage))
 
     def serve(self, frame: SimulatedFrame) -> SimulatedFrame:
         """The answer to a request."""
@@ -178,14 +185,16 @@ class SimulatedPartition:
                 self._holders.setdefault(key, name)
 
 
-def kept_names(task: FramePart, sinks: Sequence[str], stage: int) -> list[Name]:
-    """What was kept up to the position of a task's epoch, from the log and the objects that it names."""
+def kept_names(task: FramePart, sinks: Sequence[str], stage: int, position: int | None) -> list[Name]:
+    """What was kept up to an entry (None: the last), from the log and the objects that it names."""
     state, cluster = LedgerState(), task.cluster
     for number, entry in cluster.log.behind(-1):
         state.apply(number, entry)
     return [
         (part.item.fragment, row)
-        for key, *_ in kept.key_files(state, task.epoch, sinks, cluster.log.uri, stage)
+        for key, *_ in kept.key_files(
+            state, state.number if position is None else position, sinks, cluster.log.uri, stage
+        )
         for part in cluster.objects.content[key][1]
         for row in ordinals(part.kept, part.item.first)
     ]
@@ -210,12 +219,20 @@ class SimulatedDecider:
         """Whether it lets nothing through until the epoch is raised."""
         return self._core.state is core.DeciderState.FENCED
 
-    def begin(self) -> None:
-        """Load the keys of what was kept up to the epoch's position, from the log and the objects that it names."""
+    def prepare(self) -> None:
+        """Load the keys of what is kept by now; it begins later."""
+        self._load(None)
+
+    def _load(self, position: int | None) -> None:
+        for name in kept_names(self._task, self._sinks, self._stage, position):
+            if name not in self.index.held:
+                self.index.load(name, self._texts.keys(name, self._stage))
+
+    def begin(self, position: int) -> None:
+        """Load the keys of what was kept up to an entry, from the log and the objects that it names."""
         if self.fenced:
             return
-        for name in kept_names(self._task, self._sinks, self._stage):
-            self.index.load(name, self._texts.keys(name, self._stage))
+        self._load(position)
         self.index.settled = frozenset(self.index.held)
         self._task.cluster.checker.verdicts.begun(self._who, self._task.epoch, self._stage, self.index.held)
         self._do(core.KeysLoaded())

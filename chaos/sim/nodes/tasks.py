@@ -99,7 +99,9 @@ class SimulatedTask:
             outputs=bool(_following(order)),
             dedup=DedupRole.ASKS if asks else role_of(order, consults=self._partitions is not None),
             attempt=order.attempt,
+            waits=order.waits,
         )
+        self._waits = order.waits
         self._source = SimulatedSource(self, self.core.reading)
         self._worker = worker
         self._links: dict[str, SimulatedLink] = {}
@@ -118,10 +120,10 @@ class SimulatedTask:
     def begin(self) -> None:
         """The process has come up and has built its stages."""
         if self.alive:
-            if self.decider is not None:
-                self.decider.begin()
-            if self.partition is not None:
-                self.partition.begin()
+            if self._waits:
+                self._index.prepare()
+            elif self.remembers:
+                self._index.begin(self.epoch)
             said = self.cluster.checker.builds.built(self.name, self.attempt, self.version)
             self.ready = isinstance(said, core.TaskReady)
             self.say(said)
@@ -261,6 +263,9 @@ class SimulatedTask:
                 self.do(messages.DecisionNeeded(message))
             case dedup.AnswerDecision():
                 self.do(messages.DecisionArrived(message.decision.number, message.decision))
+            case dedup.ServeIndex():
+                self._index.begin(message.position)
+                self.do(messages.IndexServes())
             case _:
                 raise TypeError(f"{self.label} understands no {message}")
 
@@ -386,6 +391,12 @@ class SimulatedTask:
             self.do(messages.BatchProcessed(frame, kept=True))
         else:
             self.do(messages.BatchDecided(frame))
+
+    @property
+    def _index(self) -> SimulatedDecider | SimulatedPartition:
+        found = self.decider or self.partition
+        assert found is not None
+        return found
 
     @property
     def remembers(self) -> bool:

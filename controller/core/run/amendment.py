@@ -129,14 +129,14 @@ class Amendment:
     def reshape(self, works: Works, reshape: Reshape, now: float) -> list[Command]:
         """Another plan of the version in force is to take the place of its plan, while the run is running."""
         self._reshape = reshape
-        self._begin(works, works.in_force.pipeline, reshape.plan, reshape.stay)
+        self._begin(works, works.in_force.pipeline, reshape.plan, reshape.stay, reshape.epoch)
         return self.advance(works, RunState.RUNNING, now)
 
-    def _begin(self, works: Works, pipeline: Pipeline, made: Plan, stay: frozenset[str]) -> None:
+    def _begin(self, works: Works, pipeline: Pipeline, made: Plan, stay: frozenset[str], ahead: int = 0) -> None:
         self._machine.turn(AmendTurn.ASKED)
         self._recorded = self._left_early = False
         tasks = RunTasks(made, pipeline, pipeline.version(), self._parts.leadership.term)
-        tasks.begin_beside(works.in_force.tasks, stay)
+        tasks.begin_beside(works.in_force.tasks, stay, ahead)
         works.next = Work(pipeline, tasks, self._parts)
         works.on_trial, works.wrong = True, ""
 
@@ -168,6 +168,9 @@ class Amendment:
                 self._old_left(works)
                 self._left_early = True
                 return self.take_up(works) if not recorded else []
+            case AmendState.SUCCEEDING if self._parts.epoch.take_up():
+                self._machine.turn(AmendTurn.FENCED)
+                return self.take_up(works)
             case AmendState.HANDING_OVER if self.leave_by is None and self._may_wait_for_each_other(works):
                 self.leave_by = now + LEAVE_S_MAX
             case AmendState.APPLYING if self._parts.leadership.ledger.pipeline_version == works.in_force.version:
@@ -180,7 +183,11 @@ class Amendment:
     def _old_left(self, works: Works) -> None:
         works.on_trial, self.leave_by = False, None
         works.reader.tasks.inherit_guests(works.in_force.tasks)
-        self._machine.turn(AmendTurn.LEFT)
+        if works.reader.tasks.ahead:
+            self._machine.turn(AmendTurn.EMPTIED)
+            self._parts.epoch.begin("another index takes over", works.reader.tasks.ahead)
+        else:
+            self._machine.turn(AmendTurn.LEFT)
 
     def _may_wait_for_each_other(self, works: Works) -> bool:
         """Whether all was sent to the sinks in force, and a duplicate there may need a record of the next version.
@@ -207,6 +214,7 @@ class Amendment:
         new.tasks.follow(old)
         new.losses.deaths = works.in_force.losses.deaths
         works.in_force, works.next = new, None
+        stops += new.tasks.serve(self._parts.leadership.ledger.number)
         if self._reshape is not None:
             self._reconfiguration.reshaped(self._reshape)
             self._reshape = None
@@ -375,11 +383,13 @@ class Amendment:
         leaving = works.leaving
         self._let_go(task for task in works.in_force.tasks if task.plan.name in leaving)
         self._parts.sweeps.lost()
-        if self._reshape is None or not self._reshape.leaves:
+        if self._reshape is None or not (self._reshape.leaves or self._reshape.epoch):
             return []
-        self.leave_by = now + LEAVE_S_MAX
+        self.leave_by = now + LEAVE_S_MAX if self._reshape.leaves else None
+        # What they hold now is closed by the time that they are empty.
+        reason = "drain" if self._reshape.leaves else "amended"
         sinks = [stage.name for stage in works.next.pipeline.of_kind(StageKind.SINK)]
-        return [seal for seal in works.in_force.tasks.seal(sinks, "drain") if seal.task in leaving]
+        return [seal for seal in works.in_force.tasks.seal(sinks, reason) if seal.task in leaving]
 
     def _undo(self, works: Works, wrong: str, state: RunState) -> list[Command]:
         """The version in force goes on, and reads again what the next one had."""

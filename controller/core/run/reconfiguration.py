@@ -46,11 +46,15 @@ TRIES_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class Reshape:
-    """Another plan for the version in force, the names of the tasks that are in both, and the changes that it makes."""
+    """Another plan for the version in force, the names of the tasks that are in both, and the changes that it makes.
+
+    `epoch`: with another index its tasks are started in this epoch, before it is raised; 0: the index stays.
+    """
 
     plan: Plan
     stay: frozenset[str]
     changes: tuple[Change, ...]
+    epoch: int = 0
 
     @property
     def leaves(self) -> bool:
@@ -94,6 +98,8 @@ class Reconfiguration:
         self.outcomes: list[bool] = []
         #: How often the tasks of what waits longest were lost while they were to take the place of others.
         self._undone = 0
+        #: The last epoch that tasks were started in before it was raised.
+        self._reserved = 0
 
     @property
     def stands(self) -> bool:
@@ -160,8 +166,20 @@ class Reconfiguration:
                 made, stay = beside(work.tasks.plan, made, self._pipeline, workers, taken, stay=True)
             except PipelineError:
                 return None
-            return Reshape(made, stay, tuple(changes))
+            index = self._index_of(made)
+            if index <= stay:
+                return Reshape(made, stay, tuple(changes))
+            if self._ledger.number <= max(self._ledger.epoch, self._reserved):
+                # No number is free: no two plans may be of one epoch.
+                return None
+            self._reserved = self._ledger.number
+            return Reshape(made, stay, tuple(changes), self._reserved)
         return None
+
+    def _index_of(self, made: Plan) -> set[str]:
+        """The tasks of a plan that remember."""
+        remember = {stage.name for stage in self._pipeline.stateful}
+        return {task.name for task in made.tasks if not task.alone and not remember.isdisjoint(task.stages)}
 
     def reshaped(self, reshape: Reshape) -> None:
         """These changes are made."""
