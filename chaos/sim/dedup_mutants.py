@@ -100,12 +100,6 @@ def _as_of_its_number(self: RunTasks, _position: int) -> list[Any]:
 _told_to_serve = RunTasks.serve
 
 
-def _taken_for_serving(self: RunTasks, task: Any, found: Any, now: float) -> bool:
-    return _adopted(self, task, replace(found, waits=False), now)
-
-
-_adopted = RunTasks.adopt
-
 #: Mutants by name: what is patched with what.
 MUTANTS: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "nobody-asks": ((TaskCore, "_processed", _unasked_alone),),
@@ -122,6 +116,5 @@ MUTANTS: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     # Of an index that waits for its epoch.
     "index-serves-before-its-epoch": ((TaskCore, "__init__", _serving_at_once),),
     "index-serves-without-the-last-kept": ((RunTasks, "serve", _as_of_its_number),),
-    "waiting-index-adopted": ((RunTasks, "adopt", _taken_for_serving),),
     "request-taken-for-a-repeat": ((partitions.ServedRequest, "again", _any_request_again),),
 }

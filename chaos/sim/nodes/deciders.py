@@ -255,6 +255,8 @@ class SimulatedDecider:
         """The batch less the duplicates, each with the name of the record that is kept in its place."""
         if not frame.kept:
             return frame
+        if self._core.state is core.DeciderState.LOADING:
+            raise ViolationError(11, f"{self._who} is given a batch before it serves")
         rows = ordinals(frame.kept, frame.first)
         keys = [self._texts.keys((frame.fragment, row), self._stage) for row in rows]
         (answer,) = self._do(core.BatchStamped(frame.fragment, rows, keys))

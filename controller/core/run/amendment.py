@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from headrace.controller.core.messages import AnswerRequest, Command, PipelineRequested, WorkerLost
+from headrace.controller.core.messages import AnswerRequest, Command, PipelineRequested, SealSink, WorkerLost
 from headrace.controller.core.plan import Plan
 from headrace.controller.core.run.reconfiguration import Reconfiguration, Reshape
 from headrace.controller.core.run.states import AMEND_TRANSITIONS, AmendState, AmendTurn, Machine, RunState
@@ -130,7 +130,8 @@ class Amendment:
         """Another plan of the version in force is to take the place of its plan, while the run is running."""
         self._reshape = reshape
         self._begin(works, works.in_force.pipeline, reshape.plan, reshape.stay, reshape.epoch)
-        return self.advance(works, RunState.RUNNING, now)
+        seals = self._seal(works, "amended") if reshape.epoch else []
+        return [*seals, *self.advance(works, RunState.RUNNING, now)]
 
     def _begin(self, works: Works, pipeline: Pipeline, made: Plan, stay: frozenset[str], ahead: int = 0) -> None:
         self._machine.turn(AmendTurn.ASKED)
@@ -383,13 +384,15 @@ class Amendment:
         leaving = works.leaving
         self._let_go(task for task in works.in_force.tasks if task.plan.name in leaving)
         self._parts.sweeps.lost()
-        if self._reshape is None or not (self._reshape.leaves or self._reshape.epoch):
+        if self._reshape is None or not self._reshape.leaves:
             return []
-        self.leave_by = now + LEAVE_S_MAX if self._reshape.leaves else None
-        # What they hold now is closed by the time that they are empty.
-        reason = "drain" if self._reshape.leaves else "amended"
-        sinks = [stage.name for stage in works.next.pipeline.of_kind(StageKind.SINK)]
-        return [seal for seal in works.in_force.tasks.seal(sinks, reason) if seal.task in leaving]
+        self.leave_by = now + LEAVE_S_MAX
+        return [seal for seal in self._seal(works, "drain") if seal.task in leaving]
+
+    def _seal(self, works: Works, reason: str) -> list[SealSink]:
+        """Have the sinks in force seal what they hold now: it is closed by the time that they are to be empty."""
+        sinks = [stage.name for stage in works.in_force.pipeline.of_kind(StageKind.SINK)]
+        return works.in_force.tasks.seal(sinks, reason)
 
     def _undo(self, works: Works, wrong: str, state: RunState) -> list[Command]:
         """The version in force goes on, and reads again what the next one had."""
