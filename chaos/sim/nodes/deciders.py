@@ -144,17 +144,9 @@ class SimulatedPartition:
         self._holders: dict[int, Name] = {}
         self._served = partitions.ServedRequest[SimulatedAnswer]()
 
-    def begin(self, position: int) -> None:
-        """Load the range of keys of what was kept up to an entry."""
-        if not self.fenced:
-            self._load(position)
-
-    def prepare(self) -> None:
-        """Load the range of keys of what is kept by now."""
-        self._load(None)
-
-    def _load(self, position: int | None) -> None:
-        for name in kept_names(self._task, self._sinks, self._stage, position):
+    def begin(self, position: int | None) -> None:
+        """Load the range of keys of what was kept up to an entry; None: by now, and the rest when it is to serve."""
+        for name in () if self.fenced else kept_names(self._task, self._sinks, self._stage, position):
             self._give(name, self._texts.keys(name, self._stage))
 
     def serve(self, frame: SimulatedFrame) -> SimulatedFrame:
@@ -219,20 +211,13 @@ class SimulatedDecider:
         """Whether it lets nothing through until the epoch is raised."""
         return self._core.state is core.DeciderState.FENCED
 
-    def prepare(self) -> None:
-        """Load the keys of what is kept by now; it begins later."""
-        self._load(None)
-
-    def _load(self, position: int | None) -> None:
-        for name in kept_names(self._task, self._sinks, self._stage, position):
+    def begin(self, position: int | None) -> None:
+        """Load the keys of what was kept up to an entry; None: by now, and the rest when it is to serve."""
+        for name in () if self.fenced else kept_names(self._task, self._sinks, self._stage, position):
             if name not in self.index.held:
                 self.index.load(name, self._texts.keys(name, self._stage))
-
-    def begin(self, position: int) -> None:
-        """Load the keys of what was kept up to an entry, from the log and the objects that it names."""
-        if self.fenced:
+        if self.fenced or position is None:
             return
-        self._load(position)
         self.index.settled = frozenset(self.index.held)
         self._task.cluster.checker.verdicts.begun(self._who, self._task.epoch, self._stage, self.index.held)
         self._do(core.KeysLoaded())

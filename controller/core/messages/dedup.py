@@ -135,4 +135,4 @@ class ServeIndex:
 
 
 DecisionEvent = DecisionAsked | DecisionMade
-DecisionCommand = AskDecision | AnswerDecision | ServeIndex
+DecisionCommand = AskDecision | AnswerDecision | ReleaseClaims | ServeIndex

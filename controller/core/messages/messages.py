@@ -491,7 +491,6 @@ TaskCommand: TypeAlias = (
     | SealSink
     | AnswerProposal
     | AnswerNeeds
-    | ReleaseClaims
     | DecisionCommand
 )
 #: For a worker.
