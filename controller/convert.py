@@ -150,6 +150,7 @@ def to_worker(
             | core.ReleaseClaims()
             | dedup.AskDecision()
             | dedup.AnswerDecision()
+            | dedup.ServeIndex()
         ):
             message = pb.TaskCommand(task=command.task, attempt=command.attempt, term=term)
             _fill(message, command)
@@ -196,6 +197,7 @@ def _fill(message: pb.TaskCommand, command: core.TaskCommand) -> None:
             message.start.epoch, message.start.version = command.epoch, command.version
             message.start.replica, message.start.listens = command.replica, command.listens
             message.start.alone, message.start.fenced = command.alone, command.fenced
+            message.start.waits = command.waits
         case core.StopTask():
             message.stop.reason = command.reason
         case core.ListSource():
@@ -217,6 +219,8 @@ def _fill(message: pb.TaskCommand, command: core.TaskCommand) -> None:
             message.needs.gone.extend(codec.records_to(command.gone))
         case core.ReleaseClaims():
             message.release.records.extend(codec.records_to(command.records))
+        case dedup.ServeIndex():
+            message.serve.position = command.position
         case dedup.AskDecision(question=asked):
             message.decide.asking_task, message.decide.asking_attempt = command.asking_task, command.asking_attempt
             question = pb.DecisionAsked(number=asked.number, fragment=asked.fragment, row=asked.row, keys=asked.keys)

@@ -432,6 +432,7 @@ def _registered(register: pb.Register) -> core.WorkerRegistered:
                 fenced=item.fenced,
                 linked=item.linked,
                 stages=tuple(item.stages),
+                waits=item.waits,
             )
             for item in register.tasks
         ),

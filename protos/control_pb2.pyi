@@ -252,7 +252,7 @@ class Network(_message.Message):
     def __init__(self, certificate: _Optional[bytes] = ..., key: _Optional[bytes] = ..., authority: _Optional[bytes] = ..., addresses: _Optional[_Iterable[str]] = ..., gates: _Optional[str] = ..., expelled: _Optional[_Union[Expulsions, _Mapping]] = ...) -> None: ...
 
 class StartTask(_message.Message):
-    __slots__ = ("pipeline_json", "stages", "epoch", "version", "replica", "seal", "limits", "alone", "listens", "network", "fenced")
+    __slots__ = ("pipeline_json", "stages", "epoch", "version", "replica", "seal", "limits", "alone", "listens", "network", "fenced", "waits")
     PIPELINE_JSON_FIELD_NUMBER: _ClassVar[int]
     STAGES_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -264,6 +264,7 @@ class StartTask(_message.Message):
     LISTENS_FIELD_NUMBER: _ClassVar[int]
     NETWORK_FIELD_NUMBER: _ClassVar[int]
     FENCED_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FIELD_NUMBER: _ClassVar[int]
     pipeline_json: str
     stages: _containers.RepeatedScalarFieldContainer[str]
     epoch: int
@@ -275,7 +276,8 @@ class StartTask(_message.Message):
     listens: bool
     network: Network
     fenced: bool
-    def __init__(self, pipeline_json: _Optional[str] = ..., stages: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ..., version: _Optional[str] = ..., replica: _Optional[int] = ..., seal: _Optional[_Union[SealPolicy, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., alone: _Optional[bool] = ..., listens: _Optional[bool] = ..., network: _Optional[_Union[Network, _Mapping]] = ..., fenced: _Optional[bool] = ...) -> None: ...
+    waits: bool
+    def __init__(self, pipeline_json: _Optional[str] = ..., stages: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ..., version: _Optional[str] = ..., replica: _Optional[int] = ..., seal: _Optional[_Union[SealPolicy, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., alone: _Optional[bool] = ..., listens: _Optional[bool] = ..., network: _Optional[_Union[Network, _Mapping]] = ..., fenced: _Optional[bool] = ..., waits: _Optional[bool] = ...) -> None: ...
 
 class Limits(_message.Message):
     __slots__ = ("record_s", "task_bytes")
@@ -457,6 +459,12 @@ class AskDecision(_message.Message):
     question: DecisionAsked
     def __init__(self, asking_task: _Optional[str] = ..., asking_attempt: _Optional[int] = ..., question: _Optional[_Union[DecisionAsked, _Mapping]] = ...) -> None: ...
 
+class ServeIndex(_message.Message):
+    __slots__ = ("position",)
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    def __init__(self, position: _Optional[int] = ...) -> None: ...
+
 class DecisionMade(_message.Message):
     __slots__ = ("asking_task", "asking_attempt", "decision")
     ASKING_TASK_FIELD_NUMBER: _ClassVar[int]
@@ -468,7 +476,7 @@ class DecisionMade(_message.Message):
     def __init__(self, asking_task: _Optional[str] = ..., asking_attempt: _Optional[int] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ...) -> None: ...
 
 class TaskCommand(_message.Message):
-    __slots__ = ("task", "attempt", "term", "cause", "start", "list", "sweep", "seal", "answer", "open", "close", "stop", "needs", "release", "decide", "decision", "reads", "expelled")
+    __slots__ = ("task", "attempt", "term", "cause", "start", "list", "sweep", "seal", "answer", "open", "close", "stop", "needs", "release", "decide", "decision", "reads", "serve", "expelled")
     TASK_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
@@ -486,6 +494,7 @@ class TaskCommand(_message.Message):
     DECIDE_FIELD_NUMBER: _ClassVar[int]
     DECISION_FIELD_NUMBER: _ClassVar[int]
     READS_FIELD_NUMBER: _ClassVar[int]
+    SERVE_FIELD_NUMBER: _ClassVar[int]
     EXPELLED_FIELD_NUMBER: _ClassVar[int]
     task: str
     attempt: int
@@ -504,8 +513,9 @@ class TaskCommand(_message.Message):
     decide: AskDecision
     decision: Decision
     reads: ReadFragments
+    serve: ServeIndex
     expelled: Expulsions
-    def __init__(self, task: _Optional[str] = ..., attempt: _Optional[int] = ..., term: _Optional[int] = ..., cause: _Optional[str] = ..., start: _Optional[_Union[StartTask, _Mapping]] = ..., list: _Optional[_Union[ListSource, _Mapping]] = ..., sweep: _Optional[_Union[Sweep, _Mapping]] = ..., seal: _Optional[_Union[Seal, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., open: _Optional[_Union[OpenLink, _Mapping]] = ..., close: _Optional[_Union[CloseLink, _Mapping]] = ..., stop: _Optional[_Union[StopTask, _Mapping]] = ..., needs: _Optional[_Union[NeedsAnswer, _Mapping]] = ..., release: _Optional[_Union[ReleaseClaims, _Mapping]] = ..., decide: _Optional[_Union[AskDecision, _Mapping]] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ..., reads: _Optional[_Union[ReadFragments, _Mapping]] = ..., expelled: _Optional[_Union[Expulsions, _Mapping]] = ...) -> None: ...
+    def __init__(self, task: _Optional[str] = ..., attempt: _Optional[int] = ..., term: _Optional[int] = ..., cause: _Optional[str] = ..., start: _Optional[_Union[StartTask, _Mapping]] = ..., list: _Optional[_Union[ListSource, _Mapping]] = ..., sweep: _Optional[_Union[Sweep, _Mapping]] = ..., seal: _Optional[_Union[Seal, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., open: _Optional[_Union[OpenLink, _Mapping]] = ..., close: _Optional[_Union[CloseLink, _Mapping]] = ..., stop: _Optional[_Union[StopTask, _Mapping]] = ..., needs: _Optional[_Union[NeedsAnswer, _Mapping]] = ..., release: _Optional[_Union[ReleaseClaims, _Mapping]] = ..., decide: _Optional[_Union[AskDecision, _Mapping]] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ..., reads: _Optional[_Union[ReadFragments, _Mapping]] = ..., serve: _Optional[_Union[ServeIndex, _Mapping]] = ..., expelled: _Optional[_Union[Expulsions, _Mapping]] = ...) -> None: ...
 
 class TaskReady(_message.Message):
     __slots__ = ("facts", "addresses")
@@ -822,7 +832,7 @@ class Register(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., version: _Optional[str] = ..., cores: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[RunningTask, _Mapping]]] = ..., host_id: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., labels: _Optional[_Iterable[str]] = ..., links: _Optional[_Iterable[_Union[RunningLink, _Mapping]]] = ..., door: _Optional[str] = ..., relay_addresses: _Optional[_Iterable[str]] = ..., allows_chaos: _Optional[bool] = ..., protocol: _Optional[int] = ..., protocol_oldest: _Optional[int] = ..., leaving: _Optional[bool] = ..., measured: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class RunningTask(_message.Message):
-    __slots__ = ("task", "attempt", "version", "epoch", "ready", "facts", "addresses", "fenced", "linked", "stages")
+    __slots__ = ("task", "attempt", "version", "epoch", "ready", "facts", "addresses", "fenced", "linked", "stages", "waits")
     class FactsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -840,6 +850,7 @@ class RunningTask(_message.Message):
     FENCED_FIELD_NUMBER: _ClassVar[int]
     LINKED_FIELD_NUMBER: _ClassVar[int]
     STAGES_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FIELD_NUMBER: _ClassVar[int]
     task: str
     attempt: int
     version: str
@@ -850,7 +861,8 @@ class RunningTask(_message.Message):
     fenced: bool
     linked: bool
     stages: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, task: _Optional[str] = ..., attempt: _Optional[int] = ..., version: _Optional[str] = ..., epoch: _Optional[int] = ..., ready: _Optional[bool] = ..., facts: _Optional[_Mapping[str, str]] = ..., addresses: _Optional[_Iterable[str]] = ..., fenced: _Optional[bool] = ..., linked: _Optional[bool] = ..., stages: _Optional[_Iterable[str]] = ...) -> None: ...
+    waits: bool
+    def __init__(self, task: _Optional[str] = ..., attempt: _Optional[int] = ..., version: _Optional[str] = ..., epoch: _Optional[int] = ..., ready: _Optional[bool] = ..., facts: _Optional[_Mapping[str, str]] = ..., addresses: _Optional[_Iterable[str]] = ..., fenced: _Optional[bool] = ..., linked: _Optional[bool] = ..., stages: _Optional[_Iterable[str]] = ..., waits: _Optional[bool] = ...) -> None: ...
 
 class RunningLink(_message.Message):
     __slots__ = ("link", "sender_attempt", "receiver_attempt", "generation")

@@ -196,6 +196,7 @@ class Daemon:
         for task, entry in self._live.tasks.items():
             running = pb.RunningTask(task=task, attempt=entry.attempt, version=entry.version, epoch=entry.epoch)
             running.ready, running.fenced, running.linked = entry.ready, entry.fenced, entry.linked
+            running.waits = entry.waits
             running.facts.update(entry.facts)
             running.addresses.extend(entry.addresses)
             running.stages.extend(entry.stages)
@@ -265,6 +266,8 @@ class Daemon:
             self._do(core.StartAsked(message.task, message.attempt))
             return
         self._processes.send(message.task, message.attempt, message)
+        if message.WhichOneof("command") == "serve":
+            self._live.serves(message.task, message.attempt)
         if message.WhichOneof("command") == "answer":
             self.counters.answered(message.task, message.attempt, message.answer)
         if message.WhichOneof("command") == "stop":
@@ -318,7 +321,8 @@ class Daemon:
                     order = self._orders.pop((command.task, command.attempt))
                     self.counters.began(command.task, command.attempt)
                     born = order.start.version, order.start.epoch, order.start.stages
-                    self._live.started(command.task, command.attempt, *born, fenced=order.start.fenced)
+                    fenced, waits = order.start.fenced, order.start.waits
+                    self._live.started(command.task, command.attempt, *born, fenced=fenced, waits=waits)
                     self._processes.spawn(command.task, command.attempt, order)
                     where = about(task=command.task, attempt=command.attempt, stages="+".join(order.start.stages))
                     logger.info("is started", extra=where)

@@ -8,6 +8,7 @@ from typing import Any
 from headrace.chaos.sim.world import DEDUPS, Part
 from headrace.controller.core.messages import DecisionAsked
 from headrace.controller.core.run import proposals
+from headrace.controller.core.run.tasks import RunTasks
 from headrace.stages.dedup import partitions
 from headrace.store.ledger import Range
 from headrace.worker.task import AskedBatches, TaskCore, messages
@@ -85,6 +86,20 @@ def _all_that_passed(self: Part) -> int:
     return (self.kept | self.other) & ~self.quarantined
 
 
+def _serving_at_once(self: TaskCore[Any, Any], epoch: int, **options: Any) -> None:
+    _made(self, epoch, **{**options, "waits": False})
+
+
+_made = TaskCore.__init__
+
+
+def _as_of_its_number(self: RunTasks, _position: int) -> list[Any]:
+    return _told_to_serve(self, self.ahead)
+
+
+_told_to_serve = RunTasks.serve
+
+
 #: Mutants by name: what is patched with what.
 MUTANTS: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "nobody-asks": ((TaskCore, "_processed", _unasked_alone),),
@@ -98,5 +113,8 @@ MUTANTS: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     # Of several dedup stages.
     "first-stage-decides-alone": ((proposals.Proposals, "passed_on", _asked_of_the_first),),
     "duplicate-named-in-its-shard": ((Part, "standing", property(_all_that_passed)),),
+    # Of an index that waits for its epoch.
+    "index-serves-before-its-epoch": ((TaskCore, "__init__", _serving_at_once),),
+    "index-serves-without-the-last-kept": ((RunTasks, "serve", _as_of_its_number),),
     "request-taken-for-a-repeat": ((partitions.ServedRequest, "again", _any_request_again),),
 }

@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from typing import Any
 
-from headrace.controller.core.messages import ExpelRequested, messages as core
+from headrace.controller.core.messages import ExpelRequested, ServeIndex, messages as core
 from headrace.daemon import about
 from headrace.store import counted
 from headrace.store.ledger import Beat, Entry
@@ -159,6 +159,8 @@ def _of_command(command: object) -> _Told | None:
         case core.ReleaseClaims():
             words = f"release claims in {counted(len(command.records), 'fragment')} at task {command.task}"
             return logging.INFO, words, _task(command)
+        case ServeIndex():
+            return logging.INFO, f"have task {command.task} serve", _task(command)
         case core.ReportRun():
             level = logging.ERROR if command.outcome == "failed" else logging.INFO
             words = f"the pipeline is {command.outcome}{': ' + command.reason if command.reason else ''}"

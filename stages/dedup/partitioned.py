@@ -25,8 +25,9 @@ from headrace.stages.dedup.kept import KeyFile, key_files
 from headrace.stages.dedup.key_index import KeyIndex, Match
 from headrace.stages.dedup.minhash import Keys
 from headrace.stages.runtime import IndexPart
-from headrace.store import ObjectStore
+from headrace.store import FormatError, ObjectStore
 from headrace.store.datasets import fold_ledger
+from headrace.store.ledger import LedgerState
 from headrace.store.shards import RecordName, read_keys
 
 logger = logging.getLogger("headrace.dedup")
@@ -67,6 +68,10 @@ class PartitionedIndex(KeyIndex):
         self._slots = self._slots.with_room(0, self._more)
 
     def begin(self, sources: Sequence[KeySource]) -> list[LoadedKeys]:
+        """As `follow`."""
+        return self.follow(sources)
+
+    def follow(self, sources: Sequence[KeySource]) -> list[LoadedKeys]:
         """Number the records of sources; the partitions load their keys."""
         found: list[LoadedKeys] = []
         for source in sources:
@@ -139,39 +144,63 @@ class PartitionedIndex(KeyIndex):
         return self._answers
 
 
-def key_sources(
-    store: ObjectStore, scheme: Scheme, epoch: int, sinks: Collection[str], number: int = 0
-) -> tuple[list[KeyFile], list[KeySource]]:
-    """The keys of dedup stage `number` of what sinks have kept up to an epoch's position.
+class KeptSources:
+    """The keys that dedup stage `number` has of what is kept, file by file, as the ledger grows."""
 
-    Raises PipelineError where a shard lacks any.
-    """
-    files = key_files(fold_ledger(store), epoch, sinks, store.uri, number)
-    lacking = [file.keys for file in files if scheme.judged and not file.sketches]
-    if lacking:
-        raise PipelineError(f"{store.uri}: no sketches lie beside {lacking[0]}: restore them")
-    made_by = scheme.identity()
-    sources = [
-        KeySource(file.checksum, functools.partial(read_keys, store, file.keys, made_by), file.records)
-        for file in files
-    ]
-    return files, sources
+    def __init__(self, scheme: Scheme, number: int = 0) -> None:
+        self._scheme, self._number, self._ledger = scheme, number, LedgerState()
+        #: The checksums of the files that were given.
+        self._given: list[str] = []
+
+    def load(
+        self, index: KeyIndex | Partition, store: ObjectStore, position: int | None, sinks: Collection[str]
+    ) -> list[tuple[KeyFile, LoadedKeys]]:
+        """Load into an index what sinks have kept up to an entry (None: the last), behind what was loaded before.
+
+        Raises PipelineError where a shard lacks keys, FormatError where they are others than before, StoreError.
+        """
+        files = self._files(store, position, sinks)
+        known, checksums = len(self._given), [file.checksum for file in files]
+        if checksums[:known] != self._given:
+            raise FormatError(f"{store.uri}: other keys are kept there than when the index began")
+        made_by, more = self._scheme.identity(), files[known:]
+        sources = [
+            KeySource(file.checksum, functools.partial(read_keys, store, file.keys, made_by), file.records)
+            for file in more
+        ]
+        found = index.follow(sources) if known else index.begin(sources)
+        self._given = checksums
+        return list(zip(more, found, strict=True))
+
+    def _files(self, store: ObjectStore, position: int | None, sinks: Collection[str]) -> list[KeyFile]:
+        ledger = fold_ledger(store, self._ledger)
+        files = key_files(ledger, ledger.number if position is None else position, sinks, store.uri, self._number)
+        lacking = [file.keys for file in files if self._scheme.judged and not file.sketches]
+        if lacking:
+            raise PipelineError(f"{store.uri}: no sketches lie beside {lacking[0]}: restore them")
+        return files
 
 
 class IndexShare(IndexPart):
     """One partition: a range of the keys, in a task of its own."""
 
     def __init__(self, scheme: Scheme, share: int, shares: int, folder: str | None = None, number: int = 0) -> None:
-        self._scheme, self._number = scheme, number
+        self._kept = KeptSources(scheme, number)
         self.index = Partition(scheme.words, scheme.identity(), share, shares, folder)
         self._served = ServedRequest[bytes]()
         self._asked = np.zeros((0, EXACT_WORDS), np.uint64), _NONE
 
     def begin(self, store: ObjectStore | None, epoch: int, sinks: Sequence[str]) -> None:
         """Load this range of the keys of what sinks have kept up to the epoch's position, as `Dedup.begin`."""
+        self._load(store, epoch, sinks)
+
+    def prepare(self, store: ObjectStore, sinks: Sequence[str]) -> None:
+        """See `Dedup.prepare`."""
+        self._load(store, None, sinks)
+
+    def _load(self, store: ObjectStore | None, position: int | None, sinks: Sequence[str]) -> None:
         if store is not None:
-            _, sources = key_sources(store, self._scheme, epoch, sinks, self._number)
-            self.index.begin(sources)
+            self._kept.load(self.index, store, position, sinks)
             logger.info("holds the keys of %d records, %d MiB", self.index.records, self.index.nbytes >> 20)
 
     def serve(self, data: bytes) -> bytes:

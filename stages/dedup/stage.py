@@ -29,7 +29,7 @@ from headrace.stages.dedup.core.scheme import (
 from headrace.stages.dedup.core.urls import url_key
 from headrace.stages.dedup.key_index import KeyIndex, Match, compile_index
 from headrace.stages.dedup.minhash import Keys, compile_keys, make_sketches
-from headrace.stages.dedup.partitioned import IndexShare, PartitionedIndex, key_sources
+from headrace.stages.dedup.partitioned import IndexShare, KeptSources, PartitionedIndex
 from headrace.stages.dedup.sketches import are_sketches, is_sketch
 from headrace.stages.runtime import (
     DUPLICATE,
@@ -110,6 +110,7 @@ class Dedup(StatefulTransform):
         self.index = KeyIndex(self.scheme, folder)
         self._decider = core.Decider(self.index)
         self._partitioned: PartitionedIndex | None = None
+        self._kept: KeptSources | None = None
         self._number, self._columns = 0, (KEYS, SKETCH)
 
     def stand_behind(self, remembering: int) -> None:
@@ -156,11 +157,19 @@ class Dedup(StatefulTransform):
 
         Raises PipelineError where a shard has no keys, FormatError where they are of another scheme, StoreError.
         """
+        self._load(store, epoch, sinks)
+        self._handle(core.KeysLoaded())
+
+    def prepare(self, store: ObjectStore, sinks: Sequence[str]) -> None:
+        """Before `begin`: load what is kept by now, so that there is little left. Raises as that."""
+        self._load(store, None, sinks)
+
+    def _load(self, store: ObjectStore | None, position: int | None, sinks: Sequence[str]) -> None:
         if store is not None:
-            files, sources = key_sources(store, self.scheme, epoch, sinks, self._number)
-            loaded = self.index.begin(sources)
+            self._kept = self._kept or KeptSources(self.scheme, self._number)
+            loaded = self._kept.load(self.index, store, position, sinks)
             self.index.settled = self.index.records
-            for file, source in zip(files, loaded, strict=True):
+            for file, source in loaded:
                 if self.scheme.judged:
                     self.index.expect(
                         source.first, source.count, functools.partial(read_sketches, store, file.sketches)
@@ -168,7 +177,6 @@ class Dedup(StatefulTransform):
                 elif source.twice and len(sinks) == 1:
                     logger.warning("%s: %d keys are held by records of other shards too", file.keys, source.twice)
             logger.info("holds the keys of %d records, %d MiB", self.index.records, self.index.nbytes >> 20)
-        self._handle(core.KeysLoaded())
 
     def recall(self, matches: Mapping[RecordName, Match]) -> None:
         """In place of `begin`: answer as it was answered once, so that a shard can be made again."""

@@ -184,6 +184,10 @@ class IndexPart(ABC):
         """See `StatefulTransform.begin`."""
 
     @abstractmethod
+    def prepare(self, store: ObjectStore, sinks: Sequence[str]) -> None:
+        """See `StatefulTransform.prepare`."""
+
+    @abstractmethod
     def serve(self, request: bytes) -> bytes:
         """The answer to a request of the decider. ValueError where it is none."""
 
@@ -224,6 +228,10 @@ class StatefulTransform(Transform):
 
         Raises PipelineError, StoreError.
         """
+
+    @abstractmethod
+    def prepare(self, store: ObjectStore, sinks: Sequence[str]) -> None:
+        """Before `begin`, learn what sinks have kept by now. Raises as that."""
 
     @abstractmethod
     def forbid(self) -> None:

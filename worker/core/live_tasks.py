@@ -15,6 +15,8 @@ class LiveTask:
     epoch: int
     stages: tuple[str, ...]
     fenced: bool = False
+    #: Whether what it remembers waits for its epoch.
+    waits: bool = False
     ready: bool = False
     #: Whether it has had a link, cut since or not.
     linked: bool = False
@@ -39,10 +41,24 @@ class LiveTasks:
         self.links: dict[str, LiveLink] = {}
 
     def started(
-        self, task: str, attempt: int, version: str, epoch: int, stages: Iterable[str], *, fenced: bool = False
+        self,
+        task: str,
+        attempt: int,
+        version: str,
+        epoch: int,
+        stages: Iterable[str],
+        *,
+        fenced: bool = False,
+        waits: bool = False,
     ) -> None:
         """An attempt was started here."""
-        self.tasks[task] = LiveTask(attempt, version, epoch, tuple(stages), fenced)
+        self.tasks[task] = LiveTask(attempt, version, epoch, tuple(stages), fenced, waits)
+
+    def serves(self, task: str, attempt: int) -> None:
+        """An attempt was told that its epoch is raised."""
+        entry = self.tasks.get(task)
+        if entry is not None and entry.attempt == attempt:
+            entry.waits = False
 
     def ready(self, task: str, attempt: int, facts: Mapping[str, str], addresses: tuple[str, ...] = ()) -> None:
         """An attempt has built its stages."""

@@ -190,7 +190,8 @@ def _killers(batch: Batch) -> list[int]:
 def begin_dedup(chain: Chain, pipeline: Pipeline, order: pb.StartTask) -> None:
     """Have a dedup stage, or a partition of its index, learn what was kept, or let nothing through.
 
-    That of a solitary task learns nothing: another task decides. Raises PipelineError, StoreError.
+    That of a solitary task learns nothing: another task decides. One that waits for its epoch learns what is kept by
+    now, and the rest with `serve_index`. Raises PipelineError, StoreError.
     """
     dedup = chain.dedup
     if dedup is None or order.alone:
@@ -198,7 +199,17 @@ def begin_dedup(chain: Chain, pipeline: Pipeline, order: pb.StartTask) -> None:
     if order.fenced:
         dedup.forbid()
         return
-    (chain.share or dedup).begin(open_store(pipeline.dataset), order.epoch, pipeline.dependent_sinks)
+    store, index = open_store(pipeline.dataset), chain.share or dedup
+    if order.waits:
+        index.prepare(store, pipeline.dependent_sinks)
+    else:
+        index.begin(store, order.epoch, pipeline.dependent_sinks)
+
+
+def serve_index(chain: Chain, pipeline: Pipeline, position: int) -> None:
+    """The epoch that an index waits for is raised: it serves, with what was kept up to a position. Raises as above."""
+    assert chain.dedup is not None
+    (chain.share or chain.dedup).begin(open_store(pipeline.dataset), position, pipeline.dependent_sinks)
 
 
 def role_of(order: pb.StartTask, chain: Chain) -> DedupRole:

@@ -22,18 +22,19 @@ F = TypeVar("F")
 A = TypeVar("A")
 
 
-def partition_of(task: str) -> int:
-    """The partition that a task is, by its name: replica 0 of the stage decides. ValueError for that one."""
-    replica = int(task.rpartition(".")[2])
-    if replica < 1:
+def partition_of(task: str, partitions: int) -> int:
+    """Which of so many partitions a task is, by its name (`roles_of`). ValueError for the one that decides."""
+    role = int(task.rpartition(".")[2]) % (partitions + 1)
+    if not role:
         raise ValueError(f"task {task} is no partition of an index")
-    return replica - 1
+    return role - 1
 
 
 class PartitionRequests(Generic[F, A]):
     """The links of a decider with its partitions. A frame holds a request, or an answer."""
 
     def __init__(self, partitions: int, cut: Callable[[str, str], None]) -> None:
+        self._partitions = partitions
         self._open = core.OpenRequests[F, A](partitions)
         self._out = [Outbox[F]((str(at),), cut) for at in range(partitions)]
         self._in = Inbox[F](lambda _link: None, cut)
@@ -41,7 +42,7 @@ class PartitionRequests(Generic[F, A]):
 
     def open(self, task: str, link: str, end: Any, *, sends: bool) -> None:
         """A link with a task stands. What waits for it is dropped: it is asked again."""
-        partition = partition_of(task)
+        partition = partition_of(task, self._partitions)
         if sends:
             self._out[partition].clear()
             self._out[partition].open(str(partition), link, end)

@@ -45,6 +45,7 @@ from headrace.worker.task.dependencies import (
     names_from,
     question_of,
     role_of,
+    serve_index,
 )
 from headrace.worker.task.partitions import ConsultedPartitions
 from headrace.worker.task.sink import TaskSink, log_proposal, policy_of
@@ -78,7 +79,7 @@ class Task:
         self._channel = channel
         self._task, self._attempt = start.task, start.attempt
         self._epoch = order.epoch
-        pipeline = Pipeline.from_dict(json.loads(order.pipeline_json))
+        self._pipeline = pipeline = Pipeline.from_dict(json.loads(order.pipeline_json))
         #: The cause of the last command of each kind.
         self._causes = {"start": start.cause}
         self._in_flight = in_flight
@@ -119,6 +120,7 @@ class Task:
             outputs=bool(self._chain.downstream),
             dedup=role_of(order, self._chain),
             attempt=start.attempt,
+            waits=order.waits,
         )
         self._source = TaskSource(self._chain, self._core.reading)
         self._consulted: ConsultedPartitions | None = None
@@ -335,9 +337,8 @@ class Task:
         now, state = time.monotonic(), self._state()
         if state in (TaskState.STOPPED, TaskState.READING):
             return
-        deadline = self._progress_at
-        if (wake_at := self._core.wake_at(now)) is not None:
-            deadline = min(deadline, wake_at)
+        wake_at = self._core.wake_at(now)
+        deadline = self._progress_at if wake_at is None else min(self._progress_at, wake_at)
         poll = select.poll()
         poll.register(self._channel.fileno(), select.POLLIN | (select.POLLOUT if self._channel.wants_to_write else 0))
         busy = (TaskState.SENDING, TaskState.SWEEPING, TaskState.FULL, TaskState.WAITING)
@@ -387,7 +388,7 @@ class Task:
             case "seal" | "answer" | "needs":
                 if self._sink is not None:
                     self._sink.obey(message)
-            case "release" | "decide" | "decision":
+            case "release" | "decide" | "decision" | "serve":
                 self._obey_about_duplicates(message)
             case "expelled":
                 if self._remote is not None:
@@ -409,6 +410,9 @@ class Task:
                 self._do(messages.DecisionNeeded(message.decide))
         elif kind == "decision":
             self._do(messages.DecisionArrived(message.decision.number, message.decision))
+        elif kind == "serve":
+            serve_index(self._chain, self._pipeline, message.serve.position)
+            self._do(messages.IndexServes())
         elif self._chain.dedup is not None:
             self._chain.dedup.release(names_from(message.release))
 

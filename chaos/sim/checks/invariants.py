@@ -31,7 +31,7 @@ from headrace.chaos.sim.world import (
 )
 from headrace.controller.core.log import Fence
 from headrace.controller.core.messages import messages as core
-from headrace.store.ledger import ClaimsReleased, Closed, Entry, LedgerState
+from headrace.store.ledger import ClaimsReleased, Closed, Entry, EpochRaised, LedgerState
 from headrace.store.shards import KEYS_ROLE, epoch_of, numbered_role
 from headrace.worker.task import HELD_TIMES_MAX, NEED_BYTES
 
@@ -102,6 +102,8 @@ class Checker:
         for change in entry.changes:
             if isinstance(change, Closed):
                 self._check_closed(number, change, freed)
+            elif isinstance(change, EpochRaised):
+                self.verdicts.raised(number, change.number or number)
             self.provenance.change(number, change)
             self.gate.change(number, change, writer)
         self.builds.durable(number, entry)

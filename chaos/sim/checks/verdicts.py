@@ -25,16 +25,26 @@ class Verdicts:
         #: Who decides in an epoch at a stage, and what is let through there, less what was released.
         self._deciders: dict[tuple[int, int], str] = {}
         self._granted: dict[tuple[int, int], set[Name]] = {}
+        #: The entry that raised an epoch, where its number is that of another.
+        self._raised: dict[int, int] = {}
         #: How many records the index of an epoch is begun with.
         self._loaded: dict[tuple[int, int], int] = {}
 
+    def raised(self, number: int, epoch: int) -> None:
+        """An entry has raised the epoch."""
+        self._raised[epoch] = number
+
+    def _position(self, epoch: int) -> int:
+        return self._raised.get(epoch, epoch)
+
     def closed(self, number: int, epoch: int, parts: Sequence[Part]) -> None:
         """9, 10: what an entry closes as kept shares no key; what it closes as a duplicate names one that stands."""
+        position = self._position(epoch)
         granted = [self._granted.get((epoch, stage), set[Name]()) for stage in self._stages]
         for part in parts:
             for row in ordinals(part.kept, part.item.first):
                 name = part.item.fragment, row
-                if any(name not in mine for mine in granted) and self._kept.get(name, epoch + 1) > epoch:
+                if any(name not in mine for mine in granted) and self._kept.get(name, position + 1) > position:
                     raise ViolationError(11, f"entry {number} keeps {_told(name)}, which nobody let through")
                 self._hold(number, name)
             late = ordinals(part.standing & ~part.kept, part.item.first)
@@ -73,7 +83,8 @@ class Verdicts:
 
     def begun(self, who: str, epoch: int, stage: int, held: Mapping[Name, object]) -> None:
         """11: an index begins with the records that were kept up to its epoch's position."""
-        wanted = {name for name, number in self._kept.items() if number <= epoch}
+        position = self._position(epoch)
+        wanted = {name for name, number in self._kept.items() if number <= position}
         if held.keys() != wanted:
             wrong = _told(min(held.keys() ^ wanted))
             raise ViolationError(
@@ -86,9 +97,9 @@ class Verdicts:
         decider = self._deciders.setdefault((epoch, stage), who)
         if decider != who:
             raise ViolationError(11, f"{who} decides in epoch {epoch}, where {decider} has")
-        mine = self._granted.setdefault((epoch, stage), set[Name]())
+        mine, position = self._granted.setdefault((epoch, stage), set[Name]()), self._position(epoch)
         for name in through:
-            if self._kept.get(name, epoch + 1) > epoch:
+            if self._kept.get(name, position + 1) > position:
                 mine.add(name)
             if name not in held:
                 raise ViolationError(11, f"the index of {who} does not hold the keys of {_told(name)}")

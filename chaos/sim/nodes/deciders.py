@@ -144,11 +144,10 @@ class SimulatedPartition:
         self._holders: dict[int, Name] = {}
         self._served = partitions.ServedRequest[SimulatedAnswer]()
 
-    def begin(self) -> None:
-        """Load the range of keys of what was kept up to the epoch's position."""
-        if not self.fenced:
-            for name in kept_names(self._task, self._sinks, self._stage):
-                self._give(name, self._texts.keys(name, self._stage))
+    def begin(self, position: int | None) -> None:
+        """Load the range of keys of what was kept up to an entry; None: by now, and the rest when it is to serve."""
+        for name in () if self.fenced else kept_names(self._task, self._sinks, self._stage, position):
+            self._give(name, self._texts.keys(name, self._stage))
 
     def serve(self, frame: SimulatedFrame) -> SimulatedFrame:
         """The answer to a request."""
@@ -178,14 +177,16 @@ class SimulatedPartition:
                 self._holders.setdefault(key, name)
 
 
-def kept_names(task: FramePart, sinks: Sequence[str], stage: int) -> list[Name]:
-    """What was kept up to the position of a task's epoch, from the log and the objects that it names."""
+def kept_names(task: FramePart, sinks: Sequence[str], stage: int, position: int | None) -> list[Name]:
+    """What was kept up to an entry (None: the last), from the log and the objects that it names."""
     state, cluster = LedgerState(), task.cluster
     for number, entry in cluster.log.behind(-1):
         state.apply(number, entry)
     return [
         (part.item.fragment, row)
-        for key, *_ in kept.key_files(state, task.epoch, sinks, cluster.log.uri, stage)
+        for key, *_ in kept.key_files(
+            state, state.number if position is None else position, sinks, cluster.log.uri, stage
+        )
         for part in cluster.objects.content[key][1]
         for row in ordinals(part.kept, part.item.first)
     ]
@@ -210,12 +211,13 @@ class SimulatedDecider:
         """Whether it lets nothing through until the epoch is raised."""
         return self._core.state is core.DeciderState.FENCED
 
-    def begin(self) -> None:
-        """Load the keys of what was kept up to the epoch's position, from the log and the objects that it names."""
-        if self.fenced:
+    def begin(self, position: int | None) -> None:
+        """Load the keys of what was kept up to an entry; None: by now, and the rest when it is to serve."""
+        for name in () if self.fenced else kept_names(self._task, self._sinks, self._stage, position):
+            if name not in self.index.held:
+                self.index.load(name, self._texts.keys(name, self._stage))
+        if self.fenced or position is None:
             return
-        for name in kept_names(self._task, self._sinks, self._stage):
-            self.index.load(name, self._texts.keys(name, self._stage))
         self.index.settled = frozenset(self.index.held)
         self._task.cluster.checker.verdicts.begun(self._who, self._task.epoch, self._stage, self.index.held)
         self._do(core.KeysLoaded())
@@ -238,6 +240,8 @@ class SimulatedDecider:
         """The batch less the duplicates, each with the name of the record that is kept in its place."""
         if not frame.kept:
             return frame
+        if self._core.state is core.DeciderState.LOADING:
+            raise ViolationError(11, f"{self._who} is given a batch before it serves")
         rows = ordinals(frame.kept, frame.first)
         keys = [self._texts.keys((frame.fragment, row), self._stage) for row in rows]
         (answer,) = self._do(core.BatchStamped(frame.fragment, rows, keys))

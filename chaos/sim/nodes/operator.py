@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from headrace.chaos.sim.checks import Asked, OperatorRequest
 from headrace.chaos.sim.nodes.parts import Cluster
-from headrace.chaos.sim.world import PIPELINE, make_pipeline
+from headrace.chaos.sim.world import DEDUPS, PIPELINE, make_pipeline
 from headrace.controller.core.messages import ChangedInput, TokenOffered, messages as core
 from headrace.pipeline import Pipeline
 
@@ -91,6 +91,15 @@ class Operator:
         self._send(event)
         if back is not None:
             world.after(world.between(0.0, 5.0), self._send, back)
+        for number in (1, 2) if self._cluster.corpus.dedups else ():
+            world.after(number * self._rng.uniform(1.0, 6.0), self._move_index)
+
+    def _move_index(self) -> None:
+        """A decider, with the partitions of its index, is to be on another worker."""
+        if not self._cluster.quiet and not self.completed:
+            stage = self._rng.choice(DEDUPS[: self._cluster.corpus.dedups])
+            places = {stage: self._rng.choice(self._cluster.workers).name}
+            self._send(core.SteerRequested(0, PIPELINE, places=places))
 
     def offer_token(self) -> None:
         """Two nodes want to join with one token, and each asks more than once."""

@@ -58,7 +58,7 @@ class SimulatedTask:
         self._waiting: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
         self.name, self.attempt = order.task, order.attempt
         self.label = f"{order.task.split('/')[1]}#{order.attempt & 0xFFFFF}"
-        self.epoch, self.version, self.stages = order.epoch, order.version, order.stages
+        self.epoch, self.version, self.stages, self._waits = order.epoch, order.version, order.stages, order.waits
         self.alive, self.ready = True, False
         self.alone = order.alone
         #: What its stages had in hand when it died, and why its worker killed it, if it did.
@@ -99,6 +99,7 @@ class SimulatedTask:
             outputs=bool(_following(order)),
             dedup=DedupRole.ASKS if asks else role_of(order, consults=self._partitions is not None),
             attempt=order.attempt,
+            waits=order.waits,
         )
         self._source = SimulatedSource(self, self.core.reading)
         self._worker = worker
@@ -118,10 +119,8 @@ class SimulatedTask:
     def begin(self) -> None:
         """The process has come up and has built its stages."""
         if self.alive:
-            if self.decider is not None:
-                self.decider.begin()
-            if self.partition is not None:
-                self.partition.begin()
+            if (index := self.decider or self.partition) is not None:
+                index.begin(None if self._waits else self.epoch)
             said = self.cluster.checker.builds.built(self.name, self.attempt, self.version)
             self.ready = isinstance(said, core.TaskReady)
             self.say(said)
@@ -261,6 +260,9 @@ class SimulatedTask:
                 self.do(messages.DecisionNeeded(message))
             case dedup.AnswerDecision():
                 self.do(messages.DecisionArrived(message.decision.number, message.decision))
+            case dedup.ServeIndex() if (index := self.decider or self.partition) is not None:
+                index.begin(message.position)
+                self.do(messages.IndexServes())
             case _:
                 raise TypeError(f"{self.label} understands no {message}")
 

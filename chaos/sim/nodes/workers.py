@@ -177,6 +177,7 @@ class SimulatedWorker:
                 fenced=entry.fenced,
                 linked=entry.linked,
                 stages=entry.stages,
+                waits=entry.waits,
             )
             for task, entry in self._live.tasks.items()
         )
@@ -256,6 +257,9 @@ class SimulatedWorker:
             case core.ListSource() | core.ReadFragment() | core.SweepTask() | core.SealSink() | core.AnswerProposal():
                 self._pass_on(command.task, command.attempt, command)
             case core.AnswerNeeds() | core.ReleaseClaims() | dedup.AskDecision() | dedup.AnswerDecision():
+                self._pass_on(command.task, command.attempt, command)
+            case dedup.ServeIndex():
+                self._live.serves(command.task, command.attempt)
                 self._pass_on(command.task, command.attempt, command)
             case _:
                 raise TypeError(f"a worker understands no {command}")
@@ -348,7 +352,7 @@ class SimulatedWorker:
         task = SimulatedTask(self, order)
         self.tasks[order.task, order.attempt] = task
         born = order.version, order.epoch, order.stages
-        self._live.started(order.task, order.attempt, *born, fenced=order.fenced)
+        self._live.started(order.task, order.attempt, *born, fenced=order.fenced, waits=order.waits)
         self.cluster.world.after(self.cluster.world.between(0.05, 0.6), task.begin)
 
     def _cut(self, command: supervisor.CutLinks) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         NeedsAsked as NeedsAsked,
         Records as Records,
         ReleaseClaims as ReleaseClaims,
+        ServeIndex as ServeIndex,
         VerdictsLetGo as VerdictsLetGo,
     )
     from headrace.controller.core.messages.log import (

@@ -121,5 +121,18 @@ class ReleaseClaims:
     records: Records
 
 
+@dataclass(frozen=True, slots=True)
+class ServeIndex:
+    """Tell a task of an index that waits for its epoch that this is raised: it serves with what is kept at `position`.
+
+    `position` is an entry of the dataset's log.
+    """
+
+    worker: str
+    task: str
+    attempt: int
+    position: int
+
+
 DecisionEvent = DecisionAsked | DecisionMade
-DecisionCommand = AskDecision | AnswerDecision
+DecisionCommand = AskDecision | AnswerDecision | ReleaseClaims | ServeIndex

@@ -310,8 +310,9 @@ class StartTask:
     listens: bool = False
     #: The solitary task: a source, transforms and a sink that take one record at a time.
     alone: bool = False
-    #: Its stage that remembers lets nothing through: an index of this epoch was lost.
+    #: Its stage that remembers lets nothing through: an index of this epoch was lost; or waits for `ServeIndex`.
     fenced: bool = False
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -490,7 +491,6 @@ TaskCommand: TypeAlias = (
     | SealSink
     | AnswerProposal
     | AnswerNeeds
-    | ReleaseClaims
     | DecisionCommand
 )
 #: For a worker.

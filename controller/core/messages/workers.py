@@ -11,8 +11,8 @@ from headrace.controller.core.plan import WorkerFacts
 class RunningTask:
     """An attempt that a worker still runs, and what it was born with. `ready`: it has built its stages.
 
-    `fenced`: its stage that remembers lets nothing through, see `StartTask`. `linked`: it has had a link. `stages`: its
-    chain; empty from a worker that does not tell.
+    `fenced`, `waits`: its stage that remembers lets nothing through, see `StartTask`. `linked`: it has had a link.
+    `stages`: its chain; empty from a worker that does not tell.
     """
 
     task: str
@@ -24,6 +24,7 @@ class RunningTask:
     fenced: bool = False
     linked: bool = False
     stages: tuple[str, ...] = ()
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)

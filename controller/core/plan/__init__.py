@@ -7,7 +7,13 @@ from headrace.pipeline.door import door
 if TYPE_CHECKING:
     from headrace.controller.core.plan.locality import QUIC as QUIC, WorkerFacts as WorkerFacts, places_of as places_of
     from headrace.controller.core.plan.placement import NOTHING as NOTHING, Need as Need, size as size, total as total
-    from headrace.controller.core.plan.planner import beside as beside, groups as groups, move as move, plan as plan
+    from headrace.controller.core.plan.planner import (
+        beside as beside,
+        groups as groups,
+        move as move,
+        plan as plan,
+        roles_of as roles_of,
+    )
     from headrace.controller.core.plan.plans import (
         SOLITARY as SOLITARY,
         Change as Change,

@@ -116,7 +116,7 @@ def plan(
     for chain in chains:
         need = need_of(pipeline, chain)
         shares = [(worker.name, count) for worker, count in placed.shares[chain]]
-        for worker, replica in identities.numbered(chain, shares, _roles(pipeline, chain)):
+        for worker, replica in identities.numbered(chain, shares, roles_of(pipeline, chain)):
             name = f"{pipeline.name}/{chain[0]}.{replica}"
             tasks.append(TaskPlan(name, chain, worker, replica, where[chain[0]], need))
     facts = {worker.name: worker for worker in workers}
@@ -179,8 +179,9 @@ def beside(
 
     The tasks of a stage that remembers are in both, and with `stay` each that is the same in both and so is all that it
     is linked with: between a task that stays and one that leaves or comes nothing may be on its way, but for questions
-    to a stage that remembers. All others get names that are free, and those that are solitary are left out.
-    PipelineError where a stage that remembers would get other tasks, or where a worker has not the memory for both.
+    to a stage that remembers. All others get names that are free, and those that are solitary are left out. Where a
+    stage that remembers gets other tasks none is in both: then another epoch begins. PipelineError where that is not to
+    be (not `stay`), or where a worker has not the memory for both.
     """
     remember = {stage.name for stage in pipeline.stateful}
     old = {task.name: task for task in current.tasks if not task.alone}
@@ -198,7 +199,9 @@ def beside(
     ends = {name: {link.sender, link.receiver} for name, link in (before | behind).items()}
     others = {name for name in ends if before.get(name) != behind.get(name)}
     if not asked <= same or any(ends[name] <= asked for name in others):
-        raise PipelineError("the tasks of a stage that remembers would be others")
+        if not stay:
+            raise PipelineError("the tasks of a stage that remembers would be others")
+        same = set()
     while parted := {
         end
         for name, joined in ends.items()
@@ -208,7 +211,7 @@ def beside(
         same -= parted
     leaving = [task for name, task in old.items() if name not in same]
     _check_memory([*leaving, *new.values()], workers, taken)
-    return _renamed(pipeline.name, old, Plan(tuple(new.values()), made.links, made.reasons), same), frozenset(same)
+    return _renamed(pipeline, old, Plan(tuple(new.values()), made.links, made.reasons), same), frozenset(same)
 
 
 def _check_memory(tasks: Sequence[TaskPlan], workers: Sequence[WorkerFacts], taken: Mapping[str, Need]) -> None:
@@ -219,7 +222,7 @@ def _check_memory(tasks: Sequence[TaskPlan], workers: Sequence[WorkerFacts], tak
             raise PipelineError(f"{worker.name} has not the memory for the tasks that leave and those that come")
 
 
-def _renamed(pipeline: str, old: Collection[str], made: Plan, same: Collection[str]) -> Plan:
+def _renamed(pipeline: Pipeline, old: Collection[str], made: Plan, same: Collection[str]) -> Plan:
     """The plan with names that none of `old` has for all tasks but these."""
     taken: dict[str, set[int]] = {}
     for name in (*old, *(task.name for task in made.tasks if task.name not in old)):
@@ -230,13 +233,13 @@ def _renamed(pipeline: str, old: Collection[str], made: Plan, same: Collection[s
     for task in made.tasks:
         tasks[task.name] = task
         if task.name in old and task.name not in same:
-            head = task.name.rpartition(".")[0]
-            number = next(fresh[head])
+            head, roles = task.name.rpartition(".")[0], roles_of(pipeline, task.stages)
+            number = _in_other_block(task.replica, roles) if roles else next(fresh[head])
             tasks[task.name] = replace(task, name=f"{head}.{number}", replica=number)
     links: list[LinkPlan] = []
     for link in made.links:
         sender, receiver = tasks[link.sender].name, tasks[link.receiver].name
-        name = f"{sender}->{receiver.removeprefix(pipeline + '/')}"
+        name = f"{sender}->{receiver.removeprefix(pipeline.name + '/')}"
         links.append(replace(link, name=name, sender=sender, receiver=receiver))
     return Plan(tuple(tasks.values()), tuple(links), made.reasons)
 
@@ -282,17 +285,18 @@ class _Identities:
                 self._taken.setdefault(task.stages[0], set()).add(task.replica)
                 self._numbers.setdefault((task.stages, task.worker), deque()).append(task.replica)
 
-    def numbered(self, chain: Chain, shares: Sequence[tuple[str, int]], roles: bool) -> list[tuple[str, int]]:
+    def numbered(self, chain: Chain, shares: Sequence[tuple[str, int]], roles: int) -> list[tuple[str, int]]:
         """A worker and a number for each replica of a chain: the current numbers first, then the lowest free ones.
 
-        Where numbers are `roles`, those of tasks that end are free: each number has a task.
+        Where numbers say which of `roles` a task has, those of tasks that end are free: each of a block has one.
         """
         kept: dict[str, list[int]] = {}
         for worker, count in shares:
             numbers = self._numbers.get((chain, worker), deque[int]())
             kept[worker] = [numbers.popleft() for _ in range(min(count, len(numbers)))]
         staying = {number for numbers in kept.values() for number in numbers}
-        fresh = _free(staying if roles else self._taken.get(chain[0], set()))
+        taken = self._taken.get(chain[0], set[int]())
+        fresh = _free(staying, min(taken, default=0) // roles * roles) if roles else _free(taken)
         return [
             (worker, kept[worker][index] if index < len(kept[worker]) else next(fresh))
             for worker, count in shares
@@ -310,13 +314,20 @@ class _Identities:
         return found
 
 
-def _roles(pipeline: Pipeline, chain: Chain) -> bool:
-    """Whether replicas differ: of a stage that remembers, number 0 decides and the others are partitions."""
-    return pipeline.stage(chain[0]).kind is StageKind.STATEFUL
+def roles_of(pipeline: Pipeline, chain: Chain) -> int:
+    """How many roles replicas have, 0: all are alike. Of a stage that remembers one decides, others are partitions.
+
+    A task's number is that of its role, or beside tasks that it is to replace, that and the number of roles.
+    """
+    stage = pipeline.stage(chain[0])
+    return (stage.replicas or 1) if stage.kind is StageKind.STATEFUL else 0
 
 
-def _free(taken: Collection[int]) -> Iterator[int]:
-    number = 0
+def _in_other_block(number: int, roles: int) -> int:
+    return number + roles if number < roles else number - roles
+
+
+def _free(taken: Collection[int], number: int = 0) -> Iterator[int]:
     while True:
         if number not in taken:
             yield number

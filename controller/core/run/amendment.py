@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from headrace.controller.core.messages import AnswerRequest, Command, PipelineRequested, WorkerLost
+from headrace.controller.core.messages import AnswerRequest, Command, PipelineRequested, SealSink, WorkerLost
 from headrace.controller.core.plan import Plan
 from headrace.controller.core.run.reconfiguration import Reconfiguration, Reshape
 from headrace.controller.core.run.states import AMEND_TRANSITIONS, AmendState, AmendTurn, Machine, RunState
@@ -129,14 +129,15 @@ class Amendment:
     def reshape(self, works: Works, reshape: Reshape, now: float) -> list[Command]:
         """Another plan of the version in force is to take the place of its plan, while the run is running."""
         self._reshape = reshape
-        self._begin(works, works.in_force.pipeline, reshape.plan, reshape.stay)
-        return self.advance(works, RunState.RUNNING, now)
+        self._begin(works, works.in_force.pipeline, reshape.plan, reshape.stay, reshape.epoch)
+        seals = self._seal(works, "amended") if reshape.epoch else []
+        return [*seals, *self.advance(works, RunState.RUNNING, now)]
 
-    def _begin(self, works: Works, pipeline: Pipeline, made: Plan, stay: frozenset[str]) -> None:
+    def _begin(self, works: Works, pipeline: Pipeline, made: Plan, stay: frozenset[str], ahead: int = 0) -> None:
         self._machine.turn(AmendTurn.ASKED)
         self._recorded = self._left_early = False
         tasks = RunTasks(made, pipeline, pipeline.version(), self._parts.leadership.term)
-        tasks.begin_beside(works.in_force.tasks, stay)
+        tasks.begin_beside(works.in_force.tasks, stay, ahead)
         works.next = Work(pipeline, tasks, self._parts)
         works.on_trial, works.wrong = True, ""
 
@@ -168,6 +169,9 @@ class Amendment:
                 self._old_left(works)
                 self._left_early = True
                 return self.take_up(works) if not recorded else []
+            case AmendState.SUCCEEDING if self._parts.epoch.take_up():
+                self._machine.turn(AmendTurn.FENCED)
+                return self.take_up(works)
             case AmendState.HANDING_OVER if self.leave_by is None and self._may_wait_for_each_other(works):
                 self.leave_by = now + LEAVE_S_MAX
             case AmendState.APPLYING if self._parts.leadership.ledger.pipeline_version == works.in_force.version:
@@ -180,7 +184,11 @@ class Amendment:
     def _old_left(self, works: Works) -> None:
         works.on_trial, self.leave_by = False, None
         works.reader.tasks.inherit_guests(works.in_force.tasks)
-        self._machine.turn(AmendTurn.LEFT)
+        if works.reader.tasks.ahead:
+            self._machine.turn(AmendTurn.EMPTIED)
+            self._parts.epoch.begin("another index takes over", works.reader.tasks.ahead)
+        else:
+            self._machine.turn(AmendTurn.LEFT)
 
     def _may_wait_for_each_other(self, works: Works) -> bool:
         """Whether all was sent to the sinks in force, and a duplicate there may need a record of the next version.
@@ -207,6 +215,7 @@ class Amendment:
         new.tasks.follow(old)
         new.losses.deaths = works.in_force.losses.deaths
         works.in_force, works.next = new, None
+        stops += new.tasks.serve(self._parts.leadership.ledger.number)
         if self._reshape is not None:
             self._reconfiguration.reshaped(self._reshape)
             self._reshape = None
@@ -378,8 +387,12 @@ class Amendment:
         if self._reshape is None or not self._reshape.leaves:
             return []
         self.leave_by = now + LEAVE_S_MAX
-        sinks = [stage.name for stage in works.next.pipeline.of_kind(StageKind.SINK)]
-        return [seal for seal in works.in_force.tasks.seal(sinks, "drain") if seal.task in leaving]
+        return [seal for seal in self._seal(works, "drain") if seal.task in leaving]
+
+    def _seal(self, works: Works, reason: str) -> list[SealSink]:
+        """Have the sinks in force seal what they hold now: it is closed by the time that they are to be empty."""
+        sinks = [stage.name for stage in works.in_force.pipeline.of_kind(StageKind.SINK)]
+        return works.in_force.tasks.seal(sinks, reason)
 
     def _undo(self, works: Works, wrong: str, state: RunState) -> list[Command]:
         """The version in force goes on, and reads again what the next one had."""

@@ -28,7 +28,7 @@ from headrace.controller.core.run.sweeps import Sweeps
 from headrace.controller.core.run.tasks import ReportedTasks, RunTasks, TaskPhase, Workers
 from headrace.pipeline import Pipeline, PipelineError, StageKind, difference
 from headrace.store import counted
-from headrace.store.ledger import Change, EpochRaised, LedgerState, PipelineApplied, Removed
+from headrace.store.ledger import EpochRaised, LedgerState, PipelineApplied, Removed
 
 #: Seconds that the workers of an earlier leader have to come back before tasks are planned without them, and that a run
 #: waits for workers where those that are there cannot have its tasks.
@@ -141,11 +141,11 @@ class EpochRaise:
         """What is queued for the log now would stand after the raise, and be of the epoch before it."""
         return self._machine.state is EpochState.RAISING
 
-    def begin(self, reason: str, *behind: Change) -> None:
-        """Have the log raise the epoch, behind changes that stand in the same entry."""
+    def begin(self, reason: str, number: int = 0) -> None:
+        """Have the log raise the epoch; to this number where its tasks were started before."""
         self._machine.turn(EpochTurn.SUBMITTED)
         self._from = self._leadership.ledger.epoch
-        self._leadership.submit(*behind, EpochRaised(reason))
+        self._leadership.submit(EpochRaised(reason, number))
 
     def begun_anew(self) -> bool:
         """Raise the epoch for an index that is lost; False until that is durable."""

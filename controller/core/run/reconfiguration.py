@@ -5,13 +5,15 @@ what leaves and what comes: the next tasks start beside those in force (`Amendme
 where the run stands still, it is one manoeuvre, seal before fence. Sources let go of what they have not sent, a marker
 sweeps the links after it, and the sinks commit what they hold. Then nothing is on its way, and the plan may change:
 tasks that it keeps run on, those that it does not keep end, new ones start. What is open is read by the tasks that are
-there then, and nothing is read twice. The graph stays as it was, so no epoch is raised.
+there then, and nothing is read twice. The graph stays as it was, so no epoch is raised, unless an index ends: then one
+is, at the same rest, and all tasks begin anew.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar, assert_never
 
@@ -44,11 +46,15 @@ TRIES_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class Reshape:
-    """Another plan for the version in force, the names of the tasks that are in both, and the changes that it makes."""
+    """Another plan for the version in force, the names of the tasks that are in both, and the changes that it makes.
+
+    `epoch`: with another index its tasks are started in this epoch, before it is raised; 0: the index stays.
+    """
 
     plan: Plan
     stay: frozenset[str]
     changes: tuple[Change, ...]
+    epoch: int = 0
 
     @property
     def leaves(self) -> bool:
@@ -92,6 +98,8 @@ class Reconfiguration:
         self.outcomes: list[bool] = []
         #: How often the tasks of what waits longest were lost while they were to take the place of others.
         self._undone = 0
+        #: The last epoch that tasks were started in before it was raised.
+        self._reserved = 0
 
     @property
     def stands(self) -> bool:
@@ -158,8 +166,20 @@ class Reconfiguration:
                 made, stay = beside(work.tasks.plan, made, self._pipeline, workers, taken, stay=True)
             except PipelineError:
                 return None
-            return Reshape(made, stay, tuple(changes))
+            index = self._index_of(made)
+            if index <= stay:
+                return Reshape(made, stay, tuple(changes))
+            if self._ledger.number <= max(self._ledger.epoch, self._reserved):
+                # No number is free: no two plans may be of one epoch.
+                return None
+            self._reserved = self._ledger.number
+            return Reshape(made, stay, tuple(changes), self._reserved)
         return None
+
+    def _index_of(self, made: Plan) -> set[str]:
+        """The tasks of a plan that remember."""
+        remember = {stage.name for stage in self._pipeline.stateful}
+        return {task.name for task in made.tasks if not task.alone and not remember.isdisjoint(task.stages)}
 
     def reshaped(self, reshape: Reshape) -> None:
         """These changes are made."""
@@ -271,9 +291,19 @@ class Reconfiguration:
         # Another graph may be paused by its gate as well.
         self.gated = self.gated or None
 
+    def begins_anew(self, tasks: RunTasks) -> bool:
+        """Whether the index is lost, or a change that waits ends a task of it: an epoch begins at this rest."""
+        tasks.index.lost = tasks.index.lost or any(map(tasks.ends_index, self._plans_of_each(tasks)))
+        return tasks.index.lost
+
+    def _plans_of_each(self, tasks: RunTasks) -> Iterator[Plan]:
+        for change in self.waiting:
+            with contextlib.suppress(PipelineError):
+                yield self._planned_with([change], tasks)
+
     def change_all(self, tasks: RunTasks, now: float) -> list[Command]:
-        """Nothing is on its way: make the changes that wait, behind a new beginning where an index was lost."""
-        commands = self._renew(tasks, now) if tasks.index.lost else []
+        """Nothing is on its way: make the changes that wait; all tasks begin anew where an index is to."""
+        commands: list[Command] = []
         self._undone = 0
         while self.waiting:
             change = self.waiting[0]
@@ -283,20 +313,18 @@ class Reconfiguration:
                 self._refuse(change, str(error))
                 continue
             self._made(change)
-            stops, gone = tasks.change(made, now, change.words())
-            commands += [*stops, *self._started_anew(tasks, gone, now)]
-        return commands
+            commands += self._ended(tasks.change(made, now, change.words()))
+        if tasks.index.lost:
+            commands += self._ended(tasks.renew(now, "the epoch was raised"))
+        return [*commands, *tasks.start_due(now, self._ledger.epoch, self._workers.present)]
 
-    def _renew(self, tasks: RunTasks, now: float) -> list[Command]:
-        """The epoch was raised and nothing is on its way: start every task anew."""
-        stops, gone = tasks.renew(now, "the epoch was raised")
-        return [*stops, *self._started_anew(tasks, gone, now)]
-
-    def _started_anew(self, tasks: RunTasks, gone: Iterable[str], now: float) -> list[Command]:
+    def _ended(self, ended: tuple[list[Command], list[str]]) -> list[Command]:
+        """The orders to tasks that end; what they were given is theirs no more."""
+        stops, gone = ended
         for name in gone:
             self._intake.task_died(name)
             self._listing.task_died(name)
-        return tasks.start_due(now, self._ledger.epoch, self._workers.present)
+        return stops
 
     def _planned_with(self, changes: Sequence[Change], tasks: RunTasks | None, state: str = "") -> Plan:
         """The plan that a change leads to, or leaving workers. PipelineError if the workers cannot hold it."""

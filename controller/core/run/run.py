@@ -441,7 +441,7 @@ class Run:
         # After a death a marker that halts is on its way: it must not meet what is read again.
         stands = self.state is RunState.PAUSED and self._sweeps.empty
         commands = self.amendment.at_rest(works) if stands and self.amendment.rests else []
-        if self.amendment.busy or not stands or (work.tasks.index.lost and not self._epoch.begun_anew()):
+        if self.amendment.busy or not stands or (requested.begins_anew(work.tasks) and not self._epoch.begun_anew()):
             return commands
         commands += requested.change_all(work.tasks, now)
         if not requested.stands:

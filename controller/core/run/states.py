@@ -165,6 +165,8 @@ class AmendState(Enum):
     WARMING = "warming"
     #: Input goes to the next version; the tasks of the one in force send what they have read, and their sinks seal.
     HANDING_OVER = "handing over"
+    #: All that those in force had is closed, and the epoch of the next tasks is on its way to the dataset's log.
+    SUCCEEDING = "raising the next epoch"
     #: All of the version in force is closed, and the next one is on its way to the cluster's log.
     RECORDING = "recording"
     #: And to the dataset's.
@@ -181,6 +183,7 @@ class AmendTurn(Enum):
     READY = "next tasks ready"
     FAILED = "failed"
     LEFT = "old tasks empty"
+    EMPTIED = "old epoch empty"
     RECORDED = "recorded"
     DURABLE = "version durable"
 
@@ -197,6 +200,8 @@ AMEND_TRANSITIONS: dict[tuple[AmendState, AmendTurn], AmendState] = {
     (AmendState.WARMING, AmendTurn.FAILED): AmendState.IN_FORCE,
     (AmendState.HANDING_OVER, AmendTurn.FAILED): AmendState.IN_FORCE,
     (AmendState.HANDING_OVER, AmendTurn.LEFT): AmendState.RECORDING,
+    (AmendState.HANDING_OVER, AmendTurn.EMPTIED): AmendState.SUCCEEDING,
+    (AmendState.SUCCEEDING, AmendTurn.FENCED): AmendState.RECORDING,
     (AmendState.RECORDING, AmendTurn.RECORDED): AmendState.APPLYING,
     (AmendState.APPLYING, AmendTurn.DURABLE): AmendState.IN_FORCE,
 }

@@ -98,7 +98,7 @@ class Work:
     ) -> list[Command]:
         match event:
             case m.ShardProposed():
-                return [] if self._epoch.raising else self.proposals.proposed(event)
+                return [] if self._epoch.raising or self.tasks.ahead else self.proposals.proposed(event)
             case m.NeedsAsked():
                 return self.proposals.needs_asked(event)
             case m.VerdictsLetGo():

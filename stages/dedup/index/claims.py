@@ -184,15 +184,21 @@ class Claims:
             found.append(LoadedKeys(found[-1].first + found[-1].count if found else 0, count, 0))
         opened = self.records
         self._opened(sources[: len(found)])
-        for source in sources[len(found) :]:
-            first = self.records
-            twice = self.load(self._read(source))
-            found.append(LoadedKeys(first, self.records - first, twice))
+        found += self.follow(sources[len(found) :])
         if self.folder is not None and self.records - opened > SAVED_SHARE * self.records:
             try:
                 self._save(place, names, [loaded.count for loaded in found])
             except OSError as error:
                 logger.warning("the dedup index is not saved in %s: %s; the next one loads its keys", place, error)
+        return found
+
+    def follow(self, sources: Sequence[KeySource]) -> list[LoadedKeys]:
+        """Load the keys of sources behind those that are loaded. Raises what reading a source raises."""
+        found: list[LoadedKeys] = []
+        for source in sources:
+            first = self.records
+            twice = self.load(self._read(source))
+            found.append(LoadedKeys(first, self.records - first, twice))
         return found
 
     def _opened(self, sources: Sequence[KeySource]) -> None:

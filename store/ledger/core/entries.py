@@ -194,9 +194,13 @@ class PipelineApplied:
 
 @dataclass(frozen=True, slots=True)
 class EpochRaised:
-    """Data of earlier epochs is fenced off; the epoch's number is that of this entry."""
+    """Data of earlier epochs is fenced off. The epoch's number is that of this entry, or of an earlier one.
+
+    `number` is then that entry: the tasks of the epoch were started before it was raised, and had nothing closed.
+    """
 
     reason: str
+    number: Natural = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,6 +473,8 @@ def _build(name: str, values: list[Any]) -> Change:
         values = [*values, -1, values[1] != "stopped"]  # as entries were before a version said what it shows
     if kind is VersionPublished and len(values) == 4:
         values = [*values, 0, 0]  # as entries were before a version had a time
+    if kind is EpochRaised and len(values) == 1:
+        values = [*values, 0]  # as entries were before tasks could wait for their epoch
     if kind is FragmentEnded and len(values) == 2:
         values = [*values, b""]  # as entries were before content was compared
     if len(names) != len(values):

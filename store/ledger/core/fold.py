@@ -228,7 +228,7 @@ class LedgerState(LogState):
                 self.pipelines[change.version] = change.pipeline
                 self.removed = False
             case EpochRaised():
-                self.epoch = number
+                self._epoch_raised(number, change)
             case FragmentsListed():
                 self._listed(number, change)
             case FragmentEnded():
@@ -252,6 +252,11 @@ class LedgerState(LogState):
                 self._removed(number)
             case _:
                 raise ForeignLog(f"entry {number}: {type(change).__name__} does not belong into a dataset's ledger")
+
+    def _epoch_raised(self, number: int, change: EpochRaised) -> None:
+        if change.number and not self.epoch < change.number <= number:
+            raise FoldError(f"entry {number} raises the epoch from {self.epoch} to {change.number}")
+        self.epoch = change.number or number
 
     def _listed(self, number: int, change: FragmentsListed) -> None:
         for fragment in change.fragments:

@@ -21,7 +21,7 @@ from headrace.stages.dedup.core.partitions import (
     partitions_of,
 )
 from headrace.stages.dedup.core.scheme import RULE, Scheme
-from headrace.stages.dedup.index import KeySource
+from headrace.stages.dedup.index import KeySource, Partition
 from headrace.stages.dedup.key_index import KeyIndex, Match
 from headrace.stages.dedup.partitioned import IndexShare, PartitionedIndex
 from headrace.stages.library import dedup
@@ -52,8 +52,12 @@ class Parted:
         return self.index.decide(fragment, rows, keys, sketches)
 
     def begin(self, sources: list[KeySource]) -> None:
-        for index in (self.index, *(share.index for share in self.shares)):
+        for index in self.indexes:
             index.begin(sources)
+
+    @property
+    def indexes(self) -> list[KeyIndex | Partition]:
+        return [self.index, *(share.index for share in self.shares)]
 
 
 def batch_of(chance: np.random.Generator, pool: np.ndarray, count: int) -> np.ndarray:
@@ -106,6 +110,11 @@ def test_an_index_that_begins_anew_goes_on_as_one(tmp_path: Path, partitions: in
         parted = Parted(partitions, folder)
         parted.begin(sources)
         assert parted.decide(bytes(16), np.arange(100, 160), keys) == expected
+    prepared = Parted(partitions)
+    for at, index in enumerate(prepared.indexes):
+        index.begin(sources[: at % 3])
+        index.follow(sources[at % 3 :])
+    assert prepared.decide(bytes(16), np.arange(100, 160), keys) == expected, "whatever each had before the last"
 
 
 def test_keys_of_other_records_than_the_ledger_says_are_refused() -> None:

@@ -57,7 +57,7 @@ changes = st.one_of(
     st.builds(Resigned, numbers),
     st.builds(Beat, numbers),
     st.builds(PipelineApplied, names, plain),
-    st.builds(EpochRaised, names),
+    st.builds(EpochRaised, names, numbers),
     st.builds(FragmentsListed, st.lists(fragments, max_size=3).map(tuple)),
     st.builds(FragmentEnded, ids, numbers),
     st.builds(PrefixRead, ids, numbers, numbers, ids),
@@ -229,3 +229,8 @@ def test_a_range_knows_where_it_ends(fragment: Fragment) -> None:
 def test_an_old_version_shows_its_own_and_a_stopped_one_incomplete(reason: str, complete: bool) -> None:
     old = msgpack.packb([1, 1, [["VersionPublished", [1, reason]]]])
     assert decode_entry(old).changes == (VersionPublished(1, reason, -1, complete),)
+
+
+def test_an_epoch_that_names_no_number_is_that_of_its_entry() -> None:
+    old = msgpack.packb([1, 1, [["EpochRaised", ["created"]]]])
+    assert decode_entry(old).changes == (EpochRaised("created", 0),)

@@ -180,6 +180,18 @@ def test_what_was_made_in_the_epoch_before_is_fenced_off() -> None:
         state.apply(3, Entry(1, (close((0, 3)),)))
 
 
+def test_an_epoch_may_have_the_number_of_an_earlier_entry() -> None:
+    state = folded(EpochRaised("created"), Beat(1), Beat(1), EpochRaised("another index takes over", 3))
+    assert (state.epoch, state.number) == (3, 4)
+
+
+@pytest.mark.parametrize("number", [1, 4])
+def test_an_epoch_has_no_number_of_the_past_or_the_future(number: int) -> None:
+    state = folded(EpochRaised("created"), Beat(1))
+    with pytest.raises(FoldError, match=f"raises the epoch from 1 to {number}"):
+        state.apply(3, Entry(1, (EpochRaised("another index takes over", number),)))
+
+
 @pytest.mark.parametrize("epoch", [1, 2])
 def test_a_shard_names_no_object_that_a_collection_may_have_deleted(epoch: int) -> None:
     state = folded(EpochRaised("created"), EpochRaised("collection"))

@@ -240,3 +240,15 @@ def test_a_task_that_is_stopped_does_nothing_more() -> None:
     core.handle(messages.StopAsked(), 0.0)
     assert core.state(0.0, unsent=True) is TaskState.STOPPED
     assert core.handle(TURNED, 0.0) == []
+
+
+def test_an_index_that_waits_for_its_epoch_answers_sweeps_alone() -> None:
+    core = TaskCore[str, str](7, reads=False, dedup=DedupRole.DECIDES, waits=True)
+    assert core.state(0.0, unsent=False) is TaskState.WAITING
+    assert core.handle(messages.DecisionNeeded("a record"), 0.0) == [], "it is asked again"
+    core.handle(messages.SweepAsked(1), 0.0)
+    assert core.handle(messages.Turned(unsent=False), 0.0) == [messages.AnswerSweep(1, (), ())]
+    assert core.state(0.0, unsent=False) is TaskState.WAITING
+    core.handle(messages.IndexServes(), 0.0)
+    assert core.state(0.0, unsent=False) is TaskState.RECEIVING
+    assert core.handle(messages.DecisionNeeded("a record"), 0.0) == [messages.Decide("a record")]

@@ -65,6 +65,11 @@ class AnswerArrived(Generic[B]):
 
 
 @dataclass(frozen=True, slots=True)
+class IndexServes:
+    """What the task remembers waited for its epoch, and serves from now on."""
+
+
+@dataclass(frozen=True, slots=True)
 class StopAsked:
     """The task is to end."""
 
@@ -276,6 +281,7 @@ Event = (
     | DecisionArrived[Any]
     | DeciderJoined
     | AnswerArrived[Any]
+    | IndexServes
     | StopAsked
     | LinkOpened
     | InputClosed

@@ -32,6 +32,7 @@ from headrace.worker.task.core.messages import (
     Event,
     FrameArrived,
     HoldBatch,
+    IndexServes,
     InputClosed,
     LetThroughNone,
     LinkOpened,
@@ -219,8 +220,11 @@ class TaskCore(Generic[B, D]):
         outputs: bool = False,
         dedup: DedupRole = DedupRole.NONE,
         attempt: int = 0,
+        waits: bool = False,
     ) -> None:
         self.epoch = epoch
+        #: Whether what it remembers waits for its epoch: it takes no question before.
+        self._waits_for_epoch = waits
         self.reading, self.sink = ReadQueue(), sink
         self._reads, self._outputs, self._dedup = reads, outputs, dedup
         self._markers, self._question = SweepMarkers(), PendingQuestion()
@@ -288,6 +292,7 @@ class TaskCore(Generic[B, D]):
         | SweepAsked
         | DecisionArrived[Any]
         | AnswerArrived[Any]
+        | IndexServes
         | StopAsked
         | LinkOpened
         | InputClosed
@@ -308,6 +313,8 @@ class TaskCore(Generic[B, D]):
                     self._decision = event.decision
             case AnswerArrived():
                 self.asked.answered(event.number, event.answer)
+            case IndexServes():
+                self._waits_for_epoch = False
             case StopAsked():
                 self._stopped = True
             case LinkOpened():
@@ -401,6 +408,9 @@ class TaskCore(Generic[B, D]):
         return self._pass_on(event.batch)
 
     def _asked_alone(self, question: Any) -> list[Command]:
+        if self._waits_for_epoch:
+            # It is asked again.
+            return []
         if self._dedup is DedupRole.CONSULTS:
             if question not in self._decisions:
                 self._decisions.append(question)
@@ -423,6 +433,8 @@ class TaskCore(Generic[B, D]):
     @property
     def _waits(self) -> bool:
         """Whether nothing goes on before an answer comes. A decider has no batch that a sweep asks for."""
+        if self._waits_for_epoch:
+            return not self.due
         if self._dedup is DedupRole.CONSULTS:
             return self.asked.full and not self.due
         return self.asked.full or (self.due and not self.asked.empty)

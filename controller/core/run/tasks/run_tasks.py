@@ -10,13 +10,25 @@ from headrace.controller.core.messages import (
     KillTask,
     RunningTask,
     SealSink,
+    ServeIndex,
     StartTask,
     StopTask,
     SweepTask,
     TaskFailed,
     TaskReady,
 )
-from headrace.controller.core.plan import SOLITARY, LinkPlan, Need, Plan, Route, TaskPlan, WorkerFacts, move, stages_on
+from headrace.controller.core.plan import (
+    SOLITARY,
+    LinkPlan,
+    Need,
+    Plan,
+    Route,
+    TaskPlan,
+    WorkerFacts,
+    move,
+    roles_of,
+    stages_on,
+)
 from headrace.controller.core.run.tasks.run_links import RunLinks
 from headrace.controller.core.run.tasks.task_table import (
     START_S_MAX,
@@ -55,6 +67,8 @@ class RunTasks:
         #: Whom each attempt was given to, by task and attempt.
         self._attempts: dict[str, dict[int, AttemptFacts]] = {}
         self.index = IndexStanding()
+        #: The epoch that they are started in before it is raised; 0: the dataset's.
+        self.ahead = 0
         #: The tasks that are of the plan beside which this one is carried out as well: that one has them in its care.
         self.guests: frozenset[str] = frozenset()
 
@@ -83,10 +97,11 @@ class RunTasks:
         while len(attempts) > REMEMBERED_MAX:
             del attempts[next(iter(attempts))]
 
-    def begin_beside(self, other: RunTasks, guests: frozenset[str]) -> None:
-        """Begin beside another plan, with whose tasks these are shared."""
+    def begin_beside(self, other: RunTasks, guests: frozenset[str], ahead: int = 0) -> None:
+        """Begin beside another plan, with whose tasks these are shared; `ahead`: in this epoch, with another index."""
         self.follow(other)
-        self.index, self.guests = other.index, guests
+        self.ahead, self.guests = ahead, guests
+        self.index = IndexStanding() if ahead else other.index
         self.table.tasks |= {name: other.table.tasks[name] for name in guests}
         self.links.share(other.links, guests, self.plan)
 
@@ -158,7 +173,7 @@ class RunTasks:
         gone: list[str] = []
         for task in list(self.table):
             made, name = plan.find(task.plan.name), task.plan.name
-            if keeps and made is not None and _same(task.plan, made) and old.listens(name) >= plan.listens(name):
+            if keeps and made is not None and _kept(task, old, plan):
                 task.plan = made
                 continue
             gone.append(name)
@@ -206,29 +221,44 @@ class RunTasks:
                 stages=task.plan.stages,
                 pipeline=self._pipeline,
                 version=self._version,
-                epoch=epoch,
-                replica=task.plan.replica,
+                epoch=self.ahead or epoch,
+                replica=self._role(task.plan),
                 listens=self.plan.listens(task.plan.name),
                 alone=task.plan.alone,
                 fenced=again and self._remembers(task),
+                waits=self.ahead > 0 and self._remembers(task),
             )
             for task in due
         ]
 
+    def _role(self, plan: TaskPlan) -> int:
+        """Which of several tasks it is, and of a stage that remembers whether it decides: 0 does."""
+        roles = 0 if plan.alone else roles_of(self._graph, plan.stages)
+        return plan.replica % roles if roles else plan.replica
+
+    def serve(self, position: int) -> list[Command]:
+        """The epoch that they were started in is raised: their index serves, with what is kept at this entry."""
+        if not self.ahead:
+            return []
+        self.ahead, self.index.served = 0, True
+        waiting = (task for task in self if self._remembers(task) and task.state in _ALIVE)
+        return [ServeIndex(task.plan.worker, task.plan.name, task.attempt, position) for task in waiting]
+
     @property
     def deciders(self) -> list[RunTask]:
         """The tasks that decide on duplicates, one a stage that remembers, of which an attempt lives."""
-        deciding = (task for task in self.table if self._remembers(task) and not task.plan.replica)
+        deciding = (task for task in self.table if self._remembers(task) and not self._role(task.plan))
         return [task for task in deciding if task.state in _ALIVE]
 
     def adopt(self, task: RunTask, found: RunningTask, now: float) -> bool:
         """Go on with an attempt that a worker still has; False where that must not be.
 
         So with an index that another leader started and that never had a link: that leader may have given it up,
-        unheard of, and let another one serve. Where one is fenced, the epoch was about to be raised, and is now.
+        unheard of, and let another one serve. One that waits for its epoch may have missed that it is raised. Where one
+        is fenced, the epoch was about to be raised, and is now.
         """
         started_here = task.attempt == found.attempt
-        if not self.table.may_adopt(task, found.attempt):
+        if found.waits or not self.table.may_adopt(task, found.attempt):
             return False
         if self._remembers(task):
             if not (started_here or found.linked or found.fenced):
@@ -251,6 +281,10 @@ class RunTasks:
         """Whether a task has the index or a partition of it; a solitary one asks it."""
         return not task.plan.alone and not self._stateful.isdisjoint(task.plan.stages)
 
+    def ends_index(self, plan: Plan) -> bool:
+        """Whether another plan ends a task of an index that serves."""
+        return self.index.served and any(self._remembers(task) and not _kept(task, self.plan, plan) for task in self)
+
     def renew(self, now: float, reason: str) -> tuple[list[Command], list[str]]:
         """The epoch was raised: end every task, to be started anew in it; the orders, and the names of the tasks."""
         self.index.served = self.index.lost = False
@@ -262,13 +296,13 @@ class RunTasks:
         if task is None or task.state is TaskPhase.READY:
             return []
         task.turn(TaskTurn.BECAME_READY)
-        self.index.served = self.index.served or self._remembers(task)
+        self.index.served = self.index.served or (self._remembers(task) and not self.ahead)
         task.ready_at, task.addresses = now, event.addresses
         return self.join(now, epoch, workers)
 
     def join(self, now: float, epoch: int, workers: Mapping[str, WorkerFacts]) -> list[Command]:
         """Make the links that are due."""
-        return list(self.links.make(self.plan, self.table, epoch, now, workers))
+        return list(self.links.make(self.plan, self.table, self.ahead or epoch, now, workers))
 
     def wake_at(self, workers: Container[str]) -> float | None:
         """When a task or a link is due, or a task late; tasks of workers that are away wait for those."""
@@ -306,5 +340,9 @@ class RunTasks:
         return commands
 
 
-def _same(one: TaskPlan, other: TaskPlan) -> bool:
-    return (one.stages, one.worker, one.alone) == (other.stages, other.worker, other.alone)
+def _kept(task: RunTask, old: Plan, plan: Plan) -> bool:
+    """Whether a task of one plan runs on in another: it is there, and can take its links."""
+    one, other = task.plan, plan.find(task.plan.name)
+    if other is None or (one.stages, one.worker, one.alone) != (other.stages, other.worker, other.alone):
+        return False
+    return old.listens(one.name) >= plan.listens(one.name)

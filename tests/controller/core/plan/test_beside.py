@@ -56,11 +56,31 @@ def test_by_another_graph_only_who_is_asked_stays() -> None:
     assert names(made) & names(current) == stay
 
 
-def test_a_decider_that_would_be_elsewhere_has_no_plan_beside() -> None:
+def test_beside_a_decider_elsewhere_all_tasks_are_others() -> None:
+    current = plan(DEDUP, TWO)
+    left = current.task("run/dedup.0").worker
+    made, stay = beside(current, move(current, left, TWO), DEDUP, TWO, {}, stay=True)
+    assert stay == frozenset()
+    assert not names(made) & names(current)
+    back, stay = beside(made, plan(DEDUP, TWO), DEDUP, TWO, {}, stay=True)
+    assert (stay, names(back)) == (frozenset(), names(current)), "their names are free again"
+
+
+def test_by_another_graph_no_decider_is_elsewhere() -> None:
     current = plan(DEDUP, TWO)
     left = current.task("run/dedup.0").worker
     with pytest.raises(PipelineError, match="remembers"):
-        beside(current, move(current, left, TWO), DEDUP, TWO, {}, stay=True)
+        beside(current, move(current, left, TWO), DEDUP, TWO, {}, stay=False)
+
+
+def test_partitions_beside_others_keep_their_roles() -> None:
+    stages = [replace(stage, after=(), replicas=3) if stage.name == "dedup" else stage for stage in DEDUP.stages]
+    parted = Pipeline.chain("run", LOG, *(replace(stage, after=()) for stage in stages))
+    current = plan(parted, TWO)
+    made, _ = beside(current, plan(parted, TWO, places={"dedup": "w1"}), parted, TWO, {}, stay=True)
+    assert [task.name for task in made.tasks if task.stages == ("dedup",)] == [f"run/dedup.{n}" for n in (3, 4, 5)]
+    again = plan(parted, TWO, places={"dedup": "w1"}, current=made)
+    assert names(again) == names(made), "whoever is there keeps its name"
 
 
 def test_there_is_room_for_what_leaves_and_what_comes() -> None:
