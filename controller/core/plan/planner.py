@@ -201,7 +201,7 @@ def beside(
     if not asked <= same or any(ends[name] <= asked for name in others):
         if not stay:
             raise PipelineError("the tasks of a stage that remembers would be others")
-        same = set()
+        same = set[str]()
     while parted := {
         end
         for name, joined in ends.items()
