@@ -89,6 +89,28 @@ def _priority_inverted(self: Scheduler, claim: Claim, cores: int) -> tuple[float
     return (-first, *others)
 
 
+def _weights_forgotten(self: Scheduler, claim: Claim, cores: int) -> tuple[float, ...]:
+    first, _, *others = _key(self, claim, cores)
+    return (first, 0.0, *others)
+
+
+def _users_forgotten(self: Scheduler, claim: Claim, cores: int) -> tuple[float, ...]:
+    *others, _, number = _key(self, claim, cores)
+    return (*others, 0.0, number)
+
+
+def _none_outside(_self: Queues) -> int:
+    return 0
+
+
+def _share_of_all(_self: Scheduler, _rule: Any, cores: int, _outside: int) -> float:
+    return cores
+
+
+def _never_taken(_self: Scheduler, *_arguments: Any) -> bool:
+    return False
+
+
 def _always_taken(_self: Scheduler, *_arguments: Any) -> bool:
     return True
 
@@ -111,6 +133,11 @@ MUTANTS: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "last-comes-first": ((Scheduler, "_key", _last_first),),
     "queue-answered-early": ((Queues, "handle", _answered_early),),
     "priority-inverted": ((Scheduler, "_key", _priority_inverted),),
+    "least-for-weight-forgotten": ((Scheduler, "_key", _weights_forgotten),),
+    "users-forgotten": ((Scheduler, "_key", _users_forgotten),),
+    "fair-share-forgotten": ((Scheduler, "_share", _share_of_all),),
+    "never-preempts": ((Scheduler, "_may_take", _never_taken),),
+    "others-cores-given": ((Queues, "outside", property(_none_outside)),),
     "takes-from-anybody": ((Scheduler, "_may_take", _always_taken),),
     "place-told-wrong": ((Scheduler, "places", _next_place),),
     "over-before-durable": ((Queues, "_has_ended", _over_when_it_says_so),),

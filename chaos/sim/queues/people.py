@@ -19,6 +19,8 @@ QUEUES = ("batch", "research", "urgent")
 USERS = ("user/ann", "user/bob")
 #: Share of pipelines that ask for all the cores that there are, and of queues with a quota.
 ALL_SHARE, QUOTA_SHARE = 0.15, 0.5
+#: Share of clusters in which no priority decides, but weights, users and who came first; there pipelines ask for little.
+EVEN_SHARE, EVEN_CORES_MAX = 0.5, 3
 #: Cores of a pipeline of which a worker has memory for one task.
 HEAVY_CORES_MAX = 2
 #: Tasks of a stage of a pipeline that asked for all cores.
@@ -89,7 +91,9 @@ class QueuePeople:
         rng = self._world.rng
         self._requests: dict[int, OperatorRequest] = {}
         self._request = 0
-        names = QUEUES[: rng.randint(2, len(QUEUES))]
+        #: The priorities that are given.
+        self._priorities = (0,) if self._world.chance(EVEN_SHARE) else (-1, 0, 0, 1)
+        names = QUEUES[: rng.randint(1, 2) if self._even else rng.randint(2, len(QUEUES))]
         cores = sum(worker.cores for worker in cluster.workers)
         self._asked: dict[str, TenantRequest] = {}
         for name, tenant in cluster.tenants.items():
@@ -99,13 +103,17 @@ class QueuePeople:
                 token=name,
                 queue=rng.choice(names),
                 cores=self._cores(tenant.heavy, cores),
-                priority=rng.choice((-1, 0, 1)),
+                priority=rng.choice(self._priorities),
                 by=rng.choice(USERS),
                 autoscale=rng.choice(("off", "on")),
             )
             self._asked[name] = TenantRequest(request, self._world.between(0.0, APPLIED_S))
         #: The queues as they are to be.
         self.rules = {name: self._drawn(name) for name in names}
+
+    @property
+    def _even(self) -> bool:
+        return len(self._priorities) == 1
 
     @property
     def completed(self) -> bool:
@@ -205,11 +213,15 @@ class QueuePeople:
         """How many cores somebody asks for; those whose tasks need a worker each ask for few."""
         if heavy:
             return self._world.rng.randint(1, HEAVY_CORES_MAX)
-        return 0 if self._world.chance(ALL_SHARE) else self._world.rng.randint(2, max(2, most - 2))
+        if self._world.chance(ALL_SHARE):
+            return 0
+        return self._world.rng.randint(1 if self._even else 2, EVEN_CORES_MAX if self._even else max(2, most - 2))
 
     def _drawn(self, name: str) -> core.QueueRequested:
         """A queue as somebody wants it; whatever waits in it can have what it asks for."""
         rng, most = self._world.rng, sum(worker.cores for worker in self._cluster.workers)
         least = max([item.request.cores for item in self._asked.values() if item.request.queue == name], default=1)
         quota = rng.randint(max(1, least), max(1, least, most)) if self._world.chance(QUOTA_SHARE) else 0
-        return core.QueueRequested(0, name, rng.randint(1, 3), quota, rng.choice((-1, 0, 0, 1)), by=rng.choice(USERS))
+        return core.QueueRequested(
+            0, name, rng.randint(1, 3), quota, rng.choice(self._priorities), by=rng.choice(USERS)
+        )

@@ -17,7 +17,7 @@ from headrace.controller.core.run import Run
 from headrace.pipeline import Pipeline
 
 #: Pipelines of one cluster, and the bytes of memory of each worker.
-TENANTS = (2, 4)
+TENANTS = (2, 5)
 MEMORY_BYTES = 1 << 30
 #: Share of pipelines whose tasks reserve memory: two such tasks are one too many for a worker.
 HEAVY_SHARE, HEAVY_BYTES = 0.2, 600 << 20

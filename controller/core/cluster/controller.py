@@ -379,19 +379,19 @@ class Controller:
     def _registered(self, event: WorkerRegistered, now: float) -> list[Command]:
         self.workers[event.worker] = event
         self._reported.register(event)
-        facts = event.facts()
-        commands = [command for run in self.runs.values() for command in run.worker_joined(facts, now)]
+        commands = [command for run in self.runs.values() for command in run.worker_joined(event.facts(), now)]
         joined = WorkerJoined(event.worker, event.host, event.cores)
         if self.log is not None and (event.worker in self._left or self.log.ledger.workers.get(event.worker) != joined):
             self._left.discard(event.worker)
             self.log.submit(joined)
         if event.leaves or event.worker in self.leaving:
-            commands += self._leaves(event.worker, now, back=not event.leaves)
+            commands += self._leaves(event.worker, now, back=not event.leaves, request=event.request)
         return commands
 
-    def _leaves(self, worker: str, now: float, *, back: bool) -> list[Command]:
+    def _leaves(self, worker: str, now: float, *, back: bool, request: int = 0) -> list[Command]:
         """A worker is about to end, maybe by what it told an earlier leader; or has ended, or comes anew."""
-        return self._requests.handle(DrainRequested(0, worker, back, leaves=True), now) if self.leads else []
+        asked = DrainRequested(request, worker, back, leaves=True)
+        return self._requests.handle(asked, now) if self.leads else turned_away(asked, self.elsewhere)
 
     def _end_unclaimed(self, now: float) -> list[Command]:
         """End what a run has not taken up when it began, or ended without having begun."""
