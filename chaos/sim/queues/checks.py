@@ -247,7 +247,8 @@ class QueueJudge:
             case RunPlanned():
                 self._planned(number, change)
             case RunBegun():
-                self._given(number, change.name, writer)
+                if change.options["queue"]:
+                    self._given(number, change.name, writer)
             case RunHeld():
                 self._moved(number, change, writer)
             case _:

@@ -19,8 +19,10 @@ QUEUES = ("batch", "research", "urgent")
 USERS = ("user/ann", "user/bob")
 #: Share of pipelines that ask for all the cores that there are, and of queues with a quota.
 ALL_SHARE, QUOTA_SHARE = 0.15, 0.5
-#: Share of clusters in which no priority decides, but weights, users and who came first; there pipelines ask for little.
+#: Share of clusters in which no priority decides, but weights, users and who came first; there one asks for little.
 EVEN_SHARE, EVEN_CORES_MAX = 0.5, 3
+#: Share of clusters that have no queue before their first pipeline has begun.
+OUTSIDE_SHARE = 0.3
 #: Cores of a pipeline of which a worker has memory for one task.
 HEAVY_CORES_MAX = 2
 #: Tasks of a stage of a pipeline that asked for all cores.
@@ -108,6 +110,10 @@ class QueuePeople:
                 autoscale=rng.choice(("off", "on")),
             )
             self._asked[name] = TenantRequest(request, self._world.between(0.0, APPLIED_S))
+        #: The pipeline that is to begin before there are queues, for so long as there are none.
+        self._outside = next(iter(self._asked)) if self._world.chance(OUTSIDE_SHARE) else ""
+        if self._outside:
+            self._asked[self._outside].due = 0.0
         #: The queues as they are to be.
         self.rules = {name: self._drawn(name) for name in names}
 
@@ -183,6 +189,9 @@ class QueuePeople:
             return
         self._world.after(self._world.between(0.5 * LOOK_S, LOOK_S), self._look)
         ledger = self._cluster.checker.ledger
+        if self._outside and self._record(self._outside) is None:
+            self._ask(replace(self._asked[self._outside].request, queue="", token=self._asked[self._outside].token))
+            return
         for name, rule in self.rules.items():
             there = ledger.queues.get(name)
             if there is None or (there.weight, there.cores, there.priority) != (rule.weight, rule.cores, rule.priority):
@@ -219,9 +228,8 @@ class QueuePeople:
 
     def _drawn(self, name: str) -> core.QueueRequested:
         """A queue as somebody wants it; whatever waits in it can have what it asks for."""
-        rng, most = self._world.rng, sum(worker.cores for worker in self._cluster.workers)
+        rng, priority = self._world.rng, self._world.rng.choice(self._priorities)
+        most = sum(worker.cores for worker in self._cluster.workers)
         least = max([item.request.cores for item in self._asked.values() if item.request.queue == name], default=1)
         quota = rng.randint(max(1, least), max(1, least, most)) if self._world.chance(QUOTA_SHARE) else 0
-        return core.QueueRequested(
-            0, name, rng.randint(1, 3), quota, rng.choice(self._priorities), by=rng.choice(USERS)
-        )
+        return core.QueueRequested(0, name, rng.randint(1, 3), quota, priority, by=rng.choice(USERS))

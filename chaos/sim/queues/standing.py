@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from headrace.chaos.sim.checks import Folding
+from headrace.controller.core.cluster import plan_from_plain
 from headrace.store.ledger import (
     Change,
     QueueRemoved,
@@ -266,6 +267,10 @@ def cores_of(controller: Folding) -> tuple[int, int]:
     """The cores of the workers that are with a controller, and of them those used outside of all queues."""
     core = controller.core
     cores = sum(item.cores for name, item in core.workers.items() if name not in core.drained)
-    outside = (run for run in core.runs.values() if not run.request.queue and not run.ended and run.tasks is not None)
-    needs = [max(1.0, task.plan.need.cores) for run in outside for task in run.tasks or () if not task.plan.alone]
-    return cores, min(cores, math.ceil(sum(needs)))
+    runs = [(name, run) for name, run in core.runs.items() if not run.request.queue and not run.ended]
+    known = core.log.ledger.going_on() if core.log is not None else {}
+    tasks = [task.plan for _, run in runs for task in run.tasks or ()]
+    for name, run in runs:
+        if run.tasks is None and name in known and (plan := known[name].plan) is not None:
+            tasks += plan_from_plain(plan).tasks
+    return cores, min(cores, math.ceil(sum(max(1.0, task.need.cores) for task in tasks if not task.alone)))
