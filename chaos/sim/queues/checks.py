@@ -7,6 +7,7 @@
 29: whoever waits is told a place of its own, behind those of its user who came before, and of a higher priority.
 31: nobody waits at a leader at rest for cores that are free, or that it may take.
 32: nobody gives way but to somebody who waits, lacks cores, and may take them.
+33: nobody stops what another user has applied.
 
 What each pipeline loses or reads twice is judged by its own `Checker`, as if it were alone. A leader decides by what it
 has folded and who is back with it, which may change while its decision is on its way to the log: `Standings`.
@@ -38,6 +39,7 @@ from headrace.store.ledger import (
     RunHeld,
     RunPlanned,
     RunQueued,
+    RunStopAsked,
     RunUnqueued,
     WorkerDrainAsked,
     WorkerLeft,
@@ -61,8 +63,8 @@ class JudgedTenant(Protocol):
 class QueueUsers(Protocol):
     """Those who apply, and stop what they applied."""
 
-    def stopped(self, name: str, token: object) -> bool:
-        """Whether somebody has stopped that application."""
+    def stoppers(self, name: str, token: object) -> set[str]:
+        """Who has stopped that application."""
         ...
 
 
@@ -210,7 +212,8 @@ class QueueJudge:
         return (claim.begun or not self._cluster.tenants[claim.name].demands) and not self._is_stopped(claim.name)
 
     def _is_stopped(self, name: str) -> bool:
-        return name in self._claims and self._cluster.operator.stopped(name, self._claims[name].options["token"])
+        claim = self._claims.get(name)
+        return claim is not None and bool(self._cluster.operator.stoppers(name, claim.options["token"]))
 
     def _check_places(self, leader: str, queues: Queues, ledger: ClusterState) -> None:
         """29, of the pipelines that have not begun, the oldest first."""
@@ -240,10 +243,13 @@ class QueueJudge:
                 self._disturbed_at = self._cluster.world.now
             case RunQueued():
                 self._claims[change.name] = _Claim(change.options)
-            case RunUnqueued():
-                self._claims.pop(change.name, None)
+            case RunStopAsked() | RunUnqueued():
+                self._stopped(number, change.name)
+                if isinstance(change, RunUnqueued):
+                    self._claims.pop(change.name, None)
             case RunEnded():
                 self._ended(number, change)
+                self._claims.pop(change.name, None)
             case RunPlanned():
                 self._planned(number, change)
             case RunBegun():
@@ -266,12 +272,21 @@ class QueueJudge:
             self._given(number, change.name, writer)
 
     def _ended(self, number: int, change: RunEnded) -> None:
-        claim = self._claims.pop(change.name, None)
-        asked = claim is not None and self._cluster.operator.stopped(change.name, claim.options["token"])
+        claim = self._claims.get(change.name)
+        asked = self._is_stopped(change.name)
         if claim is not None and claim.held and not asked and change.outcome != "completed":
             raise ViolationError(
                 26, f"entry {number} ends {change.name}, which gives way, as {change.outcome}: {change.reason}"
             )
+
+    def _stopped(self, number: int, name: str) -> None:
+        """33, of the application that goes on."""
+        claim, record = self._claims.get(name), self.ledger.going_on().get(name)
+        options = claim.options if claim is not None else record.options if record is not None else None
+        if options is not None and options["by"] not in (
+            users := self._cluster.operator.stoppers(name, options["token"])
+        ):
+            raise ViolationError(33, f"entry {number} stops {name} of {options['by']}, as {sorted(users)} asked for it")
 
     def _planned(self, number: int, change: RunPlanned) -> None:
         claim = self._claims.get(change.name)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from headrace.controller.core.cluster import Queues
+from headrace.controller.core.cluster import Controller, Queues
 from headrace.controller.core.messages import AnswerRequest, Command, PipelineRequested, QueueRequested, StopRequested
 from headrace.controller.core.queue import Claim, ClaimState, ClaimTurn, GoOn, QueuePlace, Scheduler
+from headrace.controller.membership import Act, rights
 from headrace.store.ledger import ClusterState, RunHeld
 
 _applied, _asked, _taken_over = Queues.apply, Queues.handle, Queues.take_over
@@ -99,6 +100,19 @@ def _users_forgotten(self: Scheduler, claim: Claim, cores: int) -> tuple[float, 
     return (*others, 0.0, number)
 
 
+def _owner_of_runs(self: Controller, pipeline: str) -> str | None:
+    return self.runs[pipeline].request.by if pipeline in self.runs else None
+
+
+def _leaving_forgotten(self: Controller) -> list[Command]:
+    commands = _led(self)
+    self.leaving.clear()
+    return commands
+
+
+_led = Controller._take_over
+
+
 def _none_outside(_self: Queues) -> int:
     return 0
 
@@ -138,6 +152,9 @@ MUTANTS: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "fair-share-forgotten": ((Scheduler, "_share", _share_of_all),),
     "never-preempts": ((Scheduler, "_may_take", _never_taken),),
     "others-cores-given": ((Queues, "outside", property(_none_outside)),),
+    "stopped-by-anybody": ((rights, "RIGHTS", {**rights.RIGHTS, (rights.USER, Act.STOP): rights.Reach.ALL}),),
+    "owner-of-who-waits-forgotten": ((Controller, "owner", _owner_of_runs),),
+    "leaving-forgotten": ((Controller, "_take_over", _leaving_forgotten),),
     "takes-from-anybody": ((Scheduler, "_may_take", _always_taken),),
     "place-told-wrong": ((Scheduler, "places", _next_place),),
     "over-before-durable": ((Queues, "_has_ended", _over_when_it_says_so),),

@@ -10,6 +10,7 @@ from headrace.chaos.sim.checks import Asked, OperatorRequest
 from headrace.chaos.sim.nodes import SimulatedController, SimulatedWorker
 from headrace.chaos.sim.world import World
 from headrace.controller.core.messages import messages as core
+from headrace.controller.membership import Act, why_not
 from headrace.pipeline import Pipeline
 from headrace.store.ledger import ClusterState, RunRecord
 
@@ -75,8 +76,8 @@ class TenantRequest:
     request: core.PipelineRequested
     due: float
     times: int = 1
-    #: Names of applications that people have stopped.
-    stopped: tuple[str, ...] = ()
+    #: Names of applications, each with a user whose stop of it was let through.
+    stopped: tuple[tuple[str, str], ...] = ()
     completed: bool = False
 
     @property
@@ -126,9 +127,9 @@ class QueuePeople:
         """Whether every pipeline has come to its end."""
         return all(item.completed for item in self._asked.values())
 
-    def stopped(self, name: str, token: object) -> bool:
-        """Whether somebody has stopped that application."""
-        return token in self._asked[name].stopped
+    def stoppers(self, name: str, token: object) -> set[str]:
+        """Who has stopped that application."""
+        return {user for stopped, user in self._asked[name].stopped if stopped == token}
 
     def begin(self) -> None:
         """Look at what is, again and again."""
@@ -142,14 +143,17 @@ class QueuePeople:
         self.rules[name] = self._drawn(name)
 
     def stop(self) -> None:
-        """Somebody stops a pipeline, which waits, runs or gives way, and applies it again."""
-        name = self._world.rng.choice(sorted(self._asked))
-        item, record = self._asked[name], self._record(name)
-        if record is not None and not record.outcome and not item.completed:
-            item.stopped = (*item.stopped, str(record.options["token"]))
-            for controller in self._cluster.controllers:
-                if controller.alive:
-                    controller.post(core.StopRequested(name, self._world.chance(0.5)))
+        """Somebody stops a pipeline, which waits, runs or gives way, if he may, and applies it again."""
+        name, user = self._world.rng.choice(sorted(self._asked)), self._world.rng.choice(USERS)
+        item, record, cancel = self._asked[name], self._record(name), self._world.chance(0.5)
+        for controller in self._cluster.controllers if record is not None and not item.completed else ():
+            heard = controller.alive and not controller.frozen and controller.core.leads
+            if record is None or record.outcome or not heard:
+                continue
+            # As the servicer asks, in the same moment.
+            if not why_not(user, Act.STOP, name, controller.core.owner(name)):
+                item.stopped = (*item.stopped, (str(record.options["token"]), user))
+                controller.post(core.StopRequested(name, cancel))
 
     def scale(self) -> None:
         """A run that scales by itself wants another number of tasks, as its scaling machine would say it."""
