@@ -10,6 +10,7 @@ from headrace.chaos.sim.flow import Flow, FlowStage, FlowWorker
 from headrace.controller.core.scaling.forecast import WhatIf, what_if
 from headrace.controller.core.scaling.model import TASK_BYTES, TASKS_A_CORE_MAX, Cost, ThroughputModel, model_of
 from headrace.controller.core.scaling.readings import (
+    NUMBER_MAX,
     Edge,
     ReadingError,
     ScalingLimits,
@@ -371,3 +372,40 @@ def test_a_stage_that_the_graph_has_lost_is_not_waited_for() -> None:
     window = window_of(replace(before, at=0.0), replace(after, stages=(*after.stages, lost)))
     assert window.records_s == pytest.approx(1 / 0.0105)
     assert "lost" not in window.costs
+
+
+# -- where nothing is known --
+
+
+def test_cores_that_nobody_knows_are_not_short() -> None:
+    flow = working(3, 8, 5)
+    before = flow.reading()
+    flow.pass_time(30.0)
+    window = window_of(before, flow.reading())
+    unknown = model_of(replace(flow.reading(), cores=0.0), window)
+    assert {name: cost.busy_s for name, cost in unknown.costs.items()} == {
+        name: busy for name, (busy, _) in window.costs.items()
+    }
+    assert unknown.costs != measured(working(3, 8, 5)).costs, "where they are known and short, who waits is told"
+
+
+def test_stages_that_took_no_time_promise_nothing() -> None:
+    flow = sleeping(1, 2, 1)
+    before = flow.reading()
+    flow.pass_time(30.0)
+    window = window_of(before, flow.reading())
+    model = model_of(flow.reading(), replace(window, costs=dict.fromkeys(window.costs, (0.0, 0.0))))
+    assert (model.predict().records_s, model.fit) == (0.0, 1.0)
+
+
+def test_a_source_that_took_no_time_is_no_bound_by_its_fragments() -> None:
+    model = replace(measured(sleeping(2, 2, 1)), fragments_open=1).without("read")
+    assert model.predict().bottleneck == "tasks of b"
+    assert model.solved().predict().records_s >= model.predict().records_s
+
+
+def test_a_reading_may_say_the_largest_number_and_no_more() -> None:
+    reading = sleeping(1, 2, 1).reading()
+    replace(reading, input_bytes=NUMBER_MAX).check()
+    with pytest.raises(ReadingError):
+        replace(reading, input_bytes=2 * NUMBER_MAX).check()
