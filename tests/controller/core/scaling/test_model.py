@@ -12,6 +12,7 @@ from headrace.controller.core.scaling.model import TASK_BYTES, TASKS_A_CORE_MAX,
 from headrace.controller.core.scaling.readings import (
     NUMBER_MAX,
     Edge,
+    MeasuredWindow,
     ReadingError,
     ScalingLimits,
     StageCounters,
@@ -409,3 +410,25 @@ def test_a_reading_may_say_the_largest_number_and_no_more() -> None:
     replace(reading, input_bytes=NUMBER_MAX).check()
     with pytest.raises(ReadingError):
         replace(reading, input_bytes=2 * NUMBER_MAX).check()
+
+
+def windowed(*, read: StageCounters, a: StageCounters, b: StageCounters) -> MeasuredWindow:
+    """A window in which the source alone reads, and the stages behind it have these counters all the time."""
+    flow = sleeping(1, 2, 1)
+    flow.pass_time(30.0)
+    after = flow.reading()
+    before = replace(after, at=after.at - 30.0, stages=(StageCounters("read"), a, b))
+    return window_of(before, replace(after, stages=(read, a, b)))
+
+
+def test_what_came_before_the_window_tells_of_a_rare_stage() -> None:
+    read = StageCounters("read", 1000, 1.0, 1.0, dropped=1000)
+    window = windowed(read=read, a=StageCounters("a", 2, 1.0), b=StageCounters("b", 1, 0.5))
+    assert window.costs["a"][0] == pytest.approx(1.0 * 2 / 1000 / 2)
+    assert window.costs["b"][0] == pytest.approx(0.5 * 2 / 1000), "as many come to it as the stage before lets through"
+
+
+def test_a_stage_that_nothing_has_come_to_is_named() -> None:
+    read = StageCounters("read", 1000, 1.0, 1.0)
+    with pytest.raises(ReadingError, match="no record has come to stage 'a'"):
+        windowed(read=read, a=StageCounters("a"), b=StageCounters("b"))
