@@ -1,4 +1,4 @@
-"""Pipelines in queues on one simulated cluster: the invariants 25 to 29 and 31 to 33, and the mutants that break them."""
+"""Pipelines in queues on one simulated cluster: invariants 25 to 29 and 31 to 33, and the mutants that break them."""
 
 from collections import Counter
 from contextlib import ExitStack
