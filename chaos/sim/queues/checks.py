@@ -10,7 +10,7 @@
 33: nobody stops what another user has applied.
 
 What each pipeline loses or reads twice is judged by its own `Checker`, as if it were alone. A leader decides by what it
-has folded and who is back with it, which may change while its decision is on its way to the log: `Standings`.
+has folded and who is back with it, which may change while its decision is on its way to the log: `QueueHistory`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from headrace.chaos.sim.checks import Asked, Assignments, Checker, Folding, OperatorRequest
 from headrace.chaos.sim.nodes import SimulatedController
-from headrace.chaos.sim.queues.standing import Claimed, Standings, View, cores_of, views
+from headrace.chaos.sim.queues.standing import Claimed, QueueHistory, View, cores_of, views
 from headrace.chaos.sim.storage import SimulatedLog
 from headrace.chaos.sim.world import CLUSTER, FILTER, ViolationError, World
 from headrace.controller.core.cluster import Queues, plan_from_plain
@@ -115,7 +115,7 @@ class QueueJudge:
         #: The fold of all that is durable in the cluster's log.
         self.ledger: ClusterState = self._log.history.ledger
         self._claims: dict[str, _Claim] = {}
-        self._standings = Standings()
+        self._queue_history = QueueHistory()
         #: What was asked of each leader at rest last, so that it is asked once.
         self._asked: dict[str, object] = {}
         self._stirred: list[Folding] = []
@@ -128,7 +128,7 @@ class QueueJudge:
 
     def stirred(self, controller: Folding) -> None:
         """See `Judge`."""
-        self._standings.note(controller)
+        self._queue_history.note(controller)
         self._stirred.append(controller)
         for tenant in self._cluster.tenants.values():
             tenant.checker.stirred(controller)
@@ -139,7 +139,7 @@ class QueueJudge:
         for controller in stirred:
             self._log.compare(controller)
             self._compare_queues(controller)
-            self._standings.note(controller)
+            self._queue_history.note(controller)
         for tenant in self._cluster.tenants.values():
             tenant.checker.check()
 
@@ -197,9 +197,9 @@ class QueueJudge:
         if not known or core.queues.wake_at is not None:
             return
         cores, outside = cores_of(controller)
-        runs = {name: core.runs.get(name) for name, item in self._standings.now.claims.items() if item.held}
+        runs = {name: core.runs.get(name) for name, item in self._queue_history.now.claims.items() if item.held}
         sealed = frozenset(name for name, run in runs.items() if run is not None and _stands(run))
-        asked = self._standings.now, cores, outside, sealed
+        asked = self._queue_history.now, cores, outside, sealed
         if self._asked.get(controller.identity) == asked:
             return
         self._asked[controller.identity] = asked
@@ -233,7 +233,7 @@ class QueueJudge:
         """25 to 28, 32: an entry is durable, and not folded yet."""
         for change in entry.changes:
             self._change(number, change, writer)
-            self._standings.changed(number, change)
+            self._queue_history.changed(number, change)
         self._check_whole(number)
         self._log.durable(number, entry, writer)
 
@@ -263,7 +263,7 @@ class QueueJudge:
     def _moved(self, number: int, change: RunHeld, writer: str) -> None:
         claim = self._claims.get(change.name)
         if claim is not None and change.held:
-            if not any(view.allows_hold(change.name) for view in self._standings.since(writer)):
+            if not any(view.allows_hold(change.name) for view in self._queue_history.since(writer)):
                 raise ViolationError(32, f"entry {number} has {change.name} give way to nobody who may have its cores")
             claim.held = True
             self.held += 1
@@ -318,10 +318,10 @@ class QueueJudge:
         claim.begun_at = claim.begun_at if claim.begun else self._cluster.world.now
         claim.begun, claim.held = True, False
         using = self._using(writer)
-        lately = [view for view in self._standings.since(writer) if view.standing.claims.keys() >= using.keys()]
+        lately = [view for view in self._queue_history.since(writer) if view.standing.claims.keys() >= using.keys()]
         if not any(self._within(view, using, claim.options["queue"]) for view in lately):
             raise ViolationError(25, f"entry {number} gives {name} cores, and {sorted(using)} use more than there are")
-        if not any(view.allows(name, self._passed_over) for view in lately):
+        if not any(view.allows(name, self._excused) for view in lately):
             raise ViolationError(28, f"entry {number} gives {name} cores, and who comes before it waits")
 
     def _within(self, view: View, using: Collection[str], queue: str) -> bool:
@@ -342,7 +342,7 @@ class QueueJudge:
                 using[name] = claim
         return using
 
-    def _passed_over(self, claim: Claimed) -> bool:
+    def _excused(self, claim: Claimed) -> bool:
         """Whether a claim may lack more than cores, or is stopped."""
         return not self._lacks_nothing_else(claim)
 

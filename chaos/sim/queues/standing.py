@@ -41,13 +41,13 @@ class Claimed:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LoggedQueues:
     """The queues, and who is in them, behind one change of the log."""
 
     queues: Mapping[str, QueueSet] = field(default_factory=dict[str, QueueSet])
     claims: Mapping[str, Claimed] = field(default_factory=dict[str, Claimed])
 
-    def after(self, number: int, change: Change) -> Standing:
+    def after(self, number: int, change: Change) -> LoggedQueues:
         """The same behind another change."""
         match change:
             case QueueSet():
@@ -67,7 +67,7 @@ class Standing:
             case _:
                 return self
 
-    def _with(self, claim: Claimed) -> Standing:
+    def _with(self, claim: Claimed) -> LoggedQueues:
         return replace(self, claims={**self.claims, claim.name: claim})
 
 
@@ -77,7 +77,7 @@ class View:
     with those that give way and have not sealed yet.
     """
 
-    standing: Standing
+    standing: LoggedQueues
     cores: int
     outside: int
     sealing: frozenset[str] = frozenset()
@@ -167,14 +167,14 @@ class View:
 
     # -- the two questions --
 
-    def allows(self, name: str, passed_over: Callable[[Claimed], bool]) -> bool:
+    def allows(self, name: str, excused: Callable[[Claimed], bool]) -> bool:
         """Whether a pipeline may get cores: whoever comes before it can have none, or its queue is full."""
         claim = self.standing.claims.get(name)
         if claim is None or self.uses(claim):
             return False
         return all(
             self.never(other)
-            or passed_over(other)
+            or excused(other)
             or (other.queue != claim.queue and self.wanted(other) > self.room(other.queue))
             for other in self.waiting()
             if self.rank(other) < self.rank(claim)
@@ -217,11 +217,11 @@ def _least(sizes: list[int], slack: Fraction) -> int:
     return max(min(sizes), math.floor(slack - max(sizes)) + 1)
 
 
-class Standings:
+class QueueHistory:
     """Every standing of a log, and since which each life of a controller may have decided by it."""
 
     def __init__(self) -> None:
-        self._standings = [Standing()]
+        self._standings = [LoggedQueues()]
         self._changes: list[tuple[int, Change]] = []
         #: Of each life of a controller, the standing when its log was quiet last, and since then the cores of its
         #: workers, with those used outside of all queues.
@@ -255,7 +255,7 @@ class Standings:
                     yield from views(standing, cores, outside, frozenset())
 
 
-def views(standing: Standing, cores: int, outside: int, sealed: frozenset[str]) -> Iterator[View]:
+def views(standing: LoggedQueues, cores: int, outside: int, sealed: frozenset[str]) -> Iterator[View]:
     """A standing with each guess at who has not sealed yet, but for those that surely have."""
     held = [name for name, item in standing.claims.items() if item.held and name not in sealed]
     for count in range(len(held) + 1):
