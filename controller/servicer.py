@@ -100,7 +100,8 @@ class Servicer(rpc.ControlServicer):
             yield pb.ToWorker(term=self._shell.term, welcome=welcome)
             # Meanwhile the worker may have opened another session, or this controller have stepped down.
             if self._shell.sessions.get(register.worker) is session:
-                self._shell.post(_registered(register))
+                event = _registered(register)
+                self._shell.post(replace(event, request=self._leaves(session)) if event.leaves else event)
                 self._shell.note_facts(register.worker, register.tasks)
                 self._came.set()
                 self._came = asyncio.Event()
@@ -319,15 +320,19 @@ class Servicer(rpc.ControlServicer):
             return f"a worker named {register.worker!r} is attended already: give this one another --name"
         return ""
 
-    async def _hand_on(self, session: Session) -> None:
-        """A worker is about to end: it is drained until it comes again, or as long as whoever drained it wants."""
+    def _leaves(self, session: Session) -> int:
+        """A worker is about to end: the number of its request to be drained until it comes again, or as others want."""
         number, answered = self._shell.expect_answer()
         session.leaves = True
-        self._shell.post(core.DrainRequested(number, session.worker, leaves=True))
+        self._effects.start("a worker that leaves", self._hand_on(session, answered))
+        return number
+
+    async def _hand_on(self, session: Session, answered: asyncio.Future[core.AnswerRequest]) -> None:
+        """Have a worker stay that nobody can have the tasks of; where another leads by now, it asks that one."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STEER_S):
                 session.leaves = (answer := await answered).accepted
-                if not session.leaves:
+                if not session.leaves and self._shell.core.leads:
                     session.outbox.put_nowait(pb.ToWorker(term=self._shell.term, stay=pb.Stay(reason=answer.reason)))
 
     async def _listen(self, session: Session, messages: AsyncIterator[pb.FromWorker]) -> None:
@@ -343,7 +348,7 @@ class Servicer(rpc.ControlServicer):
                     case "fault":
                         self._shell.faults.told(session.worker, message.fault)
                     case "leaving" if not session.leaves:
-                        self._effects.start("a worker that leaves", self._hand_on(session))
+                        self._shell.post(core.DrainRequested(self._leaves(session), session.worker, leaves=True))
                     case _:
                         pass
         except (StopAsyncIteration, TimeoutError, grpc.RpcError, asyncio.CancelledError) as error:

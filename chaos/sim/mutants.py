@@ -219,7 +219,7 @@ _wished = Requests._steer
 
 
 def _plan_kept_to_itself(self: Controller, now: float) -> list[Command]:
-    self._planned.update({name: run.tasks.plan for name, run in self.runs.items() if run.tasks is not None})
+    self.plans.update({name: run.tasks.plan for name, run in self.runs.items() if run.tasks is not None})
     return _record(self, now)
 
 

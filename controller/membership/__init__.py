@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
+    from headrace.controller.membership import rights as rights
     from headrace.controller.membership.cluster_files import (
         CLUSTER_KEY_BYTES as CLUSTER_KEY_BYTES,
         CONTROLLER as CONTROLLER,

@@ -9,6 +9,8 @@ import pytest
 
 from headrace.controller.convert import task_event
 from headrace.controller.core.cluster.controller import Controller
+from headrace.controller.core.cluster.requests import Requests
+from headrace.controller.core.messages import messages as m
 from headrace.controller.logging.logs import identity
 from headrace.controller.servicer import Servicer
 from headrace.controller.shell import Shell
@@ -26,11 +28,13 @@ class House:
         self.shell.begin("127.0.0.1:1")
         self._servicer = Servicer(self.shell)
 
-    async def greet(self, pid: int, cores: int = 1) -> tuple[Session, pb.ToWorker]:
+    async def greet(self, pid: int, cores: int = 1, *, leaving: bool = False) -> tuple[Session, pb.ToWorker]:
         """A session that has got its first answer, and has yet to ask for the next."""
 
         async def says() -> AsyncIterator[pb.FromWorker]:
-            register = pb.Register(worker="w", version=version("headrace"), host="h", pid=pid, cores=cores)
+            register = pb.Register(
+                worker="w", version=version("headrace"), host="h", pid=pid, cores=cores, leaving=leaving
+            )
             register.protocol = register.protocol_oldest = PROTOCOL
             yield pb.FromWorker(register=register)
             await asyncio.get_running_loop().create_future()
@@ -97,6 +101,21 @@ def test_a_controller_that_steps_down_between_welcome_and_registration_takes_nob
         assert await told(session) == ["refusal"]
         assert "w" not in house.shell.core.workers
 
+    play(scene)
+
+
+def test_a_worker_whose_leaving_is_refused_at_its_hello_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: Requests, event: m.DrainRequested, now: float) -> list[m.Command]:
+        return [m.AnswerRequest(event.request, accepted=False, reason="nobody else has a GPU")]
+
+    async def scene(house: House) -> None:
+        session, _ = await house.greet(pid=1, leaving=True)
+        message = await anext(session)
+        assert message.stay.reason == "nobody else has a GPU", message
+        assert not house.shell.sessions["w"].leaves, "it may ask again"
+        await session.aclose()
+
+    monkeypatch.setattr(Requests, "_drain", refused)
     play(scene)
 
 

@@ -5,40 +5,43 @@
 27: a run of a queue begins with all the tasks that it asked for.
 28: nobody gets cores while somebody who comes before it waits, and lacks nothing.
 29: whoever waits is told a place of its own, behind those of its user who came before, and of a higher priority.
+31: nobody waits at a leader at rest for cores that are free, or that it may take.
+32: nobody gives way but to somebody who waits, lacks cores, and may take them.
+33: nobody stops what another user has applied.
 
 What each pipeline loses or reads twice is judged by its own `Checker`, as if it were alone. A leader decides by what it
-has folded and who is back with it, which may change while its decision is on its way to the log: so a rule counts for
-some entries after it was changed, and cores for some seconds.
+has folded and who is back with it, which may change while its decision is on its way to the log: `QueueHistory`.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from headrace.chaos.sim.checks import Asked, Assignments, Checker, Folding, OperatorRequest
 from headrace.chaos.sim.nodes import SimulatedController
+from headrace.chaos.sim.queues.standing import Claimed, QueueHistory, View, cores_of, views
 from headrace.chaos.sim.storage import SimulatedLog
 from headrace.chaos.sim.world import CLUSTER, FILTER, ViolationError, World
 from headrace.controller.core.cluster import Queues, plan_from_plain
 from headrace.controller.core.log import Fence, LeaderState
 from headrace.controller.core.messages import messages as core
-from headrace.controller.core.run import Run
+from headrace.controller.core.run import Run, RunState
 from headrace.store.ledger import (
+    Change,
     ClusterState,
     Entry,
     Led,
-    QueueSet,
     RunBegun,
     RunEnded,
     RunHeld,
     RunPlanned,
     RunQueued,
+    RunStopAsked,
     RunUnqueued,
     WorkerDrainAsked,
-    WorkerJoined,
     WorkerLeft,
 )
 
@@ -60,8 +63,8 @@ class JudgedTenant(Protocol):
 class QueueUsers(Protocol):
     """Those who apply, and stop what they applied."""
 
-    def stopped(self, name: str, token: object) -> bool:
-        """Whether somebody has stopped that application."""
+    def stoppers(self, name: str, token: object) -> set[str]:
+        """Who has stopped that application."""
         ...
 
 
@@ -92,7 +95,6 @@ class _Claim:
     """A pipeline in its queue, by the log alone."""
 
     options: Mapping[str, Any]
-    since: int
     begun: bool = False
     held: bool = False
     planned: bool = False
@@ -104,19 +106,6 @@ def _rank(options: Mapping[str, Any]) -> int:
     return -int(options.get("priority", 0))
 
 
-@dataclass(frozen=True, slots=True)
-class _Rules:
-    """The queues and the cores as the log has them at one moment."""
-
-    queues: Mapping[str, QueueSet] = field(default_factory=dict[str, QueueSet])
-    cores: int = 0
-
-    def of(self, claim: _Claim) -> int:
-        """The cores that a claim is for."""
-        quota = self.queues[claim.options["queue"]].cores
-        return int(claim.options["cores"]) or max(1, min(self.cores, quota or self.cores))
-
-
 class QueueJudge:
     """The judge of a cluster in queues."""
 
@@ -126,17 +115,10 @@ class QueueJudge:
         #: The fold of all that is durable in the cluster's log.
         self.ledger: ClusterState = self._log.history.ledger
         self._claims: dict[str, _Claim] = {}
-        self._queues: dict[str, QueueSet] = {}
-        self._workers: dict[str, int] = {}
-        self._drained: set[str] = set()
-        #: What held before the first entry and after each one.
-        self._history: list[_Rules] = [_Rules()]
-        #: Of each life of a controller, how long that was when its log was quiet last: what it has written since, it
-        #: decided since.
-        self._quiet_at: dict[str, int] = {}
+        self._queue_history = QueueHistory()
+        #: What was asked of each leader at rest last, so that it is asked once.
+        self._asked: dict[str, object] = {}
         self._stirred: list[Folding] = []
-        #: The least cores of the workers that were with each life of a controller since then.
-        self._present: dict[str, int] = {}
         #: When places were lost last.
         self._disturbed_at = 0.0
         #: How often a run gave way, went on, and began, so that a test sees that it happens.
@@ -146,6 +128,7 @@ class QueueJudge:
 
     def stirred(self, controller: Folding) -> None:
         """See `Judge`."""
+        self._queue_history.note(controller)
         self._stirred.append(controller)
         for tenant in self._cluster.tenants.values():
             tenant.checker.stirred(controller)
@@ -156,10 +139,7 @@ class QueueJudge:
         for controller in stirred:
             self._log.compare(controller)
             self._compare_queues(controller)
-            identity, cores = controller.identity, controller.core.queues.cores
-            if controller.core.log is None or controller.core.log.quiet:
-                self._quiet_at[identity], self._present[identity] = len(self._history) - 1, cores
-            self._present[identity] = min(self._present.get(identity, cores), cores)
+            self._queue_history.note(controller)
         for tenant in self._cluster.tenants.values():
             tenant.checker.check()
 
@@ -208,6 +188,32 @@ class QueueJudge:
             )
 
         self._check_places(controller.name, queues, log.ledger)
+        self._check_rest(controller)
+
+    def _check_rest(self, controller: Folding) -> None:
+        """31, of a leader that knows all that is durable and waits for no worker."""
+        core = controller.core
+        known = core.log is not None and core.log.ledger.number == len(self._cluster.log.entries) - 1
+        if not known or core.queues.wake_at is not None:
+            return
+        cores, outside = cores_of(controller)
+        runs = {name: core.runs.get(name) for name, item in self._queue_history.now.claims.items() if item.held}
+        sealed = frozenset(name for name, run in runs.items() if run is not None and _stands(run))
+        asked = self._queue_history.now, cores, outside, sealed
+        if self._asked.get(controller.identity) == asked:
+            return
+        self._asked[controller.identity] = asked
+        owed = [view.owed(self._lacks_nothing_else) for view in views(*asked)]
+        if all(owed):
+            raise ViolationError(31, f"{controller.name} is at rest, and {owed[0]}")
+
+    def _lacks_nothing_else(self, claim: Claimed) -> bool:
+        """Whether a claim waits for cores alone, and nobody has stopped it."""
+        return (claim.begun or not self._cluster.tenants[claim.name].demands) and not self._is_stopped(claim.name)
+
+    def _is_stopped(self, name: str) -> bool:
+        claim = self._claims.get(name)
+        return claim is not None and bool(self._cluster.operator.stoppers(name, claim.options["token"]))
 
     def _check_places(self, leader: str, queues: Queues, ledger: ClusterState) -> None:
         """29, of the pipelines that have not begun, the oldest first."""
@@ -224,37 +230,31 @@ class QueueJudge:
     # -- the entries --
 
     def durable(self, number: int, entry: Entry, writer: str) -> None:
-        """25 to 28: an entry is durable, and not folded yet."""
+        """25 to 28, 32: an entry is durable, and not folded yet."""
         for change in entry.changes:
             self._change(number, change, writer)
+            self._queue_history.changed(number, change)
         self._check_whole(number)
-        self._history.append(self._rules())
         self._log.durable(number, entry, writer)
 
-    def _change(self, number: int, change: object, writer: str) -> None:
+    def _change(self, number: int, change: Change, writer: str) -> None:
         match change:
-            case QueueSet():
-                self._queues[change.name] = change
-            case WorkerJoined():
-                self._workers[change.worker] = change.cores
-            case Led():
+            case Led() | WorkerLeft() | WorkerDrainAsked():
                 self._disturbed_at = self._cluster.world.now
-            case WorkerLeft():
-                self._disturbed_at = self._cluster.world.now
-                self._workers.pop(change.worker, None)
-            case WorkerDrainAsked():
-                self._disturbed_at = self._cluster.world.now
-                (self._drained.discard if change.back else self._drained.add)(change.worker)
             case RunQueued():
-                self._claims[change.name] = _Claim(change.options, len(self._history))
-            case RunUnqueued():
-                self._claims.pop(change.name, None)
+                self._claims[change.name] = _Claim(change.options)
+            case RunStopAsked() | RunUnqueued():
+                self._stopped(number, change.name)
+                if isinstance(change, RunUnqueued):
+                    self._claims.pop(change.name, None)
             case RunEnded():
                 self._ended(number, change)
+                self._claims.pop(change.name, None)
             case RunPlanned():
                 self._planned(number, change)
             case RunBegun():
-                self._given(number, change.name, writer)
+                if change.options["queue"]:
+                    self._given(number, change.name, writer)
             case RunHeld():
                 self._moved(number, change, writer)
             case _:
@@ -263,6 +263,8 @@ class QueueJudge:
     def _moved(self, number: int, change: RunHeld, writer: str) -> None:
         claim = self._claims.get(change.name)
         if claim is not None and change.held:
+            if not any(view.allows_hold(change.name) for view in self._queue_history.since(writer)):
+                raise ViolationError(32, f"entry {number} has {change.name} give way to nobody who may have its cores")
             claim.held = True
             self.held += 1
         elif claim is not None and claim.held:
@@ -270,12 +272,21 @@ class QueueJudge:
             self._given(number, change.name, writer)
 
     def _ended(self, number: int, change: RunEnded) -> None:
-        claim = self._claims.pop(change.name, None)
-        asked = claim is not None and self._cluster.operator.stopped(change.name, claim.options["token"])
+        claim = self._claims.get(change.name)
+        asked = self._is_stopped(change.name)
         if claim is not None and claim.held and not asked and change.outcome != "completed":
             raise ViolationError(
                 26, f"entry {number} ends {change.name}, which gives way, as {change.outcome}: {change.reason}"
             )
+
+    def _stopped(self, number: int, name: str) -> None:
+        """33, of the application that goes on."""
+        claim, record = self._claims.get(name), self.ledger.going_on().get(name)
+        options = claim.options if claim is not None else record.options if record is not None else None
+        if options is not None and options["by"] not in (
+            users := self._cluster.operator.stoppers(name, options["token"])
+        ):
+            raise ViolationError(33, f"entry {number} stops {name} of {options['by']}, as {sorted(users)} asked for it")
 
     def _planned(self, number: int, change: RunPlanned) -> None:
         claim = self._claims.get(change.name)
@@ -303,64 +314,39 @@ class QueueJudge:
         claim = self._claims.get(name)
         if claim is None:
             raise ViolationError(28, f"entry {number} begins {name}, which no queue has")
-        lately = [*self._history[self._quiet_at.get(writer, 0) :], self._rules()]
-        least = self._present.get(writer, 0)
-        self._check_order(number, name, claim, writer, [replace(item, cores=min(item.cores, least)) for item in lately])
         self.begun += not claim.begun
         claim.begun_at = claim.begun_at if claim.begun else self._cluster.world.now
         claim.begun, claim.held = True, False
         using = self._using(writer)
-        ways: tuple[tuple[str, Callable[[_Rules], int]], ...] = (
-            (f"queue {claim.options['queue']}", lambda rules: rules.queues[claim.options["queue"]].cores),
-            ("the cluster", lambda rules: rules.cores),
-        )
-        for what, most_of in ways:
-            mine = [item for item in using if what == "the cluster" or item.options["queue"] == claim.options["queue"]]
-            seen = [(sum(map(rules.of, mine)), most_of(rules)) for rules in lately if self._knows(rules, mine)]
-            if not any(not most or used <= most for used, most in seen):
-                raise ViolationError(25, f"entry {number} gives {name} cores, and {what} uses of its most: {seen}")
+        lately = [view for view in self._queue_history.since(writer) if view.standing.claims.keys() >= using.keys()]
+        if not any(self._within(view, using, claim.options["queue"]) for view in lately):
+            raise ViolationError(25, f"entry {number} gives {name} cores, and {sorted(using)} use more than there are")
+        if not any(view.allows(name, self._excused) for view in lately):
+            raise ViolationError(28, f"entry {number} gives {name} cores, and who comes before it waits")
 
-    def _using(self, writer: str) -> list[_Claim]:
+    def _within(self, view: View, using: Collection[str], queue: str) -> bool:
+        """25: whether what these use is within the cores, and within the quota of a queue."""
+        claims = [item for name, item in view.standing.claims.items() if name in using]
+        most = view.standing.queues[queue].cores
+        of_queue = sum(view.wanted(item) for item in claims if item.queue == queue)
+        return (not most or of_queue <= most) and sum(map(view.wanted, claims)) + view.outside <= view.cores
+
+    def _using(self, writer: str) -> dict[str, _Claim]:
         """The claims that use cores: 26, those that give way until all that they held is sealed."""
         leader = next(item for item in self._cluster.controllers if item.identity == writer)
-        using: list[_Claim] = []
+        using: dict[str, _Claim] = {}
         for name, claim in self._claims.items():
             run = leader.core.runs.get(name)
             open_still = run is not None and self._cluster.tenants[name].holds(run)
             if claim.begun and (not claim.held or open_still):
-                using.append(claim)
+                using[name] = claim
         return using
 
-    def _check_order(self, number: int, name: str, claim: _Claim, writer: str, lately: list[_Rules]) -> None:
-        """28, of those who wait for their first cores, whose place no other pipeline of their queue decides."""
-        for other_name, other in self._claims.items():
-            tenant = self._cluster.tenants[other_name]
-            if other_name == name or other.begun or other.since > self._quiet_at.get(writer, 0) or tenant.demands:
-                continue
-            if self._cluster.operator.stopped(other_name, other.options["token"]):
-                continue
-            queue = other.options["queue"]
-            beside = [item for item in self._claims.values() if item.options["queue"] == queue]
-            waiting = [item for item in beside if not item.begun or item.held]
-            if len(waiting) == 1 and all(self._comes_before(other, claim, rules) for rules in lately):
-                raise ViolationError(
-                    28, f"entry {number} gives {name} cores, and {other_name} waits, is before it, and lacks nothing"
-                )
+    def _excused(self, claim: Claimed) -> bool:
+        """Whether a claim may lack more than cores, or is stopped."""
+        return not self._lacks_nothing_else(claim)
 
-    def _comes_before(self, other: _Claim, claim: _Claim, rules: _Rules) -> bool:
-        """Whether a claim is in a queue of a higher priority, and there are cores for it, in its queue too."""
-        begun = [item for item in self._claims.values() if item.begun]
-        if not self._knows(rules, [other, claim, *begun]):
-            return False
-        mine, its = rules.queues[claim.options["queue"]], rules.queues[other.options["queue"]]
-        wanted, used = rules.of(other), sum(map(rules.of, begun))
-        of_queue = sum(rules.of(item) for item in begun if item.options["queue"] == other.options["queue"])
-        fits = wanted + used <= rules.cores and (not its.cores or wanted + of_queue <= its.cores)
-        return its.priority > mine.priority and fits
 
-    def _knows(self, rules: _Rules, claims: list[_Claim]) -> bool:
-        return all(item.options["queue"] in rules.queues for item in claims)
-
-    def _rules(self) -> _Rules:
-        cores = sum(cores for worker, cores in self._workers.items() if worker not in self._drained)
-        return _Rules(dict(self._queues), cores)
+def _stands(run: Run) -> bool:
+    """Whether it has given its cores away, and sealed."""
+    return run.reconfiguration.held and run.state is RunState.PAUSED

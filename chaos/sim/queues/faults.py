@@ -5,6 +5,9 @@ from __future__ import annotations
 from headrace.chaos.sim import NodeFaults
 from headrace.chaos.sim.queues.tenants import TenantCluster
 
+#: Seconds within which a worker that says that it is about to end has ended.
+LEAVES_S = 6.0
+
 
 class QueueFaults(NodeFaults):
     """The misfortunes of one seed."""
@@ -30,6 +33,7 @@ class QueueFaults(NodeFaults):
                 (self.set_queue, 6),
                 (self.stop_pipeline, 2),
                 (self.drain_worker, 3),
+                (self.leave_worker, 2),
                 (self.scale_run, 3),
             ],
         )
@@ -52,6 +56,12 @@ class QueueFaults(NodeFaults):
     def drain_worker(self) -> bool:
         """Somebody wants a worker to be empty for a while."""
         self._people.drain()
+        return True
+
+    def leave_worker(self) -> bool:
+        """A worker is about to end, says so, and comes anew."""
+        worker = self._world.rng.choice(self._site.workers)
+        worker.leave(self._world.between(0.0, LEAVES_S))
         return True
 
     def settle(self) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from headrace.controller.core.cluster import Queues
+from headrace.controller.core.cluster import Controller, Queues
 from headrace.controller.core.messages import AnswerRequest, Command, PipelineRequested, QueueRequested, StopRequested
 from headrace.controller.core.queue import Claim, ClaimState, ClaimTurn, GoOn, QueuePlace, Scheduler
+from headrace.controller.membership import Act, rights
 from headrace.store.ledger import ClusterState, RunHeld
 
 _applied, _asked, _taken_over = Queues.apply, Queues.handle, Queues.take_over
@@ -89,6 +90,41 @@ def _priority_inverted(self: Scheduler, claim: Claim, cores: int) -> tuple[float
     return (-first, *others)
 
 
+def _weights_forgotten(self: Scheduler, claim: Claim, cores: int) -> tuple[float, ...]:
+    first, _, *others = _key(self, claim, cores)
+    return (first, 0.0, *others)
+
+
+def _users_forgotten(self: Scheduler, claim: Claim, cores: int) -> tuple[float, ...]:
+    *others, _, number = _key(self, claim, cores)
+    return (*others, 0.0, number)
+
+
+def _owner_of_runs(self: Controller, pipeline: str) -> str | None:
+    return self.runs[pipeline].request.by if pipeline in self.runs else None
+
+
+def _leaving_forgotten(self: Controller) -> list[Command]:
+    commands = _led(self)
+    self.leaving.clear()
+    return commands
+
+
+_led = Controller._take_over
+
+
+def _none_outside(_self: Queues) -> int:
+    return 0
+
+
+def _share_of_all(_self: Scheduler, _rule: Any, cores: int, _outside: int) -> float:
+    return cores
+
+
+def _never_taken(_self: Scheduler, *_arguments: Any) -> bool:
+    return False
+
+
 def _always_taken(_self: Scheduler, *_arguments: Any) -> bool:
     return True
 
@@ -111,6 +147,14 @@ MUTANTS: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "last-comes-first": ((Scheduler, "_key", _last_first),),
     "queue-answered-early": ((Queues, "handle", _answered_early),),
     "priority-inverted": ((Scheduler, "_key", _priority_inverted),),
+    "least-for-weight-forgotten": ((Scheduler, "_key", _weights_forgotten),),
+    "users-forgotten": ((Scheduler, "_key", _users_forgotten),),
+    "fair-share-forgotten": ((Scheduler, "_share", _share_of_all),),
+    "never-preempts": ((Scheduler, "_may_take", _never_taken),),
+    "others-cores-given": ((Queues, "outside", property(_none_outside)),),
+    "stopped-by-anybody": ((rights, "RIGHTS", {**rights.RIGHTS, (rights.USER, Act.STOP): rights.Reach.ALL}),),
+    "owner-of-who-waits-forgotten": ((Controller, "owner", _owner_of_runs),),
+    "leaving-forgotten": ((Controller, "_take_over", _leaving_forgotten),),
     "takes-from-anybody": ((Scheduler, "_may_take", _always_taken),),
     "place-told-wrong": ((Scheduler, "places", _next_place),),
     "over-before-durable": ((Queues, "_has_ended", _over_when_it_says_so),),

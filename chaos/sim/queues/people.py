@@ -10,6 +10,7 @@ from headrace.chaos.sim.checks import Asked, OperatorRequest
 from headrace.chaos.sim.nodes import SimulatedController, SimulatedWorker
 from headrace.chaos.sim.world import World
 from headrace.controller.core.messages import messages as core
+from headrace.controller.membership import Act, why_not
 from headrace.pipeline import Pipeline
 from headrace.store.ledger import ClusterState, RunRecord
 
@@ -19,6 +20,10 @@ QUEUES = ("batch", "research", "urgent")
 USERS = ("user/ann", "user/bob")
 #: Share of pipelines that ask for all the cores that there are, and of queues with a quota.
 ALL_SHARE, QUOTA_SHARE = 0.15, 0.5
+#: Share of clusters in which no priority decides, but weights, users and who came first; there one asks for little.
+EVEN_SHARE, EVEN_CORES_MAX = 0.5, 3
+#: Share of clusters that have no queue before their first pipeline has begun.
+OUTSIDE_SHARE = 0.3
 #: Cores of a pipeline of which a worker has memory for one task.
 HEAVY_CORES_MAX = 2
 #: Tasks of a stage of a pipeline that asked for all cores.
@@ -71,8 +76,8 @@ class TenantRequest:
     request: core.PipelineRequested
     due: float
     times: int = 1
-    #: Names of applications that people have stopped.
-    stopped: tuple[str, ...] = ()
+    #: Names of applications, each with a user whose stop of it was let through.
+    stopped: tuple[tuple[str, str], ...] = ()
     completed: bool = False
 
     @property
@@ -89,7 +94,9 @@ class QueuePeople:
         rng = self._world.rng
         self._requests: dict[int, OperatorRequest] = {}
         self._request = 0
-        names = QUEUES[: rng.randint(2, len(QUEUES))]
+        #: The priorities that are given.
+        self._priorities = (0,) if self._world.chance(EVEN_SHARE) else (-1, 0, 0, 1)
+        names = QUEUES[: rng.randint(1, 2) if self._even else rng.randint(2, len(QUEUES))]
         cores = sum(worker.cores for worker in cluster.workers)
         self._asked: dict[str, TenantRequest] = {}
         for name, tenant in cluster.tenants.items():
@@ -99,22 +106,30 @@ class QueuePeople:
                 token=name,
                 queue=rng.choice(names),
                 cores=self._cores(tenant.heavy, cores),
-                priority=rng.choice((-1, 0, 1)),
+                priority=rng.choice(self._priorities),
                 by=rng.choice(USERS),
                 autoscale=rng.choice(("off", "on")),
             )
             self._asked[name] = TenantRequest(request, self._world.between(0.0, APPLIED_S))
+        #: The pipeline that is to begin before there are queues, for so long as there are none.
+        self._outside = next(iter(self._asked)) if self._world.chance(OUTSIDE_SHARE) else ""
+        if self._outside:
+            self._asked[self._outside].due = 0.0
         #: The queues as they are to be.
         self.rules = {name: self._drawn(name) for name in names}
+
+    @property
+    def _even(self) -> bool:
+        return len(self._priorities) == 1
 
     @property
     def completed(self) -> bool:
         """Whether every pipeline has come to its end."""
         return all(item.completed for item in self._asked.values())
 
-    def stopped(self, name: str, token: object) -> bool:
-        """Whether somebody has stopped that application."""
-        return token in self._asked[name].stopped
+    def stoppers(self, name: str, token: object) -> set[str]:
+        """Who has stopped that application."""
+        return {user for stopped, user in self._asked[name].stopped if stopped == token}
 
     def begin(self) -> None:
         """Look at what is, again and again."""
@@ -128,14 +143,17 @@ class QueuePeople:
         self.rules[name] = self._drawn(name)
 
     def stop(self) -> None:
-        """Somebody stops a pipeline, which waits, runs or gives way, and applies it again."""
-        name = self._world.rng.choice(sorted(self._asked))
-        item, record = self._asked[name], self._record(name)
-        if record is not None and not record.outcome and not item.completed:
-            item.stopped = (*item.stopped, str(record.options["token"]))
-            for controller in self._cluster.controllers:
-                if controller.alive:
-                    controller.post(core.StopRequested(name, self._world.chance(0.5)))
+        """Somebody stops a pipeline, which waits, runs or gives way, if he may, and applies it again."""
+        name, user = self._world.rng.choice(sorted(self._asked)), self._world.rng.choice(USERS)
+        item, record, cancel = self._asked[name], self._record(name), self._world.chance(0.5)
+        for controller in self._cluster.controllers if record is not None and not item.completed else ():
+            heard = controller.alive and not controller.frozen and controller.core.leads
+            if record is None or record.outcome or not heard:
+                continue
+            # As the servicer asks, in the same moment.
+            if not why_not(user, Act.STOP, name, controller.core.owner(name)):
+                item.stopped = (*item.stopped, (str(record.options["token"]), user))
+                controller.post(core.StopRequested(name, cancel))
 
     def scale(self) -> None:
         """A run that scales by itself wants another number of tasks, as its scaling machine would say it."""
@@ -175,6 +193,9 @@ class QueuePeople:
             return
         self._world.after(self._world.between(0.5 * LOOK_S, LOOK_S), self._look)
         ledger = self._cluster.checker.ledger
+        if self._outside and self._record(self._outside) is None:
+            self._ask(replace(self._asked[self._outside].request, queue="", token=self._asked[self._outside].token))
+            return
         for name, rule in self.rules.items():
             there = ledger.queues.get(name)
             if there is None or (there.weight, there.cores, there.priority) != (rule.weight, rule.cores, rule.priority):
@@ -205,11 +226,14 @@ class QueuePeople:
         """How many cores somebody asks for; those whose tasks need a worker each ask for few."""
         if heavy:
             return self._world.rng.randint(1, HEAVY_CORES_MAX)
-        return 0 if self._world.chance(ALL_SHARE) else self._world.rng.randint(2, max(2, most - 2))
+        if self._world.chance(ALL_SHARE):
+            return 0
+        return self._world.rng.randint(1 if self._even else 2, EVEN_CORES_MAX if self._even else max(2, most - 2))
 
     def _drawn(self, name: str) -> core.QueueRequested:
         """A queue as somebody wants it; whatever waits in it can have what it asks for."""
-        rng, most = self._world.rng, sum(worker.cores for worker in self._cluster.workers)
+        rng, priority = self._world.rng, self._world.rng.choice(self._priorities)
+        most = sum(worker.cores for worker in self._cluster.workers)
         least = max([item.request.cores for item in self._asked.values() if item.request.queue == name], default=1)
         quota = rng.randint(max(1, least), max(1, least, most)) if self._world.chance(QUOTA_SHARE) else 0
-        return core.QueueRequested(0, name, rng.randint(1, 3), quota, rng.choice((-1, 0, 0, 1)), by=rng.choice(USERS))
+        return core.QueueRequested(0, name, rng.randint(1, 3), quota, priority, by=rng.choice(USERS))

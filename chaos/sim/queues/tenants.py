@@ -11,13 +11,13 @@ from headrace.chaos.sim.queues.checks import QueueJudge
 from headrace.chaos.sim.queues.people import QueuePeople
 from headrace.chaos.sim.storage import SimulatedLog, SimulatedManifest, SimulatedObjects
 from headrace.chaos.sim.world import CLUSTER, TIERS, Corpus, InputObjects, World, make_pipeline
-from headrace.controller.core.log import CHANGES_MAX, LogLimits
+from headrace.controller.core.log import LogLimits
 from headrace.controller.core.messages import ChangedInput
 from headrace.controller.core.run import Run
 from headrace.pipeline import Pipeline
 
 #: Pipelines of one cluster, and the bytes of memory of each worker.
-TENANTS = (2, 4)
+TENANTS = (2, 5)
 MEMORY_BYTES = 1 << 30
 #: Share of pipelines whose tasks reserve memory: two such tasks are one too many for a worker.
 HEAVY_SHARE, HEAVY_BYTES = 0.2, 600 << 20
@@ -92,7 +92,7 @@ class TenantCluster:
         #: No fault happens any more.
         self.quiet = False
         self.window_bytes = world.rng.choice((40, 100, 1000))
-        self.log_limits = LogLimits(world.rng.choice((3, 8, 1 << 30)), world.rng.choice((1, 2, CHANGES_MAX)))
+        self.log_limits = LogLimits(world.rng.choice((3, 8, 1 << 30)))
         self.provable = world.chance(0.4)
         self.wires = Wires(world, self.window_bytes)
         self.controllers: list[SimulatedController] = []

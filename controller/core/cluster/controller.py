@@ -113,7 +113,7 @@ class Controller:
         self.leaving: set[str] = set()
         self._standby = standby
         #: The plans that the cluster's log has or gets.
-        self._planned: dict[str, Plan] = {}
+        self.plans: dict[str, Plan] = {}
         #: Runs whose end is recorded, or on its way to the log.
         self._recorded: set[str] = set()
         #: Runs whose dataset another controller of this cluster has taken.
@@ -289,7 +289,7 @@ class Controller:
         for name, record in self.log.ledger.going_on().items():
             plan = plan_from_plain(record.plan) if record.plan is not None else None
             if plan is not None:
-                self._planned[name] = plan
+                self.plans[name] = plan
             commands += self._resume(record, plan)
         return commands
 
@@ -302,7 +302,7 @@ class Controller:
                 # The plan on record may lack tasks that were to take the place of others.
                 works = self.runs[name].works
                 commands += works.kill("its dataset was taken from this controller, and is taken back") if works else []
-                commands += self._resume(record, self._planned.get(name))
+                commands += self._resume(record, self.plans.get(name))
         self._usurpations.clear()
         return commands
 
@@ -327,7 +327,7 @@ class Controller:
                 self.log.submit(Beat(self.log.term))
                 continue
             self.log.submit(RunEnded(name, run.state.value, run.reason))
-            self._planned.pop(name, None)
+            self.plans.pop(name, None)
         for name, run, _ in known:
             if (broken := run.reconfiguration.gate_to_record()) and not run.ended:
                 self.log.submit(RunGated(name, broken))
@@ -337,10 +337,10 @@ class Controller:
                 continue
             plan, outcomes = run.tasks.plan if run.tasks else None, run.reconfiguration.outcomes
             if plan is not None and not run.ended and outcomes:
-                self._planned[name] = plan
+                self.plans[name] = plan
                 self.log.submit(*(RunChanged(name, plan_to_plain(plan), made) for made in outcomes))
-            elif plan is not None and not run.ended and self._planned.get(name) != plan:
-                self._planned[name] = plan
+            elif plan is not None and not run.ended and self.plans.get(name) != plan:
+                self.plans[name] = plan
                 self.log.submit(RunPlanned(name, plan_to_plain(plan)))
         for run in self.runs.values():
             run.reconfiguration.outcomes.clear()
@@ -358,7 +358,7 @@ class Controller:
         self.workers.clear()
         self._left.clear()
         self.lost = DeathCounts()
-        self._planned.clear()
+        self.plans.clear()
         self._recorded.clear()
         self._usurpations.clear()
         self._orphans.clear()
@@ -379,19 +379,19 @@ class Controller:
     def _registered(self, event: WorkerRegistered, now: float) -> list[Command]:
         self.workers[event.worker] = event
         self._reported.register(event)
-        facts = event.facts()
-        commands = [command for run in self.runs.values() for command in run.worker_joined(facts, now)]
+        commands = [command for run in self.runs.values() for command in run.worker_joined(event.facts(), now)]
         joined = WorkerJoined(event.worker, event.host, event.cores)
         if self.log is not None and (event.worker in self._left or self.log.ledger.workers.get(event.worker) != joined):
             self._left.discard(event.worker)
             self.log.submit(joined)
         if event.leaves or event.worker in self.leaving:
-            commands += self._leaves(event.worker, now, back=not event.leaves)
+            commands += self._leaves(event.worker, now, back=not event.leaves, request=event.request)
         return commands
 
-    def _leaves(self, worker: str, now: float, *, back: bool) -> list[Command]:
+    def _leaves(self, worker: str, now: float, *, back: bool, request: int = 0) -> list[Command]:
         """A worker is about to end, maybe by what it told an earlier leader; or has ended, or comes anew."""
-        return self._requests.handle(DrainRequested(0, worker, back, leaves=True), now) if self.leads else []
+        asked = DrainRequested(request, worker, back, leaves=True)
+        return self._requests.handle(asked, now) if self.leads else turned_away(asked, self.elsewhere)
 
     def _end_unclaimed(self, now: float) -> list[Command]:
         """End what a run has not taken up when it began, or ended without having begun."""

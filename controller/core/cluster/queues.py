@@ -7,7 +7,7 @@ sent, sinks commit what they hold, and its tasks stay, so that nothing is read t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import ceil
 from typing import Protocol
@@ -22,7 +22,7 @@ from headrace.controller.core.messages import (
     QueueRequested,
     WorkerRegistered,
 )
-from headrace.controller.core.plan import Plan
+from headrace.controller.core.plan import Plan, TaskPlan
 from headrace.controller.core.queue import (
     QUEUED_MAX,
     QUEUES_MAX,
@@ -65,6 +65,8 @@ class QueueCluster(Protocol):
     runs: dict[str, Run]
     log: Leadership[ClusterState] | None
     drained: set[str]
+    #: The plans that the cluster's log has or gets, so those of runs that wait for their dataset's log.
+    plans: dict[str, Plan]
 
     def planned(self, event: PipelineRequested, released: frozenset[str] = frozenset()) -> Plan:
         """The plan of a request, where these runs have given up their cores."""
@@ -339,9 +341,16 @@ class Queues:
     def outside(self) -> int:
         """Cores that runs outside of all queues use: of each task what it reserves, else one."""
         claims = self._scheduler.claims
-        runs = (run for name, run in self._cluster.runs.items() if name not in claims and not run.ended)
-        tasks = (task.plan for run in runs if run.tasks is not None for task in run.tasks if not task.plan.alone)
+        runs = [name for name, run in self._cluster.runs.items() if name not in claims and not run.ended]
+        tasks = (task for name in runs for task in self._tasks_of(name) if not task.alone)
         return min(ceil(sum(max(1.0, task.need.cores) for task in tasks)), self.cores)
+
+    def _tasks_of(self, name: str) -> Iterable[TaskPlan]:
+        """The tasks that a run has, or is about to go on with: those of an earlier leader run meanwhile."""
+        run, plan = self._cluster.runs[name], self._cluster.plans.get(name)
+        if run.tasks is not None:
+            return [task.plan for task in run.tasks]
+        return plan.tasks if plan is not None else ()
 
     @property
     def rules(self) -> Mapping[str, QueueRule]:

@@ -59,8 +59,9 @@ class WorkerRegistered:
     relay_addresses: tuple[str, ...] = ()
     #: What was measured on its host, by name.
     measured: tuple[tuple[str, float], ...] = ()
-    #: It is about to end, and wants to hand on its tasks.
+    #: It is about to end, and wants to hand on its tasks; what is answered to that bears the number.
     leaves: bool = False
+    request: int = 0
 
     def facts(self) -> WorkerFacts:
         """What a plan needs to know of it."""

@@ -87,7 +87,7 @@ class ThroughputModel:
         shared = min(self._flows(), default=(math.inf, ""), key=lambda bound: bound[0])
         tasks = [_of_group(self, group, group.replicas) for group in self.groups]
         rate, why = min([shared, *tasks], key=lambda bound: bound[0])
-        if math.isfinite(shared[0]) and math.isfinite(least := min(bound for bound, _ in tasks)):
+        if rate > 0 and math.isfinite(shared[0]) and math.isfinite(least := min(bound for bound, _ in tasks)):
             # Near both bounds tasks wait for one another by chance.
             rate /= ((rate / shared[0]) ** SHARP + (rate / least) ** SHARP) ** (1 / SHARP)
         return Prediction(self.fit * rate, why) if math.isfinite(rate) else NOTHING_MEASURED

@@ -108,6 +108,28 @@ def test_the_next_leader_knows_queues_places_and_who_was_held() -> None:
     assert told.waits.startswith("queue low: place 2 of 2"), "the same request, sent again"
 
 
+def test_cores_of_runs_outside_of_all_queues_are_not_given() -> None:
+    bench = a_bench(a_store("one", "two"))
+    bench.tell(apply("one"), queue("a"))
+    told = answer(bench.tell(apply("two", "a", number=2)))
+    assert told.waits.endswith("asks for 1 core, and the cluster has 1, 1 of them used outside of all queues")
+    assert of(m.StartTask, bench.tell(m.StopRequested("one", cancel=True)))
+
+
+def test_the_next_leader_gives_no_cores_of_who_waits_for_its_log() -> None:
+    store = a_store("one", "two")
+    bench = a_bench(store)
+    (first,) = of(m.StartTask, bench.tell(apply("one")))
+    bench.tell(queue("a"), apply("two", "a", number=2))
+    second = Bench(store, "b")
+    second.slow = "file:///one"
+    while not second.core.leads:
+        second.later(1.0)
+    second.join("w1", living(first))
+    assert second.core.runs["one"].state is RunState.OPENING
+    assert list(second.core.queues.waiting) == ["two"]
+
+
 def test_what_waits_and_is_stopped_never_begins() -> None:
     store = a_store("one", "two")
     bench = a_bench(store, queue("a"))

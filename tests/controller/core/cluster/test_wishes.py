@@ -1,5 +1,8 @@
 """What people wished of a run or a worker is an entry of the cluster's log, and outlives the leader that took it up."""
 
+from dataclasses import replace
+
+from headrace.controller.core.cluster.controller import Controller
 from headrace.controller.core.messages import messages as m
 from headrace.controller.core.run.states import RunState
 from headrace.store.ledger.core.cluster_changes import RunBegun, RunEnded, RunsCleared
@@ -78,6 +81,21 @@ def test_a_new_leader_hears_from_the_worker_itself_that_it_leaves() -> None:
     assert bench.core.drained == bench.core.leaving == {"w1"}
     bench.tell(m.WorkerLost("w1", "it has ended"))
     assert bench.core.drained == bench.core.leaving == set()
+
+
+def test_a_worker_that_leaves_in_its_hello_is_answered_whatever_is_decided() -> None:
+    asks = replace(registered("w1", leaves=True), request=7)
+    alone = Bench(Store(), "a")
+    alone.begun()
+    refused, *_ = of(m.AnswerRequest, alone.tell(asks))
+    assert (refused.request, refused.accepted) == (7, False), refused
+    assert "1 task has nowhere else to go" in refused.reason
+    assert alone.core.leaving == set()
+    alone.join("w2")
+    assert [item.accepted for item in of(m.AnswerRequest, alone.tell(asks))] == [True]
+    standby = Controller({"id": "b"}, standby=True, log=CLUSTER)
+    (elsewhere,) = of(m.AnswerRequest, standby.handle(asks, 0.0))
+    assert (elsewhere.request, elsewhere.accepted) == (7, False), "it does not lead"
 
 
 def test_a_worker_that_left_under_an_earlier_leader_comes_anew() -> None:

@@ -10,7 +10,9 @@ from headrace.chaos.sim.flow import Flow, FlowStage, FlowWorker
 from headrace.controller.core.scaling.forecast import WhatIf, what_if
 from headrace.controller.core.scaling.model import TASK_BYTES, TASKS_A_CORE_MAX, Cost, ThroughputModel, model_of
 from headrace.controller.core.scaling.readings import (
+    NUMBER_MAX,
     Edge,
+    MeasuredWindow,
     ReadingError,
     ScalingLimits,
     StageCounters,
@@ -371,3 +373,62 @@ def test_a_stage_that_the_graph_has_lost_is_not_waited_for() -> None:
     window = window_of(replace(before, at=0.0), replace(after, stages=(*after.stages, lost)))
     assert window.records_s == pytest.approx(1 / 0.0105)
     assert "lost" not in window.costs
+
+
+# -- where nothing is known --
+
+
+def test_cores_that_nobody_knows_are_not_short() -> None:
+    flow = working(3, 8, 5)
+    before = flow.reading()
+    flow.pass_time(30.0)
+    window = window_of(before, flow.reading())
+    unknown = model_of(replace(flow.reading(), cores=0.0), window)
+    assert {name: cost.busy_s for name, cost in unknown.costs.items()} == {
+        name: busy for name, (busy, _) in window.costs.items()
+    }
+    assert unknown.costs != measured(working(3, 8, 5)).costs, "where they are known and short, who waits is told"
+
+
+def test_stages_that_took_no_time_promise_nothing() -> None:
+    flow = sleeping(1, 2, 1)
+    before = flow.reading()
+    flow.pass_time(30.0)
+    window = window_of(before, flow.reading())
+    model = model_of(flow.reading(), replace(window, costs=dict.fromkeys(window.costs, (0.0, 0.0))))
+    assert (model.predict().records_s, model.fit) == (0.0, 1.0)
+
+
+def test_a_source_that_took_no_time_is_no_bound_by_its_fragments() -> None:
+    model = replace(measured(sleeping(2, 2, 1)), fragments_open=1).without("read")
+    assert model.predict().bottleneck == "tasks of b"
+    assert model.solved().predict().records_s >= model.predict().records_s
+
+
+def test_a_reading_may_say_the_largest_number_and_no_more() -> None:
+    reading = sleeping(1, 2, 1).reading()
+    replace(reading, input_bytes=NUMBER_MAX).check()
+    with pytest.raises(ReadingError):
+        replace(reading, input_bytes=2 * NUMBER_MAX).check()
+
+
+def windowed(*, read: StageCounters, a: StageCounters, b: StageCounters) -> MeasuredWindow:
+    """A window in which the source alone reads, and the stages behind it have these counters all the time."""
+    flow = sleeping(1, 2, 1)
+    flow.pass_time(30.0)
+    after = flow.reading()
+    before = replace(after, at=after.at - 30.0, stages=(StageCounters("read"), a, b))
+    return window_of(before, replace(after, stages=(read, a, b)))
+
+
+def test_what_came_before_the_window_tells_of_a_rare_stage() -> None:
+    read = StageCounters("read", 1000, 1.0, 1.0, dropped=1000)
+    window = windowed(read=read, a=StageCounters("a", 2, 1.0), b=StageCounters("b", 1, 0.5))
+    assert window.costs["a"][0] == pytest.approx(1.0 * 2 / 1000 / 2)
+    assert window.costs["b"][0] == pytest.approx(0.5 * 2 / 1000), "as many come to it as the stage before lets through"
+
+
+def test_a_stage_that_nothing_has_come_to_is_named() -> None:
+    read = StageCounters("read", 1000, 1.0, 1.0)
+    with pytest.raises(ReadingError, match="no record has come to stage 'a'"):
+        windowed(read=read, a=StageCounters("a"), b=StageCounters("b"))

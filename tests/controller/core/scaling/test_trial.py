@@ -51,6 +51,10 @@ def test_tasks_that_wait_while_cores_idle_become_as_many_as_fit() -> None:
     assert wanted(reading(1.0, 0.0), reading(3.0, 4.0)) == {"load": 30}
 
 
+def test_two_readings_of_one_moment_say_nothing() -> None:
+    assert wanted(reading(3.0, 0.0), reading(3.0, 4.0)) is None
+
+
 @pytest.mark.parametrize(
     ("busy_s", "cpu_s", "stored"),
     [(3.0, 0.0, 0.0), (4.0, 1.2, 0.0), (4.0, 0.0, 90 * MIB)],

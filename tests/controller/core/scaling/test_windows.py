@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.chaos.sim.flow import Flow, FlowStage, FlowWorker
+from headrace.controller.core.scaling import autoscaler
 from headrace.controller.core.scaling.autoscaler import (
     LEARN,
     SETTLE_S,
@@ -129,3 +130,29 @@ def test_a_part_of_a_task_is_not_worth_another(over: float, tasks: int) -> None:
     group = TaskGroup(("wait",), 1)
     one = ThroughputModel({"wait": Cost(1.0, 0.0)}, (group,), ScalingLimits(8.0), 1.0, 0.0, 0.0)
     assert one._least(2.0 + over) == {0: tasks}
+
+
+def test_a_reading_that_comes_just_when_all_has_settled_counts() -> None:
+    scaler = Autoscaler(ScalingMode.ON)
+    scaler._window.extend(readings(flow(), 2 * SETTLE_S, every=SETTLE_S))
+    assert scaler._models() is not None
+
+
+def test_a_run_that_may_use_no_cores_is_not_over_its_own() -> None:
+    made = model(0.04)
+    assert autoscaler._over(replace(made, limits=replace(made.limits, cores=0.0))) == 0.0
+
+
+def test_a_change_that_promised_nothing_is_not_judged_by_what_came() -> None:
+    made = model(0.04)
+    scaler = Autoscaler(ScalingMode.ON)
+    scaler._window.extend(readings(flow(), 30.0))
+    scaler._models = lambda: (made, made)  # type: ignore[method-assign]
+    now, rate = scaler._window[-1].at, made.measured.records_s
+    scaler._act("scale", "tasks are spare", made, {"wait": 2}, rate / 2, now)
+    scaler.decisions[-1] = replace(scaler.decisions[-1], records_s=rate / 2, predicted_s=rate / 2)
+    scaler._turn(autoscaler.ScalingTurn.ACCEPTED)
+    scaler._turn(autoscaler.ScalingTurn.MADE)
+    trust = scaler.trust
+    scaler._judge(scaler._window[-1], now)
+    assert (scaler.decisions[-1].outcome, scaler.trust) == ("done", trust)
