@@ -167,7 +167,7 @@ FOUND_AT = {
     "duplicate-named-in-its-shard": 117,
     "fenced-answer-lets-through": 15,
     "fenced-decider-fed": 7,
-    "fenced-decider-unsaid": 2286,
+    "fenced-decider-unsaid": 10220,
     "fenced-partition-served": 15,
     "first-stage-decides-alone": 26,
     "gate-forgotten": 11,
