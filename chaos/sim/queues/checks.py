@@ -274,7 +274,8 @@ class QueueJudge:
     def _ended(self, number: int, change: RunEnded) -> None:
         claim = self._claims.get(change.name)
         asked = self._is_stopped(change.name)
-        if claim is not None and claim.held and not asked and change.outcome != "completed":
+        # One that has no tasks yet may find no place for them, whoever gets its cores meanwhile.
+        if claim is not None and claim.held and claim.planned and not asked and change.outcome != "completed":
             raise ViolationError(
                 26, f"entry {number} ends {change.name}, which gives way, as {change.outcome}: {change.reason}"
             )
