@@ -59,9 +59,9 @@ def _left_at_once(self: Intake, _tasks: Any, since: int) -> bool:
     return self.sweep > since
 
 
-def _index_of_its_own(self: RunTasks, other: RunTasks, guests: frozenset[str]) -> None:
+def _index_of_its_own(self: RunTasks, other: RunTasks, guests: frozenset[str], ahead: int = 0) -> None:
     known = self.index
-    _begun_beside(self, other, guests)
+    _begun_beside(self, other, guests, ahead)
     self.index = known
 
 

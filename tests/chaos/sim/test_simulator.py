@@ -89,6 +89,9 @@ CAUGHT_BY = {
     # Of tasks that give way to others, and those that both ask.
     "gives-way-at-once": {19},
     "index-of-next-plan-alone": {11, 18},
+    # Of an index that waits for its epoch beside the one that serves.
+    "index-serves-before-its-epoch": {11},
+    "index-serves-without-the-last-kept": {11},
     "who-stays-is-stopped": {18, 19},
     "needs-skipped": {9},
     "index-one-entry-short": {11},
@@ -124,7 +127,8 @@ CAUGHT_BY = {
     "gate-not-asked": {24},
     "gate-forgotten": {1, 24},
     "taken-up-untried": {30},
-    "rested-not-rolled-back": {17, 18},
+    # What is not rolled back is said to be in force, too.
+    "rested-not-rolled-back": {3, 17, 18},
     "broken-gate-passed": {24},
     # In the core of a task.
     "full-sink-fed": {16},
@@ -154,6 +158,9 @@ CAUGHT_BY = {
 FOUND_AT = {
     "answer-without-number": 7,
     "atom-cut": 4,
+    "index-of-next-plan-alone": 69,
+    "index-serves-before-its-epoch": 37,
+    "index-serves-without-the-last-kept": 15,
     "broken-gate-passed": 11,
     "changed-object-read-on": 6,
     "checksum-not-looked-at": 6,
