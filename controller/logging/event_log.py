@@ -160,7 +160,7 @@ def _of_command(command: object) -> _Told | None:
             words = f"release claims in {counted(len(command.records), 'fragment')} at task {command.task}"
             return logging.INFO, words, _task(command)
         case ServeIndex():
-            return logging.INFO, f"have task {command.task} serve", _task(command)
+            return logging.INFO, f"have task {command.task} serve its index", _task(command)
         case core.ReportRun():
             level = logging.ERROR if command.outcome == "failed" else logging.INFO
             words = f"the pipeline is {command.outcome}{': ' + command.reason if command.reason else ''}"

@@ -11,13 +11,7 @@ from headrace.chaos.sim.nodes.deciders import SimulatedAnswer, SimulatedDecider,
 from headrace.chaos.sim.nodes.parts import Cluster, SimulatedHost, core_of
 from headrace.chaos.sim.nodes.sinks import SimulatedSink
 from headrace.chaos.sim.nodes.sources import SimulatedSource
-from headrace.chaos.sim.world import (
-    ASKERS,
-    DEDUPS,
-    FILTER,
-    SOURCE,
-    Part,
-)
+from headrace.chaos.sim.world import ASKERS, DEDUPS, FILTER, SOURCE, Part
 from headrace.controller.core.messages import dedup, messages as core
 from headrace.pipeline import Pipeline
 from headrace.store.ledger import Range
@@ -124,7 +118,9 @@ class SimulatedTask:
             said = self.cluster.checker.builds.built(self.name, self.attempt, self.version)
             self.ready = isinstance(said, core.TaskReady)
             self.say(said)
-            self.wake() if self.ready else self.die(1, "could not be built")
+            if not self.ready:
+                self.die(1, "could not be built")
+            self.wake()
 
     def die(self, code: int, story: str) -> None:
         """The process is gone; the worker learns of it a little later."""
