@@ -2,7 +2,6 @@ import gc
 import json
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from headrace.loader.dataset.dataset import open_dataset
 from headrace.loader.loader import Loader
 from headrace.loader.order.errors import LoaderClosed, LoaderError, StateMismatch
 from headrace.store.contract.errors import ChecksumMismatch
+from tests.kits.loader.threads import watch_threads
 
 
 def ranks(uri: str, world_size: int, batch_size: int, **arguments: object) -> list[Loader]:
@@ -221,11 +221,8 @@ def test_an_error_of_reading_comes_after_the_batches_before(make_dataset: Callab
     assert loader.position == 5
 
 
-def loader_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "headrace loader"]
-
-
 def test_no_thread_is_left_by_a_pass_close_or_abandonment(thousand_dataset: str):
+    loader_threads = watch_threads("headrace loader")
     loader = Loader(thousand_dataset, batch_size=100)
     list(loader)
     assert loader_threads() == []

@@ -257,14 +257,18 @@ class Run:
         return commands
 
     def _after_the_end(self, event: RunEvent, now: float) -> list[Command]:
-        """Only the log still matters: the entry that was being written, and the resignation."""
+        """Only the log still matters: the entry that was being written, the resignation, and who took the log."""
         if not isinstance(event, LogEvent | m.TimePassed):
             return []
+        held = self.leadership.state not in LOST
         commands = self.leadership.handle(event, now)
-        for _, entry in self.leadership.committed():
-            for change in entry.changes:
-                if isinstance(change, Closed):
-                    self.committer.durable(change)
+        if held and self.leadership.state in LOST and self.works:
+            # Workers that obey whoever has the log now refused to stop; in a cluster its term is enough for a kill.
+            commands += self.works.kill("its run has ended")
+        changes = (change for _, entry in self.leadership.committed() for change in entry.changes)
+        for change in changes:
+            if isinstance(change, Closed):
+                self.committer.durable(change)
         return [*commands, *self.leadership.flush(now)]
 
     def _committed(self, entry: Entry) -> list[Command]:
@@ -318,21 +322,19 @@ class Run:
         admission = self._opening.admission(None if self._standby else self.reconfiguration.plan)
         if admission.refusal:
             return self._refuse(admission)
-        request, self._unanswered = self._unanswered, None
-        if request is not None:
-            commands.append(m.AnswerRequest(request, accepted=True, warnings=admission.warnings))
-        return commands
+        return [*commands, *self._answer(admission)]
 
     def _refuse(self, admission: Admission) -> list[Command]:
-        request, self._unanswered = self._unanswered, None
         self.leadership.drop_campaign()
         self._machine.turn(RunTurn.FAULT)
-        self.reason = reason = admission.refusal
-        commands: list[Command] = [m.ReportRun(self.pipeline.name, self.state.value, reason)]
-        if request is not None:
-            answer = m.AnswerRequest(request, accepted=False, reason=reason, differences=admission.differences)
-            commands.insert(0, answer)
-        return commands
+        self.reason = admission.refusal
+        return [*self._answer(admission), m.ReportRun(self.pipeline.name, self.state.value, self.reason)]
+
+    def _answer(self, said: Admission) -> list[Command]:
+        """Answer the request that has no answer yet, if there is one."""
+        request, self._unanswered = self._unanswered, None
+        answer = (not said.refusal, said.refusal, said.differences, said.warnings)
+        return [] if request is None else [m.AnswerRequest(request, *answer)]
 
     def _begin_if_ready(self, now: float) -> list[Command]:
         opens = self.state is RunState.OPENING and self.leadership.state is LeaderState.LEADING
@@ -483,11 +485,10 @@ class Run:
     def _fail(self, reason: str) -> list[Command]:
         if self.ended:
             return []
-        request, self._unanswered = self._unanswered, None
+        answer = self._answer(Admission(reason))
         self.leadership.resign()
         self._machine.turn(RunTurn.FAULT)
         self.reason = reason
-        answer = [] if request is None else [m.AnswerRequest(request, accepted=False, reason=reason)]
         # A controller that was deposed within a cluster leaves the tasks to the new leader.
         bequeathed = bool(self.leadership.cluster) and self.leadership.state is LeaderState.DEPOSED
         return [*answer, *self._ended("" if bequeathed else reason)]
@@ -496,5 +497,4 @@ class Run:
         """Stop the tasks, if for a reason, and report the end."""
         stop = self.works.stop(reason) if self.works and reason else []
         stop += self.amendment.answer(f"the pipeline is {self.state.value}")
-        report = m.ReportRun(self.pipeline.name, self.state.value, self.reason)
-        return stop if self.usurped else [*stop, report]
+        return stop if self.usurped else [*stop, m.ReportRun(self.pipeline.name, self.state.value, self.reason)]

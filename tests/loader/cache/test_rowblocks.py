@@ -1,6 +1,5 @@
 """Large local shards in worker processes: each row's own blocks are checked before it is given, and nothing else."""
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from headrace.loader.loader import Loader
 from headrace.loader.torch import TorchLoader
 from headrace.store.contract.errors import ChecksumMismatch, FormatError
 from headrace.store.shards.core.blocks import BlockTable
+from tests.kits.loader.threads import watch_threads
 
 TIMEOUT_S = 300
 ROWS, SEQ_LEN = 500, 1000
@@ -55,6 +55,7 @@ def rows_in(dataset: TokenDataset, block: int) -> set[int]:
 
 
 def test_rows_come_but_for_those_of_a_damaged_block(large: Callable[..., str]):
+    verifying = watch_threads("headrace verify")
     uri = large()
     expected = open_dataset(uri, verify=False).shard(0).tokens.copy()
     block = 9
@@ -69,7 +70,7 @@ def test_rows_come_but_for_those_of_a_damaged_block(large: Callable[..., str]):
         else:
             assert np.array_equal(dataset.rows(0, np.array([row]))[0], expected[row])
     assert dataset.verified_shards == 0
-    assert not [one for one in threading.enumerate() if one.name == "headrace verify"]
+    assert not verifying()
 
 
 def test_a_row_has_its_own_blocks_checked_and_no_others(large: Callable[..., str]):

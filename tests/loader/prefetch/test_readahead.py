@@ -21,6 +21,7 @@ from headrace.loader.prefetch import readahead
 from headrace.loader.prefetch.readahead import Readahead, disk_reads
 from tests.kits.loader.shards import write_dataset
 from tests.kits.loader.store import RemoteStore
+from tests.kits.loader.threads import watch_threads
 
 WAIT_S = 120.0
 WINDOW, LEAD, LOOK = 64, 32, 16
@@ -190,6 +191,7 @@ def test_closing_lets_go_of_a_reader_that_waits_and_ends_the_thread(
     gate: tuple[threading.Event, threading.Event],
 ):
     at_gate, opened = gate
+    reading = watch_threads("headrace readahead")
     follower, _ = follow(thousand_dataset)
     disk.reads += 1
     moved = threading.Thread(target=follower.moved, args=(0,))
@@ -201,7 +203,7 @@ def test_closing_lets_go_of_a_reader_that_waits_and_ends_the_thread(
     assert not moved.is_alive()
     opened.set()
     closing.join(WAIT_S)
-    assert not [one for one in threading.enumerate() if one.name == "headrace readahead"]
+    assert not reading()
     disk.reads += 1
     follower.moved(500)  # changes nothing
     assert follower._thread is not None
@@ -253,6 +255,7 @@ def test_what_a_cache_holds_whole_is_read_ahead_once_it_is_open(
 def test_batches_are_the_same_where_the_disk_is_read_all_the_time(
     thousand_dataset: str, monkeypatch: pytest.MonkeyPatch, prefetch: int | None
 ):
+    reading = watch_threads("headrace readahead")
     expected = [batch["tokens"].copy() for batch in Loader(thousand_dataset, batch_size=8, seed=3, prefetch=0)]
     reads = iter(range(10**9))
     monkeypatch.setattr(readahead.Readahead.__init__, "__defaults__", (lambda: next(reads),))
@@ -260,7 +263,7 @@ def test_batches_are_the_same_where_the_disk_is_read_all_the_time(
     found = [batch["tokens"].copy() for batch in loader]
     assert np.array_equal(found, expected)
     loader.close()
-    assert not [one for one in threading.enumerate() if one.name == "headrace readahead"]
+    assert not reading()
 
 
 def test_the_kernel_is_told_of_the_very_bytes_of_the_rows(large_dataset: str, monkeypatch: pytest.MonkeyPatch):

@@ -325,8 +325,8 @@ class RunTasks:
         ]
 
     def kill(self, reason: str) -> list[Command]:
-        """Kill every living task: what a run does that has no term any more."""
-        living = (task for task in self if task.state in _ALIVE)
+        """Kill every task that may live, also those that were asked to stop: what a run does that has no term."""
+        living = (task for task in self if task.state is not TaskPhase.WAITING and task.attempt)
         return [KillTask(task.plan.worker, task.plan.name, task.attempt, reason) for task in living]
 
     def stop(self, reason: str) -> list[Command]:

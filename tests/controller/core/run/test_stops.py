@@ -2,7 +2,7 @@
 
 from headrace.controller.core.messages import messages as m
 from headrace.controller.core.run.states import RunState
-from headrace.store.ledger.core.entries import Range
+from headrace.store.ledger.core.entries import Entry, Led, Range
 from tests.kits.controller.core import Stand, changes, fragment, of
 
 COUNT = 10
@@ -85,3 +85,14 @@ def test_a_cancelled_run_leaves_what_is_open() -> None:
     assert len(of(m.StopTask, commands)) == 1
     assert changes(stand)[-1] == "Resigned"
     assert stand.tell(m.StopRequested("run", cancel=True)) == []
+
+
+def test_a_cancelled_run_kills_its_tasks_once_its_log_was_taken() -> None:
+    """A worker that obeys whoever took the log has refused to stop, and nobody else may ever end its tasks."""
+    stand = Stand()
+    stand.begin(A)
+    stand.log.append(Entry(9, (Led(9, {"id": "another"}),)))
+    stopped = of(m.StopTask, said := stand.tell(m.StopRequested("run", cancel=True)))
+    killed = [(kill.worker, kill.task, kill.attempt) for kill in of(m.KillTask, said)]
+    assert killed == [(stop.worker, stop.task, stop.attempt) for stop in stopped] != []
+    assert of(m.KillTask, stand.later(60.0)) == []
