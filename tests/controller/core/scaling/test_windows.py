@@ -156,3 +156,15 @@ def test_a_change_that_promised_nothing_is_not_judged_by_what_came() -> None:
     trust = scaler.trust
     scaler._judge(scaler._window[-1], now)
     assert (scaler.decisions[-1].outcome, scaler.trust) == ("done", trust)
+
+
+def test_a_change_is_judged_when_just_enough_was_measured() -> None:
+    scaler, made = Autoscaler(ScalingMode.ON), flow()
+    scaler.state = ScalingState.JUDGING
+    scaler.decisions.append(ScalingDecision(1, "scale", "", {"wait": 1}, {"wait": 2}, 100.0, 200.0))
+    states = list[ScalingState]()
+    for reading in readings(made, SETTLE_S + WINDOW_S_MIN):
+        states.append(scaler.state)
+        scaler.handle(Measured(reading), reading.at)
+    assert states == [ScalingState.JUDGING] * len(states)
+    assert scaler.state is not ScalingState.JUDGING
