@@ -22,8 +22,9 @@ from typing import Any, assert_never
 from headrace.stages.text.machine.signatures import ELEMENTS, Array, Number, Signature, Tuple, Type, parse
 from headrace.stages.text.machine.sources import digest
 
-#: Where the libraries are, in an installation that has some.
-FOLDER = pathlib.Path(__file__).parents[3] / "loops"
+_ROOT = pathlib.Path(__file__).parents[3]
+#: Where the libraries are, in an installation that has some; and in a clone where they were made for a wheel.
+FOLDER = next((each for each in (_ROOT / "loops", _ROOT / "build" / "loops") if each.is_dir()), _ROOT / "loops")
 #: What the kernel calls the features that LLVM expects of a processor of each level, the best level first. A level
 #: with AVX-512 was no faster, and what numba makes for the processor itself by 2 % at most.
 _V2 = frozenset({"cx16", "lahf_lm", "popcnt", "pni", "ssse3", "sse4_1", "sse4_2"})
