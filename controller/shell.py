@@ -272,6 +272,8 @@ class Shell:
             case core.SpreadExpulsions():
                 self._spread(command.cut)
             case core.ReportRun():
+                if (progress := self.progress.get(command.pipeline)) is not None:
+                    progress.end()
                 self._wake_watchers()
             case _:
                 self._send(command, more)

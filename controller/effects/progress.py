@@ -32,6 +32,14 @@ class ReportedProgress:
     #: Since when the sinks of each attempt hold records, and when an entry closed records last, seconds, monotonic.
     held_since: dict[tuple[str, int], float] = field(default_factory=dict[tuple[str, int], float])
     closed_at: float = 0.0
+    #: The run has ended: no task holds anything, whatever its last report says.
+    over: bool = False
+
+    def end(self) -> None:
+        """The run has ended."""
+        self.over = True
+        self.latest = {attempt: _empty_handed(progress) for attempt, progress in self.latest.items()}
+        self.held_since.clear()
 
     def take(self, message: pb.TaskEvent) -> None:
         """Note a report."""
@@ -39,9 +47,10 @@ class ReportedProgress:
         if kind == "ready":
             self.facts.update(message.ready.facts)
         elif kind == "progress" and len(message.progress.stages) + len(message.progress.links) <= ROWS_MAX:
-            self.latest[message.task, message.attempt] = message.progress
+            progress = _empty_handed(message.progress) if self.over else message.progress
+            self.latest[message.task, message.attempt] = progress
             self.heard_at[message.task, message.attempt] = now = time.monotonic()
-            if message.progress.held_records:
+            if progress.held_records:
                 self.held_since.setdefault((message.task, message.attempt), now)
             else:
                 self.held_since.pop((message.task, message.attempt), None)
@@ -77,6 +86,15 @@ class ReportedProgress:
             for attempt, progress in self.latest.items()
             for stage in progress.stages
         )
+
+
+def _empty_handed(progress: pb.Progress) -> pb.Progress:
+    """The report of a task whose run has ended meanwhile."""
+    empty = pb.Progress()
+    empty.CopyFrom(progress)
+    for name in ("held_bytes", "open_ranges", "held_records", "pending_fragments", "trouble"):
+        empty.ClearField(name)
+    return empty
 
 
 def _since(stage: pb.StageProgress, seconds: float) -> pb.StageProgress:

@@ -136,7 +136,7 @@ class App {
 
   choose() {
     const names = [...this.state.tables.pipelines.keys()];
-    if (!names.includes(this.pipeline)) this.pipeline = names[0] ?? "";
+    if (!names.includes(this.pipeline)) this.pipeline = this.state.firstShown();
     const select = $("pipeline");
     if (JSON.stringify([...select.options].map((one) => one.value)) !== JSON.stringify(names)) select.replaceChildren(...names.map((name) => h("option", { value: name }, visible(name))));
     select.value = this.pipeline;

@@ -123,6 +123,13 @@ export class State {
 
   reportOf(task) { return this.reports.get(`${task.task}@${task.attempt}`) ?? {}; }
 
+  // The newest pipeline that goes on; else the newest of this controller, whose graph is known; else the newest.
+  firstShown() {
+    const runs = [...this.tables.pipelines].reverse();
+    const shown = runs.find(([, run]) => run.graph && !ENDED.has(run.state)) ?? runs.find(([, run]) => run.graph) ?? runs[0];
+    return shown?.[0] ?? "";
+  }
+
   tasksOf(name) { return [...this.tasks.values()].filter((task) => task.of === name); }
   onMainPath(name) { return this.tasksOf(name).filter((task) => !ALONE.test(task.task)); }
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from headrace.controller import page as module
+from headrace.controller.core.messages import StopRequested
 from headrace.controller.effects.progress import ReportedProgress
 from headrace.controller.page import RunPage, request_of, schema
 from headrace.controller.servicer import Servicer
@@ -91,6 +92,23 @@ def test_a_report_goes_through_as_the_task_wrote_it() -> None:
         assert set(seen) <= {"progress", "pipelines"}
         assert pb.Progress.FromString(base64.b64decode(seen["progress"]["run/read.0@3"])) == report
         assert "progress" not in take({}, page.change())
+
+    asyncio.run(scene())
+
+
+def test_no_task_of_an_ended_run_holds_anything() -> None:
+    async def scene() -> None:
+        page, shell, _ = shown(running())
+        held = pb.Progress(held_bytes=7, held_records=3, open_ranges=2, pending_fragments=1, trouble="full", busy_s=1.5)
+        shell.progress["run"].take(pb.TaskEvent(task="run/read.0", attempt=3, progress=held))
+        take({}, page.change())
+        shell.post(StopRequested("run", cancel=True))
+        late = pb.TaskEvent(task="run/read.0", attempt=4, progress=held)
+        shell.progress["run"].take(late)
+        seen = take({}, page.change())
+        for attempt in (3, 4):
+            report = pb.Progress.FromString(base64.b64decode(seen["progress"][f"run/read.0@{attempt}"]))
+            assert report == pb.Progress(busy_s=1.5)
 
     asyncio.run(scene())
 

@@ -256,6 +256,17 @@ CYCLE = """
   return { left, edges: place.querySelectorAll("svg[role=img] .edge").length };
 })()
 """
+#: Which pipeline the page opens on, of these: name, state, whether the controller knows its graph.
+FIRST = """
+(async (rows) => {
+  const { State } = await import("/state.js");
+  const state = new State();
+  const pipelines = {};
+  for (const [name, of, graph] of rows) pipelines[name] = { pipeline: name, state: of, ...(graph ? { graph: [] } : {}) };
+  state.apply({ pipelines }, 1);
+  return state.firstShown();
+})
+"""
 #: Pairs of texts of one picture of which one lies upon the other, by more than a pixel each way.
 UPON = """
 [...document.querySelectorAll('main svg[role=img]')].flatMap((picture) => {
@@ -276,6 +287,18 @@ def test_who_answers_stands_behind_who_asks(tmp_path: Path) -> None:
     assert sorted(found["left"], key=found["left"].get) == ["read", "keys", "dedup", "write"], "no solitary task"
     assert found["left"]["dedup"] == found["left"]["write"] > found["left"]["keys"] > found["left"]["read"]
     assert found["edges"] == 3, "answers go along the line of what asks"
+
+
+def test_the_page_opens_on_the_newest_run_that_goes_on(tmp_path: Path) -> None:
+    old, new, gone = ("old", "running", True), ("new", "running", True), ("gone", "failed", False)
+    ended = ("ended", "completed", True)
+    with served(hostile_run(), tmp_path) as (url, _), Browser() as browser:
+        browser.open(url)
+        browser.until("document.body.dataset.drawn > 0")
+        for rows, first in (
+            ((old, new, ended, gone), "new"), ((ended, gone), "ended"), ((gone,), "gone"), ((), ""),
+        ):  # fmt: skip
+            assert browser.run(f"{FIRST}({json.dumps(rows)})") == first
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
