@@ -262,7 +262,7 @@ FIRST = """
   const { State } = await import("/state.js");
   const state = new State();
   const pipelines = {};
-  for (const [name, of, graph] of rows) pipelines[name] = { pipeline: name, state: of, ...(graph ? { graph: [] } : {}) };
+  for (const [name, of, graph] of rows) pipelines[name] = { state: of, ...(graph ? { graph: [] } : {}) };
   state.apply({ pipelines }, 1);
   return state.firstShown();
 })
