@@ -318,8 +318,9 @@ class Run:
         commands = self.leadership.handle(event, now)
         if self.leadership.state in (LeaderState.DENIED, LeaderState.READING):
             return []
-        # A standby has no workers yet: they are connected to the leader, and come here when it is gone.
-        admission = self._opening.admission(None if self._standby else self.reconfiguration.plan)
+        # A standby's workers are connected to the leader; those that a queue has waited for may leave and come back.
+        plan = None if self._standby or self.request.queue else self.reconfiguration.plan
+        admission = self._opening.admission(plan)
         if admission.refusal:
             return self._refuse(admission)
         return [*commands, *self._answer(admission)]
@@ -363,8 +364,7 @@ class Run:
     # -- work --
 
     def _advance(self, now: float) -> list[Command]:
-        commands = [*self._begin_if_ready(now)]
-        works = self.works
+        commands, works = [*self._begin_if_ready(now)], self.works
         if works and self.state in WORKING:
             for lost in works.in_force.adoption.given_up(now):
                 commands += self._worker_lost(lost, now)

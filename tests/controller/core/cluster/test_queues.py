@@ -236,6 +236,17 @@ def test_a_queued_pipeline_that_cannot_be_placed_waits_for_its_worker() -> None:
     assert of(m.StartTask, bench.tell(labelled))
 
 
+def test_a_run_whose_worker_left_as_it_began_waits_for_it() -> None:
+    bench = a_bench(a_store("one"), queue("a"))
+    labelled = m.WorkerRegistered("w2", "w2", 1, 1 << 30, labels=("gpu",))
+    bench.tell(apply("one", "a", places={"read": "gpu"}))
+    begun = bench.core.handle(labelled, bench.now)
+    begun += bench.core.handle(m.WorkerLost("w2", "the cable"), bench.now)
+    said = bench.do(begun)
+    assert (of(m.StartTask, said), of(m.ReportRun, said)) == ([], [])
+    assert of(m.StartTask, bench.tell(labelled))
+
+
 def test_the_fold_of_queues_is_what_the_entries_say() -> None:
     state, plain = ClusterState(), named("one")
     rule = QueueSet("a", 2, 8, 1, "operator/ann")
