@@ -6,7 +6,6 @@ import bz2
 import gzip
 import io
 import itertools
-import json
 import re
 import zlib
 from collections.abc import Callable, Iterable
@@ -82,7 +81,7 @@ def run_lenient(data: bytes) -> object | None:
     orjson.dumps(found)
     if isinstance(found, dict) and "id" in found:
         digits = jsonl.digits_of(data, "id")
-        assert digits is None or re.fullmatch(r"-?[0-9]+", digits) or json.dumps(digits) in data.decode()
+        assert digits is None or re.fullmatch(r"-?[0-9]+", digits) or digits == found["id"]
     return repr(found) if found is not None else None
 
 
