@@ -271,14 +271,20 @@ def read_files(
     input: Input,  # noqa: A002
     *,
     max_record_bytes: int = 8 * MIB,
+    window_bytes_max: int = WINDOW_BYTES,
+    damaged: str = "stop",
     follow_links: bool = False,
     name: str = "read",
 ) -> Stage:
-    """Read text files of UTF-8, each as one record; `input` as for `read_jsonl`.
+    """Read text files of UTF-8, each as one record; `input`, compression and `damaged` as for `read_jsonl`.
 
-    A directory stands for its *.txt, *.md and *.rst, at any depth.
+    A directory stands for its *.txt, *.md and *.rst, at any depth. Of a file that is cut off or damaged nothing is
+    kept.
     """
-    return _source(TEXT.source, name, input, (), follow_links=follow_links, max_record_bytes=max_record_bytes)
+    return _source(
+        TEXT.source, name, input, ("window_bytes_max",), follow_links=follow_links,
+        max_record_bytes=max_record_bytes, window_bytes_max=window_bytes_max, damaged=damaged,
+    )  # fmt: skip
 
 
 def _source(

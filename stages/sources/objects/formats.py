@@ -46,7 +46,9 @@ ARROW = Format(
     magic=b"ARROW1",
 )
 WARC = Format("WARC", "headrace.stages.sources.warc:WarcSource", (".warc", ".wet"), packs=True, magic=b"WARC/")
-TEXT = Format("text", "headrace.stages.sources.documents:FilesSource", (".txt", ".md", ".rst"), any_name=True)
+TEXT = Format(
+    "text", "headrace.stages.sources.documents:FilesSource", (".txt", ".md", ".rst"), packs=True, any_name=True
+)
 CSV = Format("CSV", "headrace.stages.sources.csv_rows:CsvSource", (".csv", ".tsv"), by_name=True, packs=True)
 TAR = Format("tar", "headrace.stages.sources.tar:TarSource", (".tar",), by_name=True, packs=True)
 FORMATS = (JSONL, PARQUET, WARC, TEXT, CSV, TAR, ORC, ARROW)

@@ -1,18 +1,27 @@
 from __future__ import annotations
 
+import bz2
+import gzip
 import pathlib
+from typing import Any
 
 import pytest
+import zstandard
 
 from headrace.stages.runtime.batch import Batch
 from headrace.stages.runtime.contract import FragmentChanged, FragmentEnd
+from headrace.stages.runtime.errors import DamagedInput
 from headrace.stages.sources.documents import FilesSource
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 
 WHOLE = [Gap(0, UNBOUNDED, 0)]
 
 
-def read(path: pathlib.Path, **parameters: int) -> Batch:
+def packed(data: bytes, suffix: str) -> bytes:
+    return {".gz": gzip.compress, ".bz2": bz2.compress, ".zst": zstandard.compress}[suffix](data)
+
+
+def read(path: pathlib.Path, **parameters: Any) -> Batch:
     reader = FilesSource("read", [str(path)], **parameters)
     (fragment,) = reader.list()
     batch, end = reader.read(fragment, WHOLE)
@@ -71,3 +80,43 @@ def test_a_closed_file_is_not_read_again(tmp_path: pathlib.Path) -> None:
     (fragment,) = reader.list()
     assert list(reader.read(fragment, [Gap(1, UNBOUNDED, 1)])) == [FragmentEnd(1)]
     assert reader.bytes_read == 0
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".zst"])
+def test_a_compressed_file_is_one_record_of_what_it_unpacks_to(tmp_path: pathlib.Path, suffix: str) -> None:
+    path = tmp_path / f"a.txt{suffix}"
+    path.write_bytes(packed(b"one\ntwo", suffix))
+    batch = read(path)
+    (row,) = batch.rows.to_pylist()
+    assert (row["text"], row["metadata"]) == ("one\ntwo", f'{{"path":"{path}","bytes":7}}')
+    assert (batch.first, batch.count, batch.length) == (0, 1, path.stat().st_size)
+
+
+def test_no_more_is_unpacked_than_a_record_may_have(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(bytes(1 << 24)))
+    reader = FilesSource("read", [str(path)], max_record_bytes=10)
+    (fragment,) = reader.list()
+    batch, _ = reader.read(fragment, WHOLE)
+    assert isinstance(batch, Batch)
+    (verdict,) = batch.verdicts.to_pylist()
+    assert verdict["reason"] == "file too large: more once it is unpacked, the limit is 10"
+    assert reader.bytes_read == 11
+
+
+def test_of_a_damaged_file_nothing_is_kept(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(b"one two three" * 100)[:-9])
+    with pytest.raises(DamagedInput, match="cut off"):
+        read(path)
+    batch = read(path, damaged="quarantine")
+    (verdict,) = batch.verdicts.to_pylist()
+    assert batch.rows.num_rows == 0
+    assert verdict["reason"].startswith("damaged file: ")
+
+
+def test_a_folder_stands_for_its_compressed_documents_too(tmp_path: pathlib.Path) -> None:
+    for name in ("a.txt.gz", "b.md.zst", "c.gz"):
+        (tmp_path / name).write_bytes(b"")
+    found = [fragment.uri.rpartition("/")[2] for fragment in FilesSource("read", [str(tmp_path)]).list()]
+    assert found == ["a.txt.gz", "b.md.zst"]
