@@ -44,7 +44,7 @@ from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MB = 1_000_000
-PEER = "datatrove==0.9.0", "xxhash<4", "spacy", "orjson", "regex"
+PEER = "datatrove==0.10.1", "xxhash<4", "spacy", "orjson", "regex"
 FILES = 2
 #: Limit on one command, in seconds.
 COMMAND_S_MAX = 900
