@@ -124,7 +124,7 @@ class Bench:
         self.call([sys.executable, "-m", "headrace.stages.text.machine.build", str(loops)])
         shutil.copytree(loops, folder / "tree" / "build" / "loops")
         for source in (copied(folder / "tree"), folder / "tree" / "wheels" / "loader"):
-            self.call([*build, str(source)])
+            self.call(["env", "HEADRACE_LOOPS=1", *build, str(source)])
         self.wheels = {path.name.partition("-")[0]: path for path in (folder / "wheels").glob("*.whl")}
 
     def run(self) -> dict[str, Any]:
