@@ -32,7 +32,7 @@ wheels: man  ## dist/: the sdist and the wheel of headrace with man pages and co
 	@echo "compiling the loops (a minute or two)"
 	@$(BIN)/python -m headrace.stages.text.machine.build build/loops >/dev/null
 	@$(BIN)/python -m build --quiet --sdist --outdir dist .
-	@$(BIN)/python -m build --quiet --wheel --outdir dist .
+	@HEADRACE_LOOPS=1 $(BIN)/python -m build --quiet --wheel --outdir dist .
 	@$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist wheels/loader
 	@rm -rf build/lib wheels/loader/build
 	@ls dist/*
@@ -92,10 +92,11 @@ trainers: $(VENV)/.trainers  ## Lightning, transformers, TRL, Accelerate, torcht
 peers: $(VENV)/.dev .peers/.made  ## datatrove and Ray Data in an environment of their own (.peers), with Headrace's stages
 	HEADRACE_TEST_PEERS_PYTHON=$(CURDIR)/.peers/bin/python $(BIN)/python -m pytest tests/stages/interop $(PYTEST_ARGS)
 
-launches: $(VENV)/.dev .peers/.made  ## launches on real Slurm, ssh and Ray that lose a node; as root, with the daemons of DAEMONS installed
+launches: $(VENV)/.dev .peers/.made  ## launches on real Slurm, ssh and Ray that lose a node, and the schema of Kubernetes; as root, with the daemons of DAEMONS installed
 	@for name in $(DAEMONS); do PATH=/usr/sbin:/usr/bin command -v $$name >/dev/null || \
 		{ echo "$$name is not installed; Debian: apt install slurmctld slurmd slurm-client munge openssh-server" >&2; exit 1; }; done
-	HEADRACE_TEST_RAY_PYTHON=$(CURDIR)/.peers/bin/python $(BIN)/python -m pytest -m slow tests/client/launch $(PYTEST_ARGS)
+	HEADRACE_TEST_RAY_PYTHON=$(CURDIR)/.peers/bin/python HEADRACE_TEST_KUBERNETES_PYTHON=$(CURDIR)/.peers/bin/python \
+		$(BIN)/python -m pytest -m slow tests/client/launch $(PYTEST_ARGS)
 
 chaos: $(VENV)/.dev  ## the example scenarios of headrace chaos run, each against a run without faults
 	$(BIN)/python -m pytest -m slow tests/live $(PYTEST_ARGS)
@@ -164,10 +165,10 @@ $(VENV)/.dev: $(VENV)/.made $(FACTS) tests/kits/inputs/readers.py
 
 # datatrove wants xxhash below 4.
 .peers/.made: $(FACTS)
-	@echo "installing datatrove and Ray into .peers (once; a minute or two)"
+	@echo "installing datatrove, Ray and the schema of Kubernetes into .peers (once; a minute or two)"
 	@$(PYTHON) -m venv .peers
 	@grep -v '^xxhash==' constraints.txt >.peers/constraints.txt
-	@.peers/bin/python -m pip --disable-pip-version-check -qq install --constraint .peers/constraints.txt -e . 'datatrove>=0.10,<0.11' 'xxhash<4' 'ray[data]>=2.50,<3' spacy nltk regex
+	@.peers/bin/python -m pip --disable-pip-version-check -qq install --constraint .peers/constraints.txt -e . 'datatrove>=0.10,<0.11' 'xxhash<4' 'ray[data]>=2.50,<3' spacy nltk regex kubernetes-validate
 	@touch $@
 
 $(VENV)/.trainers: $(VENV)/.dev

@@ -2,11 +2,13 @@
 
 `api/` is the package `headrace` itself, and `store/` is `headrace.store`. The examples and the units of systemd are
 data: `headrace examples` shows them. `wheels/loader` builds what a training host needs, as a distribution of its own.
-A wheel has what was made before in this tree, as `make wheels` does: man pages (`make man`), and the loops as machine
-code (`headrace.stages.text.machine.build build/loops`). With these it is for this Python and this kind of processor,
-and needs no compiler.
+A wheel has what was made before in this tree, as `make wheels` does: man pages (`make man`) and, with HEADRACE_LOOPS in
+the environment, the loops as machine code (`headrace.stages.text.machine.build build/loops`). With these it is for this
+Python and this kind of processor, and needs no compiler. No command of setuptools tells the metadata of such a wheel
+from those of an editable install, which needs one.
 """
 
+import os
 import runpy
 import sys
 import sysconfig
@@ -24,16 +26,15 @@ DATA = {"headrace.examples": "examples", "headrace.examples.chaos": "examples/ch
 #: And a folder of a package; setuptools warns at length of one that is not named.
 BUNDLE = "headrace.page.bundle"
 DIGEST = runpy.run_path(".typing/headrace/stages/text/machine/sources.py")["digest"]()
-LOOPS = {"headrace.loops": "build/loops"} if glob(f"build/loops/{DIGEST}-*.so") else {}
+LOOPS = {"headrace.loops": "build/loops"} if "HEADRACE_LOOPS" in os.environ else {}
+if LOOPS and not glob(f"build/loops/{DIGEST}-*.so"):
+    sys.exit("HEADRACE_LOOPS asks for loops of these sources, and build/loops has none: `make wheels` compiles them")
 #: What the libraries of loops call is older than this.
 GLIBC = "manylinux_2_17"
 # An editable install reads them where they are. With them setuptools would install a finder in place of a path, which
 # checkers cannot follow and a folder named `headrace` would hide.
 if "editable_wheel" in sys.argv:
     DATA = {}
-# What is built from a source distribution, or stands in a checkout, compiles for itself.
-if {"editable_wheel", "sdist"} & set(sys.argv):
-    LOOPS = {}
 KINDS = ["*.py", "*.toml", "*.ipynb", "*.service", "*.env", "*/*.conf", f"{DIGEST}-*.so"]
 
 

@@ -44,7 +44,7 @@ from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MB = 1_000_000
-PEER = "datatrove==0.9.0", "xxhash<4", "spacy", "orjson", "regex"
+PEER = "datatrove==0.10.1", "xxhash<4", "spacy", "orjson", "regex"
 FILES = 2
 #: Limit on one command, in seconds.
 COMMAND_S_MAX = 900
@@ -124,7 +124,7 @@ class Bench:
         self.call([sys.executable, "-m", "headrace.stages.text.machine.build", str(loops)])
         shutil.copytree(loops, folder / "tree" / "build" / "loops")
         for source in (copied(folder / "tree"), folder / "tree" / "wheels" / "loader"):
-            self.call([*build, str(source)])
+            self.call(["env", "HEADRACE_LOOPS=1", *build, str(source)])
         self.wheels = {path.name.partition("-")[0]: path for path in (folder / "wheels").glob("*.whl")}
 
     def run(self) -> dict[str, Any]:

@@ -74,7 +74,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "headrace dataset show data/plain",
     ),
     "quickstart": ("headrace quickstart", "headrace quickstart --data /scratch --fresh --steps 200"),
-    "examples": ("headrace examples", "headrace examples fineweb --to fineweb.py"),
+    "examples": ("headrace examples", "headrace examples fineweb --to fineweb.py", "headrace examples systemd --to ./"),
     "run": (
         "headrace run examples/fineweb.py -p input='corpus/*.jsonl' -p output=data/fineweb -p tokenizer=deepseek",
         "headrace run examples/fineweb.py -p input='corpus/*.jsonl' -p output=data/fineweb --limit 1000",

@@ -147,14 +147,14 @@ def examples(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME", help="The example to print; default: list all.", autocompletion=_examples_that_begin
+            metavar="NAME", help="The example, or the group of examples; default: all.", autocompletion=_examples_that_begin
         ),
     ] = "",
     to: Annotated[
-        str | None, typer.Option("--to", metavar="FILE", help="Write it to this file, or into this folder.")
+        str | None, typer.Option("--to", metavar="FILE", help="Write it to this file, or into this folder/.")
     ] = None,
 ) -> int:
-    """List the examples that came with Headrace, or print one."""
+    """List the examples that came with Headrace, print one, or write them out."""
     from headrace.cli.commands import show_examples
 
     return show_examples(name, to)

@@ -258,7 +258,7 @@ class _Work:
             earlier=earlier,
         ).run()
         fired, starts = len(outcome.fired), len(outcome.starts)
-        self.say(f"{fired} faults were fired, {starts} starts, {outcome.seconds:.1f} s; checking")
+        self.say(f"faults fired: {fired}; starts: {starts}; {outcome.seconds:.1f} s; checking")
         return outcome
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping
@@ -56,9 +57,9 @@ def _list(shown: Mapping[str, Path]) -> None:
 
 
 def show_examples(name: str, to: str | None) -> int:
-    """List the examples or those of a group, show one, or write it to a file or into a folder.
+    """List the examples or those of a group, show one, or write one to a file or folder, or a group into a folder.
 
-    A folder is one that is there, or a path that ends with a slash.
+    A folder is one that is there, or a path that ends with a slash. A group keeps its name and its folders there.
     """
     known = known_examples()
     if not name:
@@ -68,36 +69,62 @@ def show_examples(name: str, to: str | None) -> int:
         return 0
     chosen = known.get(name) or known.get(Path(name).with_suffix("").as_posix().removeprefix("examples/"))
     group = {each: file for each, file in known.items() if each.startswith(f"{name.rstrip('/')}/")}
-    if chosen is None and group and to is None:
-        _list(group)
-        return 0
-    if chosen is None:
-        raise UsageError(f"no example is called {name!r}; there are: {', '.join(group or known)}")
-    text = chosen.read_text(encoding="utf-8")
+    if chosen is None and not group:
+        raise UsageError(f"no example is called {name!r}; there are: {', '.join(known)}")
     if to is None:
-        print(text, end="")
+        if chosen is None:
+            _list(group)
+        else:
+            print(chosen.read_text(encoding="utf-8"), end="")
         return 0
-    target = Path(to) / chosen.name if to.endswith("/") or Path(to).is_dir() else Path(to)
-    if target.suffix != chosen.suffix:
-        raise UsageError(f"{name} is a {chosen.suffix} file: write it to {target.with_suffix(chosen.suffix)}")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("x", encoding="utf-8") as out:
-            out.write(text)
-    except FileExistsError:
-        raise CliError(f"{target} is there already and is not replaced; choose another file with --to") from None
-    except OSError as error:
-        raise CliError(f"cannot write {target}: {error.strerror}") from error
-    print(f"{target} is written{_next(chosen, text, shlex.quote(str(target)))}")
+    into = to.endswith("/") or Path(to).is_dir()
+    if chosen is not None:
+        _write({Path(to) / chosen.name if into else Path(to): chosen})
+    elif into:
+        _write({Path(to) / Path(each).with_suffix(file.suffix): file for each, file in group.items()})
+    else:
+        raise UsageError(f"{name} is a group of {len(group)} examples: write it into a folder: --to {to}/")
     return 0
+
+
+def _write(files: Mapping[Path, Path]) -> None:
+    """Write each example to its target, or nothing if a target is there."""
+    for target, example in files.items():
+        if target.suffix != example.suffix:
+            wanted = target.with_suffix(example.suffix)
+            raise UsageError(f"{example.stem} is a {example.suffix} file: write it to {wanted}")
+        if os.path.lexists(target):
+            raise CliError(f"{target} is there already and is not replaced; choose another place with --to")
+    for target, example in files.items():
+        text = example.read_text(encoding="utf-8")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("x", encoding="utf-8") as out:
+                out.write(text)
+        except OSError as error:
+            raise CliError(f"cannot write {target}: {error.strerror}") from error
+        print(f"{target} is written; {_next(example, text, shlex.quote(str(target)))}")
 
 
 def _next(example: Path, text: str, target: str) -> str:
     """What is done with an example of this kind."""
-    if "def build(" in text:
-        return f"; run it: headrace run {target} -p ..."
-    if example.suffix == ".py":
-        return f"; its first lines say how to run it: head -20 {target}"
-    if example.suffix == ".toml":
-        return f"; run it: headrace chaos run {target} PIPELINE.py -p ..."
-    return f"; run it: jupyter lab {target}" if example.suffix == ".ipynb" else ""
+    match example.suffix:
+        case ".py" if needed := _needed(text):
+            return f"run it: headrace run {target} {needed}"
+        case ".py":
+            return f"its first lines say how to run it: head -20 {target}"
+        case ".toml":
+            return f"run it: headrace chaos run {target} PIPELINE.py -p ..."
+        case ".ipynb":
+            return f"run it: jupyter lab {target}"
+        case _:
+            return "how to install it: headrace examples systemd/headrace.env"
+
+
+def _needed(text: str) -> str:
+    """The parameters of `build()` without a default, as options; empty if there is no such function."""
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef) and node.name == "build":
+            needed = node.args.args[: len(node.args.args) - len(node.args.defaults)]
+            return " ".join(f"-p {each.arg}=..." for each in needed)
+    return ""

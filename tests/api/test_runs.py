@@ -205,6 +205,4 @@ def test_what_a_run_wrote_is_opened_and_loaded(tmp_path: Path) -> None:
     assert next(iter(loader))["tokens"].shape == (2, 64)
     assert len(loader) == loader.steps_left + loader.step
     assert repr(loader).startswith("<Loader of [<TokenDataset 't' at ")
-    tensors = headrace.TorchLoader(loader)
-    assert repr(tensors) == f"<TorchLoader on cpu of {loader!r}>"
     loader.close()

@@ -179,12 +179,17 @@ def test_a_wheel_without_compiled_loops_asks_for_the_compiler(wheel: zipfile.Zip
     assert asks_for(wheel, "numba")
 
 
-def test_a_wheel_with_compiled_loops_is_for_this_platform(tree: Path, tmp_path: Path) -> None:
+def test_a_wheel_with_compiled_loops_is_for_this_platform(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.copytree(tree, tmp_path / "tree", symlinks=True, ignore=shutil.ignore_patterns("build", "dist"))
     loops = tmp_path / "tree" / "build" / "loops"
     loops.mkdir(parents=True)
     for name in (f"{digest()}-x86-64-v3.so", "0123456789abcdef-x86-64-v3.so"):
         (loops / name).write_bytes(b"as if compiled")
+    assert asks_for(zipfile.ZipFile(built(tmp_path / "tree")), "numba"), "also an editable install finds them there"
+    shutil.rmtree(tmp_path / "tree" / "dist")
+    monkeypatch.setenv("HEADRACE_LOOPS", "1")
     wheel = zipfile.ZipFile(built(tmp_path / "tree"))
     version = "".join(map(str, sys.version_info[:2]))
     assert re.search(rf"-cp{version}-none-manylinux_2_17_\w+\.whl$", str(wheel.filename))

@@ -54,6 +54,11 @@ def test_a_machine_without_torch_is_told_what_to_install():
     assert last == "ImportError: headrace.loader.torch needs PyTorch: pip install torch"
 
 
+def test_a_loader_of_tensors_shows_its_device_and_its_loader(tiny_dataset: str):
+    loader = Loader(tiny_dataset, batch_size=4)
+    assert repr(TorchLoader(loader)) == f"<TorchLoader on cpu of {loader!r}>"
+
+
 def test_a_device_that_batches_cannot_come_on_is_refused(tiny_dataset: str):
     with pytest.raises(ValueError, match="on the CPU or on a CUDA device, not on meta"):
         TorchLoader(Loader(tiny_dataset, batch_size=4), "meta")

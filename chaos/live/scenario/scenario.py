@@ -207,7 +207,7 @@ class Planned:
         """The fault, the number of the firing, and its planned time."""
         times = f"{self.after:g} {self.unit.value}" if self.unit is Unit.COMMITS else f"{self.after:.1f} s"
         since = "the start" if self.base is None else f"firing {self.base[1] + 1} of fault {self.base[0]}"
-        return f"fault {self.fault}, firing {self.nth + 1}: {self.kind.value} of {self.target}, {times} behind {since}"
+        return f"fault {self.fault}, firing {self.nth + 1}: {self.kind.value} of {self.target}, {times} after {since}"
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""

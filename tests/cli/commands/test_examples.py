@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cli.commands.examples import known_examples, show_examples
-from headrace.client import UsageError
+from headrace.client import CliError, UsageError
 
 
 def test_a_group_is_listed_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,8 +23,26 @@ def test_a_group_is_listed_by_its_name(capsys: pytest.CaptureFixture[str]) -> No
 def test_a_name_without_an_example_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(UsageError, match="no example is called 'nope'; there are: dedup, fineweb, "):
         show_examples("nope", None)
-    with pytest.raises(UsageError, match="no example is called 'chaos'; there are: chaos/clocks, "):
+    with pytest.raises(UsageError, match="chaos is a group of 10 examples: write it into a folder: --to x.toml/"):
         show_examples("chaos", "x.toml")
+
+
+def test_a_group_is_written_with_its_folders_or_not_at_all(tmp_path: Path) -> None:
+    names = {each for each in known_examples() if each.startswith("systemd/")}
+    assert show_examples("systemd", str(tmp_path)) == 0
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()} == names
+    (tmp_path / "systemd/headrace.env").unlink()
+    with pytest.raises(CliError, match="headrace-controller.service is there already and is not replaced"):
+        show_examples("systemd", str(tmp_path))
+    assert not (tmp_path / "systemd/headrace.env").exists()
+
+
+def test_a_pipeline_is_run_with_the_parameters_that_it_needs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert show_examples("plain", str(tmp_path)) == 0
+    said = f"headrace run {tmp_path}/plain.py -p input=... -p output=..."
+    assert capsys.readouterr().out == f"{tmp_path}/plain.py is written; run it: {said}\n"
 
 
 def test_a_shell_completes_their_names() -> None:

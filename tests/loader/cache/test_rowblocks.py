@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,13 +13,21 @@ from headrace.loader.cache.rowblocks import Checking
 from headrace.loader.dataset import dataset as dataset_module, verify
 from headrace.loader.dataset.dataset import TokenDataset, open_dataset
 from headrace.loader.loader import Loader
-from headrace.loader.torch import TorchLoader
 from headrace.store.contract.errors import ChecksumMismatch, FormatError
 from headrace.store.shards.core.blocks import BlockTable
 from tests.kits.loader.threads import watch_threads
 
 TIMEOUT_S = 300
 ROWS, SEQ_LEN = 500, 1000
+
+
+@pytest.fixture
+def torch_loader() -> Any:
+    """The class, where torch is."""
+    pytest.importorskip("torch")
+    from headrace.loader.torch import TorchLoader
+
+    return TorchLoader
 
 
 @pytest.fixture
@@ -126,21 +135,21 @@ def test_a_damaged_header_is_named(large: Callable[..., str]):
         open_dataset(uri).replica().shard(0)
 
 
-def test_a_worker_gives_what_lies_before_the_damage_without_reading_it_all(large: Callable[..., str]):
+def test_a_worker_gives_what_lies_before_the_damage_without_reading_it_all(large: Callable[..., str], torch_loader):
     uri = large()
     block = 12
     damage(uri, table_of(uri).span(block, block + 1)[0])
     bad = rows_in(open_dataset(uri).replica(), block)
-    loader = TorchLoader(Loader(uri, batch_size=1, order="sequential"))
+    loader = torch_loader(Loader(uri, batch_size=1, order="sequential"))
     batches = iter(loader.over_workers(2, timeout=TIMEOUT_S))
     assert [int(next(batches)["positions"][0]) for _ in range(min(bad))] == list(range(min(bad)))
     with pytest.raises(RuntimeError, match="Caught ChecksumMismatch in DataLoader worker"):
         next(batches)
 
 
-def test_shards_without_blocks_are_read_through_before_a_worker_gives(large: Callable[..., str]):
+def test_shards_without_blocks_are_read_through_before_a_worker_gives(large: Callable[..., str], torch_loader):
     uri = large(blocks=False)
     damage(uri, path_of(uri).stat().st_size - 1)
-    loader = TorchLoader(Loader(uri, batch_size=1, order="sequential"))
+    loader = torch_loader(Loader(uri, batch_size=1, order="sequential"))
     with pytest.raises(RuntimeError, match="Caught ChecksumMismatch in DataLoader worker"):
         next(iter(loader.over_workers(2, timeout=TIMEOUT_S)))
