@@ -147,7 +147,9 @@ def examples(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME", help="The example, or the group of examples; default: all.", autocompletion=_examples_that_begin
+            metavar="NAME",
+            help="The example, or the group of examples; default: all.",
+            autocompletion=_examples_that_begin,
         ),
     ] = "",
     to: Annotated[

@@ -21,6 +21,9 @@ _READERS = frozenset({"__doc__", "getdoc", "getcomments", "getsource", "getsourc
 #: How a string was written, and comments of types: nothing that is run.
 _SILENT = frozenset({"kind", "type_comment", "type_ignores"})
 
+#: What Python raises of a text that it cannot parse. MemoryError: of more brackets within one another than it holds.
+UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
+
 
 @functools.lru_cache(maxsize=REMEMBERED)
 def fingerprint(text: str) -> str:
@@ -31,7 +34,7 @@ def fingerprint(text: str) -> str:
         parts = _tree(tree, telling=_reads_itself(tree))
         for part in parts:
             digest.update(part.encode("utf-8", "surrogatepass"))
-    except (SyntaxError, ValueError, RecursionError):
+    except UNREADABLE:
         digest = hashlib.sha256(b"text\0" + text.encode("utf-8", "surrogatepass"))
     return digest.hexdigest()[:16]
 
@@ -44,7 +47,7 @@ def fingerprint_of(text: str, name: str) -> str:
     """
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
+    except UNREADABLE:
         return fingerprint(text)
     functions = {node.name: node for node in tree.body if isinstance(node, _FUNCTION) and _only_defines(node)}
     defined = [node.name for node in tree.body if isinstance(node, (*_FUNCTION, ast.ClassDef))]

@@ -112,8 +112,9 @@ def _sizes(values: Any) -> npt.NDArray[np.int64]:
     """Bytes of each of the values, which are not nested."""
     kind = values.type
     if _is_view(kind):
-        views = values.buffers()[1]
-        held = np.frombuffer(views or b"", np.int32)[::_VIEW_INTS]
+        views = memoryview(values.buffers()[1] or b"")
+        # A buffer may be longer than its views, by any number of bytes.
+        held = np.frombuffer(views[: len(views) // 4 * 4], np.int32)[::_VIEW_INTS]
         return held[values.offset : values.offset + len(values)].astype(np.int64)
     if pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind):
         return np.full(len(values), _NUMBER_BYTES, np.int64)

@@ -80,6 +80,8 @@ class _Source:
             tree = ast.parse(self.text)
         except SyntaxError as error:
             raise PipelineError(f"module {self.name}: line {error.lineno}: {error.msg}") from error
+        except (ValueError, RecursionError, MemoryError) as error:
+            raise PipelineError(f"module {self.name}: Python cannot read it: {error!r}") from error
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 yield from (alias.name for alias in node.names)

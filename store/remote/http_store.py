@@ -134,5 +134,5 @@ def links_below(page: bytes, url: str) -> Iterator[str]:
         if "?" in target or "#" in target or not target.startswith(base):
             continue
         name = target.removeprefix(base)
-        if name and "/" not in name.removesuffix("/"):
+        if name.strip("/") and "/" not in name.removesuffix("/"):
             yield name

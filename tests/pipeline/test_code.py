@@ -105,3 +105,8 @@ def test_a_pipeline_is_compared_by_what_its_modules_decide() -> None:
     assert other.version() != of(MODULE).version()
     (line,) = difference(of(MODULE).identity(), other.identity())
     assert line.startswith("source of pipeline: ")
+
+
+def test_of_a_text_that_python_cannot_hold_the_text_decides() -> None:
+    deep = "{" * 300
+    assert fingerprint(deep) != fingerprint(deep + "#")

@@ -118,7 +118,7 @@ class RingHandles:
             name = str(description["name"])
             numbers = {field: int(description[field]) for field in cls.__dataclass_fields__ if field != "name"}
             return cls(name=name, **numbers)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise LinkRefusedError(f"no description of a ring ({error!r}): {description!r}") from error
 
     def close_descriptors(self) -> None:

@@ -23,7 +23,7 @@ def test_a_group_is_listed_by_its_name(capsys: pytest.CaptureFixture[str]) -> No
 def test_a_name_without_an_example_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(UsageError, match="no example is called 'nope'; there are: dedup, fineweb, "):
         show_examples("nope", None)
-    with pytest.raises(UsageError, match="chaos is a group of 10 examples: write it into a folder: --to x.toml/"):
+    with pytest.raises(UsageError, match=r"chaos is a group of 10 examples: write it into a folder: --to x\.toml/"):
         show_examples("chaos", "x.toml")
 
 
@@ -32,7 +32,7 @@ def test_a_group_is_written_with_its_folders_or_not_at_all(tmp_path: Path) -> No
     assert show_examples("systemd", str(tmp_path)) == 0
     assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()} == names
     (tmp_path / "systemd/headrace.env").unlink()
-    with pytest.raises(CliError, match="headrace-controller.service is there already and is not replaced"):
+    with pytest.raises(CliError, match=r"headrace-controller\.service is there already and is not replaced"):
         show_examples("systemd", str(tmp_path))
     assert not (tmp_path / "systemd/headrace.env").exists()
 

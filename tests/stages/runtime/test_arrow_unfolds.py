@@ -272,3 +272,9 @@ def test_what_rows_come_to_is_counted_to_the_byte(what: str, monkeypatch: pytest
     monkeypatch.setattr(arrow_check, "UNFOLDED_BYTES_MAX", size - 1)
     with pytest.raises(UnsoundArrow, match="write it plainly"):
         sound(rows)
+
+
+def test_a_buffer_of_views_may_be_longer_than_its_views() -> None:
+    views = pa.array(["a", "b" * 9], pa.string_view()).buffers()[1].to_pybytes()
+    longer = pa.Array.from_buffers(pa.string_view(), 2, [None, pa.py_buffer(views + b"xyz")])
+    assert arrow_check._sizes(longer).tolist() == [1, 9]

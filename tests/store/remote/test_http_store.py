@@ -160,6 +160,7 @@ def test_links_lead_nowhere_but_below() -> None:
     links = ("../up", "a", "/d/b/", "b/c", "//other/d/x", "javascript:x", "c#d", "http://[x", "%2e%2e")
     page = "".join(f'<a href="{link}">' for link in links).encode()
     assert list(links_below(page, "http://host/d/")) == ["a", "b/", "%2e%2e"]
+    assert list(links_below(b"<a href=/d//>", "http://host/d/")) == [], "no name at all"
 
 
 def test_a_name_that_no_key_may_have_is_passed_over(web: WebServer) -> None:

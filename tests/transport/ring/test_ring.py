@@ -247,6 +247,9 @@ def test_sizes_that_cannot_work_are_refused(capacity_bytes: int, window_bytes: i
 def test_a_description_that_is_none_is_refused() -> None:
     with pytest.raises(LinkRefusedError, match="no description"):
         RingHandles.from_description({"name": "r"})
+    numbers = dict.fromkeys(RingHandles.__dataclass_fields__, 1) | {"name": "r", "soft_bytes": float("inf")}
+    with pytest.raises(LinkRefusedError, match="no description"):
+        RingHandles.from_description(numbers)
 
 
 def test_an_abort_by_the_owner_reaches_both_ends_and_wakes_them(make_ring: MakeRing) -> None:
