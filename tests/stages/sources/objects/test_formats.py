@@ -24,7 +24,7 @@ def test_the_suffix_tells_the_format_and_the_codec() -> None:
         "a.warc.zst": (WARC, "zstd"),
         "a.parquet": (PARQUET, ""),
         "a.txt": (TEXT, ""),
-        "a.txt.gz": (None, "gzip"),
+        "a.txt.gz": (TEXT, "gzip"),
         "a.parquet.gz": (None, "gzip"),
         "gz": (None, ""),
     }
