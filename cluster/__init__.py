@@ -6,6 +6,8 @@ from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
     from headrace.cluster.certificates import (
+        AUTHORITY as AUTHORITY,
+        KEY_BYTES_MAX as KEY_BYTES_MAX,
         NOBODY as NOBODY,
         CertificateError as CertificateError,
         Credentials as Credentials,
@@ -22,15 +24,11 @@ if TYPE_CHECKING:
         public_key_fingerprint as public_key_fingerprint,
         public_pem as public_pem,
         read_certificate as read_certificate,
+        read_credentials as read_credentials,
         role_host as role_host,
         utc_now as utc_now,
         verify as verify,
         why_expelled as why_expelled,
-    )
-    from headrace.cluster.credential_files import (
-        AUTHORITY as AUTHORITY,
-        KEY_BYTES_MAX as KEY_BYTES_MAX,
-        read_credentials as read_credentials,
         write_credentials as write_credentials,
         write_public as write_public,
         write_secret as write_secret,

@@ -1,19 +1,23 @@
 """The cluster's certificates: one authority, and a certificate for each node that says what the node is.
 
-A node's identity is a URI in its certificate, `headrace://<cluster>/<role>/<name>`. The authority assigns it and takes
-nothing from a request but the key. A peer is accepted if its certificate was issued directly by the authority, is in
-force, is no authority itself, and names a role that is expected: a valid chain alone is not enough, since every node
-of the cluster has one.
+A node's identity is a URI in its certificate, `headrace://<cluster>/<role>/<name>`. The authority assigns it and
+takes nothing from a request but the key. A peer is accepted if its certificate was issued directly by the authority,
+is in force, is no authority itself, and names a role that is expected: a valid chain alone is not enough, since every
+node of the cluster has one.
 
 Keys are ECDSA on P-256, which both aioquic and gRPC's TLS speak. Fingerprints are SHA-256 of the DER, in hexadecimal.
+
+A node's certificate, key and authority as files of one folder: `<name>.pem`, `<name>.key`, `authority.pem`.
 """
 
 import hashlib
+import os
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
+from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 from cryptography import x509
@@ -22,6 +26,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from headrace.daemon import read_private
 
 #: How long an authority and a node's certificate are in force.
 AUTHORITY_LIFETIME = timedelta(days=3650)
@@ -388,3 +394,55 @@ def utc_now() -> datetime:
     All else goes by `time.monotonic`, and no two hosts' clocks are ever compared.
     """
     return datetime.fromtimestamp(time.time(), UTC)
+
+
+AUTHORITY = "authority"
+#: Bytes of a private key in PEM; one of the curve in use has 241.
+KEY_BYTES_MAX = 16 << 10
+
+
+def read_credentials(folder: Path, name: str) -> Credentials:
+    """Read a node's three files. Raises OSError for one that cannot be read, and for a key that is not private."""
+    return Credentials(
+        (folder / f"{name}.pem").read_bytes(),
+        read_private(folder / f"{name}.key", KEY_BYTES_MAX),
+        (folder / f"{AUTHORITY}.pem").read_bytes(),
+    )
+
+
+def write_credentials(folder: Path, name: str, credentials: Credentials) -> None:
+    """Write a node's certificate and key; the key can be read by its owner alone."""
+    write_secret(folder / f"{name}.key", credentials.key_pem)
+    write_public(folder / f"{name}.pem", credentials.certificate_pem)
+
+
+def write_secret(path: Path, data: bytes) -> None:
+    """Write a file of mode 0600, whole or not at all."""
+    _write(path, data, 0o600)
+
+
+def write_public(path: Path, data: bytes) -> None:
+    """Write a file of mode 0644, whole or not at all."""
+    _write(path, data, 0o644)
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    # who may write to the folder may have made it before, and hold it open
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make durable what names stand in a folder."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

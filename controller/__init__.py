@@ -10,6 +10,7 @@ if TYPE_CHECKING:
         OfflineWriter as OfflineWriter,
         with_offline_writer as with_offline_writer,
     )
+    from headrace.controller.scaling import reading_of as reading_of
     from headrace.controller.server import look_for_cycles_seldom as look_for_cycles_seldom, main as main
 else:
     __getattr__ = door(__name__)

@@ -7,9 +7,9 @@ import time
 from collections.abc import Container
 from typing import TYPE_CHECKING
 
+from headrace.controller.core.cluster import QueueUse
 from headrace.controller.core.messages import PipelineRequested
 from headrace.controller.core.plan import NOTHING
-from headrace.controller.core.queue import QueueUse
 from headrace.controller.core.run import Run
 from headrace.controller.core.run.tasks import DeathCounts, RunTask, TaskPhase
 from headrace.controller.effects import ReportedProgress

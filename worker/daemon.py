@@ -47,7 +47,6 @@ from headrace.transport import LinkRefusedError
 from headrace.transport.ring import memory_labels
 from headrace.worker.arguments import NO_RELAY, worker_parser
 from headrace.worker.core import LOOK_S, Fencing, LiveTasks, supervisor as core
-from headrace.worker.counters import Counters
 from headrace.worker.faults import FaultError, WorkerFaults
 from headrace.worker.links import Relaying
 from headrace.worker.log_desk import LogDesk
@@ -63,6 +62,7 @@ from headrace.worker.membership import (
     own_addresses,
     told_by,
 )
+from headrace.worker.metrics import Counters
 from headrace.worker.processes import Forkserver, Processes, TaskProcess
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import xxhash
 
-from headrace.chaos.sim import dedup_mutants, task_mutants, version_mutants
+from headrace.chaos.sim import task_mutants, version_mutants
 from headrace.chaos.sim.network import connections
 from headrace.chaos.sim.nodes import SimulatedSink
 from headrace.chaos.sim.storage import SHARD, log, twin
@@ -404,7 +404,6 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "not-asked-after-overlap": ((Gathering, "_overlapped", _unasked),),
     "snapshot-forgets-releases": ((log, "encode_snapshot", _without_releases),),
     "manifest-not-fenced": ((manifest, "_is_later", _never),),
-    **dedup_mutants.MUTANTS,
     **task_mutants.MUTANTS,
     "void-verdicts-kept": ((held, "dependents", _no_dependents),),
     **version_mutants.MUTANTS,

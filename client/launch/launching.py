@@ -22,8 +22,15 @@ from pathlib import Path
 from typing import IO
 
 from headrace.client import CliError, UsageError, make_cluster, make_token
-from headrace.client.launch.core.asked import Launch, LaunchError, check
-from headrace.client.launch.core.calls import CONTROLLER_FILES, OPERATOR_FILES, Call, LaunchInput
+from headrace.client.launch.core.asked import (
+    CONTROLLER_FILES,
+    OPERATOR_FILES,
+    Call,
+    Launch,
+    LaunchError,
+    LaunchInput,
+    check,
+)
 from headrace.client.launch.core.kubernetes import JOINS_PER_WORKER, PIPELINE_BYTES_MAX
 from headrace.client.launch.core.plan import LAUNCHERS, read, shown
 from headrace.cluster import NODES_PER_TOKEN_MAX, write_public, write_secret

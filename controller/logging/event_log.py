@@ -1,13 +1,31 @@
-"""What the controller writes into its log: a line for what it learns, and one for what it commands."""
+"""The lines of the controller: what it learns and commands, what begins each, and how `headrace logs` finds them.
+
+What follows from an event bears its name: the commands of the core, the entries that are written for it, and what
+workers and tasks say and do on these commands. So `headrace logs --cause` shows one story, over all processes.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import logging
+import secrets
+import time
 from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
-from headrace.controller.core.messages import ExpelRequested, ServeIndex, messages as core
-from headrace.daemon import about
+from headrace.controller.core.messages import (
+    DecisionAsked,
+    DecisionMade,
+    ExpelRequested,
+    ServeIndex,
+    TokenOffered,
+    messages as core,
+)
+from headrace.controller.core.run import Run
+from headrace.daemon import FILE_BYTES_MAX, LINES_MAX, LogFiles, about, current_cause, pages
+from headrace.protos import codec, control_pb2 as pb
 from headrace.store import counted
 from headrace.store.ledger import Beat, Entry
 
@@ -173,3 +191,150 @@ def _of_command(command: object) -> _Told | None:
 
 def _task(item: Any) -> dict[str, Any]:
     return {"task": item.task, "attempt": item.attempt}
+
+
+#: Seconds that workers have to tell what there is.
+ANSWER_S = 5.0
+#: Seconds between two pages of a search that is followed, empty or not: so its reader knows that it lives.
+ALIVE_S = 5.0
+#: Pages that wait for a reader; when it is slower than that, the search is over.
+WAITING_PAGES_MAX = 1_000
+
+
+class LogSearches:
+    """The searches under way. Called on the event loop's thread; `ask` sends a message to a worker by its name."""
+
+    def __init__(self, book: LogFiles, ask: Callable[[str, pb.ToWorker], None]) -> None:
+        self._book, self._ask = book, ask
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Queue[tuple[str, pb.LogPage]]] = {}
+        #: Who may answer each: this controller itself, as "", and the workers that were asked.
+        self._asked: dict[int, set[str]] = {}
+
+    def told(self, worker: str, page: pb.LogPage) -> None:
+        """A worker's page. One that was not asked for, or has no bounds, is dropped."""
+        queue = self._waiting.get(page.number)
+        wanted = worker in self._asked.get(page.number, ()) and sum(map(len, page.lines)) <= FILE_BYTES_MAX
+        if queue is not None and wanted and not queue.full():
+            queue.put_nowait((worker, page))
+
+    async def search(self, wanted: pb.LogSearch, workers: Iterable[str]) -> AsyncIterator[pb.LogPage]:
+        """Pages of what there is, the last of them with `last`; then, if it is followed, of what comes, without end."""
+        number, asked = next(self._numbers), set(workers)
+        queue = self._waiting[number] = asyncio.Queue(WAITING_PAGES_MAX)
+        self._asked[number] = {"", *asked}
+        loop = asyncio.get_running_loop()
+        search = codec.search_from(wanted)
+
+        def come(line: bytes) -> None:
+            loop.call_soon_threadsafe(self.told, "", pb.LogPage(number=number, lines=[line]))
+
+        try:
+            lines_max = wanted.lines_max or LINES_MAX
+            follow = self._book.follow
+            found = follow(number, search, come, lines_max) if wanted.follow else self._book.read(search, lines_max)
+            for lines in pages(found):
+                yield pb.LogPage(lines=lines)
+            for worker in asked:
+                self._ask(worker, pb.ToWorker(logs=pb.LogsAsked(number=number, search=wanted)))
+            async for page in self._gather(queue, asked):
+                yield page
+            while wanted.follow and not queue.full():
+                yield await self._next(queue, ALIVE_S) or pb.LogPage()
+        finally:
+            del self._waiting[number], self._asked[number]
+            self._book.leave(number)
+            for worker in asked if wanted.follow else ():
+                self._ask(worker, pb.ToWorker(logs=pb.LogsAsked(number=number, end=True)))
+
+    async def _gather(self, queue: asyncio.Queue[tuple[str, pb.LogPage]], asked: set[str]) -> AsyncIterator[pb.LogPage]:
+        """What each worker has, until all have told or are late; the last page says who is missing."""
+        missing, deadline = set(asked), time.monotonic() + ANSWER_S
+        while missing and time.monotonic() < deadline:
+            try:
+                worker, page = await asyncio.wait_for(queue.get(), max(0.0, deadline - time.monotonic()))
+            except TimeoutError:
+                break
+            if page.last:
+                missing.discard(worker)
+            else:
+                yield page
+        yield pb.LogPage(last=True, missing=sorted(missing))
+
+    async def _next(self, queue: asyncio.Queue[tuple[str, pb.LogPage]], within_s: float) -> pb.LogPage | None:
+        try:
+            _, page = await asyncio.wait_for(queue.get(), within_s)
+        except TimeoutError:
+            return None
+        page.last = False
+        return page
+
+
+#: The kind of what begins by itself; anything else goes on with the cause that it comes with.
+_BEGINNINGS: dict[type[object], str] = {
+    core.PipelineRequested: "apply",
+    core.StopRequested: "stop",
+    core.SteerRequested: "steer",
+    core.DrainRequested: "drain",
+    core.ClearRequested: "clear",
+    core.QueueRequested: "queue",
+    core.WorkerRegistered: "joined",
+    core.WorkerLost: "lost",
+    core.TimePassed: "timer",
+    core.ShutdownAsked: "shutdown",
+    TokenOffered: "token",
+    core.TaskExited: "exit",
+    core.TaskFailed: "fault",
+    core.LinkLost: "cut",
+    core.FragmentWasRead: "read",
+    core.FragmentsWereRead: "read",
+    core.ShardProposed: "shard",
+    core.NeedsAsked: "needs",
+    **dict.fromkeys((DecisionAsked, DecisionMade), "decision"),
+    core.VerdictsLetGo: "needs",
+}
+
+
+class Causes:
+    """Gives names."""
+
+    def __init__(self) -> None:
+        self._run = secrets.token_hex(2)
+        self._numbers = itertools.count(1)
+        #: Why each task that is dead died: it is started again later, when a timer says so.
+        self._deaths: dict[str, str] = {}
+
+    def note(self, event: object, runs: Iterable[Run]) -> None:
+        """Remember what this event, whose cause is that of this context, is the end of."""
+        match event:
+            case core.TaskExited(code=code) if code == 0:
+                return
+            case core.TaskExited() | core.TaskFailed():
+                self._deaths[event.task] = current_cause()
+            case core.WorkerLost():
+                tasks = (task.plan for run in runs for one in run.task_sets for task in one)
+                self._deaths |= {task.name: current_cause() for task in tasks if task.worker == event.worker}
+            case _:
+                pass
+
+    def of_command(self, command: object) -> str:
+        """The cause of a command: that of this context, but a task that died is started for its death."""
+        match command:
+            case core.StartTask():
+                return self._deaths.pop(command.task, current_cause())
+            case core.ReportRun():
+                ended = [name for name in self._deaths if name.startswith(f"{command.pipeline}/")]
+                for name in ended:
+                    del self._deaths[name]
+                return current_cause()
+            case _:
+                return current_cause()
+
+    def of(self, event: object, told: str = "") -> str:
+        """The cause of an event: the one that it came with, else that of this context, else a new one."""
+        if told:
+            return told
+        kind = _BEGINNINGS.get(type(event))
+        if kind is None and (going_on := current_cause()):
+            return going_on
+        return f"{kind or 'start'}.{self._run}.{next(self._numbers)}"

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
-    from headrace.controller.membership import rights as rights
+    from headrace.controller.membership import guard as guard
     from headrace.controller.membership.cluster_files import (
         CLUSTER_KEY_BYTES as CLUSTER_KEY_BYTES,
         CONTROLLER as CONTROLLER,
@@ -14,13 +14,15 @@ if TYPE_CHECKING:
         ClusterFilesError as ClusterFilesError,
     )
     from headrace.controller.membership.guard import (
+        Act as Act,
         Guard as Guard,
         MemberLimits as MemberLimits,
+        act_of as act_of,
         caller as caller,
         server_credentials as server_credentials,
+        why_not as why_not,
     )
     from headrace.controller.membership.joining import JoinGate as JoinGate
-    from headrace.controller.membership.rights import Act as Act, act_of as act_of, why_not as why_not
     from headrace.controller.membership.tickets import (
         Introduction as Introduction,
         introduce as introduce,

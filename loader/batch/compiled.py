@@ -18,10 +18,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.loader.batch.assemble import cut
+from headrace.loader.batch.assemble import Shards, cut
 from headrace.loader.batch.buffers import Buffers
 from headrace.loader.batch.fields import Batch, Bounds, Placed, small_fields
-from headrace.loader.batch.segments import Shards
 from headrace.loader.dataset import PieceTable, Shard
 from headrace.loader.order import I64, U64, Loops, Windowed, distinct
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.loader import ReadPiece, Trace
-from headrace.loader.blame.core.spikes import Spike
+from headrace.loader.blame.core.losses import Spike
 
 #: Steps of spikes that are read, of one spike and of all, and other steps.
 STEPS_A_SPIKE_MAX = 4

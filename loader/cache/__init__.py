@@ -6,20 +6,25 @@ from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
     from headrace.loader.cache.cache import HeldShard as HeldShard, ShardCache as ShardCache
-    from headrace.loader.cache.cached_files import CHECKSUM_KIND as CHECKSUM_KIND, file_checksum as file_checksum
-    from headrace.loader.cache.coalescing import (
-        AMONG_HOSTS as AMONG_HOSTS,
-        CROWDED as CROWDED,
-        ON_DISK as ON_DISK,
-        ROOMY as ROOMY,
-        Coalescing as Coalescing,
-        joined as joined,
+    from headrace.loader.cache.cached_files import (
+        CHECKSUM_KIND as CHECKSUM_KIND,
+        CacheFull as CacheFull,
+        SpaceWait as SpaceWait,
+        file_checksum as file_checksum,
     )
     from headrace.loader.cache.fetch import LOOK_S as LOOK_S, Pool as Pool, never as never, not_wanted as not_wanted
     from headrace.loader.cache.head import parse_blocks as parse_blocks
     from headrace.loader.cache.partial_shard import PartialShard as PartialShard
-    from headrace.loader.cache.rowblocks import Checking as Checking, RowBlocks as RowBlocks
-    from headrace.loader.cache.space import CacheFull as CacheFull, SpaceWait as SpaceWait
+    from headrace.loader.cache.rowblocks import (
+        AMONG_HOSTS as AMONG_HOSTS,
+        CROWDED as CROWDED,
+        ON_DISK as ON_DISK,
+        ROOMY as ROOMY,
+        Checking as Checking,
+        Coalescing as Coalescing,
+        RowBlocks as RowBlocks,
+        joined as joined,
+    )
     from headrace.loader.cache.spans import Arriving as Arriving
 else:
     __getattr__ = door(__name__)

@@ -13,7 +13,7 @@ must be. The rules, all held by the kernel's `flock`, which a killed process let
 
 What is needed latest goes first: a `Plan` of each loop that reads through the cache tells when a shard is needed next.
 Files that are in no plan go before all others, oldest first. A disk that is full before the cache has `bytes_max` bytes
-is as a smaller bound (`headrace.loader.cache.space` says when a thread waits for space).
+is as a smaller bound (`headrace.loader.cache.cached_files` says when a thread waits for space).
 """
 
 import fcntl
@@ -28,11 +28,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
 
-from headrace.loader.cache.cached_files import allocate, evict_file, file_checksum, hold_file, lock_file, write_at
+from headrace.loader.cache.cached_files import (
+    CacheFull,
+    Said,
+    allocate,
+    evict_file,
+    file_checksum,
+    hold_file,
+    lock_file,
+    users_of,
+    write_at,
+)
 from headrace.loader.cache.fetch import FetchCounts, Pool, fetch_object, not_wanted
 from headrace.loader.cache.head import parse_blocks
 from headrace.loader.cache.partial_shard import PARTIAL, Opened, PartialShard, file_bytes
-from headrace.loader.cache.space import CacheFull, Said, users_of
 from headrace.loader.cache.spans import Spans
 from headrace.loader.order import LoaderError
 from headrace.store import ChecksumMismatch, FormatError, ObjectMissing, ObjectStore

@@ -19,7 +19,6 @@ from typing import Final
 
 import numpy as np
 
-from headrace.loader.cache.coalescing import Coalescing
 from headrace.loader.cache.fetch import (
     ATTEMPTS_MAX,
     THREADS_DEFAULT,
@@ -32,7 +31,7 @@ from headrace.loader.cache.fetch import (
 )
 from headrace.loader.cache.head import ShardHead, head_and_rest, read_head
 from headrace.loader.cache.partial_shard import PartialShard, runs
-from headrace.loader.cache.rowblocks import RowBlocks, wrong_block
+from headrace.loader.cache.rowblocks import Coalescing, RowBlocks, wrong_block
 from headrace.loader.order import I64, LoaderError
 from headrace.store import ChecksumMismatch, ObjectStore, StoreError, StoreStalled, StoreUnavailable, Stream, stream
 from headrace.store.shards import BLOCK_BYTES

@@ -26,8 +26,7 @@ from headrace.loader.cache import (
     parse_blocks,
 )
 from headrace.loader.dataset.manifest import Manifest, ShardEntry, parse_manifest
-from headrace.loader.dataset.mapped import mapped_rows, mapping_of
-from headrace.loader.dataset.shard import Pieces, Shard
+from headrace.loader.dataset.shard import Pieces, Shard, mapped_rows, mapping_of
 from headrace.loader.dataset.verify import FIRST_BYTES_MAX, WAIT_S_MAX, Verifier
 from headrace.loader.order import I64, LoaderError, SampleLayout
 from headrace.store import FormatError, ObjectMissing, ObjectStore, counted, open_store

@@ -4,7 +4,7 @@ Shards are mapped, and a row that is in no page cache is read by a page fault: t
 the disk, and the kernel, which takes a fault for the beginning of a scan, reads as much around it as the disk's
 read-ahead says (`/sys/class/block/*/queue/read_ahead_kb`, on some systems 8 MiB). The order of samples is known, so
 here a thread says instead which runs of rows come, a window at a time and `LEAD_POSITIONS` before the reader
-(`headrace.loader.dataset.mapped`).
+(`headrace.loader.dataset.shard`).
 
 Where the page cache has everything this would be wasted, so nothing begins before the process reads from a disk
 (`getrusage(2)`: major faults and blocks read), and nothing goes on once it does not any more.

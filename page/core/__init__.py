@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
-    from headrace.page.core.board import ROW_BYTES_MAX as ROW_BYTES_MAX, Board as Board
+    from headrace.page.core.board import ROW_BYTES_MAX as ROW_BYTES_MAX, Board as Board, Timeline as Timeline
     from headrace.page.core.loaders import Loaders as Loaders, ReportRefused as ReportRefused
     from headrace.page.core.request import (
         HEAD_BYTES_MAX as HEAD_BYTES_MAX,
@@ -15,6 +15,5 @@ if TYPE_CHECKING:
         check as check,
         parse_head as parse_head,
     )
-    from headrace.page.core.timeline import Timeline as Timeline
 else:
     __getattr__ = door(__name__)

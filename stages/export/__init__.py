@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
+    from headrace.stages.export.folders import EXPORTS as EXPORTS, renew_export as renew_export
     from headrace.stages.export.hub import push as push
     from headrace.stages.export.mirroring import mirror as mirror
     from headrace.stages.export.pairs import (
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
         named_records as named_records,
         sampled_records as sampled_records,
     )
-    from headrace.stages.export.renew import EXPORTS as EXPORTS, renew_export as renew_export
     from headrace.stages.export.source import read_documents as read_documents, token_shards as token_shards
     from headrace.stages.export.tables import DeltaMirror as DeltaMirror, IcebergMirror as IcebergMirror
 else:

@@ -39,7 +39,7 @@ def to_ray(stage: Stage, *, text_key: str = "text", id_key: str = "id", verdicts
     columns are its metadata, and come back as they were. With `verdicts` all rows come back, with two columns more:
     `verdict` ("kept", "filtered" or "quarantined") and `reason`. Raises PipelineError for another kind of stage.
     """
-    from headrace.stages.interop.ray_function import StageFunction
+    from headrace.stages.interop.applied import StageFunction
 
     _check_kind(stage)
     check_text(stage.name, "text_key", text_key)

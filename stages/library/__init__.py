@@ -27,7 +27,9 @@ if TYPE_CHECKING:
         read as read,
         read_arrow as read_arrow,
         read_csv as read_csv,
+        read_delta as read_delta,
         read_files as read_files,
+        read_iceberg as read_iceberg,
         read_jsonl as read_jsonl,
         read_orc as read_orc,
         read_parquet as read_parquet,
@@ -50,7 +52,6 @@ if TYPE_CHECKING:
         write_jsonl as write_jsonl,
         write_tokens as write_tokens,
     )
-    from headrace.stages.library.tables import read_delta as read_delta, read_iceberg as read_iceberg
     from headrace.stages.library.warm import Compiling as Compiling
 else:
     __getattr__ = door(__name__)

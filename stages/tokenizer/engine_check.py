@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from headrace.pipeline import PipelineError
 from headrace.stages.runtime import tell
-from headrace.stages.tokenizer.disputed import Disputed
 from headrace.stages.tokenizer.engine_battery import (
     added_tokens,
     battery,
@@ -24,7 +23,7 @@ from headrace.stages.tokenizer.engine_battery import (
     sweep_codes,
     sweep_text,
 )
-from headrace.stages.tokenizer.engine_choice import TOKENS_MAX, Choice, engine_names, kept
+from headrace.stages.tokenizer.engine_choice import TOKENS_MAX, Choice, Disputed, engine_names, kept
 from headrace.stages.tokenizer.engines import Encoder, Gigatoken, is_fault, tokenizers_encoder
 from headrace.stages.tokenizer.vocabulary import tokenizer_bytes
 

@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from headrace.pipeline import PipelineError
 from headrace.stages.runtime import Batch, Transform, as_column
-from headrace.stages.tokenizer.disputed import Disputed, Places
-from headrace.stages.tokenizer.engine_choice import Choice, choose_engine, engine_names
+from headrace.stages.tokenizer.engine_choice import Choice, Disputed, Places, choose_engine, engine_names
 from headrace.stages.tokenizer.engines import (
     Encoder,
     Gigatoken,

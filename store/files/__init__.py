@@ -6,14 +6,18 @@ from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
     from headrace.store.files import disk as disk, store as store
-    from headrace.store.files.drafts import DraftFile as DraftFile, open_draft as open_draft
-    from headrace.store.files.scratch import Scratch as Scratch, near as near
+    from headrace.store.files.disk import whole_file as whole_file
+    from headrace.store.files.scratch import (
+        DraftFile as DraftFile,
+        Scratch as Scratch,
+        near as near,
+        open_draft as open_draft,
+    )
     from headrace.store.files.store import FileStore as FileStore
     from headrace.store.files.user_cache import (
         CACHE_ADVICE as CACHE_ADVICE,
         own_cache as own_cache,
         taken_alone as taken_alone,
     )
-    from headrace.store.files.whole import whole_file as whole_file
 else:
     __getattr__ = door(__name__)

@@ -4,13 +4,18 @@ The bytes of a file are durable behind `sync`, its name behind a sync of the fol
 promise takes both, in this order: first the bytes, then the name. Tests put a recording layer in the place of these
 functions and look what a power failure would leave (`tests/kits/store/power_cut.py`); a test of the house finds who
 goes around them. All raise OSError.
+
+`whole_file` writes with them a file that is there whole or not at all.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 
 def sync(descriptor: int) -> None:
@@ -74,3 +79,21 @@ def make_folder(folder: str | Path, mode: int = 0o777) -> None:
             sync_folder(os.path.dirname(made))
     if not os.path.isdir(path):
         raise NotADirectoryError(20, os.strerror(20), path)
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A draft to write; behind the block it is durable and has the name, in the place of whatever had it.
+
+    Where the block raises, nothing is left of the draft. Raises OSError.
+    """
+    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=".draft-")
+    try:
+        with open(descriptor, "w+b") as file:
+            yield file
+            file.flush()
+            sync(file.fileno())
+        rename(draft, path)
+    except BaseException:
+        Path(draft).unlink(missing_ok=True)
+        raise

@@ -41,8 +41,7 @@ from headrace.store.contract import (
     validate_key,
 )
 from headrace.store.files import disk
-from headrace.store.files.drafts import ScratchDraft
-from headrace.store.files.scratch import Scratch
+from headrace.store.files.scratch import Scratch, ScratchDraft
 
 #: A temporary file younger than this is left alone: its writer may live in another container or on another host.
 TEMP_AGE_MIN_S = 3600
@@ -126,7 +125,7 @@ class FileStore:
 
     @contextlib.contextmanager
     def draft(self) -> Iterator[ObjectDraft]:
-        """A temporary file that becomes an object by `link`: see `headrace.store.files.drafts`."""
+        """A temporary file that becomes an object by `link`: see `headrace.store.files.scratch`."""
         try:
             with self._temporary() as (descriptor, temp):
                 scratch = Scratch(os.dup(descriptor))

@@ -7,6 +7,8 @@ from headrace.pipeline.door import door
 if TYPE_CHECKING:
     from headrace.store.shards.builder import (
         Built as Built,
+        Documents as Documents,
+        ScratchTokens as ScratchTokens,
         ShardBytes as ShardBytes,
         ShardLayout as ShardLayout,
         build_tokens as build_tokens,
@@ -77,7 +79,6 @@ if TYPE_CHECKING:
         measure_profile as measure_profile,
         quantile as quantile,
     )
-    from headrace.store.shards.scatter import Documents as Documents, ScratchTokens as ScratchTokens
     from headrace.store.shards.shard import (
         ShardHeader as ShardHeader,
         checksum as checksum,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cluster import write_public, write_secret
-from headrace.page.key_file import PageAddress, write_address
+from headrace.page.server import PageAddress, write_address
 
 WRITERS: dict[str, Callable[[Path], None]] = {
     "a secret": lambda path: write_secret(path, b"secret"),

@@ -24,8 +24,7 @@ import grpc
 import pytest
 
 from headrace.client.new_cluster import make_cluster
-from headrace.cluster.certificates import Credentials, Role, create_node, role_host
-from headrace.cluster.credential_files import write_credentials
+from headrace.cluster.certificates import Credentials, Role, create_node, role_host, write_credentials
 from headrace.controller.membership.cluster_files import ClusterFiles
 from headrace.controller.server import CONNECTIONS_MAX, usual_limits
 from headrace.protos import control_pb2 as pb, control_pb2_grpc as rpc

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cluster.credential_files import read_credentials
+from headrace.cluster.certificates import read_credentials
 from headrace.controller.membership.cluster_files import ClusterFiles, ClusterFilesError
 from headrace.daemon.private_folder import read_private
 from headrace.worker.membership.join import read_membership

@@ -21,7 +21,7 @@ from headrace.stages.runtime.batch import RAW_BYTES_MAX
 from headrace.stages.runtime.errors import InputError
 from headrace.stages.sources import jsonl, lines, warc_payloads
 from headrace.stages.sources.jsonl import JsonlSource
-from headrace.stages.sources.objects import file_magic, formats, patterns, unpack
+from headrace.stages.sources.objects import formats, patterns, unpack
 from headrace.stages.sources.spool import SHED, SHED_REASON, SpoolSource
 from headrace.stages.sources.warc import NESTING_MAX, WarcSource, nesting
 from tests.fuzz.fuzz_files import empty_folder, fates, file_of, fragment_of
@@ -262,10 +262,10 @@ def run_nesting(data: bytes) -> object | None:
 
 def run_foreign(data: bytes) -> object | None:
     """A file that begins with a record of JSON Lines is never taken for another thing."""
-    found = file_magic.data_format(data[: file_magic.HEAD_BYTES])
+    found = formats.data_format(data[: formats.HEAD_BYTES])
     for promised in ("gzip", "zstd", *(each.name for each in formats.FORMATS if each.magic)):
-        assert isinstance(file_magic.misnamed(data[: file_magic.HEAD_BYTES], promised), str)
-    head, newline, _ = data[: file_magic.HEAD_BYTES].partition(b"\n")
+        assert isinstance(formats.misnamed(data[: formats.HEAD_BYTES], promised), str)
+    head, newline, _ = data[: formats.HEAD_BYTES].partition(b"\n")
     try:
         if newline and isinstance(orjson.loads(head), dict):
             assert not found, found
@@ -275,7 +275,7 @@ def run_foreign(data: bytes) -> object | None:
 
 
 def foreign_seeds() -> Iterable[bytes]:
-    yield from (magic + b"x" * 9 for magic, _ in file_magic._MAGIC)
+    yield from (magic + b"x" * 9 for magic, _ in formats._MAGIC)
     yield bytes(257) + b"ustar"
     yield b"  <!DOCTYPE html>"
     yield b'[ {"text": 1}]'
@@ -386,7 +386,7 @@ TARGETS = [
     Target("nesting", ("headrace.stages.sources.warc",), run_nesting, lambda: [b"(" * 300, b"[>" * 300 + b")"]),
     Target(
         "data_format",
-        ("headrace.stages.sources.objects.file_magic",),
+        ("headrace.stages.sources.objects.formats",),
         run_foreign,
         foreign_seeds,
         words=(b'{"a": "', b"ustar", b'"}\n'),

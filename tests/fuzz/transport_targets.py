@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 from headrace.daemon import control_address, log_lines
 from headrace.pipeline import masking
-from headrace.transport.core import control, credit, errors, frame, relay_table
+from headrace.transport.core import credit, errors, frame, relay_table
 from headrace.transport.pipe import pipe
 from headrace.transport.quic import bulk, stream_frames
 from headrace.transport.ring import memory as ring_memory, ring
@@ -76,16 +76,16 @@ def run_control(data: bytes) -> object | None:
     found = None
     for candidate in (data, sealed_frame(data)):
         with contextlib.suppress(errors.FrameError):
-            found = control.decode_control(candidate)
-            again = control.decode_control(control.encode_control(found))
+            found = frame.decode_control(candidate)
+            again = frame.decode_control(frame.encode_control(found))
             # A reason of others that is no UTF-8 is put right, and that may be longer than a reason may be.
-            assert again == found or isinstance(found, control.Aborted)
+            assert again == found or isinstance(found, frame.Aborted)
     return found
 
 
 def controls() -> list[bytes]:
-    said = [control.Granted(9), control.Aborted(4, "gave up"), control.Finished(12), control.Welcomed(4096, 1 << 20)]
-    return [control.encode_control(message) for message in said]
+    said = [frame.Granted(9), frame.Aborted(4, "gave up"), frame.Finished(12), frame.Welcomed(4096, 1 << 20)]
+    return [frame.encode_control(message) for message in said]
 
 
 def run_stream(data: bytes) -> object | None:
@@ -369,7 +369,7 @@ ADDRESS_WORDS = (b"unix:/", b"insecure-tcp:", b"localhost", b"[", b"]:", b"::1",
 TARGETS = [
     Target("quic_bulk", ("headrace.transport.quic.bulk",), run_bulk, lambda: [b"\x0e\x00\x0a\x03abc"], bytes_max=64),
     Target("frame", ("headrace.transport.core.frame",), run_frame, frames),
-    Target("control", ("headrace.transport.core.control",), run_control, controls),
+    Target("control", ("headrace.transport.core.frame",), run_control, controls),
     Target("stream", ("headrace.transport.quic.stream_frames",), run_stream, streams, bytes_max=2048),
     Target(
         "credit", ("headrace.transport.core.credit",), run_credit, lambda: [b"\x00\x01\x02\x03", b"\x20\x21\x22" * 9]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.cluster.credential_files import write_secret
+from headrace.cluster.certificates import write_secret
 from tests.kits.run.kill import headrace
 from tests.kits.run.netns import Cluster, Host, Net, wait_for
 

@@ -53,12 +53,12 @@ OWN: dict[str, str] = {
             "stages.commands.process"
         ),
         "bits, hashes or names that were checked where they came from": (
-            "cli.commands.maintenance.splitting cli.host.machine controller.core.run.proposals worker.rebuild.deaths "
-            "worker.task.batch.tracing stages.dedup.offline stages.dedup.stage stages.sinks.held_out "
-            "stages.text.machine.hashing"
+            "cli.commands.maintenance.splitting cli.host.machine controller.core.run.proposals "
+            "worker.rebuild.shard_rebuild worker.task.batch.tracing stages.dedup.offline stages.dedup.stage "
+            "stages.sinks.held_out stages.text.machine.hashing"
         ),
         "arrays of this process, or of a file whose checksum was looked at": (
-            "loader.batch.buffers loader.cache.cache loader.cache.partial_shard loader.dataset.mapped "
+            "loader.batch.buffers loader.cache.cache loader.cache.partial_shard loader.dataset.shard "
             "stages.dedup.index.memory stages.dedup.index.runs stages.dedup.key_index stages.dedup.sketches "
             "stages.dedup.spans.spans stages.quality.models.shared_model stages.sinks.spill stages.sinks.texts "
             "stages.text.characters stages.text.texts stages.tokenizer.decoding stages.tokenizer.engine_check "

@@ -29,7 +29,7 @@ _MAY = re.compile(rf"\.\s*({'|'.join(DEEDS - {'replace'})})\b|\bos\s*\.\s*replac
 ELSEWHERE = {
     "store/files/disk.py": "the place itself",
     "cli/host/machine.py": "what a disk takes for it is measured",
-    "cluster/credential_files.py": "transport imports nothing of ours",
+    "cluster/certificates.py": "transport imports nothing of ours",
     "controller/effects/lineage.py": "events that are made of the ledger again",
     "daemon/log_files.py": "lines of a log",
     "loader/cache/cache.py": "a cache, whose blocks are checked as they are read",

@@ -44,7 +44,7 @@ ASKED_BY_NAME = {
     "daemon/log_lines.py": "what a log line's caller gave as `extra`",
     "loader/batch/buffers.py": "of Python 3.13",
     "loader/cache/partial_shard.py": "as the system that Python was built on has it",
-    "loader/dataset/mapped.py": "any object behind a buffer",
+    "loader/dataset/shard.py": "any object behind a buffer",
     "loader/trainers.py": "the loaders of others",
     "stages/library/stages.py": "any callable of the user's",
     "stages/runtime/malloc.py": "of glibc alone",

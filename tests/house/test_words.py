@@ -67,7 +67,7 @@ TWICE = {
     "Process": {"chaos/live/faults/processes.py", "client/launch/ray_driver.py"},
     "Source": {"loader/dataset/sources.py", "stages/runtime/contract.py"},
     "Spans": {"loader/cache/spans.py", "stages/dedup/spans/spans.py"},
-    "Timeline": {"loader/order/plan.py", "page/core/timeline.py"},
+    "Timeline": {"loader/order/plan.py", "page/core/board.py"},
     "World": {"chaos/sim/world/world.py", "loader/world.py"},
 }
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")

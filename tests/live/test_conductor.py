@@ -7,10 +7,9 @@ from typing import Any
 from headrace.chaos.live.conductor import Conductor
 from headrace.chaos.live.faults.processes import Marked, Process, ProcessRole, matching
 from headrace.chaos.live.run import ways_of
-from headrace.chaos.live.scenario.outcome import ScenarioOutcome
+from headrace.chaos.live.scenario.outcome import FaultTimeline, ScenarioOutcome
 from headrace.chaos.live.scenario.scenario import draw
 from headrace.chaos.live.scenario.scenario_file import scenario_of
-from headrace.chaos.live.scenario.timeline import FaultTimeline
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
 from headrace.store.ledger.core.entries import Beat, Closed, Counts, Entry, Led, Range, encode_entry
 from headrace.store.ledger.log import Log

@@ -68,15 +68,15 @@ REACHED = {
     "client/launch/core/kubernetes.py": ["tests/client/launch/test_plan.py", "tests/client/launch/test_launching.py"],
     "client/launch/core/ray.py": ["tests/client/launch/test_plan.py", "tests/client/launch/test_launching.py"],
     "client/launch/core/slurm.py": ["tests/client/launch/test_plan.py", "tests/client/launch/test_launching.py"],
-    "loader/blame/core/spikes.py": ["tests/loader/blame/test_causes.py"],
-    "loader/blame/core/traits.py": ["tests/loader/blame/test_causes.py"],
+    "loader/blame/core/losses.py": ["tests/loader/blame/test_causes.py"],
+    "loader/blame/core/causes.py": ["tests/loader/blame/test_causes.py"],
     "store/ledger/core/totals.py": ["tests/store/ledger/test_fold.py", "tests/store/ledger/test_balance.py"],
 }
 MUTANTS, SEED = 200, 1
 #: Seeds of the simulator that a mutant is given, if it is of a module that the simulator imports.
 SEEDS = 20
 #: Cores that only pipelines in queues come to: their mutants are given seeds of those.
-QUEUED = ("controller/core/queue/", "controller/core/cluster/queues.py")
+QUEUED = ("controller/core/cluster/scheduler.py", "controller/core/cluster/queues.py")
 #: The mutants that do the same as the code.
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.toml")
 #: Seconds that one step may take; what takes longer runs in a circle.

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.store.contract.errors import StoreRefused, StoreUnavailable
 from headrace.store.contract.objects import ObjectStore
-from headrace.store.files.drafts import open_draft
+from headrace.store.files.scratch import open_draft
 from headrace.store.files.store import FileStore
 from headrace.store.ledger.log import Log
 from headrace.store.named import ObjectDiffers, find, put, put_draft
@@ -22,7 +22,7 @@ MAY_CREATE = {
     "cli/host/machine.py",
     "store/ledger/log.py",
     "store/named.py",
-    "store/files/drafts.py",
+    "store/files/scratch.py",
     "store/s3/probe.py",
 }
 ROOT = Path(__file__).resolve().parents[2]

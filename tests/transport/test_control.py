@@ -2,18 +2,21 @@
 
 import pytest
 
-from headrace.transport.core.control import (
+from headrace.transport.core.errors import FrameError
+from headrace.transport.core.frame import (
     REASON_LIMIT_BYTES,
     Aborted,
     Control,
     Finished,
+    Frame,
+    FrameKind,
     Granted,
     Welcomed,
+    decode,
     decode_control,
+    encode,
     encode_control,
 )
-from headrace.transport.core.errors import FrameError
-from headrace.transport.core.frame import Frame, FrameKind, decode, encode
 
 
 @pytest.mark.parametrize("said", [Granted(1), Granted(1 << 40), Aborted(7, "why"), Finished(0), Welcomed(1 << 20, 99)])

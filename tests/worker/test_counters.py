@@ -12,8 +12,7 @@ from headrace.protos import control_pb2 as pb
 from headrace.store.ledger.core.entries import Range
 from headrace.transport.core.relay_table import RelayFullError, RelayTable, rendezvous
 from headrace.worker.core.watchdog import Held, StageInHand
-from headrace.worker.counters import PROPOSALS_MAX, Counters, StageSums
-from headrace.worker.metrics import families
+from headrace.worker.metrics import PROPOSALS_MAX, Counters, StageSums, families
 
 TASK = "books/read.0"
 

@@ -11,10 +11,14 @@ if TYPE_CHECKING:
         own_addresses as own_addresses,
         split_address as split_address,
     )
-    from headrace.worker.membership.credentials import membership as membership, network_of as network_of
+    from headrace.worker.membership.credentials import (
+        SHOWN as SHOWN,
+        is_token as is_token,
+        membership as membership,
+        network_of as network_of,
+    )
     from headrace.worker.membership.departure import Departure as Departure, end_task as end_task
     from headrace.worker.membership.member import JoinError as JoinError, Membership as Membership
     from headrace.worker.membership.session import ControllerSession as ControllerSession, told_by as told_by
-    from headrace.worker.membership.token_file import SHOWN as SHOWN, is_token as is_token
 else:
     __getattr__ = door(__name__)

@@ -4,13 +4,13 @@ The ledger says which records a shard closed, where their bytes begin, and which
 same stages over the same records give the same tokens, so the object's name, which is the hash of its bytes, is the
 proof. What cannot be made again is said: a source that changed, or a stage that is not deterministic.
 
-A record that killed its process is not given to that stage again: the verdict on it is taken from the record
-(`worker/rebuild/deaths.py`). Likewise which records are duplicates is taken from the record: it hung on all that came
+A record that killed its process is not given to that stage again: its verdict is taken from the shard's record of
+verdicts (`PoisonRecords`). Likewise which records are duplicates is taken from the record: it hung on all that came
 before.
 
 All other verdicts are made again. A stage that judges otherwise than it did, since it is of another version or reads
-what has changed, keeps what it had quarantined or filtered: then the shard is not the same, and `Rebuilt.fates` says of
-how many records.
+what has changed, keeps what it had quarantined or filtered: then the shard is not the same, and `Rebuilt.fates` says
+of how many records.
 """
 
 from __future__ import annotations
@@ -20,13 +20,80 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from headrace.pipeline import Pipeline, Stage
-from headrace.stages.runtime import Batch, FragmentEnd, Sink
+from headrace.protos import control_pb2 as pb
+from headrace.stages.runtime import QUARANTINED, Batch, FragmentEnd, Sink, reason_class, uncut
 from headrace.stages.sinks import count_fates
-from headrace.store import FormatError, ObjectStore, StoreRefused, counted, find, open_store, put
+from headrace.store import FormatError, ObjectMissing, ObjectStore, StoreRefused, counted, find, open_store, put
 from headrace.store.datasets import fold_ledger
-from headrace.store.ledger import Closed, ClosedShard, Counts, LedgerState, StoredObject
-from headrace.worker.rebuild.deaths import PoisonRecords
+from headrace.store.ledger import UNKNOWN, Closed, ClosedShard, Counts, Fragment, Gap, LedgerState, Range, StoredObject
+from headrace.store.shards import read_table
 from headrace.worker.task import Chain, KeyWriter, recall_verdicts
+from headrace.worker.task.batch import KILLED
+
+_COLUMNS = ("fragment", "row", "stage", "verdict", "reason")
+
+
+class PoisonRecords:
+    """Which records of one shard are poison, at which stage, and why.
+
+    Raises FormatError where the ledger counts such records and the table that names them cannot be read: what killed
+    is then not known, and everything might.
+    """
+
+    def __init__(self, store: ObjectStore, closed: Closed) -> None:
+        self._by_fragment: dict[bytes, dict[int, pb.PoisonRecord]] = {}
+        self._chains: dict[tuple[str, ...], Chain] = {}
+        if closed.counts.quarantined:
+            self._learn(store, closed)
+
+    def around(self, item: Range) -> Iterator[tuple[Gap, bool]]:
+        """The range in parts that stop and begin at each poison record, and whether a part is such a record."""
+        first, offset = item.first, item.offset
+        for ordinal in sorted(self._by_fragment.get(item.fragment, ())):
+            if not item.first <= ordinal < item.end:
+                continue
+            if first < ordinal:
+                yield Gap(first, ordinal, offset), False
+            yield Gap(ordinal, ordinal + 1, offset if first == ordinal else UNKNOWN), True
+            first, offset = ordinal + 1, UNKNOWN
+        if first < item.end:
+            yield Gap(first, item.end, offset), False
+
+    def decide(self, pipeline: Pipeline, path: list[str], fragment: Fragment, gap: Gap) -> Batch:
+        """The batch of one poison record: it has gone through all stages before the one that it killed."""
+        key = tuple(path)
+        if key not in self._chains:
+            self._chains[key] = chain = Chain(pipeline, path, alone=True)
+            for dedup in chain.dedups:
+                # What killed behind dedup was let through.
+                dedup.recall({})
+        chain = self._chains[key]
+        assert chain.isolation is not None
+        death = self._by_fragment[fragment.id][gap.first]
+        chain.isolation.learn(pb.ReadFragment(fragment=pb.Fragment(id=fragment.id), poison=[death]))
+        for batch in chain.read(fragment, [gap]):
+            if isinstance(batch, Batch):
+                return chain.probe(chain.process(batch))
+        raise FormatError(f"{fragment.uri}: it has no record {gap.first} any more; the source was changed")
+
+    def _learn(self, store: ObjectStore, closed: Closed) -> None:
+        key = next((item.key for item in closed.objects if item.role == "verdicts"), "(none)")
+        try:
+            rows = read_table(store, key, _COLUMNS).to_pylist()
+        except ObjectMissing as error:
+            if not any(name.endswith(f"/{reason_class(KILLED)}") for name in closed.counts.quarantined_by):
+                return
+            raise FormatError(
+                f"{store.uri}: records of this shard killed their processes, and {key!r}, which names them, "
+                "is missing; restore it from a copy: without it the shard cannot be made again safely"
+            ) from error
+        for row in rows:
+            if row["verdict"] != QUARANTINED or not row["reason"].startswith(KILLED):
+                continue
+            story = uncut(row["reason"].removeprefix(KILLED))
+            poison = pb.PoisonRecord(ordinal=row["row"], stage=row["stage"], story=story)
+            self._by_fragment.setdefault(bytes.fromhex(row["fragment"]), {})[row["row"]] = poison
+
 
 #: Shards that a refusal names where several have what was given in a key.
 CANDIDATES_SHOWN = 10

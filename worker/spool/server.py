@@ -5,11 +5,13 @@ It listens at a socket that only this user may reach. `--listen tls:HOST:PORT` w
 `--listen insecure-tcp:127.0.0.1:8077` lets every user of this host push and close. A page in a browser may
 never push: a request with an `Origin` is refused.
 
-`POST /records` with lines of JSON as its body is answered with 200 and {"records": n, "shed": 0} when they are durable.
-A header `Idempotency-Key` makes it safe to send the same again. A full spool answers 503 with Retry-After: that is its
-backpressure. With `--shed` it answers 200 and {"records": 0, "shed": n} instead, once it is durable that it shed them.
-`POST /close` ends it for good: who reads the spool ends behind what it holds. `GET /` says how full it is. SIGTERM
-seals the open segment. With `--dataset`, segments go when that dataset has closed them.
+`POST /records` with lines of JSON as its body is answered with 200 and {"records": n, "shed": 0} when they are
+durable. A header `Idempotency-Key` makes it safe to send the same again. A full spool answers 503 with Retry-After:
+that is its backpressure. With `--shed` it answers 200 and {"records": 0, "shed": n} instead, once it is durable that
+it shed them. `POST /close` ends it for good: who reads the spool ends behind what it holds. `GET /` says how full it
+is. SIGTERM seals the open segment. With `--dataset`, segments go when that dataset has closed them.
+
+Which segments of a spool a dataset has closed: these may go, and make room for what is pushed.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import socketserver
 import ssl
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -44,8 +47,10 @@ from headrace.daemon import (
     threads,
     to_listen,
 )
-from headrace.store import FormatError, StoreError
-from headrace.store.ledger import EntryError, FoldError
+from headrace.pipeline import Pipeline, StageKind
+from headrace.stages.sources.objects import to_path
+from headrace.store import FormatError, StoreError, open_store
+from headrace.store.ledger import EntryError, FoldError, LedgerState, Log, fold_log
 from headrace.worker.spool.guard import (
     BODIES_MAX,
     BODY_S_MAX,
@@ -234,7 +239,6 @@ def _serve(
 
 def _release(spool: Spool, dataset: str, folder: Path, stop: threading.Event) -> None:
     """Let go of what the dataset has closed, until the end."""
-    from headrace.worker.spool.release import Releases
 
     releases: Releases | None = None
     while not stop.wait(RELEASE_S):
@@ -329,3 +333,31 @@ def _not_sealed(error: OSError) -> str:
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
+
+
+class Releases:
+    """Follows the ledger of one dataset. Its verbs raise StoreError, FormatError, EntryError and FoldError."""
+
+    def __init__(self, dataset: str, folder: Path) -> None:
+        self._log = Log(open_store(dataset))
+        self._folder = folder.absolute()
+        self._ledger = LedgerState()
+        self._told: set[bytes] = set()
+
+    def closed(self) -> list[str]:
+        """The names of the segments that have become done since the last call, at every sink of the pipeline."""
+        fold_log(self._log, self._ledger)
+        return list(self._done())
+
+    def _done(self) -> Iterator[str]:
+        if not self._ledger.pipeline:
+            return
+        graph = Pipeline.from_dict(self._ledger.pipeline)
+        sinks = tuple(stage.name for stage in graph.of_kind(StageKind.SINK))
+        for name, state in self._ledger.fragments.items():
+            if name in self._told or not state.done(sinks):
+                continue
+            self._told.add(name)
+            path = Path(to_path(state.fragment.uri))
+            if path.parent == self._folder:
+                yield path.name

@@ -14,8 +14,7 @@ from typing import Any
 
 from headrace.chaos.gates import Affected
 from headrace.chaos.live.checks.evidence import Fates, compare, read_fates
-from headrace.chaos.live.checks.source_files import Servers
-from headrace.chaos.live.checks.source_records import SourceDamaged, read_source
+from headrace.chaos.live.checks.source_records import Servers, SourceDamaged, read_source
 from headrace.chaos.live.scenario import NETWORK, Fired, ScenarioOutcome
 from headrace.daemon import ending_with_this
 from headrace.pipeline import Pipeline

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
-    from headrace.chaos.live.faults.disk import Disk as Disk, enter_namespace as enter_namespace
     from headrace.chaos.live.faults.processes import (
         Handle as Handle,
         Marked as Marked,
@@ -18,6 +17,12 @@ if TYPE_CHECKING:
         parent_of as parent_of,
     )
     from headrace.chaos.live.faults.remote import HostReach as HostReach
-    from headrace.chaos.live.faults.tools import TOOLED as TOOLED, Begun as Begun, Tools as Tools
+    from headrace.chaos.live.faults.tools import (
+        TOOLED as TOOLED,
+        Begun as Begun,
+        Disk as Disk,
+        Tools as Tools,
+        enter_namespace as enter_namespace,
+    )
 else:
     __getattr__ = door(__name__)

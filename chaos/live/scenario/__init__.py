@@ -7,6 +7,7 @@ from headrace.pipeline.door import door
 if TYPE_CHECKING:
     from headrace.chaos.live.scenario.outcome import (
         NOTHING_YET as NOTHING_YET,
+        FaultTimeline as FaultTimeline,
         Fired as Fired,
         ScenarioOutcome as ScenarioOutcome,
         Start as Start,
@@ -26,6 +27,5 @@ if TYPE_CHECKING:
         draw as draw,
     )
     from headrace.chaos.live.scenario.scenario_file import read_scenario as read_scenario
-    from headrace.chaos.live.scenario.timeline import FaultTimeline as FaultTimeline
 else:
     __getattr__ = door(__name__)

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
-    from headrace.chaos.sim.checks.assignments import Assignments as Assignments
     from headrace.chaos.sim.checks.invariants import Checker as Checker
+    from headrace.chaos.sim.checks.logs import Assignments as Assignments
     from headrace.chaos.sim.checks.observed import (
         Asked as Asked,
         Folding as Folding,

@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from headrace.chaos.sim.checks.assignments import Assignments
-from headrace.chaos.sim.checks.builds import SimulatedBuilds
-from headrace.chaos.sim.checks.gate import SimulatedGate
-from headrace.chaos.sim.checks.history import History
+from headrace.chaos.sim.checks.logs import Assignments, History
 from headrace.chaos.sim.checks.observed import Asked, Folding, Observed, ObservedSink, OperatorRequest
 from headrace.chaos.sim.checks.provenance import Provenance
 from headrace.chaos.sim.checks.rereading import Rereading
 from headrace.chaos.sim.checks.verdicts import Verdicts
+from headrace.chaos.sim.checks.versions import SimulatedBuilds, SimulatedGate
 from headrace.chaos.sim.storage import SHARD
 from headrace.chaos.sim.world import (
     BATCH_RECORDS_MAX,

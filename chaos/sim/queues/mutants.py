@@ -5,10 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from headrace.controller.core.cluster import Controller, Queues
+from headrace.controller.core.cluster import (
+    Claim,
+    ClaimState,
+    ClaimTurn,
+    Controller,
+    GoOn,
+    QueuePlace,
+    Queues,
+    Scheduler,
+)
 from headrace.controller.core.messages import AnswerRequest, Command, PipelineRequested, QueueRequested, StopRequested
-from headrace.controller.core.queue import Claim, ClaimState, ClaimTurn, GoOn, QueuePlace, Scheduler
-from headrace.controller.membership import Act, rights
+from headrace.controller.membership import Act, guard
 from headrace.store.ledger import ClusterState, RunHeld
 
 _applied, _asked, _taken_over = Queues.apply, Queues.handle, Queues.take_over
@@ -152,7 +160,7 @@ MUTANTS: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "fair-share-forgotten": ((Scheduler, "_share", _share_of_all),),
     "never-preempts": ((Scheduler, "_may_take", _never_taken),),
     "others-cores-given": ((Queues, "outside", property(_none_outside)),),
-    "stopped-by-anybody": ((rights, "RIGHTS", {**rights.RIGHTS, (rights.USER, Act.STOP): rights.Reach.ALL}),),
+    "stopped-by-anybody": ((guard, "RIGHTS", {**guard.RIGHTS, (guard.USER, Act.STOP): guard.Reach.ALL}),),
     "owner-of-who-waits-forgotten": ((Controller, "owner", _owner_of_runs),),
     "leaving-forgotten": ((Controller, "_take_over", _leaving_forgotten),),
     "takes-from-anybody": ((Scheduler, "_may_take", _always_taken),),

@@ -20,13 +20,14 @@ if TYPE_CHECKING:
         SOURCE as SOURCE,
         TIERS as TIERS,
         Corpus as Corpus,
+        Name as Name,
         Part as Part,
+        SimulatedTexts as SimulatedTexts,
         keys_of as keys_of,
         make_pipeline as make_pipeline,
         ordinals as ordinals,
     )
     from headrace.chaos.sim.world.inputs import InputObjects as InputObjects, InputReader as InputReader
-    from headrace.chaos.sim.world.texts import Name as Name, SimulatedTexts as SimulatedTexts
     from headrace.chaos.sim.world.world import Clock as Clock, ViolationError as ViolationError, World as World
 else:
     __getattr__ = door(__name__)

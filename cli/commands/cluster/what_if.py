@@ -16,6 +16,7 @@ from typing import Any
 
 from headrace.cli.ui import FAINT, console, megabytes, plain_table, safe, title
 from headrace.client import Client, CliError, ControllerAt, UsageError
+from headrace.controller import reading_of
 from headrace.controller.core.scaling import (
     Forecast,
     ForecastAnswer,
@@ -27,7 +28,6 @@ from headrace.controller.core.scaling import (
     what_if,
     window_of,
 )
-from headrace.controller.scaling import reading_of
 
 #: Cores, tasks, bits and bytes that may be asked for.
 ASKED_MAX = 1e15

@@ -10,7 +10,10 @@ if TYPE_CHECKING:
         sources_of as sources_of,
     )
     from headrace.cli.commands.maintenance.contamination import show_contamination as show_contamination
-    from headrace.cli.commands.maintenance.deduplication import deduplicate as deduplicate
+    from headrace.cli.commands.maintenance.deduplication import (
+        deduplicate as deduplicate,
+        write_repeats as write_repeats,
+    )
     from headrace.cli.commands.maintenance.lists import read_list as read_list
     from headrace.cli.commands.maintenance.maintenance import (
         collect_garbage as collect_garbage,
@@ -23,7 +26,6 @@ if TYPE_CHECKING:
         write_manifest as write_manifest,
     )
     from headrace.cli.commands.maintenance.purge import purge_dataset as purge_dataset
-    from headrace.cli.commands.maintenance.repeats import write_repeats as write_repeats
     from headrace.cli.commands.maintenance.splitting import split_dataset as split_dataset
 else:
     __getattr__ = door(__name__)

@@ -1,10 +1,11 @@
-"""`headrace dataset dedup`: duplicates of datasets that exist already, found from their key files."""
+"""`headrace dataset dedup` and `repeats`: duplicates of datasets that exist, and an index of repeated passages."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from headrace.cli.commands.maintenance.maintenance import commit_retraction, wri
 from headrace.cli.ui import FAINT, console, number, plain_table, title
 from headrace.client import CliError, UsageError
 from headrace.controller import OfflineWriter, with_offline_writer
+from headrace.stages.decontamination import kept_texts
 from headrace.stages.dedup import KeepRule, OfflineDuplicate, find_offline
+from headrace.stages.dedup.spans import SpanCounter
 from headrace.store import counted
 from headrace.store.datasets import Dataset
 from headrace.store.ledger import DEDUPLICATION, EpochRaised
@@ -102,3 +105,39 @@ def _publish(dataset: Dataset, found: Sequence[OfflineDuplicate]) -> int:
         return writer.ledger.version
 
     return with_offline_writer(dataset.uri, published)
+
+
+def write_repeats(
+    uris: Sequence[str],
+    out: str,
+    *,
+    unit: str,
+    records_min: int,
+    words_min: int,
+    keeps_one: bool,
+    tokenizer: str,
+    as_json: bool,
+) -> int:
+    """Count the spans of the newest versions, and write the index; the exit code."""
+    datasets = [Dataset.open(uri).of_version() for uri in uris]
+    counter = SpanCounter(unit, words_min)
+    for dataset in datasets:
+        for ids, texts in kept_texts(dataset, tokenizer):
+            counter.add(ids, texts)
+    try:
+        facts = counter.write(out, records_min, keeps_one=keeps_one)
+    except OSError as error:
+        raise CliError(f"the index cannot be written to {out}: {error}; name a file of a folder with room") from error
+    size = Path(out).stat().st_size
+    if as_json:
+        print(
+            json.dumps(
+                {"datasets": [dataset.uri for dataset in datasets], "index": out, "bytes": size, **asdict(facts)}
+            )
+        )
+        return 0
+    page = console(sys.stdout)
+    what = f"{counted(facts.spans, facts.unit)} of {number(facts.records_min)} records and more"
+    page.print(title(out, f"{what}, in {counted(facts.records, 'record')}"))
+    page.print(f'  a pipeline removes them by `dedup_{facts.unit}s("{out}")`', style=FAINT, markup=False)
+    return 0

@@ -1,4 +1,4 @@
-"""What a launch is asked for, and what each word of it may look like.
+"""A launch as values: what is asked for, what each word of it may look like, and what its plan is made of.
 
 Every word of a launch stands in a command line, a shell script or a manifest: it is checked here and quoted there.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 #: Nodes of one launch.
 NODES_MAX = 4096
@@ -144,3 +144,51 @@ def _check_word(option: str, name: str, word: object) -> None:
         pattern, advice = WORDS[name]
         if not pattern.fullmatch(word):
             raise LaunchError(f"{option} {word!r}: {advice}")
+
+
+#: What a controller needs of a cluster's folder, and an operator.
+CONTROLLER_FILES = ("cluster.json", "cluster.key", "authority.pem", "authority.key", "controller.pem", "controller.key")
+OPERATOR_FILES = ("cluster.json", "authority.pem", "operator.pem", "operator.key")
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchInput:
+    """What only the shell knows; words in brackets for a plan that is only shown."""
+
+    cluster: Mapping[str, str] = field(default_factory=lambda: dict.fromkeys({*CONTROLLER_FILES, *OPERATOR_FILES}, ""))
+    token: str = "<a token>"  # noqa: S105 - shown in its place
+    #: The text of the pipeline file, and this release.
+    pipeline: str = "<the pipeline file>"
+    version: str = "<version>"
+    #: The program that starts actors.
+    driver: str = "ray_driver.py"
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of the launch's folder, for its owner alone."""
+
+    name: str
+    text: str
+    mode: int = 0o600
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A program that is run, and what it reads. The last line that it prints is kept under the name `keep`."""
+
+    argv: tuple[str, ...]
+    stdin: bytes = b""
+    what: str = ""
+    keep: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """Files first; then each step of calls, which run together; then `run` here, and when it has ended, the end."""
+
+    files: tuple[File, ...]
+    start: tuple[tuple[Call, ...], ...]
+    run: tuple[str, ...] = ()
+    #: What to say when all has started; `{folder}` is the launch's.
+    said: str = ""

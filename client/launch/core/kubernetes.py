@@ -13,8 +13,17 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headrace.client.launch.core.asked import Kubernetes, LaunchError, known_as
-from headrace.client.launch.core.calls import CONTROLLER_FILES, OPERATOR_FILES, Call, File, LaunchInput, LaunchPlan
+from headrace.client.launch.core.asked import (
+    CONTROLLER_FILES,
+    OPERATOR_FILES,
+    Call,
+    File,
+    Kubernetes,
+    LaunchError,
+    LaunchInput,
+    LaunchPlan,
+    known_as,
+)
 
 #: The user of the image, who is nobody else on the nodes.
 USER = 65532

@@ -8,8 +8,18 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from headrace.client.launch.core import kubernetes, ray, slurm, ssh
-from headrace.client.launch.core.asked import Kubernetes, Launch, LaunchError, Ray, Slurm, Ssh, check
-from headrace.client.launch.core.calls import Call, LaunchInput, LaunchPlan
+from headrace.client.launch.core.asked import (
+    Call,
+    Kubernetes,
+    Launch,
+    LaunchError,
+    LaunchInput,
+    LaunchPlan,
+    Ray,
+    Slurm,
+    Ssh,
+    check,
+)
 
 L = TypeVar("L", bound=Launch)
 

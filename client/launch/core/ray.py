@@ -6,8 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from headrace.client.launch.core.asked import Ray, known_as
-from headrace.client.launch.core.calls import CONTROLLER_FILES, Call, LaunchInput, LaunchPlan
+from headrace.client.launch.core.asked import CONTROLLER_FILES, Call, LaunchInput, LaunchPlan, Ray, known_as
 from headrace.client.launch.core.ssh import local_run
 
 

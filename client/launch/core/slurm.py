@@ -12,8 +12,7 @@ import re
 import shlex
 from collections.abc import Mapping
 
-from headrace.client.launch.core.asked import LaunchError, Slurm, known_as
-from headrace.client.launch.core.calls import Call, File, LaunchInput, LaunchPlan
+from headrace.client.launch.core.asked import Call, File, LaunchError, LaunchInput, LaunchPlan, Slurm, known_as
 
 _JOB = re.compile(r"([0-9]{1,12})(;[A-Za-z0-9_.-]{1,64})?")
 

@@ -12,8 +12,7 @@ import shlex
 import tarfile
 from collections.abc import Mapping
 
-from headrace.client.launch.core.asked import Launch, Ssh, known_as
-from headrace.client.launch.core.calls import CONTROLLER_FILES, Call, LaunchInput, LaunchPlan
+from headrace.client.launch.core.asked import CONTROLLER_FILES, Call, Launch, LaunchInput, LaunchPlan, Ssh, known_as
 
 #: Looks for a sign of life, a fifth of a second apart, and for an end.
 START_LOOKS, END_LOOKS = 300, 100

@@ -20,5 +20,14 @@ if TYPE_CHECKING:
     from headrace.controller.core.cluster.queues import Queues as Queues
     from headrace.controller.core.cluster.records import plan_from_plain as plan_from_plain
     from headrace.controller.core.cluster.requests import Requests as Requests
+    from headrace.controller.core.cluster.scheduler import (
+        Claim as Claim,
+        ClaimState as ClaimState,
+        ClaimTurn as ClaimTurn,
+        GoOn as GoOn,
+        QueuePlace as QueuePlace,
+        QueueUse as QueueUse,
+        Scheduler as Scheduler,
+    )
 else:
     __getattr__ = door(__name__)

@@ -13,17 +13,7 @@ from math import ceil
 from typing import Protocol
 
 from headrace.controller.core.cluster.records import options_of, request_of
-from headrace.controller.core.log import Leadership
-from headrace.controller.core.messages import (
-    AnswerRequest,
-    Command,
-    HoldDecided,
-    PipelineRequested,
-    QueueRequested,
-    WorkerRegistered,
-)
-from headrace.controller.core.plan import Plan, TaskPlan
-from headrace.controller.core.queue import (
+from headrace.controller.core.cluster.scheduler import (
     QUEUED_MAX,
     QUEUES_MAX,
     Begin,
@@ -40,6 +30,16 @@ from headrace.controller.core.queue import (
     why_no_claim,
     why_no_rule,
 )
+from headrace.controller.core.log import Leadership
+from headrace.controller.core.messages import (
+    AnswerRequest,
+    Command,
+    HoldDecided,
+    PipelineRequested,
+    QueueRequested,
+    WorkerRegistered,
+)
+from headrace.controller.core.plan import Plan, TaskPlan
 from headrace.controller.core.run import REJOIN_S, Run, RunState
 from headrace.pipeline import PipelineError
 from headrace.store import counted

@@ -1,4 +1,4 @@
-"""Fencing: the terms by which a worker judges whether to obey a command (worker/core/fencing.py)."""
+"""Fencing: the terms by which a worker judges whether to obey a command (worker/core/supervisor.py)."""
 
 from __future__ import annotations
 

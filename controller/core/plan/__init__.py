@@ -6,7 +6,13 @@ from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
     from headrace.controller.core.plan.locality import QUIC as QUIC, WorkerFacts as WorkerFacts, places_of as places_of
-    from headrace.controller.core.plan.placement import NOTHING as NOTHING, Need as Need, size as size, total as total
+    from headrace.controller.core.plan.placement import (
+        NOTHING as NOTHING,
+        PLACEMENT_FACTS as PLACEMENT_FACTS,
+        Need as Need,
+        size as size,
+        total as total,
+    )
     from headrace.controller.core.plan.planner import (
         beside as beside,
         groups as groups,
@@ -25,6 +31,5 @@ if TYPE_CHECKING:
         reserved as reserved,
         stages_on as stages_on,
     )
-    from headrace.controller.core.plan.speeds import PLACEMENT_FACTS as PLACEMENT_FACTS
 else:
     __getattr__ = door(__name__)

@@ -15,13 +15,14 @@ if TYPE_CHECKING:
         ScalingCommand as ScalingCommand,
         ScalingMode as ScalingMode,
     )
-    from headrace.controller.core.scaling.forecast import (
+    from headrace.controller.core.scaling.model import (
         Forecast as Forecast,
         ForecastAnswer as ForecastAnswer,
+        ThroughputModel as ThroughputModel,
         WhatIf as WhatIf,
+        model_of as model_of,
         what_if as what_if,
     )
-    from headrace.controller.core.scaling.model import ThroughputModel as ThroughputModel, model_of as model_of
     from headrace.controller.core.scaling.readings import (
         Edge as Edge,
         Reading as Reading,

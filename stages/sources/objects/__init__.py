@@ -7,15 +7,11 @@ from headrace.pipeline.door import door
 if TYPE_CHECKING:
     from headrace.stages.sources.objects.confined import with_followed_links as with_followed_links
     from headrace.stages.sources.objects.content import Content as Content
-    from headrace.stages.sources.objects.file_magic import (
-        HEAD_BYTES as HEAD_BYTES,
-        data_format as data_format,
-        misnamed as misnamed,
-    )
     from headrace.stages.sources.objects.formats import (
         ARROW as ARROW,
         CSV as CSV,
         FORMATS as FORMATS,
+        HEAD_BYTES as HEAD_BYTES,
         JSONL as JSONL,
         MIXED_SOURCE as MIXED_SOURCE,
         ORC as ORC,
@@ -27,8 +23,10 @@ if TYPE_CHECKING:
         Format as Format,
         check_format as check_format,
         codec_of as codec_of,
+        data_format as data_format,
         format_of as format_of,
         globs_of as globs_of,
+        misnamed as misnamed,
     )
     from headrace.stages.sources.objects.inputs import (
         InputObject as InputObject,

@@ -10,8 +10,7 @@ from typing import Any, Self
 
 from headrace.stages.runtime import DamagedInput, DeviceFailed, InputError, WrongFormat, is_device_error, unreadable
 from headrace.stages.sources.objects.content import Content
-from headrace.stages.sources.objects.file_magic import HEAD_BYTES, misnamed
-from headrace.stages.sources.objects.formats import codec_of
+from headrace.stages.sources.objects.formats import HEAD_BYTES, codec_of, misnamed
 from headrace.stages.sources.objects.inputs import Inputs, changed, file_version, gone, to_path
 from headrace.stages.sources.objects.patterns import WINDOW_BYTES
 from headrace.stages.sources.objects.prefetch import FetchedSpan, spans_of

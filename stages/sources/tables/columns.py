@@ -1,4 +1,9 @@
-"""What the sources of columns share: a record a row, a run of row groups, stripes or record batches a fragment."""
+"""What the sources of columns share: a record a row, a run of row groups, stripes or record batches a fragment.
+
+The source of Parquet files.
+
+The sources of ORC and of Arrow IPC, in files (Feather is one) and streams.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +39,11 @@ from headrace.stages.runtime import (
 )
 from headrace.stages.sources import FileSource, ReadOptions
 from headrace.stages.sources.objects import (
+    ARROW,
     BLOCK_BYTES,
     HEAD_BYTES,
+    ORC,
+    PARQUET,
     UNFOLDED_A_STORED,
     UNFOLDED_BYTES_FREE,
     Content,
@@ -49,7 +57,7 @@ from headrace.stages.sources.objects import (
     to_path,
 )
 from headrace.stages.sources.tables.parquet_values import as_json, kind_within, lifted, to_records
-from headrace.store.columnar import ColumnarGate, ColumnarHead, UnsoundColumns
+from headrace.store.columnar import ARROW_READER, ORC_READER, ColumnarGate, ColumnarHead, UnsoundColumns, footer_of
 from headrace.store.ledger import UNBOUNDED, Fragment, Gap
 
 #: Columns of a file, not counting those within others.
@@ -408,3 +416,42 @@ def _not_utf8(data: bytes) -> tuple[str, bytes] | None:
     except UnicodeDecodeError as error:
         return cut_raw(f"invalid UTF-8: byte 0x{data[error.start]:02x} at byte {error.start}", data, len(data))
     return None
+
+
+class ParquetSource(ColumnSource):
+    """Reads Parquet, by row groups."""
+
+    FORMAT = PARQUET
+    READER = "parquet/1"
+    GROUP = "row group"
+    FOOTER = "Parquet footer"
+
+    def _head_of(self, gate: ColumnarGate, raw: LocalFile | RemoteFile) -> ColumnarHead:
+        footer = footer_of(raw)
+        if not footer:
+            raise UnsoundColumns("no Parquet has its last bytes")
+        return gate.open(raw, footer)
+
+
+class OrcSource(ColumnSource):
+    """Reads ORC, by stripes."""
+
+    FORMAT = ORC
+    READER = "orc/1"
+    GROUP = "stripe"
+    FOOTER = "ORC footer"
+
+    def _head_of(self, gate: ColumnarGate, raw: LocalFile | RemoteFile) -> ColumnarHead:
+        return gate.open(raw, kind=ORC_READER)
+
+
+class ArrowSource(ColumnSource):
+    """Reads Arrow IPC, by record batches: a file by its footer, a stream by its messages."""
+
+    FORMAT = ARROW
+    READER = "arrow/1"
+    GROUP = "record batch"
+    FOOTER = "Arrow IPC layout"
+
+    def _head_of(self, gate: ColumnarGate, raw: LocalFile | RemoteFile) -> ColumnarHead:
+        return gate.open(raw, kind=ARROW_READER)

@@ -22,7 +22,7 @@ from typing import Any
 
 from headrace.stages.runtime import InputError
 from headrace.stages.sources.objects import to_path
-from headrace.stages.sources.tables.parquet import ParquetSource
+from headrace.stages.sources.tables.columns import ParquetSource
 from headrace.store import StoreError
 from headrace.store.ledger import Fragment
 

@@ -18,7 +18,7 @@ from typing import Any, assert_never
 
 from headrace.stages.text.machine import native
 from headrace.stages.text.machine.kernels import CalledLoop
-from headrace.stages.text.machine.signatures import ELEMENTS, Array, Number, Signature, Tuple, Type, parse
+from headrace.stages.text.machine.native import ELEMENTS, Array, Number, Signature, Tuple, Type, parse
 from headrace.stages.text.machine.sources import digest
 
 #: Modules that have loops which Python calls.
@@ -41,7 +41,7 @@ MODULES = (
     "headrace.stages.dedup.index.runs",
     "headrace.stages.dedup.index.slots",
     "headrace.stages.decontamination.index",
-    "headrace.stages.decontamination.search",
+    "headrace.stages.decontamination.stage",
 )
 LINK = ("ld", "-shared", "-z", "noexecstack", "-z", "relro", "-z", "now", "--strip-all", "--build-id=none")
 #: Limit on the compilation of one level, in seconds.

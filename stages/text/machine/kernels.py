@@ -79,7 +79,7 @@ def compiled(function: Loop) -> Loop:
 
 
 def entry(signature: str) -> Callable[[Callable[..., Any]], Any]:
-    """A loop that Python calls, with what it takes and gives: see `headrace.stages.text.machine.signatures`."""
+    """A loop that Python calls, with what it takes and gives: see `headrace.stages.text.machine.native`."""
     return lambda function: CalledLoop(function, signature)
 
 

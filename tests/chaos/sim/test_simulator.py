@@ -12,7 +12,7 @@ from headrace.chaos.sim.checks.verdicts import Verdicts
 from headrace.chaos.sim.mutants import MUTANTS, planted
 from headrace.chaos.sim.simulator import SimulationOutcome, simulate
 from headrace.chaos.sim.storage.log import twin
-from headrace.chaos.sim.world.texts import SimulatedTexts
+from headrace.chaos.sim.world.corpus import SimulatedTexts
 from headrace.chaos.sim.world.world import ViolationError, World
 from headrace.chaos.simulate import main
 from headrace.store.ledger.core.entries import Fragment

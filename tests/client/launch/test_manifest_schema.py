@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.client.launch.core.asked import Kubernetes
-from headrace.client.launch.core.calls import LaunchInput
+from headrace.client.launch.core.asked import Kubernetes, LaunchInput
 from headrace.client.launch.core.plan import LAUNCHERS
 
 #: A Python with the package kubernetes-validate, which is too large for every environment.

@@ -11,8 +11,19 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from headrace.client.launch.core import ssh
-from headrace.client.launch.core.asked import Kubernetes, Launch, LaunchError, Ray, Slurm, Ssh, check, known_as
-from headrace.client.launch.core.calls import CONTROLLER_FILES, OPERATOR_FILES, LaunchInput
+from headrace.client.launch.core.asked import (
+    CONTROLLER_FILES,
+    OPERATOR_FILES,
+    Kubernetes,
+    Launch,
+    LaunchError,
+    LaunchInput,
+    Ray,
+    Slurm,
+    Ssh,
+    check,
+    known_as,
+)
 from headrace.client.launch.core.plan import LAUNCHERS, read, shown
 from tests.kits.run.programs import EVIL, Programs
 

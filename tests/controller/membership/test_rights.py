@@ -3,8 +3,7 @@
 import pytest
 
 from headrace.cluster.certificates import Role
-from headrace.controller.membership.guard import MAY_CALL
-from headrace.controller.membership.rights import OPERATOR, RIGHTS, USER, Act, act_of, why_not
+from headrace.controller.membership.guard import MAY_CALL, OPERATOR, RIGHTS, USER, Act, act_of, why_not
 from headrace.protos import control_pb2 as pb
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.chaos.gates.namespaces import Host, NetworkNamespaces
-from headrace.cluster.credential_files import write_secret
+from headrace.cluster.certificates import write_secret
 from tests.kits.run.kill import MARK, headrace
 
 PATIENCE_S = 120.0

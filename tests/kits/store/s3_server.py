@@ -29,7 +29,7 @@ from dataclasses import dataclass
 import pytest
 
 from headrace.store.contract.errors import StoreError
-from headrace.store.s3.backoff import RetryPolicy
+from headrace.store.s3.retry import RetryPolicy
 from headrace.store.s3.store import S3Store
 
 START_S_MAX = 120.0

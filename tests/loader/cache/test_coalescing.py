@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
 
-from headrace.loader.cache.coalescing import AMONG_HOSTS, CROWDED, ROOMY, Coalescing
+from headrace.loader.cache.rowblocks import AMONG_HOSTS, CROWDED, ROOMY, Coalescing
 from headrace.loader.order.mixture import Mixture, Shuffle
 from headrace.loader.order.order import OrderMode, SampleLayout
 from headrace.loader.prefetch.shard_prefetcher import COMING_SHARE_MIN, coming_share, needed_by

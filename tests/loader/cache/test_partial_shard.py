@@ -15,8 +15,8 @@ import pytest
 from headrace.loader.batch.compiled import KERNELS
 from headrace.loader.cache import fetch, spans
 from headrace.loader.cache.cache import ShardCache
-from headrace.loader.cache.coalescing import Coalescing
 from headrace.loader.cache.partial_shard import PARTIAL
+from headrace.loader.cache.rowblocks import Coalescing
 from headrace.loader.dataset.dataset import TokenDataset, dataset_in, open_dataset
 from headrace.loader.loader import Loader
 from headrace.loader.prefetch import shard_prefetcher

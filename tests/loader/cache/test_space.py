@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.loader.batch.segments import find_segments
-from headrace.loader.cache import space
+from headrace.loader.batch.assemble import find_segments
+from headrace.loader.cache import cached_files
 from headrace.loader.cache.cache import ShardCache
-from headrace.loader.cache.space import CacheFull, users_of
+from headrace.loader.cache.cached_files import CacheFull, users_of
 from headrace.loader.dataset.dataset import TokenDataset, dataset_in, open_dataset
 from headrace.loader.dataset.shard import Shard
 from headrace.loader.loader import Loader
@@ -62,12 +62,12 @@ def listen() -> Iterator[Callable[[Callable[[], None]], Listener]]:
 
     def begin(then: Callable[[], None]) -> Listener:
         listeners.append(Listener(then))
-        space.logger.addHandler(listeners[-1])
+        cached_files.logger.addHandler(listeners[-1])
         return listeners[-1]
 
     yield begin
     for listener in listeners:
-        space.logger.removeHandler(listener)
+        cached_files.logger.removeHandler(listener)
 
 
 def test_a_full_disk_under_the_cache_is_told_and_recovers(tiny_dataset: str, tmp_path: Path):
@@ -140,7 +140,7 @@ def test_the_disks_room_for_a_cache_is_known_before_and_again(large_dataset: str
 def test_room_that_others_use_is_waited_for_and_told_once(
     large_dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listen: Callable[..., Listener]
 ):
-    monkeypatch.setattr(space, "SAID_AFTER_S", 0.0)
+    monkeypatch.setattr(cached_files, "SAID_AFTER_S", 0.0)
     other = remote(large_dataset, ShardCache(tmp_path))
     used = [other.shard(0)]
     other._open.clear()
@@ -165,7 +165,7 @@ def test_room_that_others_use_is_waited_for_and_told_once(
 
 def test_of_many_threads_that_wait_one_says_so(listen: Callable[..., Listener]):
     listener = listen(lambda: None)
-    said = space.Said()
+    said = cached_files.Said()
     for _ in range(3):
         said.say(CacheFull("it is full"), 4.0)
     assert listener.said == ["the loader has waited 4 s for space in its cache, and waits up to 120 s: it is full"]
@@ -177,7 +177,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 1000.0
         self.slept: list[float] = []
-        monkeypatch.setattr(space, "time", self)
+        monkeypatch.setattr(cached_files, "time", self)
 
     def monotonic(self) -> float:
         return self.now_s
@@ -187,7 +187,7 @@ class Clock:
         self.now_s += seconds
 
 
-def waited(clock: Clock, wait: space.SpaceWait, full: CacheFull) -> float:
+def waited(clock: Clock, wait: cached_files.SpaceWait, full: CacheFull) -> float:
     """How long `wait` goes on, in seconds."""
     began = clock.now_s
     with suppress(CacheFull):
@@ -200,31 +200,31 @@ def test_room_in_use_is_waited_for_two_minutes_ever_slower(
     monkeypatch: pytest.MonkeyPatch, listen: Callable[..., Listener]
 ):
     clock, listener = Clock(monkeypatch), listen(lambda: None)
-    took_s = waited(clock, space.SpaceWait(space.Said(), lambda: False), CacheFull("it is full"))
-    assert space.SPACE_S_MAX < took_s <= space.SPACE_S_MAX + space.LOOK_S_MAX
+    took_s = waited(clock, cached_files.SpaceWait(cached_files.Said(), lambda: False), CacheFull("it is full"))
+    assert cached_files.SPACE_S_MAX < took_s <= cached_files.SPACE_S_MAX + cached_files.LOOK_S_MAX
     assert clock.slept[:6] == pytest.approx([0.01, 0.02, 0.04, 0.08, 0.16, 0.25])
-    assert set(clock.slept[5:]) == {space.LOOK_S_MAX}
+    assert set(clock.slept[5:]) == {cached_files.LOOK_S_MAX}
     assert len(listener.said) == 1
     assert listener.said[0].startswith("the loader has waited 3 s for space")
 
 
 def test_room_that_nobody_uses_is_waited_for_a_moment(monkeypatch: pytest.MonkeyPatch, listen: Callable[..., Listener]):
     clock, listener = Clock(monkeypatch), listen(lambda: None)
-    wait = space.SpaceWait(space.Said(), lambda: False)
+    wait = cached_files.SpaceWait(cached_files.Said(), lambda: False)
     for _ in range(4):
         wait.go_on(CacheFull("it is full", in_use=False))
     # somebody takes a shard, and lets go of it again
     wait.go_on(CacheFull("it is full"))
     took_s = waited(clock, wait, CacheFull("it is full", in_use=False))
-    assert space.EVICTED_S_MAX <= took_s <= space.EVICTED_S_MAX + space.LOOK_S_MAX
+    assert cached_files.EVICTED_S_MAX <= took_s <= cached_files.EVICTED_S_MAX + cached_files.LOOK_S_MAX
     assert listener.said == []
 
 
 def test_what_was_said_is_said_again_after_two_minutes(
     monkeypatch: pytest.MonkeyPatch, listen: Callable[..., Listener]
 ):
-    clock, listener, said = Clock(monkeypatch), listen(lambda: None), space.Said()
-    for seconds, times in ((0.0, 1), (space.SPACE_S_MAX, 1), (0.1, 2), (1.0, 2)):
+    clock, listener, said = Clock(monkeypatch), listen(lambda: None), cached_files.Said()
+    for seconds, times in ((0.0, 1), (cached_files.SPACE_S_MAX, 1), (0.1, 2), (1.0, 2)):
         clock.now_s += seconds
         said.say("it is full", 4.0)
         assert len(listener.said) == times
@@ -249,7 +249,7 @@ def test_where_room_is_tight_each_shard_is_opened_once(tiny_dataset: str):
 def test_room_that_stays_in_use_is_given_up_after_its_time(
     large_dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(space, "SPACE_S_MAX", 0.0)
+    monkeypatch.setattr(cached_files, "SPACE_S_MAX", 0.0)
     used = remote(large_dataset, ShardCache(tmp_path)).shard(0)
     dataset = remote(large_dataset, ShardCache(tmp_path, bytes_max=LARGER + SMALLER // 2))
     with pytest.raises(CacheFull, match=r"in use.*raise bytes_max") as caught:
@@ -261,7 +261,7 @@ def test_room_that_stays_in_use_is_given_up_after_its_time(
 def test_a_loop_that_ends_leaves_no_thread_that_waits_for_room(
     large_dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listen: Callable[..., Listener]
 ):
-    monkeypatch.setattr(space, "SAID_AFTER_S", 0.0)
+    monkeypatch.setattr(cached_files, "SAID_AFTER_S", 0.0)
     used = remote(large_dataset, ShardCache(tmp_path)).shard(0)
     waiting = threading.Event()
     listen(waiting.set)

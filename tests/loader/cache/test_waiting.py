@@ -10,8 +10,8 @@ import pytest
 
 from headrace.loader.cache import spans
 from headrace.loader.cache.cache import ShardCache
-from headrace.loader.cache.coalescing import Coalescing
 from headrace.loader.cache.partial_shard import runs
+from headrace.loader.cache.rowblocks import Coalescing
 from headrace.loader.cache.spans import Arriving, Spans
 from headrace.loader.dataset.dataset import TokenDataset, dataset_in, open_dataset
 from headrace.store.contract.errors import StoreUnavailable

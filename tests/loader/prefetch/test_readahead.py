@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from headrace.loader.cache.cache import ShardCache
-from headrace.loader.cache.coalescing import ON_DISK, Coalescing, joined
-from headrace.loader.dataset import mapped
+from headrace.loader.cache.rowblocks import ON_DISK, Coalescing, joined
+from headrace.loader.dataset import shard as shards
 from headrace.loader.dataset.dataset import dataset_in, open_dataset
-from headrace.loader.dataset.mapped import MappedRows, mapping_of
+from headrace.loader.dataset.shard import MappedRows, mapping_of
 from headrace.loader.loader import Loader
 from headrace.loader.order.order import I64
 from headrace.loader.prefetch import readahead
@@ -269,7 +269,7 @@ def test_batches_are_the_same_where_the_disk_is_read_all_the_time(
 def test_the_kernel_is_told_of_the_very_bytes_of_the_rows(large_dataset: str, monkeypatch: pytest.MonkeyPatch):
     dataset = open_dataset(large_dataset)
     told: list[tuple[int, int]] = []
-    monkeypatch.setattr(mapped.os, "posix_fadvise", lambda _, *span: told.append(span[:2]))
+    monkeypatch.setattr(shards.os, "posix_fadvise", lambda _, *span: told.append(span[:2]))
     for number in range(2):
         shard = dataset.shard(number)
         assert shard.mapped is not None
@@ -328,7 +328,7 @@ def _in_memory() -> set[int]:
 
 def test_arrays_in_memory_have_no_mapping():
     assert mapping_of(np.zeros(3)) is None
-    assert mapped.mapped_rows(Path("nowhere"), np.zeros((3, 3))) is None
+    assert shards.mapped_rows(Path("nowhere"), np.zeros((3, 3))) is None
 
 
 def test_runs_are_joined_over_gaps_and_where_they_overlap():

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.page.core import board as module
-from headrace.page.core.board import Board
-from headrace.page.core.timeline import MARKS_MAX, POINTS_MAX, WORDS_MAX, Timeline
+from headrace.page.core.board import MARKS_MAX, POINTS_MAX, WORDS_MAX, Board, Timeline
 
 
 def apply(seen: dict[str, dict[str, Any]], change: bytes) -> None:

@@ -17,7 +17,7 @@ import pytest
 from headrace.pipeline.errors import PipelineError
 from headrace.stages.decontamination import index
 from headrace.stages.decontamination.index import SuiteIndex, open_index
-from headrace.stages.decontamination.search import find_items
+from headrace.stages.decontamination.stage import find_items
 from headrace.stages.decontamination.suites import describe_suites
 from headrace.store.files import disk
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from headrace.stages.decontamination.index import HOT_ITEMS, SuiteIndex, make_index
-from headrace.stages.decontamination.search import MISSES_MAX, _most_before, _put, find_items, needed
+from headrace.stages.decontamination.stage import MISSES_MAX, _most_before, _put, find_items, needed
 from headrace.stages.decontamination.suites import Item, Suite
 
 WORD_PROBLEM = Item(

@@ -12,7 +12,7 @@ import pytest
 from headrace.stages.runtime.errors import DamagedInput
 from headrace.stages.sources.jsonl import JsonlSource
 from headrace.stages.sources.mixed import MixedSource
-from headrace.stages.sources.objects.file_magic import data_format
+from headrace.stages.sources.objects.formats import data_format
 from tests.kits.inputs import files, reading
 from tests.run.inputs.test_runs import balance, run
 

@@ -22,7 +22,7 @@ from headrace.stages.runtime.errors import FragmentChanged, InputError
 from headrace.stages.sources.mixed import MixedSource
 from headrace.stages.sources.objects.inputs import Inputs
 from headrace.stages.sources.objects.streams import BLOCK_BYTES
-from headrace.stages.sources.tables.parquet import ParquetSource
+from headrace.stages.sources.tables.columns import ParquetSource
 from headrace.store.contract.errors import StoreError
 from headrace.store.open import open_store
 from tests.kits.inputs import files, reading

@@ -14,7 +14,7 @@ from headrace.stages.runtime.build import build_stage
 from headrace.stages.runtime.contract import FragmentChanged, InputError
 from headrace.stages.sources.jsonl import JsonlSource
 from headrace.stages.sources.mixed import MixedSource
-from headrace.stages.sources.tables.parquet import ParquetSource
+from headrace.stages.sources.tables.columns import ParquetSource
 from headrace.stages.sources.warc import WarcSource
 from tests.kits.inputs import files, reading
 

@@ -9,8 +9,8 @@ import pytest
 
 from headrace.store.contract.errors import StoreStalled
 from headrace.store.contract.objects import Buffer, Capabilities
-from headrace.store.files import drafts
-from headrace.store.files.drafts import begin_writing, open_draft
+from headrace.store.files import scratch
+from headrace.store.files.scratch import begin_writing, open_draft
 from headrace.store.files.store import FileStore
 
 
@@ -103,17 +103,17 @@ def begun_of(store: FileStore | _Plain, monkeypatch: pytest.MonkeyPatch) -> list
         begin_writing(descriptor, offset, size)
         begun.append((offset, size))
 
-    monkeypatch.setattr(drafts, "begin_writing", begin)
+    monkeypatch.setattr(scratch, "begin_writing", begin)
     with open_draft(store) as draft:
         for _ in range(3):
-            draft.append(bytes(drafts.AHEAD_BYTES // 2 + 1))
+            draft.append(bytes(scratch.AHEAD_BYTES // 2 + 1))
         assert draft.create("a/whole")
-    assert len(store.get("a/whole")) == 3 * (drafts.AHEAD_BYTES // 2 + 1)
+    assert len(store.get("a/whole")) == 3 * (scratch.AHEAD_BYTES // 2 + 1)
     return begun
 
 
 def test_the_disk_begins_with_a_draft_before_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert begun_of(FileStore(tmp_path), monkeypatch) == [(0, drafts.AHEAD_BYTES + 2)]
+    assert begun_of(FileStore(tmp_path), monkeypatch) == [(0, scratch.AHEAD_BYTES + 2)]
 
 
 def test_no_disk_is_asked_for_a_draft_that_is_only_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

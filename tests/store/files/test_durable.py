@@ -8,7 +8,7 @@ import pytest
 
 from headrace.stages.export.source import new_folder
 from headrace.store.files import disk
-from headrace.store.files.drafts import open_draft
+from headrace.store.files.scratch import open_draft
 from headrace.store.files.store import FileStore
 from headrace.store.ledger.log import Log
 from tests.kits.store.power_cut import Disk

@@ -11,7 +11,7 @@ from headrace.store.contract.errors import InvalidUri, ObjectMissing, StoreError
 from headrace.store.open import open_input
 from headrace.store.remote import folders, http_wire
 from headrace.store.remote.http_store import HttpStore, links_below
-from headrace.store.s3.backoff import RetryPolicy
+from headrace.store.s3.retry import RetryPolicy
 from tests.kits.inputs.web_server import Reply, WebServer, serving
 
 HASTY = RetryPolicy(delay_first_s=0.001, delay_s_max=0.01, retry_s_max=2.0, first_contact_s=2.0)

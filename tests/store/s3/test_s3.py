@@ -25,8 +25,7 @@ from headrace.store.contract.errors import (
     StoreUnavailable,
 )
 from headrace.store.ledger.log import Appended, Log, Refused
-from headrace.store.s3.backoff import RetryPolicy
-from headrace.store.s3.retry import Pace
+from headrace.store.s3.retry import Pace, RetryPolicy
 from headrace.store.s3.store import S3Store
 from headrace.store.s3.upload import Sizes
 from tests.kits.store.s3_server import (

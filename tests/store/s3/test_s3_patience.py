@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.store.s3.backoff import Breaker, BreakerState, RetryPolicy
+from headrace.store.s3.retry import Breaker, BreakerState, RetryPolicy
 
 CLOSED, OPEN, PROBING = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.PROBING
 

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from headrace.store.files.drafts import ScratchDraft
-from headrace.store.files.scratch import Scratch
-from headrace.store.shards import builder, scatter
-from headrace.store.shards.builder import ShardLayout, build_tokens, write_tokens
-from headrace.store.shards.scatter import Documents, ScratchTokens
+from headrace.store.files.scratch import Scratch, ScratchDraft
+from headrace.store.shards import builder
+from headrace.store.shards.builder import Documents, ScratchTokens, ShardLayout, build_tokens, write_tokens
 
 METADATA = {"dataset": "books"}
 
@@ -63,8 +61,8 @@ def test_a_shard_from_scratch_files_has_the_bytes_of_one_from_memory(
     random: Any,
 ) -> None:
     monkeypatch.setattr(builder, "WINDOW_BYTES", window_bytes)
-    monkeypatch.setattr(scatter, "APART_BYTES", apart_bytes)
-    monkeypatch.setattr(scatter, "READ_AHEAD_BYTES", 32)
+    monkeypatch.setattr(builder, "APART_BYTES", apart_bytes)
+    monkeypatch.setattr(builder, "READ_AHEAD_BYTES", 32)
     kind = np.dtype(np.uint32 if wide else np.uint16)
     layout = ShardLayout(seq_len, kind, 9, METADATA, overlap, blocks)
     order = list(range(len(documents)))

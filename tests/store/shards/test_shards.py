@@ -14,7 +14,7 @@ from safetensors import safe_open
 from safetensors.numpy import load, load_file, save
 
 from headrace.store.contract.errors import ChecksumMismatch, FormatError, ObjectMissing
-from headrace.store.files.drafts import DraftFile, open_draft
+from headrace.store.files.scratch import DraftFile, open_draft
 from headrace.store.files.store import FileStore
 from headrace.store.shards import shard, sidecars
 from headrace.store.shards.builder import ShardBytes, build_tokens

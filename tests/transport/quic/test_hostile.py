@@ -17,9 +17,20 @@ from aioquic.quic.packet import QuicProtocolVersion
 
 from headrace.cluster.certificates import Credentials, Peer
 from headrace.transport.contract import Receiver
-from headrace.transport.core.control import Aborted, Granted, Welcomed, decode_control, encode_control
 from headrace.transport.core.errors import FrameError, LinkAborted
-from headrace.transport.core.frame import FRAME_LIMIT_BYTES, HEADER_BYTES, Frame, FrameKind, encode, frame_size
+from headrace.transport.core.frame import (
+    FRAME_LIMIT_BYTES,
+    HEADER_BYTES,
+    Aborted,
+    Frame,
+    FrameKind,
+    Granted,
+    Welcomed,
+    decode_control,
+    encode,
+    encode_control,
+    frame_size,
+)
 from headrace.transport.quic.core import Address, ConnectionEnded, PeerConnected, QuicCore, QuicSettings, StreamReceived
 from headrace.transport.quic.endpoint import HELLO_LIMIT_BYTES, QuicEndpoint
 from headrace.transport.quic.links import link_key

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.worker.core.fencing import LOGS_MAX, Fencing
+from headrace.worker.core.supervisor import LOGS_MAX, Fencing
 
 
 def heard() -> Fencing:

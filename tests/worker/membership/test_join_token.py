@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from headrace.cluster.token import PREFIX, TOKEN_LIMIT
-from headrace.worker.membership.credentials import membership
+from headrace.worker.membership.credentials import VARIABLE, find_token, membership
 from headrace.worker.membership.member import JoinError
-from headrace.worker.membership.token_file import VARIABLE, find_token
 
 TOKEN = PREFIX + "abc"
 

@@ -12,7 +12,7 @@ import pytest
 
 from headrace.stages.commands.process import KeeperProcess
 from headrace.worker.core.watchdog import Memory, TaskLimits, fault
-from headrace.worker.processes.tree_memory import command_bytes
+from headrace.worker.processes.processes import command_bytes
 
 MIB = 1 << 20
 LIMIT = 1 << 50

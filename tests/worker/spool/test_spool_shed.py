@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.worker.spool.shed import ShedLog
-from headrace.worker.spool.spool import JOURNALS_KEPT, Spool, SpoolClosedError, Taken
+from headrace.worker.spool.spool import JOURNALS_KEPT, ShedLog, Spool, SpoolClosedError, Taken
 
 LINE = b'{"text": "twenty bytes"}\n'
 

@@ -8,10 +8,12 @@ if TYPE_CHECKING:
     from headrace.worker.task.batch.coverage import (
         ConservationError as ConservationError,
         Mask as Mask,
+        apart as apart,
         fates as fates,
         join as join,
         ordinals_in as ordinals_in,
         part as part,
+        ranges_of as ranges_of,
     )
     from headrace.worker.task.batch.in_flight import (
         RANGES_MAX as RANGES_MAX,
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
         singly as singly,
         try_writing as try_writing,
     )
-    from headrace.worker.task.batch.merge import apart as apart, ranges_of as ranges_of
     from headrace.worker.task.batch.takeover import (
         Passed as Passed,
         Takeover as Takeover,

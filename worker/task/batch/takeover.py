@@ -25,7 +25,7 @@ from headrace.stages.runtime import (
 )
 from headrace.stages.shipping import can_wait
 from headrace.store.history import BaseVerdicts, EarlierVerdicts, open_earlier
-from headrace.worker.task.batch.merge import ranges_of
+from headrace.worker.task.batch.coverage import ranges_of
 
 #: What the source counts: records that the base has closed, and that were not judged again by unchanged stages.
 TAKEN_OVER = "taken over"

@@ -22,8 +22,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from headrace.controller.core.messages import Records, TaskSwept
-from headrace.controller.core.run.input.solitary import Solitary
-from headrace.controller.core.run.input.suspicion import Suspicion
+from headrace.controller.core.run.input.suspicion import Solitary, Suspicion
 from headrace.store.ledger import (
     UNBOUNDED,
     UNKNOWN,

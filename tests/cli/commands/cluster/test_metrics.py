@@ -14,8 +14,7 @@ from headrace.controller.metrics import REASONS_MAX, families
 from headrace.controller.shell import CommitTimes
 from headrace.loader.statistics import LoaderCollector, LoaderStatistics
 from headrace.protos import control_pb2 as pb
-from headrace.worker.counters import Counters
-from headrace.worker.metrics import families as worker_families
+from headrace.worker.metrics import Counters, families as worker_families
 from tests.kits.metrics import asked_for, exported
 
 NAMES_OF = {"histogram": ("_bucket", "_count", "_sum"), "counter": ("_total",), "gauge": ("",)}

@@ -6,7 +6,7 @@ from headrace.controller.core.messages import messages as m
 from headrace.controller.core.run.opening import REJOIN_S, WORKER_AWAY_S_MAX
 from headrace.controller.core.run.tasks.run_links import MAKINGS_A_TERM, REMAKE_S_MAX
 from headrace.store.ledger.core.entries import Entry, Led
-from headrace.worker.core.fencing import Fencing
+from headrace.worker.core.supervisor import Fencing
 from tests.kits.controller.cluster_log import Bench, Store
 from tests.kits.controller.core import LOG, make_pipeline, of
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from headrace.controller.core.cluster.scheduler import ClaimState
 from headrace.controller.core.messages import messages as m
-from headrace.controller.core.queue.claims import ClaimState
 from headrace.controller.core.run.states import RunState
 from headrace.pipeline.graph import Pipeline
 from headrace.store.ledger.core.cluster_changes import QueueSet, RunHeld, RunQueued, RunUnqueued

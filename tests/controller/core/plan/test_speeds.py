@@ -3,8 +3,8 @@
 import pytest
 
 from headrace.controller.core.plan.locality import WorkerFacts
+from headrace.controller.core.plan.placement import CORE_FACTS, SPEED_MAX, SPEED_MIN, STORE_FACTS, weights
 from headrace.controller.core.plan.planner import plan
-from headrace.controller.core.plan.speeds import CORE_FACTS, SPEED_MAX, SPEED_MIN, STORE_FACTS, weights
 from headrace.pipeline.graph import Pipeline
 from tests.kits.controller.core import LOG, make_pipeline
 

@@ -7,8 +7,15 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from headrace.chaos.sim.flow import Flow, FlowStage, FlowWorker
-from headrace.controller.core.scaling.forecast import WhatIf, what_if
-from headrace.controller.core.scaling.model import TASK_BYTES, TASKS_A_CORE_MAX, Cost, ThroughputModel, model_of
+from headrace.controller.core.scaling.model import (
+    TASK_BYTES,
+    TASKS_A_CORE_MAX,
+    Cost,
+    ThroughputModel,
+    WhatIf,
+    model_of,
+    what_if,
+)
 from headrace.controller.core.scaling.readings import (
     NUMBER_MAX,
     Edge,

@@ -20,7 +20,7 @@ from headrace.stages.sources.objects import inputs as inputs_module
 from headrace.stages.sources.objects.confined import LeadsOutError, open_below
 from headrace.stages.sources.objects.inputs import Inputs, file_at
 from headrace.stages.sources.spool import SpoolSource
-from headrace.stages.sources.tables.parquet import ParquetSource
+from headrace.stages.sources.tables.columns import ParquetSource
 from headrace.stages.sources.warc import WarcSource
 from tests.kits.inputs import files
 from tests.kits.inputs.reading import WHOLE, read_whole

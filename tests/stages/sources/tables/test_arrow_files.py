@@ -17,9 +17,7 @@ from pyarrow import feather, orc
 
 from headrace.stages.runtime.errors import InputError
 from headrace.stages.sources.mixed import MixedSource
-from headrace.stages.sources.tables.arrow_files import ArrowSource, OrcSource
-from headrace.stages.sources.tables.columns import COLUMNS_MAX, ColumnSource
-from headrace.stages.sources.tables.parquet import ParquetSource
+from headrace.stages.sources.tables.columns import COLUMNS_MAX, ArrowSource, ColumnSource, OrcSource, ParquetSource
 from headrace.store.columnar import child, layout
 from headrace.store.columnar.gate import ColumnarGate
 from tests.kits.inputs import files, reading

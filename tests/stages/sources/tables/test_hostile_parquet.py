@@ -17,7 +17,7 @@ import pytest
 
 from headrace.stages.runtime.batch import Batch
 from headrace.stages.runtime.errors import DamagedInput, InputError
-from headrace.stages.sources.tables.parquet import ParquetSource
+from headrace.stages.sources.tables.columns import ParquetSource
 from headrace.store.columnar.child import FOOTER_MEMORY_BYTES
 from headrace.store.columnar.gate import ColumnarGate, UnsoundColumns, footer_of
 from tests.kits.inputs import lying_parquet as lies

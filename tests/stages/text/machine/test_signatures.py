@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.stages.text.machine.build import MODULES, entries
-from headrace.stages.text.machine.signatures import Array, Number, Tuple, parse
+from headrace.stages.text.machine.native import Array, Number, Tuple, parse
 
 ROOT = Path(__file__).resolve().parents[4]
 

@@ -15,11 +15,11 @@ import pytest
 from headrace.store.contract.errors import StoreRefused, StoreUnavailable
 from headrace.store.remote import http_wire
 from headrace.store.remote.http_store import HttpStore
-from headrace.store.s3.backoff import RetryPolicy
 from headrace.store.s3.connection import sockets
 from headrace.store.s3.connection.config import resolve
 from headrace.store.s3.connection.sockets import kind_of
 from headrace.store.s3.connection.wire import NoAnswer, Wire
+from headrace.store.s3.retry import RetryPolicy
 from tests.kits.inputs.web_server import Reply, WebServer, serving
 from tests.kits.store.tls import Authority
 

@@ -12,8 +12,7 @@ from hypothesis import given, strategies as st
 from headrace.stages.runtime.batch import FILTERED, ROW, Batch, join_verdicts, make_verdicts, ordinals_of
 from headrace.stages.runtime.records import BatchDraft, Columns, batch_of
 from headrace.store.ledger.core.entries import Fragment
-from headrace.worker.task.batch.coverage import ConservationError, fates
-from headrace.worker.task.batch.merge import apart, ranges_of
+from headrace.worker.task.batch.coverage import ConservationError, apart, fates, ranges_of
 
 #: What becomes of a record at its source, and behind it: kept, edited, filtered.
 FATES = st.sampled_from(["kept", "rejected", "dropped", "filtered"])

@@ -14,7 +14,7 @@ from headrace.daemon import PostPlace, post
 from headrace.daemon.post import is_taken
 from headrace.protos import control_pb2 as pb
 from headrace.store.ledger import Range
-from headrace.worker.counters import Counters
+from headrace.worker.metrics import Counters
 from headrace.worker.task.batch import tracing
 from headrace.worker.task.batch.tracing import COLLECTOR, SHARE, Collector, Tracer, is_sampled, trace_of
 from tests.kits.run.collector import CollectorServer

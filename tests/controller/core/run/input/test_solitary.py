@@ -3,8 +3,7 @@
 from headrace.controller.core.messages.messages import InHand
 from headrace.controller.core.plan.planner import _Identities
 from headrace.controller.core.plan.plans import Plan, Route, TaskPlan
-from headrace.controller.core.run.input.solitary import Solitary
-from headrace.controller.core.run.input.suspicion import Suspicion
+from headrace.controller.core.run.input.suspicion import Solitary, Suspicion
 from headrace.store.ledger.core.entries import Entry, EpochRaised, FragmentsListed, Led, PipelineApplied, Range
 from headrace.store.ledger.core.fold import LedgerState
 from headrace.store.ledger.core.intervals import Gap

@@ -1,20 +1,135 @@
 """Who has the cores: a pure decision over queues and claims; see docs/design/queues.md.
 
-One claim is decided after the other, in this order: the queue's priority, the queue that has the least for its weight,
-the pipeline's priority, the user who has the least of that queue, who came first. Nobody overtakes who waits for cores
-alone, so nothing starves. Who lacks cores may take those of a queue of lower priority, of a pipeline of lower priority
-in its own queue, or of a queue that has more than its fair share and keeps it. None of these can take them back, so
-the decisions come to rest.
+One claim is decided after the other, in this order: the queue's priority, the queue that has the least for its
+weight, the pipeline's priority, the user who has the least of that queue, who came first. Nobody overtakes who waits
+for cores alone, so nothing starves. Who lacks cores may take those of a queue of lower priority, of a pipeline of
+lower priority in its own queue, or of a queue that has more than its fair share and keeps it. None of these can take
+them back, so the decisions come to rest.
+
+A pipeline's claim to cores, and where it stands.
+
+The queues of a cluster as operators set them, and what may be asked of them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from enum import Enum
 
-from headrace.controller.core.queue.claims import USES, WAITS, Claim, ClaimState, ClaimTurn
-from headrace.controller.core.queue.rules import QUEUE_RULE, QueueRule
 from headrace.store import counted
+
+#: Queues of a cluster, and pipelines that wait in all of them.
+QUEUES_MAX = 64
+QUEUED_MAX = 1024
+WEIGHT_MAX = 1000
+#: Priorities lie between minus and plus this.
+PRIORITY_MAX = 100
+#: Cores of a quota or a claim.
+CORES_MAX = 1 << 20
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRule:
+    """One queue: its share of the cores beside others is by weight, its quota in cores (0: none) is never exceeded."""
+
+    name: str
+    weight: int = 1
+    cores: int = 0
+    priority: int = 0
+
+
+#: What a queue is that nobody has said more of.
+QUEUE_RULE = QueueRule("")
+
+
+def why_no_rule(name: str, weight: int, cores: int, priority: int) -> str:
+    """Why there can be no such queue; empty if there can."""
+    if not _NAME.fullmatch(name):
+        return f"queue {name[:64]!r}: a name is 1 to 63 of the letters a to z, digits, dots, dashes and underscores"
+    if not 1 <= weight <= WEIGHT_MAX:
+        return f"queue {name}: a weight of {weight}: give 1 to {WEIGHT_MAX}"
+    if not 0 <= cores <= CORES_MAX:
+        return f"queue {name}: a quota of {cores} cores: give 1 to {CORES_MAX:,}, or 0 for none"
+    return why_no_priority(f"queue {name}", priority)
+
+
+def why_no_priority(what: str, priority: int) -> str:
+    """Why something cannot have this priority; empty if it can."""
+    if -PRIORITY_MAX <= priority <= PRIORITY_MAX:
+        return ""
+    return f"{what}: a priority of {priority}: give -{PRIORITY_MAX} to {PRIORITY_MAX}"
+
+
+def why_no_claim(name: str, rule: QueueRule, cores: int, priority: int) -> str:
+    """Why a pipeline cannot ask a queue for so many cores; empty if it can. 0: all that there are."""
+    if not 0 <= cores <= CORES_MAX:
+        return f"pipeline {name!r} asks for {cores} cores: give 1 to {CORES_MAX:,}, or 0 for all"
+    if rule.cores and cores > rule.cores:
+        return f"pipeline {name!r} asks for {cores} cores, and queue {rule.name} has a quota of {rule.cores}"
+    return why_no_priority(f"pipeline {name!r}", priority)
+
+
+class ClaimState(Enum):
+    """Where a claim stands."""
+
+    #: It waits for cores, and has no tasks.
+    WAITING = "waiting"
+    #: It has its cores.
+    GRANTED = "granted"
+    #: Another gets its cores: its sinks commit what they hold.
+    SEALING = "sealing"
+    #: It stands still with everything committed, and waits for cores.
+    HELD = "held"
+    GONE = "gone"
+
+
+class ClaimTurn(Enum):
+    """What moves a claim."""
+
+    BEGUN = "begun"
+    HOLD_DECIDED = "hold decided"
+    SEALED = "sealed"
+    GO_ON_DECIDED = "go on decided"
+    ENDED = "ended"
+
+
+TRANSITIONS: dict[tuple[ClaimState, ClaimTurn], ClaimState] = {
+    (ClaimState.WAITING, ClaimTurn.BEGUN): ClaimState.GRANTED,
+    (ClaimState.WAITING, ClaimTurn.ENDED): ClaimState.GONE,
+    (ClaimState.GRANTED, ClaimTurn.HOLD_DECIDED): ClaimState.SEALING,
+    (ClaimState.GRANTED, ClaimTurn.ENDED): ClaimState.GONE,
+    (ClaimState.SEALING, ClaimTurn.SEALED): ClaimState.HELD,
+    (ClaimState.SEALING, ClaimTurn.ENDED): ClaimState.GONE,
+    (ClaimState.HELD, ClaimTurn.GO_ON_DECIDED): ClaimState.GRANTED,
+    (ClaimState.HELD, ClaimTurn.ENDED): ClaimState.GONE,
+}
+
+#: It waits for cores.
+WAITS = (ClaimState.WAITING, ClaimState.HELD)
+#: Its cores are its own, or still are.
+USES = (ClaimState.GRANTED, ClaimState.SEALING)
+
+
+@dataclass(slots=True)
+class Claim:
+    """What one pipeline asks of a queue. `cores` 0: all that there are; `number` says who came first."""
+
+    name: str
+    queue: str
+    number: int
+    cores: int = 0
+    priority: int = 0
+    by: str = ""
+    state: ClaimState = ClaimState.WAITING
+
+    def turn(self, turn: ClaimTurn) -> bool:
+        """Move along the table; whether it has such a step."""
+        target = TRANSITIONS.get((self.state, turn))
+        self.state = self.state if target is None else target
+        return target is not None
 
 
 @dataclass(frozen=True, slots=True)

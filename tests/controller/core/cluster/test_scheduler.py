@@ -3,9 +3,19 @@
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from headrace.controller.core.queue.claims import Claim, ClaimState, ClaimTurn
-from headrace.controller.core.queue.rules import QueueRule, why_no_claim, why_no_rule
-from headrace.controller.core.queue.scheduler import Begin, GoOn, Hold, QueueDecision, Scheduler
+from headrace.controller.core.cluster.scheduler import (
+    Begin,
+    Claim,
+    ClaimState,
+    ClaimTurn,
+    GoOn,
+    Hold,
+    QueueDecision,
+    QueueRule,
+    Scheduler,
+    why_no_claim,
+    why_no_rule,
+)
 
 
 def anything(_name: str, _released: frozenset[str]) -> str:

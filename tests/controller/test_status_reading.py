@@ -2,8 +2,8 @@
 
 import pytest
 
+from headrace.controller import reading_of
 from headrace.controller.core.scaling import ReadingError
-from headrace.controller.scaling import reading_of
 from headrace.protos import control_pb2 as pb
 
 
