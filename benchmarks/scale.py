@@ -186,10 +186,10 @@ def _served() -> str:
 
 
 async def _commit(uri: str, sinks: int, seconds: float) -> dict[str, Any]:
+    from headrace.controller import Logs, identity
     from headrace.controller.core.log import Leadership, LeaderState, LogLimits
     from headrace.controller.core.messages import ReadLog, WriteEntry
     from headrace.controller.core.run import Committer
-    from headrace.controller.logging import Logs, identity
     from headrace.store import open_store
     from headrace.store.ledger import Closed, EpochRaised, Fragment, FragmentsListed, LedgerState, PipelineApplied
 

@@ -6,6 +6,7 @@ from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
     from headrace.controller.convert import task_event as task_event
+    from headrace.controller.logs import Logs as Logs, identity as identity, is_alive as is_alive
     from headrace.controller.offline_writer import (
         OfflineWriter as OfflineWriter,
         with_offline_writer as with_offline_writer,

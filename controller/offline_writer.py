@@ -24,7 +24,7 @@ from headrace.controller.core.messages import (
     WriteEntry,
     WriteSnapshot,
 )
-from headrace.controller.logging import Logs, identity
+from headrace.controller.logs import Logs, identity
 from headrace.daemon import OneThread
 from headrace.store import DatasetBusy, StoreError, StoreRefused, StoreUnavailable
 from headrace.store.ledger import Change, EntryError, LedgerState

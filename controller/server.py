@@ -28,7 +28,7 @@ import uvloop
 from headrace.cluster import KEY_BYTES_MIN
 from headrace.controller.core.cluster import Controller
 from headrace.controller.core.log import SNAPSHOT_ENTRIES, LogLimits
-from headrace.controller.logging import identity
+from headrace.controller.logs import identity
 from headrace.controller.scaling import Scaling
 from headrace.controller.servicer import Servicer
 from headrace.controller.shell import Shell

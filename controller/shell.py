@@ -22,7 +22,8 @@ from headrace.controller.core.cluster import Controller, why_not_expelled
 from headrace.controller.core.log import LeaderState, fence_of
 from headrace.controller.core.messages import ExpelRequested, TaskEvent, TokenOffered, messages as core
 from headrace.controller.effects import ControllerFaults, OwnFaults, ReportedProgress, TraceIndexes, in_words, outcome
-from headrace.controller.logging import Causes, Logs, LogSearches, tell_command, tell_entry, tell_event
+from headrace.controller.event_log import Causes, LogSearches, tell_command, tell_entry, tell_event
+from headrace.controller.logs import Logs
 from headrace.controller.membership import introduce
 from headrace.daemon import Effects, LogFiles, about, caused_by, current_cause
 from headrace.protos import codec, control_pb2 as pb

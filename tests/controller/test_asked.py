@@ -16,7 +16,7 @@ from headrace.cluster.certificates import Role, create_authority, create_node, u
 from headrace.controller import servicer as module
 from headrace.controller.core.cluster.controller import Controller
 from headrace.controller.core.log.leader import LeaderState
-from headrace.controller.logging.logs import identity
+from headrace.controller.logs import identity
 from headrace.controller.servicer import Servicer
 from headrace.controller.shell import Shell
 from headrace.pipeline.graph import Pipeline, Stage, StageKind

@@ -11,7 +11,7 @@ from headrace.controller.convert import task_event
 from headrace.controller.core.cluster.controller import Controller
 from headrace.controller.core.cluster.requests import Requests
 from headrace.controller.core.messages import messages as m
-from headrace.controller.logging.logs import identity
+from headrace.controller.logs import identity
 from headrace.controller.servicer import Servicer
 from headrace.controller.shell import Shell
 from headrace.protos import control_pb2 as pb

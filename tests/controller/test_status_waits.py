@@ -10,7 +10,7 @@ import pytest
 
 from headrace.controller import servicer as service
 from headrace.controller.core.cluster.controller import Controller
-from headrace.controller.logging.logs import identity
+from headrace.controller.logs import identity
 from headrace.controller.servicer import Servicer
 from headrace.controller.shell import Shell
 from headrace.protos import control_pb2 as pb

@@ -247,9 +247,8 @@ class QueuePeople:
         return core.QueueRequested(0, name, rng.randint(1, 3), quota, priority, by=rng.choice(USERS))
 
 
-#: Pipelines of one cluster, and the bytes of memory of each worker.
+#: Pipelines of one cluster.
 TENANTS = (2, 5)
-MEMORY_BYTES = 1 << 30
 #: Share of pipelines whose tasks reserve memory: two such tasks are one too many for a worker.
 HEAVY_SHARE, HEAVY_BYTES = 0.2, 600 << 20
 

@@ -149,7 +149,7 @@ def dataset_bisect(
     json: Json = False,
 ) -> int:
     """Find the first version for which a command fails."""
-    from headrace.cli.commands.dataset.bisect import bisect
+    from headrace.cli.commands.dataset.history import bisect
 
     return bisect(uri, run, good=good, bad=bad, as_json=json)
 

@@ -11,8 +11,7 @@ from functools import partial
 
 from headrace.cli.ui import console, megabytes, number, title
 from headrace.client import CliError, UsageError
-from headrace.controller import OfflineWriter, with_offline_writer
-from headrace.controller.logging import is_alive
+from headrace.controller import OfflineWriter, is_alive, with_offline_writer
 from headrace.pipeline import Pipeline
 from headrace.stages.runtime import InputError
 from headrace.stages.sinks import groups, left_to_do, merge, retracted_rows, write_retracted

@@ -15,7 +15,7 @@ from headrace.controller.core.log.leader import LeaderState
 from headrace.controller.core.messages import messages as core
 from headrace.controller.core.messages.log import LogEvent
 from headrace.controller.effects.outcomes import in_words, outcome
-from headrace.controller.logging.logs import Logs, identity
+from headrace.controller.logs import Logs, identity
 from headrace.controller.offline_writer import OfflineWriter
 from headrace.controller.shell import Shell
 from headrace.store.contract.errors import StoreRefused, StoreStalled

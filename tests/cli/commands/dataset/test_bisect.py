@@ -1,6 +1,6 @@
 """The search for the first bad version, whatever is skipped."""
 
-from headrace.cli.commands.dataset.bisect import first_bad
+from headrace.cli.commands.dataset.history import first_bad
 
 
 def test_every_first_bad_version_is_found_in_few_steps() -> None:

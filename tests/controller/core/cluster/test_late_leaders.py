@@ -15,7 +15,7 @@ import pytest
 from headrace.controller.core.log.leader import RETRY_S_MAX, TAKEOVER_S, WATCH_S, Leadership, LeaderState, LogLimits
 from headrace.controller.core.messages.log import ReadLog, SnapshotWritten, TruncateLog, WriteEntry, WriteSnapshot
 from headrace.controller.core.messages.messages import TimePassed
-from headrace.controller.logging.logs import Logs
+from headrace.controller.logs import Logs
 from headrace.store.contract.errors import StoreUnavailable
 from headrace.store.contract.objects import Buffer, ObjectStore
 from headrace.store.ledger.core.cluster_changes import WorkerJoined

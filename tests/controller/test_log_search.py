@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 
-from headrace.controller.logging.event_log import LogSearches
+from headrace.controller.event_log import LogSearches
 from headrace.daemon.log_files import FILE_BYTES_MAX, LogFiles
 from headrace.daemon.log_lines import make_line
 from headrace.protos import control_pb2 as pb

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.controller.core.messages.log import EntryWritten, ReadLog, WriteEntry
-from headrace.controller.logging.logs import Logs
+from headrace.controller.logs import Logs
 from headrace.store.contract.errors import StoreRefused
 from headrace.store.contract.objects import Buffer, ObjectStore
 from headrace.store.ledger.core.entries import (

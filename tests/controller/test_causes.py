@@ -3,7 +3,7 @@
 import re
 
 from headrace.controller.core.messages import messages as m
-from headrace.controller.logging.event_log import Causes
+from headrace.controller.event_log import Causes
 from headrace.daemon.log_lines import caused_by, current_cause
 
 EXIT = m.TaskExited("run/read.0", 1, -9)
