@@ -18,12 +18,9 @@ if TYPE_CHECKING:
         StoreStalled as StoreStalled,
         StoreUnavailable as StoreUnavailable,
     )
-    from headrace.store.contract.keys import (
+    from headrace.store.contract.objects import (
         KEY_BYTES_MAX as KEY_BYTES_MAX,
         RESERVED_SEGMENT as RESERVED_SEGMENT,
-        validate_key as validate_key,
-    )
-    from headrace.store.contract.objects import (
         WHOLE_BYTES_MAX as WHOLE_BYTES_MAX,
         Buffer as Buffer,
         Capabilities as Capabilities,
@@ -34,6 +31,7 @@ if TYPE_CHECKING:
         ObjectStore as ObjectStore,
         Stream as Stream,
         stream as stream,
+        validate_key as validate_key,
     )
 else:
     __getattr__ = door(__name__)

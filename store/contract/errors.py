@@ -70,7 +70,7 @@ class NoDataset(InvalidUri):
 
 
 class InvalidKey(StoreError):  # noqa: N818 - named after what is so
-    """An object's key breaks the rules that all stores share (see `headrace.store.contract.keys.validate_key`)."""
+    """An object's key breaks the rules that all stores share (see `headrace.store.contract.objects.validate_key`)."""
 
 
 class FormatError(StoreError):

@@ -1,4 +1,4 @@
-"""The contract of an object store.
+"""The contract of an object store, and the keys that every store can hold.
 
 Headrace asks little of a store: whole objects under string keys, listed in key order, and one
 primitive for coordination, `create`, by which at most one of several writers of a key wins.
@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from headrace.store.contract.errors import ObjectMissing
+from headrace.store.contract.errors import InvalidKey, ObjectMissing
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 #: What `update` asks: given the bytes that stand, or None where no object does, those to stand instead; None for none.
@@ -212,3 +212,44 @@ def get_with_info(store: InputStore, key: str, offset: int, length: int) -> tupl
     if info is None:
         raise ObjectMissing(key, store.uri)
     return data, info
+
+
+#: S3's own limit on a key.
+KEY_BYTES_MAX = 1024
+#: The limit of Linux file systems on one name; held by all stores, so that a dataset can move between them.
+KEY_SEGMENT_BYTES_MAX = 255
+#: The first segment that no key may have: the file store keeps its unfinished writes there.
+RESERVED_SEGMENT = ".tmp"
+
+
+def validate_key(key: str) -> None:
+    """Raise `InvalidKey` unless `key` is one that every store can hold.
+
+    A key is a relative path of segments joined by "/": none empty, "." or "..", no control
+    characters, no backslash, at most 1024 bytes, 255 a segment.
+    """
+    problem = _key_problem(key)
+    if problem is not None:
+        raise InvalidKey(f"key {key!r} {problem}; keys look like 'shards/3/ab12.safetensors'")
+
+
+def _key_problem(key: str) -> str | None:
+    if not key:
+        return "is empty"
+    try:
+        size = len(key.encode())
+    except UnicodeEncodeError:
+        return "is not valid Unicode"
+    if size > KEY_BYTES_MAX:
+        return f"has {size} bytes, the limit is {KEY_BYTES_MAX}"
+    if any(ord(char) < 0x20 or ord(char) == 0x7F or char == "\\" for char in key):
+        return "has a control character or a backslash"
+    segments = key.split("/")
+    for segment in segments:
+        if segment in ("", ".", ".."):
+            return f"has the segment {segment!r}"
+        if len(segment.encode()) > KEY_SEGMENT_BYTES_MAX:
+            return f"has a segment of {len(segment.encode())} bytes, the limit is {KEY_SEGMENT_BYTES_MAX}"
+    if segments[0] == RESERVED_SEGMENT:
+        return f"starts with {RESERVED_SEGMENT!r}, which is reserved"
+    return None

@@ -16,17 +16,11 @@ if TYPE_CHECKING:
         show_version as show_version,
     )
     from headrace.store.datasets.collection import Collected as Collected, collect as collect
-    from headrace.store.datasets.completeness import completeness_of as completeness_of
     from headrace.store.datasets.dataset import (
         Dataset as Dataset,
         ShardRecord as ShardRecord,
+        completeness_of as completeness_of,
         fold_ledger as fold_ledger,
-    )
-    from headrace.store.datasets.erasure import (
-        Erasable as Erasable,
-        erase as erase,
-        main_object as main_object,
-        to_erase as to_erase,
     )
     from headrace.store.datasets.manifest import (
         MANIFEST_FORMAT as MANIFEST_FORMAT,
@@ -42,9 +36,13 @@ if TYPE_CHECKING:
         closed_ranges as closed_ranges,
         recipes_of as recipes_of,
     )
-    from headrace.store.datasets.retract import (
+    from headrace.store.datasets.retraction import (
+        Erasable as Erasable,
         RecordPlaces as RecordPlaces,
+        erase as erase,
         find_records as find_records,
+        main_object as main_object,
+        to_erase as to_erase,
         write_rewritten as write_rewritten,
     )
     from headrace.store.datasets.tables import read_rows as read_rows

@@ -6,9 +6,13 @@ from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
     from headrace.store.history.address import (
+        delete_tag as delete_tag,
         manifest_at as manifest_at,
         open_at as open_at,
+        read_tags as read_tags,
+        set_tag as set_tag,
         split_address as split_address,
+        stands_for as stands_for,
         version_named as version_named,
         view as view,
     )
@@ -30,12 +34,6 @@ if TYPE_CHECKING:
         BaseVerdicts as BaseVerdicts,
         EarlierVerdicts as EarlierVerdicts,
         open_earlier as open_earlier,
-    )
-    from headrace.store.history.tags import (
-        delete_tag as delete_tag,
-        read_tags as read_tags,
-        set_tag as set_tag,
-        stands_for as stands_for,
     )
     from headrace.store.history.trace_index import shards_with as shards_with, write_trace_index as write_trace_index
     from headrace.store.history.versions import (

@@ -83,13 +83,15 @@ if TYPE_CHECKING:
         ForeignLog as ForeignLog,
         LogState as LogState,
     )
-    from headrace.store.ledger.folding import (
+    from headrace.store.ledger.log import (
+        NUMBER_MAX as NUMBER_MAX,
+        Appended as Appended,
+        Log as Log,
         begins_a_term as begins_a_term,
         fold_log as fold_log,
         read_behind as read_behind,
         snapshot_problems as snapshot_problems,
     )
-    from headrace.store.ledger.log import NUMBER_MAX as NUMBER_MAX, Appended as Appended, Log as Log
     from headrace.store.ledger.snapshot import decode_snapshot as decode_snapshot, encode_snapshot as encode_snapshot
 else:
     __getattr__ = door(__name__)

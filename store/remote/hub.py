@@ -19,8 +19,7 @@ import orjson
 
 from headrace.store.contract import InvalidUri, ObjectInfo, StoreRefused
 from headrace.store.remote.folders import FolderEntry
-from headrace.store.remote.http_store import HttpStore, bounded_version, plain_tag
-from headrace.store.remote.http_wire import HttpAnswer, joined
+from headrace.store.remote.http_store import HttpAnswer, HttpStore, bounded_version, joined, plain_tag
 from headrace.store.s3 import RetryPolicy
 
 ENDPOINT = "https://huggingface.co"

@@ -31,7 +31,6 @@ from headrace.store.contract import (
     Stream,
     validate_key,
 )
-from headrace.store.s3.answers import AnswerKind
 from headrace.store.s3.connection import (
     CONNECTIONS_KEPT,
     READ_TIMEOUT_S,
@@ -43,7 +42,7 @@ from headrace.store.s3.connection import (
     resolve,
 )
 from headrace.store.s3.listing import Listed, OutOfOrder, list_flat, list_folders
-from headrace.store.s3.retry import Pace, Retrier, RetryPolicy
+from headrace.store.s3.retry import AnswerKind, Pace, Retrier, RetryPolicy
 from headrace.store.s3.upload import (
     CHECKSUM_HEADER,
     IF_ABSENT,

@@ -12,9 +12,8 @@ from typing import TypeVar
 from xml.sax.saxutils import escape
 
 from headrace.store.contract import StoreError, StoreRefused, StoreUnavailable
-from headrace.store.s3.answers import AnswerKind, problem_of
 from headrace.store.s3.connection import Answer, BadXml, Body, read_xml
-from headrace.store.s3.retry import Retrier
+from headrace.store.s3.retry import AnswerKind, Retrier, problem_of
 
 #: The largest object that one PUT takes (S3's own limit).
 PUT_BYTES_MAX = 5 << 30

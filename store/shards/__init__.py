@@ -31,21 +31,25 @@ if TYPE_CHECKING:
         keys_of as keys_of,
         rows_of as rows_of,
     )
-    from headrace.store.shards.header import (
-        HEADER_BYTES_MAX as HEADER_BYTES_MAX,
-        data_end as data_end,
-        malformed as malformed,
-        read_plain_header as read_plain_header,
-    )
-    from headrace.store.shards.key_files import (
+    from headrace.store.shards.dedup_files import (
         ROLE as ROLE,
+        SKETCHES_SUFFIX as SKETCHES_SUFFIX,
         SUFFIX as SUFFIX,
         KeptKeys as KeptKeys,
         RecordName as RecordName,
         decode_keys as decode_keys,
         encode_keys as encode_keys,
+        encode_sketches as encode_sketches,
         merge_keys as merge_keys,
+        merge_sketches as merge_sketches,
         read_keys as read_keys,
+        read_sketches as read_sketches,
+    )
+    from headrace.store.shards.header import (
+        HEADER_BYTES_MAX as HEADER_BYTES_MAX,
+        data_end as data_end,
+        malformed as malformed,
+        read_plain_header as read_plain_header,
     )
     from headrace.store.shards.line_files import read_lines as read_lines
     from headrace.store.shards.object_keys import (
@@ -105,12 +109,6 @@ if TYPE_CHECKING:
         table_to_parquet as table_to_parquet,
         verdicts_schema as verdicts_schema,
         write_parquet as write_parquet,
-    )
-    from headrace.store.shards.sketch_files import (
-        SKETCHES_SUFFIX as SKETCHES_SUFFIX,
-        encode_sketches as encode_sketches,
-        merge_sketches as merge_sketches,
-        read_sketches as read_sketches,
     )
 else:
     __getattr__ = door(__name__)

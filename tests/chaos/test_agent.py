@@ -17,7 +17,7 @@ from headrace.chaos.gates.network import NetworkGates
 from headrace.protos import control_pb2 as pb
 from headrace.transport.core.errors import LinkRefusedError
 from headrace.worker.links.gate import HOST, gate_port
-from headrace.worker.membership.addresses import own_addresses
+from headrace.worker.membership.member import own_addresses
 
 PATIENCE_S = 120.0
 LOOK_S = 0.01

@@ -28,7 +28,7 @@ from headrace.store.ledger.core.entries import Range
 from headrace.transport.core.errors import FrameError
 from headrace.transport.core.frame import Frame, FrameKind
 from headrace.worker.links import handoff
-from headrace.worker.membership import addresses
+from headrace.worker.membership import member
 from headrace.worker.spool.guard import Clients, Tokens
 from headrace.worker.spool.server import _Handler
 from headrace.worker.spool.spool import Spool
@@ -245,11 +245,11 @@ def run_peer_address(data: bytes) -> object | None:
     """An address that is taken is one that `join_address` writes."""
     text = data.decode("utf-8", "replace")
     try:
-        host, port = addresses.split_address(text)
+        host, port = member.split_address(text)
     except ValueError:
         return None
     assert 0 < port < 1 << 16
-    assert addresses.join_address(host, port) == text
+    assert member.join_address(host, port) == text
     return host, port
 
 
@@ -427,7 +427,7 @@ TARGETS = [
         mutate=mutate_batch,
     ),
     Target("door", ("headrace.worker.links.handoff",), run_door, lambda: GREETING, mutate=within_msgpack),
-    Target("peer_address", ("headrace.worker.membership.addresses",), run_peer_address, lambda: ADDRESSES),
+    Target("peer_address", ("headrace.worker.membership.member",), run_peer_address, lambda: ADDRESSES),
     Target(
         "worker_event",
         ("headrace.controller.convert", "headrace.controller.core.cluster.event_checks"),

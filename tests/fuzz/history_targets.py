@@ -14,7 +14,7 @@ import zstandard
 
 from headrace.store.contract.errors import FormatError
 from headrace.store.datasets import where
-from headrace.store.history import audit, copies, tags, trace_index
+from headrace.store.history import address, audit, copies, trace_index
 from headrace.store.shards import line_files, sidecars
 from tests.fuzz.harness import Target
 from tests.fuzz.mutations import within_json
@@ -23,11 +23,11 @@ from tests.fuzz.mutations import within_json
 def run_tags(data: bytes) -> object | None:
     """What stands in the place of a file of tags: names that an address can hold, or its own error."""
     try:
-        found = tags.TAGS.decode(data, "it")
+        found = address.TAGS.decode(data, "it")
     except FormatError:
         return None
-    assert all(tags.is_tag(name) and tag.version >= 0 for name, tag in found.items())
-    assert tags.TAGS.decode(tags.TAGS.encode(found), "it") == found
+    assert all(address.is_tag(name) and tag.version >= 0 for name, tag in found.items())
+    assert address.TAGS.decode(address.TAGS.encode(found), "it") == found
     return found
 
 
@@ -157,9 +157,9 @@ TARGETS = [
     ),
     Target(
         "tags",
-        ("headrace.store.history.tags", "headrace.store.history.small_file"),
+        ("headrace.store.history.address", "headrace.store.history.small_file"),
         run_tags,
-        lambda: [tags.TAGS.encode({"one": tags.Tag(1, 7), "two": tags.Tag(2, 9)})],
+        lambda: [address.TAGS.encode({"one": address.Tag(1, 7), "two": address.Tag(2, 9)})],
         mutate=within_json,
     ),
 ]

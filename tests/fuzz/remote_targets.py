@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from headrace.store.contract.errors import InvalidUri, StoreError, StoreRefused
-from headrace.store.contract.keys import validate_key
-from headrace.store.remote import fsspec_store, http_store, http_wire, hub
+from headrace.store.contract.objects import validate_key
+from headrace.store.remote import fsspec_store, http_store, hub
 from headrace.store.remote.retrier import TryAgain
 from tests.fuzz.harness import Target
 
@@ -31,10 +31,10 @@ def run_web_answer(data: bytes) -> object | None:
     assert len(version) <= 256
     assert version.isprintable()
     with contextlib.suppress(StoreRefused):
-        found = http_wire.HttpWire(URL)._next(URL, tag)
+        found = http_store.HttpWire(URL)._next(URL, tag)
         assert found.startswith("https://")
     with contextlib.suppress(TryAgain):
-        first, last, total = http_wire._range_of({"Content-Range": said})
+        first, last, total = http_store._range_of({"Content-Range": said})
         assert -1 <= first < 10**18
         assert -1 <= last < 10**18
         return first, last, total, version
@@ -94,7 +94,7 @@ TARGETS = [
     ),
     Target(
         "web_answer",
-        ("headrace.store.remote.http_wire", "headrace.store.remote.http_store"),
+        ("headrace.store.remote.http_store",),
         run_web_answer,
         lambda: [b'bytes 0-9/100\nW/"abc"', b"bytes */7\nhttps://other/x"],
     ),

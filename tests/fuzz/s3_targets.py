@@ -15,8 +15,8 @@ import orjson
 
 from headrace.store import open as opening
 from headrace.store.contract.errors import InvalidKey, InvalidUri, StoreUnavailable
-from headrace.store.contract.keys import validate_key
-from headrace.store.s3 import answers, listing, upload
+from headrace.store.contract.objects import validate_key
+from headrace.store.s3 import listing, retry, upload
 from headrace.store.s3.connection import config, credentials, wire, xml
 from headrace.store.s3.connection.wire import Answer
 from tests.fuzz.fuzz_files import folder_of_process
@@ -105,11 +105,11 @@ def run_answer(data: bytes) -> object | None:
         return None
     statuses = (200, 206, 204, 301, 304, 400, 403, 404, 409, 412, 416, 429, 500, 503, 507)
     answer = Answer(statuses[data[0] % len(statuses)], {}, data[1:])
-    outcome = answers.outcome_of(answer)
-    assert answers.remedy_of(answer, TARGET)
-    said = answers.problem_of(answer), answers.code_of(answer)
+    outcome = retry.outcome_of(answer)
+    assert retry.remedy_of(answer, TARGET)
+    said = retry.problem_of(answer), retry.code_of(answer)
     if said[1] and answer.status in (200, 204, 206):
-        assert outcome is not answers.AnswerKind.DONE
+        assert outcome is not retry.AnswerKind.DONE
     return (outcome.value, said[1]) if said[1] else None
 
 
@@ -269,7 +269,7 @@ TARGETS = [
         mutate=xml_mutation,
         words=XML_WORDS,
     ),
-    Target("s3_answer", ("headrace.store.s3.answers",), run_answer, lambda: [b"\x0d" + ERROR], words=XML_WORDS),
+    Target("s3_answer", ("headrace.store.s3.retry",), run_answer, lambda: [b"\x0d" + ERROR], words=XML_WORDS),
     Target(
         "s3_listing",
         ("headrace.store.s3.listing",),
@@ -286,7 +286,7 @@ TARGETS = [
     ),
     Target(
         "store_uri",
-        ("headrace.store.contract.keys", "headrace.store.s3.connection.config", "headrace.store.open"),
+        ("headrace.store.contract.objects", "headrace.store.s3.connection.config", "headrace.store.open"),
         run_store_uri,
         store_uris,
         words=URI_WORDS,

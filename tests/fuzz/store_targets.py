@@ -24,7 +24,7 @@ from headrace.store.ledger.core.cluster_fold import ClusterState
 from headrace.store.ledger.core.entries import Entry
 from headrace.store.ledger.core.fold import FoldError, LedgerState
 from headrace.store.ledger.core.log_state import LogState
-from headrace.store.shards import builder, header, key_files, object_keys, profile, shard, sketch_files
+from headrace.store.shards import builder, dedup_files, header, object_keys, profile, shard
 from headrace.store.shards.core import blocks
 from tests.fuzz.harness import Target
 from tests.fuzz.mutations import changed_tree, within_json, within_msgpack
@@ -277,8 +277,8 @@ def run_key(data: bytes) -> object | None:
     assert object_keys.are_keys([key, text, key]) == (epoch is not None)
     assert object_keys.are_checksums([checksum, text, checksum]) == object_keys.is_checksum(text)
     with contextlib.suppress(ValueError):
-        name = key_files.RecordName.parse(text)
-        assert key_files.RecordName.parse(str(name)) == name
+        name = dedup_files.RecordName.parse(text)
+        assert dedup_files.RecordName.parse(str(name)) == name
     if epoch is not None:
         assert ".." not in text
         assert text.isascii()
@@ -304,7 +304,7 @@ def run_key_file(data: bytes) -> object | None:
     found = None
     for candidate in (data, with_facts(data)):
         with contextlib.suppress(FormatError):
-            read = key_files.decode_keys(candidate, "s1", "it")
+            read = dedup_files.decode_keys(candidate, "s1", "it")
             assert len(read.keys) == len(read.words) == len(read.holders)
             assert len(read.places) == len(read.records)
             assert all(0 <= place < len(read.fragments) for place in read.places.tolist())
@@ -318,18 +318,18 @@ def with_facts(data: bytes) -> bytes:
         facts, fragments, rows = orjson.loads(data)
         columns = [pa.array([1, 2], kind) for kind in (pa.uint64(), pa.uint64(), pa.uint16())]
         columns += [pa.array(fragments, pa.string()), pa.array(rows, pa.int64())]
-        table = pa.Table.from_arrays(columns, names=list(key_files._COLUMNS))
+        table = pa.Table.from_arrays(columns, names=list(dedup_files._KEYS_COLUMNS))
     except (ValueError, TypeError, pa.ArrowException, OverflowError):
         return data
     sink = pa.BufferOutputStream()
-    pq.write_table(table.replace_schema_metadata({key_files._METADATA: orjson.dumps(facts)}), sink)
+    pq.write_table(table.replace_schema_metadata({dedup_files._KEYS_METADATA: orjson.dumps(facts)}), sink)
     return sink.getvalue().to_pybytes()
 
 
 def key_file_seeds() -> list[bytes]:
     rows, words = np.array([1, 5]), np.arange(6, dtype=np.uint64).reshape(2, 3)
     facts = {"format": 1, "scheme": "s1", "partitions": [0, 2]}
-    return [key_files.encode_keys([(A.id, rows, words)], "s1"), orjson.dumps([facts, ["ab", "ab"], [1, 2]])]
+    return [dedup_files.encode_keys([(A.id, rows, words)], "s1"), orjson.dumps([facts, ["ab", "ab"], [1, 2]])]
 
 
 def run_sketch_file(data: bytes) -> object | None:
@@ -337,8 +337,8 @@ def run_sketch_file(data: bytes) -> object | None:
     found = None
     for candidate in (data, with_sketch_facts(data)):
         with contextlib.suppress(FormatError):
-            table = sketch_files._from_file(candidate, "it")
-            assert table.schema.names == list(sketch_files._COLUMNS)
+            table = dedup_files._sketches_table(candidate, "it")
+            assert table.schema.names == list(dedup_files._SKETCHES_COLUMNS)
             found = table.column("row").to_pylist()
     return found
 
@@ -349,17 +349,17 @@ def with_sketch_facts(data: bytes) -> bytes:
         facts, fragments, rows, sketches = orjson.loads(data)
         columns = [pa.array(fragments, pa.string()), pa.array(rows, pa.int64())]
         columns.append(pa.array([text.encode() for text in sketches], pa.binary()))
-        table = pa.Table.from_arrays(columns, names=list(sketch_files._COLUMNS))
+        table = pa.Table.from_arrays(columns, names=list(dedup_files._SKETCHES_COLUMNS))
     except (ValueError, TypeError, AttributeError, pa.ArrowException, OverflowError):
         return data
     sink = pa.BufferOutputStream()
-    pq.write_table(table.replace_schema_metadata({sketch_files._METADATA: orjson.dumps(facts)}), sink)
+    pq.write_table(table.replace_schema_metadata({dedup_files._SKETCHES_METADATA: orjson.dumps(facts)}), sink)
     return sink.getvalue().to_pybytes()
 
 
 def sketch_file_seeds() -> list[bytes]:
     sketches = pa.array([b"\x00ab", b"\x01abcd"], pa.binary())
-    whole = sketch_files.encode_sketches([(A.id, np.array([1, 5]), sketches)])
+    whole = dedup_files.encode_sketches([(A.id, np.array([1, 5]), sketches)])
     return [whole, orjson.dumps([{"format": 1}, ["ab", "ab"], [1, 2], ["\0ab", "\1abcd"]])]
 
 
@@ -463,7 +463,7 @@ TARGETS = [
     ),
     Target(
         "key_file",
-        ("headrace.store.shards.key_files",),
+        ("headrace.store.shards.dedup_files",),
         run_key_file,
         key_file_seeds,
         mutate=within_json,
@@ -471,7 +471,7 @@ TARGETS = [
     ),
     Target(
         "sketch_file",
-        ("headrace.store.shards.sketch_files",),
+        ("headrace.store.shards.dedup_files",),
         run_sketch_file,
         sketch_file_seeds,
         mutate=within_json,

@@ -57,14 +57,14 @@ MODULES = (
     "store/datasets/recipes.py",
     "store/s3/connection/xml.py",
     "store/ledger/snapshot.py",
-    "store/datasets/completeness.py",
+    "store/datasets/dataset.py",
     "daemon/control_address.py",
     "pipeline/masking.py",
     "daemon/private_folder.py",
 )
 #: Modules that their tests reach through others.
 REACHED = {
-    "store/datasets/completeness.py": ["tests/store/datasets/test_completeness.py"],
+    "store/datasets/dataset.py": ["tests/store/datasets/test_completeness.py"],
     "client/launch/core/kubernetes.py": ["tests/client/launch/test_plan.py", "tests/client/launch/test_launching.py"],
     "client/launch/core/ray.py": ["tests/client/launch/test_plan.py", "tests/client/launch/test_launching.py"],
     "client/launch/core/slurm.py": ["tests/client/launch/test_plan.py", "tests/client/launch/test_launching.py"],

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.store.datasets.dataset import Dataset
-from headrace.store.shards.key_files import RecordName
+from headrace.store.shards.dedup_files import RecordName
 from tests.kits.run.dedup import PIPELINE, Fate, epochs
 from tests.kits.run.small_tokenizer import small_tokenizer
 from tests.kits.store.duplicates import leaning_faults

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headrace.store.datasets.dataset import Dataset
-from headrace.store.shards.key_files import RecordName
+from headrace.store.shards.dedup_files import RecordName
 from tests.kits.run.dedup import PIPELINE, epochs, fates_of
 from tests.kits.run.small_tokenizer import small_tokenizer
 from tests.kits.store.duplicates import leaning_faults

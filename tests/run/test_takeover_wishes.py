@@ -9,8 +9,7 @@ from headrace.client.client import Client, RunOptions
 from headrace.client.pipeline_file import load
 from headrace.protos import control_pb2 as pb
 from headrace.store.ledger.core.cluster_fold import ClusterState
-from headrace.store.ledger.folding import fold_log
-from headrace.store.ledger.log import Log
+from headrace.store.ledger.log import Log, fold_log
 from headrace.store.open import open_store
 from tests.kits.run.daemons import Cluster, cluster, until
 from tests.kits.run.dataset import fates

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from headrace.store.contract.errors import InvalidKey, InvalidUri, ObjectMissing
-from headrace.store.contract.keys import KEY_BYTES_MAX, validate_key
-from headrace.store.contract.objects import ObjectInfo, ObjectStore, get_with_info, stream
+from headrace.store.contract.objects import KEY_BYTES_MAX, ObjectInfo, ObjectStore, get_with_info, stream, validate_key
 from headrace.store.open import open_store
 from tests.kits.store.s3_server import shared_server
 

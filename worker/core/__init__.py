@@ -7,8 +7,7 @@ from headrace.pipeline.door import door
 if TYPE_CHECKING:
     from headrace.worker.core import supervisor as supervisor
     from headrace.worker.core.doubt import Doubt as Doubt
-    from headrace.worker.core.live_tasks import LiveTasks as LiveTasks
-    from headrace.worker.core.supervisor import Fencing as Fencing
+    from headrace.worker.core.supervisor import Fencing as Fencing, LiveTasks as LiveTasks
     from headrace.worker.core.watchdog import (
         LOOK_S as LOOK_S,
         MEMORY_SHARE as MEMORY_SHARE,

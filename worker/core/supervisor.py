@@ -1,4 +1,4 @@
-"""The worker's machine: which task processes live, and what is done about each.
+"""The worker's machine: which task processes live, what is done about each, and what a registration says of them.
 
 It decides nothing about the pipeline: the controller says which attempt runs here. It sees to it that an attempt that
 was told to end does end, that its links are cut when it dies, and that the controller hears of each death.
@@ -10,7 +10,8 @@ void, also for a task that this worker has no longer: a start is the very comman
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import assert_never
 
@@ -240,3 +241,86 @@ class Fencing:
             if len(self._logs) > LOGS_MAX:
                 del self._logs[next(iter(self._logs))]
         return True
+
+
+@dataclass(slots=True)
+class LiveTask:
+    """One attempt that lives here: what it was started with, and what it said when it was ready."""
+
+    attempt: int
+    version: str
+    epoch: int
+    stages: tuple[str, ...]
+    fenced: bool = False
+    #: Whether what it remembers waits for its epoch.
+    waits: bool = False
+    ready: bool = False
+    #: Whether it has had a link, cut since or not.
+    linked: bool = False
+    facts: Mapping[str, str] = field(default_factory=dict[str, str])
+    addresses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LiveLink:
+    """A link with an end here, and the attempts that it joins."""
+
+    sender: tuple[str, int]
+    receiver: tuple[str, int]
+    generation: int
+
+
+class LiveTasks:
+    """The tasks and links of one worker."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[str, LiveTask] = {}
+        self.links: dict[str, LiveLink] = {}
+
+    def started(
+        self,
+        task: str,
+        attempt: int,
+        version: str,
+        epoch: int,
+        stages: Iterable[str],
+        *,
+        fenced: bool = False,
+        waits: bool = False,
+    ) -> None:
+        """An attempt was started here."""
+        self.tasks[task] = LiveTask(attempt, version, epoch, tuple(stages), fenced, waits)
+
+    def serves(self, task: str, attempt: int) -> None:
+        """An attempt was told that its epoch is raised."""
+        entry = self.tasks.get(task)
+        if entry is not None and entry.attempt == attempt:
+            entry.waits = False
+
+    def ready(self, task: str, attempt: int, facts: Mapping[str, str], addresses: tuple[str, ...] = ()) -> None:
+        """An attempt has built its stages."""
+        entry = self.tasks.get(task)
+        if entry is not None and entry.attempt == attempt:
+            entry.ready, entry.facts, entry.addresses = True, dict(facts), addresses
+
+    def exited(self, task: str, attempt: int) -> None:
+        """An attempt is gone, and its links with it."""
+        entry = self.tasks.get(task)
+        if entry is not None and entry.attempt == attempt:
+            del self.tasks[task]
+        for name in [name for name, link in self.links.items() if (task, attempt) in (link.sender, link.receiver)]:
+            del self.links[name]
+
+    def linked(self, link: str, sender: tuple[str, int], receiver: tuple[str, int], generation: int = 0) -> None:
+        """A link was made that has an end here, if that end lives."""
+        mine = [entry for name, entry in self.tasks.items() if (name, entry.attempt) in (sender, receiver)]
+        for entry in mine:
+            entry.linked = True
+        if mine:
+            self.links[link] = LiveLink(sender, receiver, generation)
+
+    def cut(self, link: str, generation: int) -> None:
+        """A link was found cut."""
+        found = self.links.get(link)
+        if found is not None and found.generation == generation:
+            del self.links[link]

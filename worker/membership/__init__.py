@@ -5,12 +5,6 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
-    from headrace.worker.membership.addresses import (
-        host_id as host_id,
-        join_address as join_address,
-        own_addresses as own_addresses,
-        split_address as split_address,
-    )
     from headrace.worker.membership.credentials import (
         SHOWN as SHOWN,
         is_token as is_token,
@@ -18,7 +12,14 @@ if TYPE_CHECKING:
         network_of as network_of,
     )
     from headrace.worker.membership.departure import Departure as Departure, end_task as end_task
-    from headrace.worker.membership.member import JoinError as JoinError, Membership as Membership
+    from headrace.worker.membership.member import (
+        JoinError as JoinError,
+        Membership as Membership,
+        host_id as host_id,
+        join_address as join_address,
+        own_addresses as own_addresses,
+        split_address as split_address,
+    )
     from headrace.worker.membership.session import ControllerSession as ControllerSession, told_by as told_by
 else:
     __getattr__ = door(__name__)

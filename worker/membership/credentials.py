@@ -18,8 +18,7 @@ import grpc
 from headrace.cluster import PREFIX, TOKEN_LIMIT
 from headrace.daemon import read_private, to_call
 from headrace.protos import control_pb2 as pb
-from headrace.worker.membership.addresses import own_addresses
-from headrace.worker.membership.member import JoinError, Membership
+from headrace.worker.membership.member import JoinError, Membership, own_addresses
 
 
 def membership(given: str, state: Path | None) -> Membership | None:

@@ -7,6 +7,7 @@ from headrace.pipeline.door import door
 if TYPE_CHECKING:
     from headrace.worker.task.chain import Chain as Chain
     from headrace.worker.task.channel import Channel as Channel, ChannelClosed as ChannelClosed, write_on as write_on
+    from headrace.worker.task.consultation import PartitionRequests as PartitionRequests
     from headrace.worker.task.core import held as held, messages as messages, sink as sink_core, task as task_core  # noqa: F401
     from headrace.worker.task.core.asked import AskedBatches as AskedBatches
     from headrace.worker.task.core.held import Duplicates as Duplicates, HeldBatches as HeldBatches
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
         recall_verdicts as recall_verdicts,
     )
     from headrace.worker.task.forkserver_main import main as main
-    from headrace.worker.task.partitions import PartitionRequests as PartitionRequests
     from headrace.worker.task.sink import TaskSink as TaskSink
 else:
     __getattr__ = door(__name__)

@@ -28,11 +28,11 @@ from headrace.store import StoreError, StoreRefused, open_store
 from headrace.store.ledger import Fragment
 from headrace.transport import LinkEnd, TransportError
 from headrace.transport.core import Frame, FrameKind
+from headrace.worker.task import consultation
 from headrace.worker.task.batch import ConservationError, InFlightPage, Tracer, ranges_of
 from headrace.worker.task.chain import Chain, StageStatistics, Watch
 from headrace.worker.task.channel import Channel, ChannelClosed
 from headrace.worker.task.codec import frame_to_batch
-from headrace.worker.task.consultation import answer_from, message_of, none_let_through, without_duplicates
 from headrace.worker.task.core import messages
 from headrace.worker.task.core.task import TaskCore, TaskState, epoch_fault
 from headrace.worker.task.dependencies import (
@@ -47,7 +47,6 @@ from headrace.worker.task.dependencies import (
     role_of,
     serve_index,
 )
-from headrace.worker.task.partitions import ConsultedPartitions
 from headrace.worker.task.sink import TaskSink, log_proposal, policy_of
 from headrace.worker.task.source import TaskSource
 from headrace.worker.task.task_links import TaskLinks
@@ -123,10 +122,11 @@ class Task:
             waits=order.waits,
         )
         self._source = TaskSource(self._chain, self._core.reading)
-        self._consulted: ConsultedPartitions | None = None
-        if self._links.partitions is not None:
-            links, say = self._links.partitions, lambda made: self._say(decided=made)
-            self._consulted = ConsultedPartitions(self._chain, links, self._epoch, in_flight, self._do, say)
+        self._consulted: consultation.ConsultedPartitions | None = None
+        if (links := self._links.partitions) is not None:
+            self._consulted = consultation.ConsultedPartitions(
+                self._chain, links, self._epoch, in_flight, self._do, lambda made: self._say(decided=made)
+            )
 
     def run(self) -> int:
         """Work until told to stop; the exit code."""
@@ -204,7 +204,7 @@ class Task:
                 if self._chain.share is not None:
                     self._links.answer(self._came_on, self._chain.share.refuse(command.batch))
                 elif isinstance(command.batch, Batch):
-                    self._links.answer(self._came_on, none_let_through(command.batch))
+                    self._links.answer(self._came_on, consultation.none_let_through(command.batch))
             case messages.HoldBatch():
                 self._hold(command.batch)
             case messages.SendBatch():
@@ -217,7 +217,7 @@ class Task:
 
     def _resume(self, batch: Batch, decision: Batch | pb.Decision) -> None:
         if isinstance(decision, Batch):
-            batch = self._chain.past_decider(without_duplicates(batch, decision))
+            batch = self._chain.past_decider(consultation.without_duplicates(batch, decision))
         else:
             batch = self._chain.from_dedup(batch, match_of(decision))
         # A solitary task may come to another dedup stage.
@@ -228,7 +228,7 @@ class Task:
         """What the frame that has arrived holds: a batch, or a request to a partition of an index."""
         assert self._frame is not None
         if self._chain.share is not None:
-            return message_of(self._frame)
+            return consultation.message_of(self._frame)
         return frame_to_batch(self._frame, borrow=self._chain.borrows)
 
     def _run(self, batch: Batch | bytes) -> None:
@@ -253,7 +253,7 @@ class Task:
     def _answered(self, link: str, frame: Frame) -> None:
         if fault := epoch_fault(link, frame.epoch, self._epoch):
             raise TransportError(fault)
-        self._do(messages.AnswerArrived(*answer_from(frame)))
+        self._do(messages.AnswerArrived(*consultation.answer_from(frame)))
 
     def _swept(self, command: messages.AnswerSweep) -> None:
         self._report(time.monotonic())

@@ -14,9 +14,8 @@ from headrace.worker.links import DESCRIPTORS, Attached, Inbox, Outbox, attach
 from headrace.worker.task.chain import Chain
 from headrace.worker.task.channel import Channel
 from headrace.worker.task.codec import batch_to_frame, sweep_frame
-from headrace.worker.task.consultation import Answers, Questions
+from headrace.worker.task.consultation import Answers, PartitionRequests, Questions
 from headrace.worker.task.core import messages
-from headrace.worker.task.partitions import PartitionRequests
 
 if TYPE_CHECKING:
     from headrace.worker.links import Remote

@@ -22,7 +22,7 @@ from headrace.chaos.gates.sockets import owner_of, users_of
 from headrace.daemon.private_folder import short_path
 from headrace.transport.core.errors import LinkRefusedError
 from headrace.worker.links.gate import HOST, VARIABLE, found_at, gate_port
-from headrace.worker.membership.addresses import split_address
+from headrace.worker.membership.member import split_address
 from tests.kits.host.rights import need_other_users, open_way
 
 MARK = "HEADRACE_TEST_OWNER"

@@ -17,7 +17,7 @@ from headrace.stages.dedup.core.scheme import DEFAULTS, Scheme
 from headrace.stages.dedup.minhash import make_keys
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.ledger.core.entries import EpochRaised, decode_entry
-from headrace.store.shards.key_files import RecordName
+from headrace.store.shards.dedup_files import RecordName
 from tests.kits.store.duplicates import leaning_faults, shared_keys
 
 PIPELINE = '''"""Modules without duplicates, in shards so small that a short run has many ledger entries."""

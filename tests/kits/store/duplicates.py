@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from headrace.store.shards.key_files import RecordName
+from headrace.store.shards.dedup_files import RecordName
 
 
 def leaning_faults(

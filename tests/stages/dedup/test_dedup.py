@@ -36,7 +36,7 @@ from headrace.stages.runtime.build import build_stage, process_safely
 from headrace.stages.runtime.errors import StageContractError
 from headrace.stages.shipping.preload import inherited_by, preload
 from headrace.store.contract.errors import FormatError
-from headrace.store.shards.key_files import PARTITIONS, RecordName, decode_keys, encode_keys
+from headrace.store.shards.dedup_files import PARTITIONS, RecordName, decode_keys, encode_keys
 
 FRAGMENT = b"f" * 16
 WORDS = [f"word{number}" for number in range(4000)]

@@ -25,7 +25,7 @@ from headrace.store.ledger.core.entries import (
     Range,
 )
 from headrace.store.ledger.core.fold import LedgerState
-from headrace.store.shards.key_files import RecordName
+from headrace.store.shards.dedup_files import RecordName
 from headrace.worker.task.core import sink as sinks
 from tests.kits.controller.core import bits, fragment, proposal
 from tests.kits.store.duplicates import index_faults, leaning_faults, shared_keys

@@ -18,8 +18,7 @@ from headrace.stages.dedup.minhash import make_keys, make_sketches
 from headrace.stages.dedup.sketches import are_sketches, is_sketch
 from headrace.stages.library.filters import dedup
 from headrace.store.contract.errors import FormatError
-from headrace.store.shards.key_files import RecordName, decode_keys, encode_keys
-from headrace.store.shards.sketch_files import encode_sketches, merge_sketches
+from headrace.store.shards.dedup_files import RecordName, decode_keys, encode_keys, encode_sketches, merge_sketches
 
 FRAGMENT = b"f" * 16
 SCHEME = Scheme(*DEFAULTS[True], RULE)

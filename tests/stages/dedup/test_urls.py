@@ -17,7 +17,7 @@ from headrace.stages.dedup.stage import matches_of
 from headrace.stages.library import dedup, dedup_keys
 from headrace.stages.runtime.batch import Batch, no_verdicts
 from headrace.stages.runtime.build import build_stage
-from headrace.store.shards.key_files import RecordName
+from headrace.store.shards.dedup_files import RecordName
 
 FRAGMENT = b"f" * 16
 PAGE = "https://example.com/a/b?x=1&y=2"

@@ -19,7 +19,7 @@ from headrace.stages.runtime import InputError
 from headrace.stages.sources.tables import lakehouse
 from headrace.store.datasets import Dataset
 from headrace.store.files.store import FileStore
-from headrace.store.history.tags import set_tag
+from headrace.store.history.address import set_tag
 from headrace.store.ledger.core.entries import FragmentEnded, Retracted, VersionPublished
 from tests.kits.store.dataset_writer import FRAGMENT, Writer
 

@@ -10,8 +10,7 @@ import pytest
 
 from headrace.cli.main import invoke
 from headrace.loader.dataset.dataset import open_dataset
-from headrace.store.datasets.completeness import Completeness, completeness_of
-from headrace.store.datasets.dataset import Dataset
+from headrace.store.datasets.dataset import Completeness, Dataset, completeness_of
 from headrace.store.datasets.manifest import bring_forward
 from headrace.store.files.store import FileStore
 from headrace.store.ledger.core.entries import (

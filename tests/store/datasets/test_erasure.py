@@ -9,12 +9,12 @@ import pytest
 from headrace.loader.dataset.dataset import open_dataset
 from headrace.store.contract.errors import FormatError
 from headrace.store.datasets.dataset import Dataset
-from headrace.store.datasets.erasure import erase, to_erase
 from headrace.store.datasets.manifest import bring_forward
+from headrace.store.datasets.retraction import erase, to_erase
 from headrace.store.files.store import FileStore
 from headrace.store.ledger.core.entries import EpochRaised, FragmentEnded, Retracted, VersionPublished
 from headrace.store.ledger.core.fold import LedgerState
-from headrace.store.ledger.folding import fold_log
+from headrace.store.ledger.log import fold_log
 from headrace.store.ledger.snapshot import decode_snapshot, encode_snapshot
 from headrace.store.shards import read_shard, read_table
 from tests.kits.store.dataset_writer import FRAGMENT, Writer
@@ -106,10 +106,10 @@ def test_a_snapshot_with_erased_rows_of_nothing_is_refused(writer: Writer, erase
 def test_a_shard_whose_bytes_would_have_another_size_is_not_written(
     writer: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from headrace.store.datasets import erasure
+    from headrace.store.datasets import retraction
 
     retract(writer, 1)
     (waiting,) = to_erase(state_of(writer))
-    monkeypatch.setattr(erasure, "BLOCKS", "format_version")
+    monkeypatch.setattr(retraction, "BLOCKS", "format_version")
     with pytest.raises(FormatError, match="written anew"):
         erase(writer.store, replace(waiting), state_of(writer).epoch)

@@ -11,9 +11,8 @@ from headrace.loader.dataset.dataset import open_dataset
 from headrace.store.contract.errors import FormatError, NoDataset
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.files.store import FileStore
-from headrace.store.history import address, tags as module
-from headrace.store.history.address import open_at, split_address
-from headrace.store.history.tags import TAGS, Tag, TagRefused, delete_tag, read_tags, set_tag
+from headrace.store.history import address
+from headrace.store.history.address import TAGS, Tag, TagRefused, delete_tag, open_at, read_tags, set_tag, split_address
 from headrace.store.ledger.core.entries import (
     EpochRaised,
     FragmentEnded,
@@ -23,7 +22,7 @@ from headrace.store.ledger.core.entries import (
     VersionPublished,
 )
 from headrace.store.ledger.core.fold import LedgerState
-from headrace.store.ledger.folding import fold_log
+from headrace.store.ledger.log import fold_log
 from tests.kits.store.dataset_writer import FRAGMENT, PIPELINE, Writer
 
 SHARDS = ([3, "filtered"], [6, "duplicate"], [2])
@@ -121,7 +120,7 @@ def test_a_name_that_an_address_could_not_hold_is_refused(writer: Writer, name: 
 def test_an_unknown_version_and_too_many_tags_are_refused(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TagRefused, match="has no version 9"):
         set_tag(writer.store, state_of(writer), "a", 9, move=False)
-    monkeypatch.setattr(module, "TAGS_MAX", 2)
+    monkeypatch.setattr(address, "TAGS_MAX", 2)
     set_tag(writer.store, state_of(writer), "a", 1, move=False)
     set_tag(writer.store, state_of(writer), "b" * 64, 1, move=False)
     with pytest.raises(TagRefused, match="has 2 tags, the most that there can be"):

@@ -15,7 +15,7 @@ from headrace.store.history.address import open_at
 from headrace.store.history.diff import differences
 from headrace.store.ledger.core.entries import EpochRaised, Retracted, VersionPublished
 from headrace.store.ledger.core.fold import LedgerState
-from headrace.store.ledger.folding import fold_log
+from headrace.store.ledger.log import fold_log
 from tests.kits.store.dataset_writer import Fate, Writer
 
 

@@ -16,7 +16,7 @@ from headrace.store.ledger.core.entries import (
     encode_entry,
 )
 from headrace.store.ledger.core.fold import FoldError, LedgerState
-from headrace.store.ledger.folding import fold_log
+from headrace.store.ledger.log import fold_log
 from headrace.store.ledger.snapshot import decode_snapshot, encode_snapshot
 from tests.kits.store.dataset_writer import FRAGMENT, Writer
 

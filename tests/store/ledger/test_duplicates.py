@@ -26,7 +26,7 @@ from headrace.store.ledger.core.entries import (
 )
 from headrace.store.ledger.core.fold import LedgerState
 from headrace.store.open import open_store
-from headrace.store.shards.key_files import RecordName, encode_keys
+from headrace.store.shards.dedup_files import RecordName, encode_keys
 from tests.kits.store.duplicates import index_faults, leaning_faults, shared_keys
 
 FRAGMENT = Fragment.named("read", "file:///in", "1", start=0, end=-1, reader="r", size=1)

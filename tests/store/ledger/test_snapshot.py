@@ -49,8 +49,7 @@ from headrace.store.ledger.core.entries import (
 )
 from headrace.store.ledger.core.fold import LedgerState
 from headrace.store.ledger.core.log_state import LogState
-from headrace.store.ledger.folding import fold_log
-from headrace.store.ledger.log import Appended, Log
+from headrace.store.ledger.log import Appended, Log, fold_log
 from headrace.store.ledger.snapshot import CLUSTER_COVERED, LEDGER_COVERED, decode_snapshot, encode_snapshot
 
 A, B = (Fragment.named("read", f"file:///{n}", "v", start=0, end=-1, reader="lines", size=9) for n in "ab")

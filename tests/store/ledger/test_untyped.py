@@ -41,7 +41,7 @@ from headrace.store.s3.connection import config, wire
 from headrace.store.s3.connection.wire import Answer
 from headrace.store.s3.connection.xml import read_xml
 from headrace.store.s3.listing import list_flat
-from headrace.store.shards import key_files
+from headrace.store.shards import dedup_files
 
 A = Fragment.named("read", "file:///a", "v", start=0, end=-1, reader="lines", size=9)
 CHANGES = (
@@ -182,10 +182,10 @@ COLUMNS = {
     ],
 )
 def test_a_file_of_keys_that_holds_something_else_is_refused(columns: dict[str, pa.Array], facts: bytes) -> None:
-    assert key_files.decode_keys(keys_file(COLUMNS, GOOD), "s1", "it").records.tolist() == [1]
-    assert np.all(key_files.decode_keys(keys_file(COLUMNS, GOOD), "s1", "it").words == 0)
+    assert dedup_files.decode_keys(keys_file(COLUMNS, GOOD), "s1", "it").records.tolist() == [1]
+    assert np.all(dedup_files.decode_keys(keys_file(COLUMNS, GOOD), "s1", "it").words == 0)
     with pytest.raises(FormatError):
-        key_files.decode_keys(keys_file(columns, facts), "s1", "it")
+        dedup_files.decode_keys(keys_file(columns, facts), "s1", "it")
 
 
 def test_a_listing_of_objects_smaller_than_nothing_is_not_followed() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.store.contract.errors import InvalidUri, ObjectMissing, StoreError, StoreRefused, StoreUnavailable
 from headrace.store.open import open_input
-from headrace.store.remote import folders, http_wire
+from headrace.store.remote import folders, http_store
 from headrace.store.remote.http_store import HttpStore, links_below
 from headrace.store.s3.retry import RetryPolicy
 from tests.kits.inputs.web_server import Reply, WebServer, serving
@@ -135,7 +135,7 @@ def test_a_page_without_links_is_no_index(web: WebServer) -> None:
 
 
 def test_no_tls_is_given_up_on_the_way() -> None:
-    wire = http_wire.HttpWire("https://host")
+    wire = http_store.HttpWire("https://host")
     with pytest.raises(StoreRefused, match="has no TLS"):
         wire._next("https://host/a", "http://host/a")
 
@@ -145,11 +145,11 @@ def test_no_more_than_was_asked_for_is_held(web: WebServer, monkeypatch: pytest.
     hasty = RetryPolicy(delay_first_s=0.001, delay_s_max=0.001, retry_s_max=0.05, first_contact_s=0.05)
     with pytest.raises(StoreUnavailable, match="another range than was asked for"):
         store_of(web, hasty).get_with_info("data/b.jsonl", 0, 4)
-    monkeypatch.setattr(http_wire, "PAGE_BYTES_MAX", 8)
+    monkeypatch.setattr(http_store, "PAGE_BYTES_MAX", 8)
     web.fault = lambda asked: Reply(200, b"<a>" * 10, {"Content-Type": "text/html"}, announced=-1)
     with pytest.raises(StoreRefused, match="a page has more than"):
         list(store_of(web).list("data/"))
-    monkeypatch.setattr(http_wire, "UNRANGED_BYTES_MAX", 4)
+    monkeypatch.setattr(http_store, "UNRANGED_BYTES_MAX", 4)
     web.fault, web.has_ranges = lambda asked: None, False
     assert store_of(web).get_with_info("data/b.jsonl", 4, 2)[0] == b"45"
     with pytest.raises(StoreRefused, match="gives no ranges"):

@@ -18,12 +18,11 @@ from minio.credentials.providers import IamAwsProvider, Provider
 
 from headrace.chaos.gates.s3 import S3Fault, S3Proxy
 from headrace.store.contract.errors import InvalidUri, StoreRefused, StoreUnavailable
-from headrace.store.s3.answers import AnswerKind, outcome_of
 from headrace.store.s3.connection.body import Body
 from headrace.store.s3.connection.config import proxy_of, resolve
 from headrace.store.s3.connection.credentials import credentials_of
 from headrace.store.s3.connection.wire import Answer
-from headrace.store.s3.retry import Pace
+from headrace.store.s3.retry import AnswerKind, Pace, outcome_of
 from headrace.store.s3.store import S3Store
 from headrace.store.s3.upload import UPLOADS_MAX, Sizes, new_writer, put_in_parts
 from tests.kits.store.s3_server import S3Server

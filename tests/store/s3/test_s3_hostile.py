@@ -11,11 +11,11 @@ from contextlib import suppress
 import pytest
 
 from headrace.store.contract.errors import StoreUnavailable
-from headrace.store.s3.answers import code_of
 from headrace.store.s3.connection.config import resolve
 from headrace.store.s3.connection.wire import TEXT_BYTES_MAX, WHOLE_BYTES_MAX, Answer, NoAnswer, Wire
 from headrace.store.s3.connection.xml import XML_DEPTH_MAX, XML_ELEMENTS_MAX, BadXml, check_xml, read_xml
 from headrace.store.s3.listing import PAGE_LINES_MAX, TOKEN_CHARACTERS_MAX, list_flat, list_folders
+from headrace.store.s3.retry import code_of
 
 #: What comes without end comes so often, in the tests: more than is ever read.
 TIMES = 1000

@@ -17,7 +17,7 @@ import pytest
 from headrace.store.contract.errors import FormatError
 from headrace.store.contract.objects import ObjectStore
 from headrace.store.open import open_store
-from headrace.store.shards.key_files import decode_keys, encode_keys
+from headrace.store.shards.dedup_files import decode_keys, encode_keys
 from headrace.store.shards.sidecars import column_names, decode_table, read_row_groups, read_table, table_to_parquet
 from tests.kits.inputs import lying_parquet as lies
 

@@ -1,6 +1,6 @@
 """What a worker says of its tasks to the next leader: an attempt, how far it is, and its links."""
 
-from headrace.worker.core.live_tasks import LiveTasks
+from headrace.worker.core.supervisor import LiveTasks
 
 SENDER, RECEIVER = ("run/read.0", 3), ("run/dedup.0", 4)
 

@@ -19,7 +19,7 @@ from headrace.transport.core.frame import Frame, FrameKind
 from headrace.transport.wait import wait_any
 from headrace.worker.links.gate import VARIABLE as LINK_GATE
 from headrace.worker.links.quic import Remote
-from headrace.worker.membership.addresses import (
+from headrace.worker.membership.member import (
     join_address,
     own_addresses,
     parse_fib_trie,

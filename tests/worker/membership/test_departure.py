@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from headrace.protos import control_pb2 as pb
-from headrace.worker.core.live_tasks import LiveTasks
+from headrace.worker.core.supervisor import LiveTasks
 from headrace.worker.membership import departure as module
 from headrace.worker.membership.departure import Departure, noticed
 

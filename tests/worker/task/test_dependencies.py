@@ -11,7 +11,7 @@ from headrace.stages.library import dedup, read_jsonl, redact_pii, write_jsonl
 from headrace.stages.runtime.batch import Batch, join_verdicts, make_verdicts, no_verdicts
 from headrace.stages.runtime.errors import StageContractError
 from headrace.store.ledger.core.entries import Range
-from headrace.store.shards.key_files import RecordName
+from headrace.store.shards.dedup_files import RecordName
 from headrace.worker.task.batch.coverage import fates
 from headrace.worker.task.batch.isolation import KILLED
 from headrace.worker.task.core.held import dependents, needs, released

@@ -21,8 +21,7 @@ from headrace.store.contract.objects import Buffer, ObjectStore
 from headrace.store.ledger.core.cluster_changes import WorkerJoined
 from headrace.store.ledger.core.cluster_fold import ClusterState
 from headrace.store.ledger.core.entries import Led, decode_entry
-from headrace.store.ledger.folding import fold_log
-from headrace.store.ledger.log import Log
+from headrace.store.ledger.log import Log, fold_log
 from headrace.store.open import open_store
 from tests.kits.store.s3_server import shared_server
 

@@ -20,7 +20,7 @@ from headrace.store.ledger.core.entries import (
     Range,
 )
 from headrace.store.ledger.core.fold import LedgerState
-from headrace.store.shards.key_files import RecordName
+from headrace.store.shards.dedup_files import RecordName
 from tests.kits.controller.cluster_log import Bench, Store, living, succeeded
 from tests.kits.controller.core import Stand, bits, changes, closed, fragment, of, proposal
 from tests.kits.store.duplicates import leaning_faults

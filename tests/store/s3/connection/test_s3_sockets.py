@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from headrace.store.contract.errors import StoreRefused, StoreUnavailable
-from headrace.store.remote import http_wire
+from headrace.store.remote import http_store
 from headrace.store.remote.http_store import HttpStore
 from headrace.store.s3.connection import sockets
 from headrace.store.s3.connection.config import resolve
@@ -60,7 +60,7 @@ def saying(first: bytes, again: bytes, tls: ssl.SSLContext | None = None) -> Ite
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name in ((sockets, "HEAD_S_MAX"), (sockets, "BODY_S"), (http_wire, "ATTEMPT_S_MAX")):
+    for module, name in ((sockets, "HEAD_S_MAX"), (sockets, "BODY_S"), (http_store, "ATTEMPT_S_MAX")):
         monkeypatch.setattr(module, name, END_S / 100)
     monkeypatch.setattr(sockets, "SLOWEST_BYTES_S", 1 << 40)
 
@@ -131,7 +131,7 @@ def test_no_redirect_leads_from_elsewhere_to_this_host(host: str, monkeypatch: p
         )
         # the first server is taken for one of another network: a test has no other one
         elsewhere = iter(["", "loopback"])
-        monkeypatch.setattr(http_wire, "kind_of", lambda address: next(elsewhere))
+        monkeypatch.setattr(http_store, "kind_of", lambda address: next(elsewhere))
         with pytest.raises(StoreRefused, match="this host's own network"):
             HttpStore(web.url, HASTY).head("b")
         assert [asked.path for asked in web.asked] == ["/b"]

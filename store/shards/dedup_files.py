@@ -1,7 +1,11 @@
-"""The `.keys` file of a shard: which keys its kept records hold, so that a lost index can be made again.
+"""The `.keys` and `.sketches` files of a shard: what a dedup stage is begun with after its index was lost.
 
-A Parquet file, a row a key, sorted by key, so that each virtual partition (the key's highest eight bits) is one run of
-rows; the file's metadata says where each begins, and by which scheme the keys were made (docs/guide/dedup.md).
+`.keys` is a Parquet file, a row a key, sorted by key, so that each virtual partition (the key's highest eight bits)
+is one run of rows; the file's metadata says where each begins, and by which scheme the keys were made
+(docs/guide/dedup.md).
+
+`.sketches` is a Parquet file, a row a record, sorted by fragment and row. What a sketch is stands in
+`headrace.stages.dedup.judge`.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.store import FormatError, ObjectStore
@@ -26,11 +31,11 @@ ROLE = KEYS_ROLE
 SUFFIX = ".keys"
 KEYS_FORMAT = 1
 PARTITIONS = 256
-_METADATA = b"headrace.keys"
+_KEYS_METADATA = b"headrace.keys"
 _PARTITION_SHIFT = np.uint64(56)
 
 #: `word`: 0 for a key of the whole text, which is `high` and `low`; else the number of a band's word, which is `high`.
-_COLUMNS: dict[str, pa.DataType] = {
+_KEYS_COLUMNS: dict[str, pa.DataType] = {
     "high": pa.uint64(),
     "low": pa.uint64(),
     "word": pa.uint16(),
@@ -110,7 +115,7 @@ def encode_keys(
     )
     columns = (keys[holders, words], low, words.astype(np.uint16))
     arrays = [*map(pa.array, columns), fragments, pa.array(rows[holders])]
-    return _to_file(pa.Table.from_arrays(arrays, schema=_schema()), scheme)
+    return _keys_file(pa.Table.from_arrays(arrays, schema=_schema()), scheme)
 
 
 def merge_keys(files: Sequence[tuple[str, bytes]], only: Callable[[pa.Table], pa.Table] | None = None) -> bytes:
@@ -118,20 +123,20 @@ def merge_keys(files: Sequence[tuple[str, bytes]], only: Callable[[pa.Table], pa
 
     FormatError where they are of two schemes.
     """
-    read = [_from_file(data, what) for what, data in files]
+    read = [_keys_table(data, what) for what, data in files]
     schemes = sorted({scheme for _, scheme in read})
     if len(schemes) != 1:
         raise FormatError(f"{files[0][0]} and {len(files) - 1} more: keys of schemes {', '.join(schemes)}")
-    return _to_file(pa.concat_tables([only(table) if only else table for table, _ in read]), schemes[0])
+    return _keys_file(pa.concat_tables([only(table) if only else table for table, _ in read]), schemes[0])
 
 
-def _to_file(table: pa.Table, scheme: str) -> bytes:
+def _keys_file(table: pa.Table, scheme: str) -> bytes:
     """The rows by key, and of equal ones by record, so that the same keys are the same bytes."""
     table = table.take(pa.array(_order(table), pa.int64()))
     partitions = (np.asarray(table.column("high"), np.uint64) >> _PARTITION_SHIFT).astype(np.int64)
     bounds = np.searchsorted(partitions, np.arange(PARTITIONS + 1))
     facts = {"format": KEYS_FORMAT, "scheme": scheme, "partitions": bounds.tolist()}
-    table = table.combine_chunks().replace_schema_metadata({_METADATA: json.dumps(facts).encode()})
+    table = table.combine_chunks().replace_schema_metadata({_KEYS_METADATA: json.dumps(facts).encode()})
     sink = pa.BufferOutputStream()
     pq.write_table(
         table, sink, compression="zstd", compression_level=1, use_dictionary=cast("Any", ["word", "fragment"])
@@ -176,19 +181,19 @@ def read_columns(
     return table.replace_schema_metadata(None), facts
 
 
-def _from_file(data: bytes, what: str) -> tuple[pa.Table, str]:
+def _keys_table(data: bytes, what: str) -> tuple[pa.Table, str]:
     """The rows of a file and the scheme of its keys."""
-    table, facts = read_columns(data, what, "keys", _COLUMNS, _METADATA, KEYS_FORMAT)
+    table, facts = read_columns(data, what, "keys", _KEYS_COLUMNS, _KEYS_METADATA, KEYS_FORMAT)
     return table, str(facts.get("scheme"))
 
 
 def _schema() -> pa.Schema:
-    return pa.schema([pa.field(name, kind) for name, kind in _COLUMNS.items()])
+    return pa.schema([pa.field(name, kind) for name, kind in _KEYS_COLUMNS.items()])
 
 
 def decode_keys(data: bytes, scheme: str, what: str) -> KeptKeys:
     """The keys of a file. FormatError, naming `what`, for bytes that are none, and for keys of another scheme."""
-    table, made = _from_file(data, what)
+    table, made = _keys_table(data, what)
     if made != scheme:
         raise FormatError(
             f"{what}: its keys were made by scheme {made}, the pipeline's is {scheme}: keys of the two cannot be "
@@ -223,3 +228,58 @@ def _kept_keys(table: pa.Table) -> KeptKeys:
         np.asarray(table.column("word"), np.int64),
         holders,
     )
+
+
+SKETCHES_SUFFIX = ".sketches"
+SKETCHES_FORMAT = 1
+#: Bytes of one sketch that a reader takes.
+SKETCH_BYTES_MAX = 1 << 16
+_SKETCHES_METADATA = b"headrace.sketches"
+_SKETCHES_COLUMNS: dict[str, pa.DataType] = {"fragment": pa.string(), "row": pa.int64(), "sketch": pa.binary()}
+_SKETCHES_SCHEMA = pa.schema([pa.field(name, kind) for name, kind in _SKETCHES_COLUMNS.items()])
+
+
+def encode_sketches(parts: Sequence[tuple[bytes, npt.NDArray[np.int64], Any]]) -> bytes:
+    """The file of these records' sketches: of each part the fragment, ordinals `[n]` and a binary column `[n]`."""
+    tables = [
+        pa.Table.from_arrays(
+            [pa.repeat(pa.scalar(fragment.hex(), pa.string()), len(rows)), pa.array(rows, pa.int64()), sketches],
+            schema=_SKETCHES_SCHEMA,
+        )
+        for fragment, rows, sketches in parts
+    ]
+    return _sketches_file(pa.concat_tables(tables) if tables else _SKETCHES_SCHEMA.empty_table())
+
+
+def merge_sketches(files: Sequence[tuple[str, bytes]], only: Callable[[pa.Table], pa.Table] | None = None) -> bytes:
+    """One file with the sketches of several, or `only` those of some records, each with a name for errors."""
+    read = [_sketches_table(data, what) for what, data in files]
+    return _sketches_file(pa.concat_tables([only(table) if only else table for table in read]))
+
+
+def read_sketches(store: ObjectStore, key: str) -> pa.Table:
+    """The rows of a file in a store: `fragment`, `row`, `sketch`. Raises ObjectMissing, FormatError."""
+    return _sketches_table(bytes(store.get(key)), f"{store.uri}: {key!r}")
+
+
+def _sketches_file(table: pa.Table) -> bytes:
+    by = [("fragment", "ascending"), ("row", "ascending")]
+    table = table.take(pc.sort_indices(table, sort_keys=cast("Any", by))).combine_chunks()
+    facts = json.dumps({"format": SKETCHES_FORMAT}).encode()
+    sink = pa.BufferOutputStream()
+    # A sketch is of hashes, which no codec makes smaller.
+    codecs = {"fragment": "zstd", "row": "zstd", "sketch": "none"}
+    pq.write_table(
+        table.replace_schema_metadata({_SKETCHES_METADATA: facts}),
+        sink,
+        compression=cast("Any", codecs),
+        use_dictionary=cast("Any", ["fragment"]),
+    )
+    return sink.getvalue().to_pybytes()
+
+
+def _sketches_table(data: bytes, what: str) -> pa.Table:
+    table, _ = read_columns(data, what, "sketches", _SKETCHES_COLUMNS, _SKETCHES_METADATA, SKETCHES_FORMAT)
+    if table.num_rows and pc.max(pc.binary_length(table.column("sketch"))).as_py() > SKETCH_BYTES_MAX:
+        raise FormatError(f"{what} holds a sketch of more than {SKETCH_BYTES_MAX} bytes; restore it")
+    return table

@@ -1,8 +1,13 @@
-"""Erasure: the objects of a shard written anew without the text of some of its documents, at the same geometry.
+"""Retraction and erasure: which rows and objects hold a record, and how shards are written anew without its text.
 
-Tokens of an erased document are pad tokens, and every position of the shard keeps its meaning. Its row of the documents
-table keeps id, source and ordinal, by which it is accounted for, and loses metadata, lineage, scores and text. Its
-sketch becomes that of an empty text; its keys, which are hashes, stay, so that the text does not come back unseen.
+The tokens of a retracted document stay where they lie, so that every position of the dataset keeps its meaning; the
+manifest names its row, and readers take padding for it. What only serves to be looked at is written anew without it:
+samples lose the row, quarantine loses the raw bytes.
+
+Tokens of an erased document are pad tokens, and every position of the shard keeps its meaning. Its row of the
+documents table keeps id, source and ordinal, by which it is accounted for, and loses metadata, lineage, scores and
+text. Its sketch becomes that of an empty text; its keys, which are hashes, stay, so that the text does not come back
+unseen.
 """
 
 from __future__ import annotations
@@ -12,11 +17,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import zstandard
 
 from headrace.store import Buffer, FormatError, ObjectStore, put
+from headrace.store.datasets.where import Test, rows_where
 from headrace.store.ledger import Closed, LedgerState, StoredObject
 from headrace.store.shards import (
     BLOCKS,
@@ -27,6 +34,7 @@ from headrace.store.shards import (
     content_hash,
     kind_of,
     merge_sketches,
+    quarantine_prefix,
     read_lines,
     read_plain_header,
     read_shard,
@@ -167,3 +175,114 @@ def _numbered(lines: Iterator[bytes], gone: Collection[int]) -> Iterator[tuple[i
             row += 1
         yield row, line
         row += 1
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPlaces:
+    """Where the asked records stand."""
+
+    #: Rows of the documents table, by the key of the shard's tokens.
+    documents: tuple[tuple[str, tuple[int, ...]], ...]
+    #: Each object that holds a beginning or the bytes of one.
+    rewritten: tuple[StoredObject, ...]
+    #: Records that were found, by id; those among them that were not kept have a verdict only.
+    ids: frozenset[str]
+    #: What was asked for: ids of records, and URIs of what they were read from.
+    asked: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
+    #: Shards of text, whose objects are written anew at once: no position of a training job leans on them.
+    texts: tuple[Erasable, ...] = ()
+
+
+def find_records(
+    store: ObjectStore,
+    state: LedgerState,
+    ids: Collection[str],
+    sources: Collection[str],
+    where: Test | None = None,
+) -> RecordPlaces:
+    """Look for records by id (a split record by that of its whole), by the URI of what they were read from, or for
+    kept ones whose fields fulfil a test. Raises FormatError, StoreError.
+    """
+    documents: dict[str, set[int]] = {}
+    rewritten: dict[str, StoredObject] = {}
+    seen: set[str] = set()
+    for shard in state.shards:
+        objects = {item.role: item for item in shard.closed.objects}
+        keys = {role: item.key for role, item in objects.items()}
+        for role in ("documents", "verdicts", "samples", "quarantine"):
+            if role not in keys:
+                continue
+            is_kept = role == "documents" and where is not None
+            facts = read_table(
+                store, keys[role], ["id", "part", "source", *(("tokens", "metadata") if is_kept else ())]
+            )
+            mask = _matches(facts, ids, sources)
+            if where is not None and is_kept:
+                mask |= rows_where(facts, where)
+            if not mask.any():
+                continue
+            seen.update(str(name) for name in facts.column("id").filter(pa.array(mask)).to_pylist())
+            if role == "documents":
+                documents.setdefault(keys.get("tokens", keys[role]), set()).update(np.flatnonzero(mask).tolist())
+            elif role != "verdicts":
+                rewritten[keys[role]] = objects[role]
+    known = {(name, row) for since, name, rows in state.retracted if state.is_takedown(since) for row in rows}
+    fresh = {name: tuple(sorted(row for row in rows if (name, row) not in known)) for name, rows in documents.items()}
+    texts = [shard for shard in state.shards if "tokens" not in {item.role for item in shard.closed.objects}]
+    found = []
+    for shard in texts:
+        main = main_object(shard.closed)
+        if main is not None and (rows := fresh.get(main.key)):
+            gone = state.erased_rows(main.key)
+            found.append(Erasable(shard.number, shard.closed, tuple(sorted({*rows, *gone})), gone))
+    return RecordPlaces(
+        tuple((name, rows) for name, rows in fresh.items() if rows),
+        tuple(rewritten.values()),
+        frozenset(seen),
+        (frozenset(ids), frozenset(sources)),
+        tuple(found),
+    )
+
+
+def write_rewritten(store: ObjectStore, found: RecordPlaces, epoch: int) -> tuple[tuple[str, StoredObject], ...]:
+    """Write the objects anew under this epoch: the key of each old one, and what takes its place.
+
+    One of them is in memory at a time. Raises FormatError, StoreError.
+    """
+    made: list[tuple[str, StoredObject]] = [item for shard in found.texts for item in erase(store, shard, epoch)]
+    for item in found.rewritten:
+        # What is damaged would be given a checksum that says it is sound.
+        verify_object(store, item.key, item.checksum)
+        role, old = item.role, item.key
+        table = read_table(store, old)
+        data = table_to_parquet(_without(role, table, _matches(table, *found.asked)))
+        del table  # before the next one is read
+        digest = content_hash([data])
+        prefix = f"shards/{epoch}/"
+        key = (
+            f"{quarantine_prefix(prefix)}{digest}.parquet"
+            if role == "quarantine"
+            else f"{prefix}{digest}.samples.parquet"
+        )
+        put(store, key, [data])
+        made.append((old, StoredObject(role, key, f"xxh3-128:{digest}", len(data))))
+    return tuple(made)
+
+
+def _matches(table: pa.Table, ids: Collection[str], sources: Collection[str]) -> npt.NDArray[np.bool_]:
+    """`[rows]`: whether a row is of a record that is asked for."""
+    names: Any = table.column("id")
+    whole: Any = pc.if_else(
+        pc.is_valid(table.column("part")), pc.replace_substring_regex(names, pattern="/[0-9]+$", replacement=""), names
+    )
+    wanted = pa.array(sorted(ids), pa.string())
+    found: Any = pc.or_(pc.is_in(names, wanted), pc.is_in(whole, wanted))
+    found = pc.or_(found, pc.is_in(table.column("source"), pa.array(sorted(sources), pa.string())))
+    return np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+def _without(role: str, table: pa.Table, mask: npt.NDArray[np.bool_]) -> pa.Table:
+    if role == "samples":
+        return table.filter(pa.array(~mask))
+    raw = pc.if_else(pa.array(mask), pa.scalar(None, pa.binary()), table.column("raw").combine_chunks())
+    return table.set_column(table.schema.get_field_index("raw"), "raw", raw)
