@@ -34,17 +34,26 @@ if TYPE_CHECKING:
         write_secret as write_secret,
     )
     from headrace.cluster.errors import PeerError as PeerError
-    from headrace.cluster.join_wire import (
+    from headrace.cluster.join import (
+        IDENTIFIER_BYTES as IDENTIFIER_BYTES,
         JOIN_S_MAX as JOIN_S_MAX,
         LENGTH as LENGTH,
         MESSAGE_LIMIT_BYTES as MESSAGE_LIMIT_BYTES,
+        NODES_PER_TOKEN_MAX as NODES_PER_TOKEN_MAX,
         PORT_OFFSET as PORT_OFFSET,
+        PREFIX as PREFIX,
+        TOKEN_LIMIT as TOKEN_LIMIT,
         Greeting as Greeting,
         JoinAnswer as JoinAnswer,
         JoinRequest as JoinRequest,
+        JoinToken as JoinToken,
+        TokenSpentError as TokenSpentError,
         body_length as body_length,
+        check_token as check_token,
         decode_message as decode_message,
         encode_message as encode_message,
+        encode_token as encode_token,
+        read_token as read_token,
     )
     from headrace.cluster.ticket import (
         KEY_BYTES_MIN as KEY_BYTES_MIN,
@@ -52,17 +61,6 @@ if TYPE_CHECKING:
         TicketError as TicketError,
         encode_ticket as encode_ticket,
         match_ticket as match_ticket,
-    )
-    from headrace.cluster.token import (
-        IDENTIFIER_BYTES as IDENTIFIER_BYTES,
-        NODES_PER_TOKEN_MAX as NODES_PER_TOKEN_MAX,
-        PREFIX as PREFIX,
-        TOKEN_LIMIT as TOKEN_LIMIT,
-        JoinToken as JoinToken,
-        TokenSpentError as TokenSpentError,
-        check_token as check_token,
-        encode_token as encode_token,
-        read_token as read_token,
     )
 else:
     __getattr__ = door(__name__)

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
         to_listen as to_listen,
         usual_address as usual_address,
     )
-    from headrace.daemon.effects import Effects as Effects, end_on_surprise as end_on_surprise
     from headrace.daemon.log_files import (
         FILE_BYTES_MAX as FILE_BYTES_MAX,
         LINES_MAX as LINES_MAX,
@@ -72,6 +71,10 @@ if TYPE_CHECKING:
         hear_on as hear_on,
         restore as restore,
     )
-    from headrace.daemon.threads import OneThread as OneThread
+    from headrace.daemon.threads import (
+        Effects as Effects,
+        OneThread as OneThread,
+        end_on_surprise as end_on_surprise,
+    )
 else:
     __getattr__ = door(__name__)

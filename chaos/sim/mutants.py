@@ -50,8 +50,7 @@ from headrace.controller.core.run.input import (
     KnownObjects,
     ListedAs,
     Suspicion,
-    comparison,
-    earlier,
+    known_objects,
 )
 from headrace.controller.core.run.tasks import RunLinks, RunTasks
 from headrace.stages.dedup import kept
@@ -392,10 +391,7 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "index-not-fenced": ((RunTasks, "_remembers", _never),),
     "changed-object-read-on": ((RemoteFile, "_learn", _any_version),),
     "held-read-again": ((Intake, "_wanted", _held_forgotten),),
-    "part-taken-for-unread": (
-        (earlier, "evidence_of", _part_unread),
-        (comparison, "evidence_of", _part_unread),
-    ),
+    "part-taken-for-unread": ((known_objects, "evidence_of", _part_unread),),
     "content-not-compared": ((Comparing, "heard", _believed),),
     "other-version-listed": ((KnownObjects, "listed_as", _new),),
     "atom-cut": ((Leadership, "submit", _cut_anywhere),),

@@ -1,8 +1,8 @@
-"""One simulated run: a cluster, its faults, a quiet time, and the verdict.
+"""One simulated run: a cluster, its faults at drawn times, a quiet time, and the verdict.
 
-The cores are the very classes that run: Controller, Supervisor, TaskCore with its parts, inbox and outbox, both halves
-of credit, the ledger's codec and fold. Shells, sockets, processes and the clock are simulated (the other modules of
-this folder). Prior art: the simulators of FoundationDB and of TigerBeetle.
+The cores are the very classes that run: Controller, Supervisor, TaskCore with its parts, inbox and outbox, both
+halves of credit, the ledger's codec and fold. Shells, sockets, processes and the clock are simulated (the other
+modules of this folder). Prior art: the simulators of FoundationDB and of TigerBeetle.
 
 Known weakness: it finds no fault of a shell, nothing slow, and nothing that needs real memory.
 """
@@ -15,9 +15,190 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from headrace.chaos.sim.cluster import SimulatedCluster
-from headrace.chaos.sim.faults import Faults
-from headrace.chaos.sim.nodes import SimulatedWorker
+from headrace.chaos.sim.network import MARKER_BYTES, SimulatedFrame
+from headrace.chaos.sim.node_faults import NodeFaults
+from headrace.chaos.sim.nodes import SimulatedController, SimulatedWorker
 from headrace.chaos.sim.world import ViolationError, World
+from headrace.store.datasets import collection
+from headrace.store.ledger import LedgerState
+
+#: How often old proposals come to a standby that all workers were sent to.
+REPEATED_TO_STANDBY = 4
+
+
+class Faults(NodeFaults):
+    """The misfortunes of one seed."""
+
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self._cluster = cluster
+        menu: list[tuple[Callable[[], bool], int]] = [
+            (self.kill_task, 6),
+            (self.kill_worker, 2),
+            (self.crash_controller, 3),
+            (self.freeze_controller, 7),
+            (self.break_session, 3),
+            (self.leave_session, 3),
+            (self.dial_again, 2),
+            (self.harm_frame, 6),
+            (self.mislead_workers, 3),
+            (self.trouble_store, 3),
+            (self.corrupt_shard, 2),
+            (self.repeat_proposal, 3),
+            (self.stray_frame, 1),
+            (self.wake_ghost, 4),
+            (self.kill_index, 2),
+            (self.fail_task, 1),
+            (self.stop_pipeline, 1),
+            (self.amend_pipeline, 2),
+            (self.operate_pipeline, 4),
+            (self.steer_pipeline, 4),
+            (self.freeze_task, 3),
+            (self.freeze_worker, 3),
+            (self.freeze_node, 3),
+            (self.lose_store, 2),
+            (self.collect_objects, 3),
+            (self.part_workers, 6),
+            (self.offer_token, 1),
+            (self.retire_controller, 2),
+            (self.change_input, 8),
+        ]
+        super().__init__(cluster, menu)
+
+    def settle(self) -> None:
+        """See `NodeFaults`."""
+        self._cluster.operator.settle()
+        for task in self._tasks():
+            if task.sink is not None:
+                task.sink.corrupt = task.sink.haunted = False
+
+    # -- what dies --
+
+    def kill_index(self) -> bool:
+        """A task that remembers, where there is one, gets SIGKILL: the decider, or a partition of its index."""
+        remembering = [task for task in self._tasks() if task.remembers]
+        if remembering:
+            self._world.rng.choice(remembering).die(-9, "killed by a fault")
+        return bool(remembering)
+
+    def mislead_workers(self) -> bool:
+        """Every worker goes to a standby, whose run has not begun, and comes back; then the leader may die."""
+        cluster, world = self._cluster, self._world
+        leader = next((item for item in cluster.controllers if item.leads and item.alive and not item.frozen), None)
+        standbys = [
+            index
+            for index, item in enumerate(cluster.controllers)
+            if item is not leader and item.alive and not item.frozen and item.run() is not None
+        ]
+        if leader is None or not standbys:
+            return False
+        index = world.rng.choice(standbys)
+        world.note("faults", "mislead all workers to", cluster.controllers[index].name)
+        for worker in cluster.workers:
+            worker.turn_to(index)
+        # What the leader is at the log with is proposed again where it is not known yet.
+        for _ in range(REPEATED_TO_STANDBY):
+            world.after(world.between(0.2, 4.0), self._late_proposals)
+        if world.chance(0.6):
+            world.after(world.between(4.0, 9.0), self._end_leader, leader, leader.life)
+        return True
+
+    def _end_leader(self, leader: SimulatedController, life: int) -> None:
+        if leader.alive and leader.life == life and not self._cluster.quiet:
+            leader.crash()
+            self._world.after(self._world.between(0.5, 8.0), leader.start)
+
+    # -- what lies --
+
+    def collect_objects(self) -> bool:
+        """Somebody collects, by a fold that may be old when the last object is deleted."""
+        state = LedgerState()
+        for number, entry in self._cluster.log.behind(-1):
+            state.apply(number, entry)
+        for info in collection.garbage(state, self._cluster.objects.listing()):
+            self._world.after(self._world.between(0.01, 4.0), self._delete, info.key)
+        return True
+
+    def _delete(self, key: str) -> None:
+        self._cluster.checker.deleted(key)
+        self._cluster.objects.delete(key)
+
+    def corrupt_shard(self) -> bool:
+        """A sink will write a shard that claims a record twice and another not at all."""
+        sinks = [task.sink for task in self._tasks() if task.sink is not None]
+        if sinks:
+            self._world.rng.choice(sinks).corrupt = True
+        return bool(sinks)
+
+    def repeat_proposal(self) -> bool:
+        """Old proposals come in once more, from whatever attempt and epoch, by the worker that had it."""
+        sessions = {worker.name: worker.session for worker in self._cluster.workers if worker.session is not None}
+        proposed = [item for item in self._cluster.checker.proposed if item[0] in sessions]
+        if not proposed:
+            return False
+        chosen = [proposed[-1], *(self._world.rng.choice(proposed) for _ in range(6))]
+        for worker, event in sorted(chosen, key=lambda item: item[1].epoch):
+            sessions[worker].report(event)
+        return True
+
+    def wake_ghost(self) -> bool:
+        """A sink that was given up wakes when another is about to propose the same, and is first."""
+        sinks = [task.sink for task in self._tasks() if task.sink is not None]
+        if sinks and self._cluster.corpus.texts is not None:
+            self._world.rng.choice(sinks).haunted = True
+            return True
+        return False
+
+    def stray_frame(self) -> bool:
+        """A frame of another epoch arrives on a link."""
+        links = [link for worker in self._cluster.workers for link in worker.links()]
+        link = self._world.rng.choice(links) if links else None
+        if link is None or link.receiver is None or not link.receiver.alive:
+            return False
+        return link.try_send(SimulatedFrame(link.receiver.epoch + 1, MARKER_BYTES, sweep=1 << 30))
+
+    # -- what people do --
+
+    def stop_pipeline(self) -> bool:
+        """Somebody stops or cancels the run, and applies it again."""
+        self._cluster.operator.stop(cancel=self._world.chance(0.5))
+        return True
+
+    def amend_pipeline(self) -> bool:
+        """Somebody stops the run and applies another version."""
+        self._cluster.operator.amend()
+        # Whoever was away meanwhile comes back with what it made by the old version.
+        for _ in range(2):
+            self._world.after(self._world.between(3.0, 12.0), self._late_proposals)
+        return True
+
+    def operate_pipeline(self) -> bool:
+        """Somebody changes the graph while records flow."""
+        self._cluster.operator.operate()
+        for _ in range(2):
+            self._world.after(self._world.between(1.0, 12.0), self._late_proposals)
+        return True
+
+    def steer_pipeline(self) -> bool:
+        """Somebody pauses, scales or drains."""
+        self._cluster.operator.steer()
+        return True
+
+    def change_input(self) -> bool:
+        """Somebody overwrites, removes, adds or puts back objects of the input."""
+        if self._cluster.corpus.changes:
+            self._cluster.inputs.change(self._world.rng)
+        return self._cluster.corpus.changes
+
+    def offer_token(self) -> bool:
+        """Two nodes want to join the cluster with the same token."""
+        if self._cluster.cluster_log is not None:
+            self._cluster.operator.offer_token()
+        return self._cluster.cluster_log is not None
+
+    def _late_proposals(self) -> None:
+        if not self._cluster.operator.completed:
+            self.repeat_proposal()
+
 
 #: Seconds after the last fault within which everything must be closed, and then every task be gone.
 CLOSE_S = 240.0

@@ -1,4 +1,4 @@
-"""`headrace bench`: measures this host in bounded time, and keeps what it found as facts."""
+"""`headrace bench` and `advise`: a host measured in bounded time, and a cluster sized by what was found."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ import contextlib
 import json
 import os
 import queue
+import re
 import secrets
 import socket
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from headrace.cli.host import (
     FACTS,
     LOOPBACK,
     Fact,
     MeasureError,
+    facts_for_others,
     facts_path,
     keep_facts,
     measure_disk,
@@ -31,8 +34,9 @@ from headrace.cli.host import (
     read_facts,
     serve_peer,
 )
-from headrace.cli.ui import FAINT, console, megabytes, plain_table, safe, title
+from headrace.cli.ui import BAD, FAINT, console, megabytes, plain_table, safe, title
 from headrace.client import EXIT_FAULT, CliError, UsageError
+from headrace.controller.core.scaling import Sized, SizingError, size_cluster, too_small
 from headrace.daemon import AddressError, host_and_port, threads
 
 #: What a part may take beyond the seconds that it measures: compiling, training a tokenizer, a store's first contact.
@@ -169,3 +173,50 @@ def _shown(name: str, value: float) -> str:
     if unit == "s":
         return f"{value * 1e3:,.3f} ms"
     return f"{value:,.4g} {unit}" if value < 1e4 else f"{value:,.0f} {unit}"
+
+
+#: An amount, as 0.4, 7e9 or 7G.
+_AMOUNT = re.compile(r"(\d{1,15}(?:\.\d{1,9})?(?:e[+-]?\d{1,2})?)([kMGTP]?)")
+_UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+
+
+def show_advice(given: Sequence[str], *, measured: bool, as_json: bool) -> int:
+    """Size, and show; exit code 0 also where something is too small. Raises UsageError."""
+    try:
+        sized = size_cluster(numbers_in(given), facts_for_others() if measured else {})
+    except SizingError as error:
+        raise UsageError(str(error)) from error
+    broken = too_small(sized)
+    if as_json:
+        small = [{**asdict(check), "times": times} for check, times in broken]
+        print(json.dumps({"numbers": [asdict(one) for one in sized], "too_small": small}))
+        return 0
+    out = console(sys.stdout)
+    out.print(title("advice", "too small in places" if broken else "nothing is too small", good=not broken))
+    out.print()
+    out.print(plain_table(("number", "value", "what it is", "by"), [_row(one) for one in sized], right=(1,)))
+    for check, times in broken:
+        out.print(f"  {check.need} is {times:,.3g} times {check.have}: {check.remedy}", style=BAD, markup=False)
+    return 0
+
+
+def numbers_in(given: Sequence[str]) -> dict[str, float]:
+    """NAME=VALUE as numbers by name; of one name the last. Raises UsageError."""
+    found: dict[str, float] = {}
+    for item in given:
+        name, sign, text = item.partition("=")
+        amount = _AMOUNT.fullmatch(text)
+        if not name or not sign or amount is None:
+            raise UsageError(f"--set {item!r}: give a name and a number, such as gpus=64 or params=7G")
+        found[name] = float(amount[1]) * _UNITS[amount[2]]
+    return found
+
+
+def _row(one: Sized) -> tuple[Any, ...]:
+    value, unit = one.value, ""
+    for name, size in reversed(_UNITS.items()):
+        if one.value >= size * 10 and name:
+            value, unit = one.value / size, name
+            break
+    shown = f"{value:,.4g} {unit}{one.unit if one.unit != 'share' else ''}".rstrip()
+    return one.name, shown, one.says, one.by

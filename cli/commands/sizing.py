@@ -62,6 +62,6 @@ def advise(
     json: Json = False,
 ) -> int:
     """Size a cluster before you build it: each number with its formula, and what would be too small."""
-    from headrace.cli.commands.advise import show_advice
+    from headrace.cli.commands.bench import show_advice
 
     return show_advice(given, measured=measured, as_json=json)

@@ -1,6 +1,6 @@
 """The door by which nodes join: a TLS port of its own, since a node that joins has no certificate yet.
 
-What is said there is `cluster/join_wire.py`; every refusal is named to the node and logged here.
+What is said there is `cluster/join.py`; every refusal is named to the node and logged here.
 
 Connections whose other end has proved nothing yet: so many at most, each for so long, and the oldest gives way. A
 flood of them keeps nobody out: who comes is taken in, and one of the address that has most of them is sent away, the

@@ -5,8 +5,13 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
-    from headrace.page.core.board import ROW_BYTES_MAX as ROW_BYTES_MAX, Board as Board, Timeline as Timeline
-    from headrace.page.core.loaders import Loaders as Loaders, ReportRefused as ReportRefused
+    from headrace.page.core.board import (
+        ROW_BYTES_MAX as ROW_BYTES_MAX,
+        Board as Board,
+        Loaders as Loaders,
+        ReportRefused as ReportRefused,
+        Timeline as Timeline,
+    )
     from headrace.page.core.request import (
         HEAD_BYTES_MAX as HEAD_BYTES_MAX,
         Request as Request,

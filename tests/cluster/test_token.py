@@ -6,26 +6,24 @@ import pytest
 from hypothesis import given, strategies as st
 
 from headrace.cluster.certificates import Role
-from headrace.cluster.join_wire import (
+from headrace.cluster.join import (
     LENGTH,
     MESSAGE_LIMIT_BYTES,
+    NODES_PER_TOKEN_MAX,
+    PREFIX,
     Greeting,
     JoinAnswer,
     JoinRequest,
-    JoinWireError,
-    body_length,
-    decode_message,
-    encode_message,
-)
-from headrace.cluster.token import (
-    NODES_PER_TOKEN_MAX,
-    PREFIX,
     JoinToken,
+    JoinWireError,
     TokenError,
     TokenExpiredError,
     TokenForgedError,
     TokenMalformedError,
+    body_length,
     check_token,
+    decode_message,
+    encode_message,
     encode_token,
     read_token,
 )

@@ -11,7 +11,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from headrace.cluster import certificates, join_wire, ticket, token
+from headrace.cluster import certificates, join, ticket
 from tests.fuzz.harness import Target
 from tests.fuzz.mutations import within_msgpack
 
@@ -44,44 +44,44 @@ def tickets() -> list[bytes]:
 
 def run_token(data: bytes) -> object | None:
     """As the text that somebody pastes, and as what stands in it under a good seal."""
-    text = token.PREFIX + base64.urlsafe_b64encode(data + token._seal(data, KEY)).decode().rstrip("=")
+    text = join.PREFIX + base64.urlsafe_b64encode(data + join._seal(data, KEY)).decode().rstrip("=")
     found = None
     for candidate in (data.decode("utf-8", "replace"), text):
-        with contextlib.suppress(token.TokenError):
-            token.read_token(candidate)
-        with contextlib.suppress(token.TokenError):
-            found = token.check_token(candidate, KEY, 1_000.0)
-            assert token.check_token(token.encode_token(found, KEY), KEY, 1_000.0) == found
+        with contextlib.suppress(join.TokenError):
+            join.read_token(candidate)
+        with contextlib.suppress(join.TokenError):
+            found = join.check_token(candidate, KEY, 1_000.0)
+            assert join.check_token(join.encode_token(found, KEY), KEY, 1_000.0) == found
     return found
 
 
 def tokens() -> list[bytes]:
-    made = token.JoinToken("ab" * 32, bytes(16), certificates.Role.WORKER, "w1", 2_000_000_000, ("10.0.0.1:7420",))
-    text = token.encode_token(made, KEY)
-    return [text.encode(), token._split(text)[0]]
+    made = join.JoinToken("ab" * 32, bytes(16), certificates.Role.WORKER, "w1", 2_000_000_000, ("10.0.0.1:7420",))
+    text = join.encode_token(made, KEY)
+    return [text.encode(), join._split(text)[0]]
 
 
 def run_join(data: bytes) -> object | None:
     found = None
-    for body in (data, data[join_wire.LENGTH.size :]):
-        for kind in (join_wire.Greeting, join_wire.JoinRequest, join_wire.JoinAnswer):
-            with contextlib.suppress(join_wire.JoinWireError):
-                found = join_wire.decode_message(kind, body)
-                whole = join_wire.encode_message(found)
-                assert join_wire.decode_message(kind, whole[join_wire.LENGTH.size :]) == found
-    if len(data) >= join_wire.LENGTH.size:
-        with contextlib.suppress(join_wire.JoinWireError):
-            assert join_wire.body_length(data[: join_wire.LENGTH.size]) <= join_wire.MESSAGE_LIMIT_BYTES
+    for body in (data, data[join.LENGTH.size :]):
+        for kind in (join.Greeting, join.JoinRequest, join.JoinAnswer):
+            with contextlib.suppress(join.JoinWireError):
+                found = join.decode_message(kind, body)
+                whole = join.encode_message(found)
+                assert join.decode_message(kind, whole[join.LENGTH.size :]) == found
+    if len(data) >= join.LENGTH.size:
+        with contextlib.suppress(join.JoinWireError):
+            assert join.body_length(data[: join.LENGTH.size]) <= join.MESSAGE_LIMIT_BYTES
     return found
 
 
 def joins() -> list[bytes]:
     said = (
-        join_wire.Greeting(b"-----BEGIN", "0.1"),
-        join_wire.JoinRequest("hrj1.x", b"-----BEGIN", "0.1", 3, 2),
-        join_wire.JoinAnswer(b"-----BEGIN", "w1", ""),
+        join.Greeting(b"-----BEGIN", "0.1"),
+        join.JoinRequest("hrj1.x", b"-----BEGIN", "0.1", 3, 2),
+        join.JoinAnswer(b"-----BEGIN", "w1", ""),
     )
-    return [join_wire.encode_message(message) for message in said]
+    return [join.encode_message(message) for message in said]
 
 
 # -- certificates --
@@ -148,8 +148,8 @@ def identities() -> list[bytes]:
 
 def join_mutation(data: bytes, random: Random) -> bytes:
     """Within a message, behind its length."""
-    body = within_msgpack(data[join_wire.LENGTH.size :], random)
-    return join_wire.LENGTH.pack(len(body)) + body
+    body = within_msgpack(data[join.LENGTH.size :], random)
+    return join.LENGTH.pack(len(body)) + body
 
 
 # -- the list --
@@ -157,8 +157,8 @@ def join_mutation(data: bytes, random: Random) -> bytes:
 
 TARGETS = [
     Target("ticket", ("headrace.cluster.ticket",), run_ticket, tickets, mutate=within_msgpack),
-    Target("join_token", ("headrace.cluster.token",), run_token, tokens, mutate=within_msgpack),
-    Target("join_wire", ("headrace.cluster.join_wire",), run_join, joins, mutate=join_mutation),
+    Target("join_token", ("headrace.cluster.join",), run_token, tokens, mutate=within_msgpack),
+    Target("join_wire", ("headrace.cluster.join",), run_join, joins, mutate=join_mutation),
     Target("identity", ("headrace.cluster.certificates",), run_identity, identities),
     Target("certificate", ("headrace.cluster.certificates",), run_certificate, certificate_seeds),
     Target("join_request", ("headrace.cluster.certificates",), run_join_request, join_requests),

@@ -24,8 +24,7 @@ from headrace.cluster.certificates import (
     fingerprint,
     role_host,
 )
-from headrace.cluster.join_wire import PORT_OFFSET
-from headrace.cluster.token import JoinToken, encode_token, read_token
+from headrace.cluster.join import PORT_OFFSET, JoinToken, encode_token, read_token
 from headrace.controller.membership.cluster_files import ClusterFiles
 from headrace.controller.membership.joining import HANDSHAKE_S, LINES_MAX, STRANGERS_MAX
 from headrace.protos import control_pb2 as pb, control_pb2_grpc as rpc

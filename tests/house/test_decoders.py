@@ -37,8 +37,7 @@ OWN: dict[str, str] = {
     f"headrace.{module}": reason
     for reason, modules in {
         "what this user gives the command, bounded or as an argument": (
-            "cli.commands.maintenance.contamination cli.commands.cluster.cost cli.commands.dataset.show "
-            "cli.commands.maintenance.lists "
+            "cli.commands.maintenance.findings cli.commands.cluster.cost cli.commands.dataset.show "
             "cli.commands.cluster.reconfigure worker.membership.departure"
         ),
         "a file of this user's own folder, of mode 0600 or in a private one": (

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.chaos.gates import Affected
-from headrace.chaos.live.checks.evidence import Fates, compare, read_fates
-from headrace.chaos.live.checks.source_records import Servers, SourceDamaged, read_source
+from headrace.chaos.live.checks.evidence import Fates, Servers, SourceDamaged, compare, read_fates, read_source
 from headrace.chaos.live.scenario import NETWORK, Fired, ScenarioOutcome
 from headrace.daemon import ending_with_this
 from headrace.pipeline import Pipeline

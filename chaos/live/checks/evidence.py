@@ -1,23 +1,37 @@
-"""A dataset as someone sees it who has no Headrace: JSON, safetensors, Parquet, and a hash.
+"""A dataset and its source as someone sees them who has no Headrace: by the libraries of their formats alone.
 
-Nothing here imports a stage or a reader, and of the store no more than plain reads: what the checker compares must not
-come from the code that it checks (docs/reference/format.md is all that is needed to write this again).
+Nothing here imports a stage or a reader, and of the store no more than plain reads: what the checker compares must
+not come from the code that it checks (docs/reference/format.md is all that is needed to write this again).
+
+Lines of JSON Lines, rows of Parquet, pages and texts of WARC and WET, plain files; compressed by gzip or zstd, too.
+
+A fragment's URI names bucket and key; which server they are at is said by the pipeline's input alone.
 """
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import io
 import json
 import pathlib
 import re
+import urllib.parse
+import urllib.request
+import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors.numpy import load_file
+
+from headrace.pipeline import Pipeline, StageKind
+from headrace.store import ObjectStore, open_store
 
 #: What a manifest may name: paths are made of it.
 _KEY = re.compile(r"shards/[0-9]+/[0-9a-f]{32}(?:\.[a-z]+)+")
@@ -140,3 +154,236 @@ def _proofs(path: pathlib.Path) -> dict[int, tuple[int, str]]:
 
 def _told(fate: Fate) -> str:
     return f"kept with {fate.tokens} tokens" if fate.verdict == "kept" else f"{fate.verdict} ({fate.proof})"
+
+
+#: Bytes of an object that are asked for at once.
+PIECE_BYTES = 4 << 20
+#: An S3 address among the parameters of a source; what is said of the server ends it.
+_ADDRESS = re.compile(r"s3://(?P<bucket>[^/,\s]+)(?P<path>[^,\s]*?)(?P<query>\?[a-z_]+=[^,\s]*)?(?=[,\s]|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file or an object, and what opens it for reading."""
+
+    name: str
+    open: Callable[[], BinaryIO]
+
+
+class Servers:
+    """The buckets that the sources of a pipeline name, each with its server."""
+
+    def __init__(self, pipeline: Pipeline | None = None) -> None:
+        stages = pipeline.of_kind(StageKind.SOURCE) if pipeline is not None else ()
+        found = [_ADDRESS.finditer(text) for stage in stages for text in _texts(stage.parameters)]
+        self._roots = {
+            match["bucket"]: f"s3://{match['bucket']}{match['query'] or ''}" for some in found for match in some
+        }
+        self._stores: dict[str, ObjectStore] = {}
+
+    def file_of(self, uri: str) -> SourceFile | None:
+        """The object at a fragment's URI; None for an unknown scheme."""
+        parts = urllib.parse.urlsplit(uri)
+        if parts.scheme == "file" or "://" not in uri:
+            path = pathlib.Path(urllib.request.url2pathname(parts.path) if parts.scheme else uri)
+            return SourceFile(path.name, lambda: path.open("rb"))
+        # Not by urlsplit: a key may hold a # or a question mark.
+        bucket, _, key = uri.removeprefix("s3://").partition("/")
+        if parts.scheme != "s3" or bucket not in self._roots:
+            return None
+        return SourceFile(
+            key, lambda: cast("BinaryIO", io.BufferedReader(_Object(self._store(bucket), key), PIECE_BYTES))
+        )
+
+    def _store(self, bucket: str) -> ObjectStore:
+        if bucket not in self._stores:
+            self._stores[bucket] = open_store(self._roots[bucket])
+        return self._stores[bucket]
+
+
+class _Object(io.RawIOBase):
+    """An object as a file that can only be read. Raises StoreError where the store does."""
+
+    def __init__(self, store: ObjectStore, key: str) -> None:
+        info = store.head(key)
+        if info is None:
+            raise FileNotFoundError(f"{key} is gone from {store.uri}")
+        self._store, self._key, self._size, self._at = store, key, info.size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = max(0, offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence])
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        length = min(len(buffer), self._size - self._at)
+        if length <= 0:
+            return 0
+        data = self._store.get(self._key, self._at, length)
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in parameters."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in cast("dict[str, Any]", value).values():
+            yield from _texts(item)
+    elif isinstance(value, (list, tuple)):
+        for item in cast("Sequence[Any]", value):
+            yield from _texts(item)
+
+
+_LINES = (".jsonl", ".json", ".ndjson")
+_ARCHIVES = (".warc", ".wet")
+_TABLES = (".parquet", ".pq")
+_TEXTS = (".txt", ".md", ".rst")
+_ZSTD = (".zst", ".zstd")
+#: Records of an archive that hold a page or a text (docs/guide/inputs.md).
+_PAGES = ("response", "resource", "conversion")
+_PIECE_BYTES = 1 << 20
+#: What the libraries raise for bytes that are not what a name promises.
+DAMAGE = (OSError, EOFError, ValueError, zlib.error, pa.ArrowException)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRecords:
+    """What the files of an input hold: records of each, in their order, and ids of those that have one of their own.
+
+    `unread`: files of formats that are not known here.
+    """
+
+    counts: tuple[int, ...]
+    ids: Counter[str]
+    unread: tuple[str, ...]
+
+    @property
+    def records(self) -> int:
+        """All of them."""
+        return sum(self.counts)
+
+
+class SourceDamaged(Exception):  # noqa: N818 - named after what is so
+    """A file cannot be read to its end."""
+
+
+def read_source(files: Sequence[SourceFile], id_key: str) -> SourceRecords:
+    """Count the records of each file, and gather the ids of those that can be parsed. Raises SourceDamaged."""
+    counts: list[int] = []
+    ids, unread = Counter[str](), list[str]()
+    for item in files:
+        count = 0
+        try:
+            for name in _records(item, id_key):
+                count += 1
+                if name:
+                    ids[name] += 1
+        except _UnknownFormat:
+            unread.append(item.name)
+        except FileNotFoundError:
+            raise
+        except DAMAGE as error:
+            raise SourceDamaged(f"{item.name}: {error}") from error
+        counts.append(count)
+    return SourceRecords(tuple(counts), ids, tuple(unread))
+
+
+class _UnknownFormat(Exception):  # noqa: N818 - named after what is so
+    """Nobody here reads such a file."""
+
+
+def _records(item: SourceFile, id_key: str) -> Iterator[str]:
+    """An id, or "", for each record."""
+    bare = item.name
+    for suffix in (".gz", *_ZSTD):
+        bare = bare.removesuffix(suffix)
+    if bare.endswith(_LINES):
+        with _plain(item) as file:
+            yield from (_id_of(line, id_key) for line in file if line.strip())
+    elif bare.endswith(_ARCHIVES):
+        with _plain(item) as file:
+            yield from _pages(file)
+    elif item.name.endswith(_TABLES):
+        with item.open() as file:
+            yield from _rows(pq.ParquetFile(file), id_key)
+    elif item.name.endswith(_TEXTS):
+        yield ""
+    else:
+        raise _UnknownFormat(item.name)
+
+
+@contextmanager
+def _plain(item: SourceFile) -> Iterator[BinaryIO]:
+    """The bytes of a file as they are when they are decompressed."""
+    with item.open() as stored:
+        file: Any = stored
+        if item.name.endswith(".gz"):
+            file = gzip.GzipFile(fileobj=stored)
+        elif item.name.endswith(_ZSTD):
+            source = pa.PythonFile(cast("Any", stored), "r")
+            file = io.BufferedReader(_Decompressed(pa.CompressedInputStream(source, "zstd")))
+        yield file
+
+
+class _Decompressed(io.RawIOBase):
+    """What an Arrow stream gives, as a file that has lines."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data: bytes = self._stream.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def _pages(file: BinaryIO) -> Iterator[str]:
+    """The ids of an archive's records that hold a page or a text, by ISO 28500 and not by the library of our reader."""
+    while line := file.readline():
+        if not line.strip():
+            continue
+        if not line.startswith(b"WARC/"):
+            raise ValueError(f"{line[:40]!r} stands where a WARC record should begin")
+        headers: dict[str, str] = {}
+        while (line := file.readline()).strip():
+            name, _, value = line.decode("utf-8", "replace").partition(":")
+            headers[name.strip().lower()] = value.strip()
+        left = int(headers.get("content-length", "0"))
+        while left:
+            passed = len(file.read(min(left, _PIECE_BYTES)))
+            if not passed:
+                raise EOFError(f"a record is cut off, {left} bytes before its end")
+            left -= passed
+        if headers.get("warc-type", "") in _PAGES:
+            yield headers.get("warc-record-id", "").strip("<>")
+
+
+def _rows(file: pq.ParquetFile, id_key: str) -> Iterator[str]:
+    if id_key not in file.schema_arrow.names:
+        yield from ("" for _ in range(file.metadata.num_rows))
+        return
+    for batch in file.iter_batches(columns=[id_key]):
+        yield from (value if isinstance(value, str) else "" for value in batch.column(0).to_pylist())
+
+
+def _id_of(line: bytes, id_key: str) -> str:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return ""
+    name = record.get(id_key) if isinstance(record, dict) else None
+    return name if isinstance(name, str) else ""

@@ -11,8 +11,7 @@ from typing import Any
 
 from headrace.chaos.sim.checks.logs import Assignments, History
 from headrace.chaos.sim.checks.observed import Asked, Folding, Observed, ObservedSink, OperatorRequest
-from headrace.chaos.sim.checks.provenance import Provenance
-from headrace.chaos.sim.checks.rereading import Rereading
+from headrace.chaos.sim.checks.reading import Provenance, Rereading
 from headrace.chaos.sim.checks.verdicts import Verdicts
 from headrace.chaos.sim.checks.versions import SimulatedBuilds, SimulatedGate
 from headrace.chaos.sim.storage import SHARD

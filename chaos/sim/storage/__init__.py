@@ -12,7 +12,10 @@ if TYPE_CHECKING:
         SimulatedLog as SimulatedLog,
         twin as twin,
     )
-    from headrace.chaos.sim.storage.manifests import SimulatedManifest as SimulatedManifest
-    from headrace.chaos.sim.storage.objects import SHARD as SHARD, SimulatedObjects as SimulatedObjects
+    from headrace.chaos.sim.storage.objects import (
+        SHARD as SHARD,
+        SimulatedManifest as SimulatedManifest,
+        SimulatedObjects as SimulatedObjects,
+    )
 else:
     __getattr__ = door(__name__)

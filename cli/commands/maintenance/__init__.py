@@ -9,12 +9,12 @@ if TYPE_CHECKING:
         loader_state_in as loader_state_in,
         sources_of as sources_of,
     )
-    from headrace.cli.commands.maintenance.contamination import show_contamination as show_contamination
-    from headrace.cli.commands.maintenance.deduplication import (
+    from headrace.cli.commands.maintenance.findings import (
         deduplicate as deduplicate,
+        read_list as read_list,
+        show_contamination as show_contamination,
         write_repeats as write_repeats,
     )
-    from headrace.cli.commands.maintenance.lists import read_list as read_list
     from headrace.cli.commands.maintenance.maintenance import (
         collect_garbage as collect_garbage,
         compact_dataset as compact_dataset,

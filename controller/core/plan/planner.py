@@ -14,10 +14,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heapreplace
 
-from headrace.controller.core.plan.links import edges, rejoined
 from headrace.controller.core.plan.locality import INLINE, WorkerFacts, check_forced, places_of
 from headrace.controller.core.plan.placement import NOTHING, Need, Stock, need_of, place, total
-from headrace.controller.core.plan.plans import LinkPlan, Plan, TaskPlan, reserved
+from headrace.controller.core.plan.plans import LinkPlan, Plan, TaskPlan, edges, rejoined, reserved
 from headrace.pipeline import Pipeline, PipelineError, StageKind, chain_order
 from headrace.store import counted
 

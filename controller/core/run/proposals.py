@@ -31,8 +31,8 @@ from headrace.controller.core.messages import (
     ReleaseClaims,
     ShardProposed,
 )
-from headrace.controller.core.run.changed_input import ChangedFragments
 from headrace.controller.core.run.input import Intake
+from headrace.controller.core.run.reading import ChangedFragments
 from headrace.controller.core.run.sweeps import Sweeps
 from headrace.controller.core.run.tasks import RunTasks, TaskPhase
 from headrace.store.ledger import ClaimsReleased, Closed, FragmentState, IntervalSet, LedgerState, Range

@@ -13,11 +13,11 @@ from headrace.controller.core.log import LOST, OVER, Leadership, LeaderState
 from headrace.controller.core.messages import Command, LogEvent, messages as m
 from headrace.controller.core.plan import Change, LinkPlan, RequestedChanges, WorkerFacts
 from headrace.controller.core.run.amendment import Amendment
-from headrace.controller.core.run.changed_input import ChangedFragments
 from headrace.controller.core.run.input import Intake, Listing
 from headrace.controller.core.run.opening import Admission, EpochRaise, Inheritance, Opening, Surroundings
 from headrace.controller.core.run.proposals import Committer
 from headrace.controller.core.run.publishing import Publishing, excess, held_words, kept_nothing
+from headrace.controller.core.run.reading import ChangedFragments
 from headrace.controller.core.run.reconfiguration import Reconfiguration
 from headrace.controller.core.run.states import ENDED, ENDING, TRANSITIONS, WORKING, Machine, RunState, RunTurn
 from headrace.controller.core.run.sweeps import Sweeps

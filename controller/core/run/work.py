@@ -8,12 +8,11 @@ from typing import TypeAlias, assert_never
 
 from headrace.controller.core.log import Leadership
 from headrace.controller.core.messages import Command, DecisionAsked, DecisionMade, messages as m
-from headrace.controller.core.run.changed_input import ChangedFragments
 from headrace.controller.core.run.input import Intake, Listing
 from headrace.controller.core.run.losses import RunLosses
 from headrace.controller.core.run.opening import Adoption, EpochRaise
 from headrace.controller.core.run.proposals import Committer, Proposals
-from headrace.controller.core.run.reading import InputReading
+from headrace.controller.core.run.reading import ChangedFragments, InputReading
 from headrace.controller.core.run.states import WORKING, RunState
 from headrace.controller.core.run.sweeps import Sweeps, SweepScope
 from headrace.controller.core.run.tasks import AttemptFacts, ReportedTasks, RunTask, RunTasks, Workers

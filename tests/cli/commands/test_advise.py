@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.commands.advise import numbers_in, show_advice
+from headrace.cli.commands.bench import numbers_in, show_advice
 from headrace.cli.host import Fact, facts as host_facts, keep_facts, read_facts
 from headrace.client import UsageError
 

@@ -13,7 +13,7 @@ from headrace.client.errors import CliError, UsageError
 from headrace.client.launch import launching
 from headrace.client.launch.core.asked import Kubernetes, Slurm, Ssh
 from headrace.client.launch.launching import end_launch, start_launch
-from headrace.cluster.token import read_token
+from headrace.cluster.join import read_token
 from tests.kits.run.programs import EVIL, Programs
 
 

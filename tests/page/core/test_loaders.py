@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from headrace.page.core.board import Board
-from headrace.page.core.loaders import LOADERS_MAX, SILENT_S_MAX, Loaders, ReportRefused
+from headrace.page.core.board import LOADERS_MAX, SILENT_S_MAX, Board, Loaders, ReportRefused
 
 
 def report(rank: int = 0, **more: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cluster.token import PREFIX, TOKEN_LIMIT
+from headrace.cluster.join import PREFIX, TOKEN_LIMIT
 from headrace.worker.membership.credentials import VARIABLE, find_token, membership
 from headrace.worker.membership.member import JoinError
 

@@ -5,15 +5,16 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
-    from headrace.controller.core.run.input import comparison as comparison, earlier as earlier
-    from headrace.controller.core.run.input.comparison import (
+    from headrace.controller.core.run.input import known_objects as known_objects
+    from headrace.controller.core.run.input.intake import Intake as Intake
+    from headrace.controller.core.run.input.known_objects import (
         Compared as Compared,
         Comparing as Comparing,
+        KnownObjects as KnownObjects,
+        ListedAs as ListedAs,
         ObjectChange as ObjectChange,
         said_of as said_of,
     )
-    from headrace.controller.core.run.input.earlier import KnownObjects as KnownObjects, ListedAs as ListedAs
-    from headrace.controller.core.run.input.intake import Intake as Intake
     from headrace.controller.core.run.input.listing import Listing as Listing
     from headrace.controller.core.run.input.suspicion import VAIN_MAX as VAIN_MAX, Suspicion as Suspicion
 else:

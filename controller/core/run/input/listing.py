@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headrace.controller.core.messages import ChangedInput, Command, ListSource, SourceListed
-from headrace.controller.core.run.input.comparison import Compared, Comparing
-from headrace.controller.core.run.input.earlier import KnownObjects, ListedAs
+from headrace.controller.core.run.input.known_objects import Compared, Comparing, KnownObjects, ListedAs
 from headrace.controller.core.run.tasks import RunTask, TaskPhase
 from headrace.store import counted
 from headrace.store.ledger import Fragment, LedgerState

@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from headrace.controller.core.plan.links import LINKS_A_TASK_MAX
 from headrace.controller.core.plan.locality import QUIC, RING, WorkerFacts
 from headrace.controller.core.plan.planner import move, plan
-from headrace.controller.core.plan.plans import Plan
+from headrace.controller.core.plan.plans import LINKS_A_TASK_MAX, Plan
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline, Stage
 from tests.kits.controller.core import LOG, make_pipeline

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.controller.core.messages import messages as m
-from headrace.controller.core.run.input.comparison import Comparing, ObjectChange
-from headrace.controller.core.run.input.earlier import KnownObjects, ListedAs
+from headrace.controller.core.run.input.known_objects import Comparing, KnownObjects, ListedAs, ObjectChange
 from headrace.store.ledger.core.entries import (
     Entry,
     Fragment,

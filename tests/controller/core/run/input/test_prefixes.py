@@ -6,7 +6,7 @@ import pytest
 
 from headrace.controller.core.messages import messages as m
 from headrace.controller.core.messages.requests import ChangedInput
-from headrace.controller.core.run.input.earlier import KnownObjects, ListedAs, evidence_of
+from headrace.controller.core.run.input.known_objects import KnownObjects, ListedAs, evidence_of
 from headrace.store.ledger.core.entries import (
     Change,
     Entry,
