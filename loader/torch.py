@@ -31,8 +31,7 @@ except ImportError as error:
     raise ImportError("headrace.loader.torch needs PyTorch: pip install torch") from error
 
 from headrace.loader.state import Arrived, Sent, listen, new_token
-from headrace.loader.tensors import Copier, chosen_names, tensors
-from headrace.loader.trainers import CountedDataLoader, check_loop, check_wrapper
+from headrace.loader.tensors import Copier, CountedDataLoader, check_loop, check_wrapper, chosen_names, tensors
 
 T = TypeVar("T")
 

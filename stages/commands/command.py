@@ -1,13 +1,13 @@
 """A stage that is any executable: records on its standard input and output, one process a task.
 
-How rows are matched, in lines of JSON (`stages/commands/lines.py`). Each record goes in as a line `{"__row", "id",
+How rows are matched, in lines of JSON (`stages/commands/exchange.py`). Each record goes in as a line `{"__row", "id",
 "text", "metadata"}` and comes out as one, in the same order; `__row` says which it is. A line that does not come out
 is a record that the command filters. That the batch is through is known by a record that the command is known to give
 back, sent once more behind the batch under a number of its own. Where no such line comes (nothing was kept yet, or
 the command holds its output back until it has a block of it) its input is closed: what is missing at its end is
 filtered, and the next batch gets a new process.
 
-In Arrow IPC (`stages/commands/arrow.py`) one stream goes in and one comes out, and each batch is answered by one batch,
+In Arrow IPC (there too) one stream goes in and one comes out, and each batch is answered by one batch,
 which may be empty: so its end is seen without more ado.
 
 How a failure is found. A batch at which the command dies, hangs or says what is no answer is given to new processes in
@@ -28,9 +28,8 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.pipeline import PipelineError
-from headrace.stages.commands.arrow import ArrowExchange
 from headrace.stages.commands.arrow_stream import ArrowStream
-from headrace.stages.commands.lines import Exchange, LineExchange
+from headrace.stages.commands.exchange import ArrowExchange, Exchange, LineExchange
 from headrace.stages.commands.process import CommandFailedError, CommandProcess, KeeperProcess
 from headrace.stages.functions import pack_metadata, settle
 from headrace.stages.runtime import (

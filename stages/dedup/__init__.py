@@ -16,12 +16,12 @@ if TYPE_CHECKING:
         PERMUTATIONS_MAX as PERMUTATIONS_MAX,
         RULE as RULE,
         SKETCH as SKETCH,
+        URL_RULE as URL_RULE,
         Scheme as Scheme,
         best_bands as best_bands,
         numbered_column as numbered_column,
         scheme_of as scheme_of,
     )
-    from headrace.stages.dedup.core.urls import URL_RULE as URL_RULE
     from headrace.stages.dedup.key_index import KeyIndex as KeyIndex, Match as Match, compile_index as compile_index
     from headrace.stages.dedup.minhash import (
         CODES_MORE as CODES_MORE,

@@ -25,8 +25,8 @@ from headrace.stages.dedup.core.scheme import (
     SKETCH,
     Scheme,
     numbered_column,
+    url_key,
 )
-from headrace.stages.dedup.core.urls import url_key
 from headrace.stages.dedup.key_index import KeyIndex, Match, compile_index
 from headrace.stages.dedup.minhash import Keys, compile_keys, make_sketches
 from headrace.stages.dedup.partitioned import IndexShare, KeptSources, PartitionedIndex

@@ -19,10 +19,15 @@ if TYPE_CHECKING:
         QUARANTINED as QUARANTINED,
         RAW_BYTES_MAX as RAW_BYTES_MAX,
         ROW as ROW,
+        SOURCE_ROWS as SOURCE_ROWS,
         VERDICTS as VERDICTS,
         Batch as Batch,
+        BatchDraft as BatchDraft,
+        Columns as Columns,
         Member as Member,
         as_column as as_column,
+        batch_of as batch_of,
+        cut_raw as cut_raw,
         join_verdicts as join_verdicts,
         make_schema as make_schema,
         make_verdicts as make_verdicts,
@@ -32,6 +37,7 @@ if TYPE_CHECKING:
         reason_class as reason_class,
         row_keys as row_keys,
         text_of as text_of,
+        uncut as uncut,
         verdict_keys as verdict_keys,
     )
     from headrace.stages.runtime.build import (
@@ -84,14 +90,6 @@ if TYPE_CHECKING:
         Shipped as Shipped,
         forget_modules as forget_modules,
         install_modules as install_modules,
-    )
-    from headrace.stages.runtime.records import (
-        SOURCE_ROWS as SOURCE_ROWS,
-        BatchDraft as BatchDraft,
-        Columns as Columns,
-        batch_of as batch_of,
-        cut_raw as cut_raw,
-        uncut as uncut,
     )
     from headrace.stages.runtime.samples import (
         merge as merge,

@@ -17,6 +17,7 @@ from headrace.stages.runtime.batch import (
     QUARANTINED,
     ROW,
     Batch,
+    cut_raw,
     join_verdicts,
     make_verdicts,
     no_verdicts,
@@ -27,7 +28,6 @@ from headrace.stages.runtime.batch import (
 from headrace.stages.runtime.contract import Transform
 from headrace.stages.runtime.errors import InputError, StageContractError
 from headrace.stages.runtime.modules import install_modules
-from headrace.stages.runtime.records import cut_raw
 from headrace.store.shards import keys_of, rows_of
 
 #: Characters of an exception's message that go into a verdict.

@@ -12,13 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from headrace.stages.runtime.batch import Batch
+from headrace.stages.runtime.batch import Batch, BatchDraft
 from headrace.stages.runtime.errors import (
     DeviceFailed as DeviceFailed,
     FragmentChanged as FragmentChanged,
     InputError as InputError,
 )
-from headrace.stages.runtime.records import BatchDraft
 from headrace.store import ObjectStore
 from headrace.store.ledger import Counts, Fragment, Gap, StoredObject
 from headrace.store.shards import RecordName

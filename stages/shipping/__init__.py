@@ -6,11 +6,6 @@ from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
     from headrace.stages.shipping import preload as preload
-    from headrace.stages.shipping.cells import (
-        as_module as as_module,
-        cell_modules as cell_modules,
-        travels_as_text as travels_as_text,
-    )
     from headrace.stages.shipping.preload import (
         MINIFIED as MINIFIED,
         Inherited as Inherited,
@@ -24,6 +19,12 @@ if TYPE_CHECKING:
         Sample as Sample,
         preview as preview,
     )
-    from headrace.stages.shipping.shipping import has_user_code as has_user_code, modules_of as modules_of
+    from headrace.stages.shipping.shipping import (
+        as_module as as_module,
+        cell_modules as cell_modules,
+        has_user_code as has_user_code,
+        modules_of as modules_of,
+        travels_as_text as travels_as_text,
+    )
 else:
     __getattr__ = door(__name__)

@@ -3,7 +3,7 @@
 The published filters count words, and each implementation means its own: the one that most corpora of today were made
 with (datatrove) asks spaCy. Its rules: a text is cut at white space; from both ends of each piece, marks are taken off
 while there are any (a full stop only behind certain characters); a URL stays whole; what is left is cut at marks
-within it (hyphens between letters, ellipses). Some words have a rule of their own (`contractions`).
+within it (hyphens between letters, ellipses). Some words have a rule of their own (`specials`).
 
 Prior art: spaCy 3.8, tokenizer and lang/punctuation; the bits of 64 bytes at once are those of simdjson (Langdale and
 Lemire 2019). Special words are put together again where the rules have cut them, even in the middle of a piece:

@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from headrace.stages.dedup.core.urls import normal_url
+from headrace.stages.dedup.core.scheme import normal_url
 from headrace.stages.quality import urls
 from headrace.stages.runtime.batch import RAW_BYTES_MAX
 from headrace.stages.runtime.errors import InputError
@@ -406,7 +406,7 @@ TARGETS = [
     ),
     Target(
         "url",
-        ("headrace.stages.quality.urls", "headrace.stages.dedup.core.urls"),
+        ("headrace.stages.quality.urls", "headrace.stages.dedup.core.scheme"),
         run_url,
         url_seeds,
         words=(b"://", b"www.", b"[::1]", b"@", b"utm_a=", b"%7E", b":443"),

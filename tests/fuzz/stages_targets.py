@@ -16,18 +16,16 @@ import orjson
 import pyarrow as pa
 
 from headrace.pipeline.errors import PipelineError
-from headrace.stages.commands.arrow import ArrowExchange
 from headrace.stages.commands.arrow_stream import END_OF_STREAM, ArrowStream
-from headrace.stages.commands.lines import Exchange, LineExchange
+from headrace.stages.commands.exchange import ArrowExchange, Exchange, LineExchange
 from headrace.stages.commands.process import CommandFailedError
 from headrace.stages.dedup.core import partitions
 from headrace.stages.dedup.spans.span_file import HEADER_BYTES, SpanFacts, facts_of, write_header
 from headrace.stages.functions import functions
 from headrace.stages.quality.models import model_host
 from headrace.stages.runtime import arrow_check
-from headrace.stages.runtime.batch import PART, ROW
+from headrace.stages.runtime.batch import PART, ROW, SOURCE_ROWS
 from headrace.stages.runtime.errors import StageContractError
-from headrace.stages.runtime.records import SOURCE_ROWS
 from headrace.stages.tokenizer import engine_choice, minified, vocabulary
 from headrace.store import FormatError
 from tests.fuzz.fuzz_files import empty_folder
@@ -336,14 +334,14 @@ TOKENIZER_WORDS = (b'"model"', b'"vocab"', b'"added_tokens"', b'"content"', b'"i
 TARGETS = [
     Target(
         "command_lines",
-        ("headrace.stages.commands.lines",),
+        ("headrace.stages.commands.exchange",),
         run_command_lines,
         command_line_seeds,
         words=ROWS_WORDS,
     ),
     Target(
         "command_arrow",
-        ("headrace.stages.commands.arrow",),
+        ("headrace.stages.commands.exchange",),
         run_command_arrow,
         command_arrow_seeds,
         mutate=mutate_arrow,

@@ -46,7 +46,7 @@ OWN: dict[str, str] = {
         ),
         "what comes with Headrace": "cli.commands.examples",
         "what an own process, or the controller that a worker obeys, says": (
-            "client.launch.ray_driver controller.page worker.faults worker.links.inbox "
+            "client.launch.ray_driver controller.page worker.faults worker.links.ends "
             "worker.membership.session worker.processes.forkserver worker.processes.forkserver_start "
             "worker.processes.processes worker.task.forkserver_main worker.task.task loader.torch "
             "stages.commands.process"
@@ -71,7 +71,7 @@ OWN: dict[str, str] = {
         "a cell of JSON Lines, whose errors are named": "stages.export.records",
         "opens an input; what decodes it stands in this list or has a target": "stages.sources.objects.streams",
         "runs in a child with limits": "stages.sources.tables.table_files stages.sources.tables.lakehouse",
-        "text of a notebook that this user runs": "stages.shipping.cells",
+        "text of a notebook that this user runs": "stages.shipping.shipping",
         "orjson, of at most BODY_BYTES_MAX": "page.server",
         "JSON; tests name what it refuses": "pipeline.plain",
     }.items()

@@ -45,7 +45,7 @@ ASKED_BY_NAME = {
     "loader/batch/buffers.py": "of Python 3.13",
     "loader/cache/partial_shard.py": "as the system that Python was built on has it",
     "loader/dataset/shard.py": "any object behind a buffer",
-    "loader/trainers.py": "the loaders of others",
+    "loader/tensors.py": "the loaders of others",
     "stages/library/stages.py": "any callable of the user's",
     "stages/runtime/malloc.py": "of glibc alone",
     "stages/sources/tables/parquet_values.py": "Arrow's types of times, some of which have a unit",

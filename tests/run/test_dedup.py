@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from headrace.stages.export.pairs import differences
+from headrace.stages.export.records import differences
 from headrace.store.datasets.dataset import Dataset
 from tests.kits.run.command import DEADLINE_S
 from tests.kits.run.command_server import ended

@@ -16,7 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog.sql import SqlCatalog
 
 from headrace.pipeline import PipelineError
-from headrace.stages.export.tables import IcebergMirror
+from headrace.stages.export.mirroring import IcebergMirror
 from headrace.stages.library import read_delta, read_iceberg
 from headrace.stages.runtime import InputError, build_stage
 from headrace.stages.sources.tables import lakehouse as tables

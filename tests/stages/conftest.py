@@ -8,8 +8,7 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from headrace.stages.runtime.batch import Batch, no_verdicts
-from headrace.stages.runtime.records import SOURCE_ROWS
+from headrace.stages.runtime.batch import SOURCE_ROWS, Batch, no_verdicts
 
 
 @pytest.fixture(scope="session")

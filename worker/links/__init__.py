@@ -5,6 +5,13 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
+    from headrace.worker.links.ends import (
+        DESCRIPTORS as DESCRIPTORS,
+        Attached as Attached,
+        Inbox as Inbox,
+        Outbox as Outbox,
+        attach as attach,
+    )
     from headrace.worker.links.gate import (
         ASK_BYTES_MAX as ASK_BYTES_MAX,
         HOST as HOST,
@@ -12,13 +19,6 @@ if TYPE_CHECKING:
         gate_port as gate_port,
     )
     from headrace.worker.links.host import HostLinks as HostLinks, Lost as Lost
-    from headrace.worker.links.inbox import (
-        DESCRIPTORS as DESCRIPTORS,
-        Attached as Attached,
-        Inbox as Inbox,
-        attach as attach,
-    )
-    from headrace.worker.links.outbox import Outbox as Outbox
     from headrace.worker.links.quic import Remote as Remote
     from headrace.worker.links.relay import Relaying as Relaying
 else:

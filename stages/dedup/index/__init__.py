@@ -5,7 +5,12 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
-    from headrace.stages.dedup.index.claims import Claims as Claims, KeySource as KeySource, LoadedKeys as LoadedKeys
+    from headrace.stages.dedup.index.claims import (
+        Claims as Claims,
+        KeySource as KeySource,
+        LoadedKeys as LoadedKeys,
+        Partition as Partition,
+    )
     from headrace.stages.dedup.index.lookups import (
         CANDIDATES_MAX as CANDIDATES_MAX,
         claim as claim,
@@ -16,7 +21,6 @@ if TYPE_CHECKING:
         has_no_key as has_no_key,
         hashes_of as hashes_of,
     )
-    from headrace.stages.dedup.index.partition import Partition as Partition
     from headrace.stages.dedup.index.records import (
         ANSWERED as ANSWERED,
         CLAIMED as CLAIMED,

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
-    from headrace.stages.sources.objects.confined import with_followed_links as with_followed_links
     from headrace.stages.sources.objects.content import Content as Content
     from headrace.stages.sources.objects.formats import (
         ARROW as ARROW,
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
         WINDOW_BYTES as WINDOW_BYTES,
         partition_of as partition_of,
         split_patterns as split_patterns,
+        with_followed_links as with_followed_links,
     )
     from headrace.stages.sources.objects.preflight_check import preflight as preflight
     from headrace.stages.sources.objects.streams import (

@@ -18,15 +18,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.stages.runtime import FragmentChanged, InputError, unreadable
-from headrace.stages.sources.objects.confined import LeadsOutError, open_below
 from headrace.stages.sources.objects.formats import CODECS, codec_of
 from headrace.stages.sources.objects.patterns import (
     Folder,
     Glob,
     InputPlace,
+    LeadsOutError,
     decode_path,
     is_beside,
     is_glob,
+    open_below,
     order_of,
     place_of,
 )
@@ -117,7 +118,7 @@ class Inputs:
     """What a list of patterns names. `in_directory` are the globs that a folder stands for.
 
     Links below a folder that is given lead out of it only with `follow_links`
-    (`headrace.stages.sources.objects.confined`).
+    (`headrace.stages.sources.objects.patterns`).
     """
 
     def __init__(self, patterns: Sequence[str], in_directory: Sequence[str], *, follow_links: bool = False) -> None:

@@ -26,8 +26,8 @@ def preflight(pipeline: Pipeline) -> None:
 
 def _check_input(stage: Stage, pipeline: Pipeline) -> None:
     """Each pattern names files, the first of a kind that the source reads, and none that the run itself writes."""
-    from headrace.stages.sources.objects.confined import PARAMETER
     from headrace.stages.sources.objects.inputs import Inputs, first_named, to_path
+    from headrace.stages.sources.objects.patterns import PARAMETER
 
     formats, follow = SOURCES[stage.target], bool(stage.parameters.get(PARAMETER))
     globs = globs_of(formats)

@@ -36,7 +36,6 @@ MODULES = (
     "headrace.stages.dedup.index.claims",
     "headrace.stages.dedup.index.filters",
     "headrace.stages.dedup.index.lookups",
-    "headrace.stages.dedup.index.partition",
     "headrace.stages.dedup.index.records",
     "headrace.stages.dedup.index.runs",
     "headrace.stages.dedup.index.slots",

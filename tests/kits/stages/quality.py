@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from headrace.stages.runtime.batch import Batch, no_verdicts
-from headrace.stages.runtime.records import SOURCE_ROWS
+from headrace.stages.runtime.batch import SOURCE_ROWS, Batch, no_verdicts
 
 
 def make_batch(texts: Sequence[str], metadata: Sequence[str | None] | None = None) -> Batch:

@@ -10,7 +10,7 @@ from collections import Counter
 from headrace.stages.quality.gopher import STOP_WORDS
 from headrace.stages.text import characters as ch
 from headrace.stages.text.affixes import UNITS
-from headrace.stages.text.contractions import special_words
+from headrace.stages.text.specials import special_words
 
 FLAGS = ch.flags_table()
 SPECIAL = special_words()

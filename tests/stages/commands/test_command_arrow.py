@@ -12,11 +12,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
-from headrace.stages.commands import arrow
-from headrace.stages.commands.arrow import ArrowExchange
+from headrace.stages.commands import exchange
 from headrace.stages.commands.arrow_stream import END_OF_STREAM, ArrowStream
 from headrace.stages.commands.command import Command
-from headrace.stages.commands.lines import LineExchange
+from headrace.stages.commands.exchange import ArrowExchange, LineExchange
 from headrace.stages.commands.process import CommandFailedError
 from headrace.stages.library import command
 from headrace.stages.runtime.batch import ROW, Batch
@@ -224,7 +223,7 @@ def test_rows_that_may_share_values_are_refused_at_reading() -> None:
 
 
 def test_views_of_one_text_are_counted_as_often_as_they_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrow, "MESSAGE_BYTES_MAX", 199)
+    monkeypatch.setattr(exchange, "MESSAGE_BYTES_MAX", 199)
     many = pa.array(["x" * 100, "x" * 100], pa.string_view())
     with pytest.raises(StageContractError, match="by views of the same text"):
         answered(text=many)

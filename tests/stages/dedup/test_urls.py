@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from headrace.pipeline.errors import PipelineError
-from headrace.stages.dedup.core.scheme import Scheme
-from headrace.stages.dedup.core.urls import TRACKING, normal_url, url_key
+from headrace.stages.dedup.core.scheme import TRACKING, Scheme, normal_url, url_key
 from headrace.stages.dedup.stage import matches_of
 from headrace.stages.library import dedup, dedup_keys
 from headrace.stages.runtime.batch import Batch, no_verdicts

@@ -13,8 +13,7 @@ from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
 
 from headrace.stages.export import mirroring
-from headrace.stages.export.mirroring import MirrorTable, _files_of, mirror
-from headrace.stages.export.tables import DeltaMirror, IcebergMirror
+from headrace.stages.export.mirroring import DeltaMirror, IcebergMirror, MirrorTable, _files_of, mirror
 from headrace.stages.runtime import InputError
 from headrace.stages.sources.tables import lakehouse
 from headrace.store.datasets import Dataset
@@ -171,7 +170,7 @@ def test_a_snapshot_that_says_no_number_is_one_line(tmp_path: Path, monkeypatch:
     write(tmp_path / "d", 1)
     dataset = Dataset.open(str(tmp_path / "d"))
     told = {"headrace.origin": "o", "headrace.entry": "many"}
-    monkeypatch.setattr("headrace.stages.export.tables.properties_of", lambda *_: told)
+    monkeypatch.setattr("headrace.stages.export.mirroring.properties_of", lambda *_: told)
     with pytest.raises(InputError, match="the table cannot be read: ValueError"):
         mirror(dataset, IcebergMirror(str(tmp_path / "t"), "c.plain", "o"))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.stages.export.pairs import differences
+from headrace.stages.export.records import differences
 
 
 def test_words_that_one_text_has_are_told_from_those_of_both() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from headrace.pipeline import PipelineError
-from headrace.stages.shipping.cells import as_module, cell_modules, travels_as_text
+from headrace.stages.shipping.shipping import as_module, cell_modules, travels_as_text
 
 CELL = """
 import json

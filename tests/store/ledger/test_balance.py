@@ -14,7 +14,7 @@ from rich.console import Console
 from headrace.cli.ui.page import balance_page
 from headrace.protos import control_pb2 as pb
 from headrace.protos.codec import balance_from, balance_to, plain
-from headrace.stages.quality.scorecard.measurement import collect, to_markdown
+from headrace.stages.quality.scorecard.scorecard import collect, to_markdown
 from headrace.store.files.store import FileStore
 from headrace.store.ledger.core.balance import Balance, balance_of, sinks_of
 from headrace.store.ledger.core.entries import (

@@ -4,7 +4,7 @@ from typing import cast
 
 from headrace.transport.contract import Sender
 from headrace.transport.core.frame import Frame, FrameKind
-from headrace.worker.links.outbox import Outbox
+from headrace.worker.links.ends import Outbox
 from tests.kits.transport.inline import InlineReceiver, InlineSender, create_inline
 
 FRAME = Frame(kind=FrameKind.DATA, epoch=1, fragment=bytes(16), first=0, count=1, metadata=b"", body=b"")

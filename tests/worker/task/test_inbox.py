@@ -19,7 +19,7 @@ from headrace.store.open import open_store
 from headrace.transport.core.errors import LinkAborted
 from headrace.transport.core.frame import Frame
 from headrace.transport.ring.ring import RingOwner, RingReceiver, RingSender, create_ring
-from headrace.worker.links.inbox import Inbox
+from headrace.worker.links.ends import Inbox
 from headrace.worker.task.chain import Chain
 from headrace.worker.task.codec import batch_to_frame, frame_to_batch
 from tests.kits.run.small_tokenizer import small_tokenizer

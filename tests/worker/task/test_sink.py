@@ -14,8 +14,7 @@ import pytest
 
 from headrace.protos import control_pb2 as pb
 from headrace.protos.codec import counts_from, counts_to
-from headrace.stages.runtime.batch import ROW, Batch, no_verdicts
-from headrace.stages.runtime.records import BatchDraft, Columns, batch_of
+from headrace.stages.runtime.batch import ROW, Batch, BatchDraft, Columns, batch_of, no_verdicts
 from headrace.stages.sinks.texts import DocumentSink, JsonlSink
 from headrace.store.ledger.core.entries import Fragment
 from headrace.store.open import open_store

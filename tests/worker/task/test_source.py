@@ -7,9 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.stages.runtime.batch import Batch
+from headrace.stages.runtime.batch import Batch, BatchDraft, Columns
 from headrace.stages.runtime.contract import ContentAnswer, FragmentChanged, FragmentEnd
-from headrace.stages.runtime.records import BatchDraft, Columns
 from headrace.store.ledger.core.entries import Fragment
 from headrace.store.ledger.core.intervals import UNBOUNDED, UNKNOWN, Gap
 from headrace.worker.task import source as sourcing

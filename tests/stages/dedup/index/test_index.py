@@ -15,9 +15,8 @@ from hypothesis import given, settings, strategies as st
 
 from headrace.stages.dedup.core.scheme import Scheme
 from headrace.stages.dedup.index import claims, runs, saved
-from headrace.stages.dedup.index.claims import KeySource, LoadedKeys
+from headrace.stages.dedup.index.claims import KeySource, LoadedKeys, Partition
 from headrace.stages.dedup.index.lookups import CANDIDATES_MAX
-from headrace.stages.dedup.index.partition import Partition
 from headrace.stages.dedup.index.slots import NOBODY, SECTIONS
 from headrace.stages.dedup.key_index import KeyIndex, Match
 from headrace.store.shards import RecordName, decode_keys, encode_keys

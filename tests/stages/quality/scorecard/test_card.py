@@ -10,8 +10,7 @@ import pytest
 
 from headrace.pipeline.errors import PipelineError
 from headrace.stages import library as stages
-from headrace.stages.quality.scorecard.card_page import to_html
-from headrace.stages.quality.scorecard.measurement import Facts, to_markdown
+from headrace.stages.quality.scorecard.scorecard import Facts, to_html, to_markdown
 from headrace.stages.runtime.build import build_stage
 from headrace.stages.tokenizer.training import train_tokenizer
 

@@ -17,8 +17,8 @@ from headrace.stages.sources.documents import FilesSource
 from headrace.stages.sources.jsonl import JsonlSource
 from headrace.stages.sources.mixed import MixedSource
 from headrace.stages.sources.objects import inputs as inputs_module
-from headrace.stages.sources.objects.confined import LeadsOutError, open_below
 from headrace.stages.sources.objects.inputs import Inputs, file_at
+from headrace.stages.sources.objects.patterns import LeadsOutError, open_below
 from headrace.stages.sources.spool import SpoolSource
 from headrace.stages.sources.tables.columns import ParquetSource
 from headrace.stages.sources.warc import WarcSource

@@ -9,8 +9,17 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from headrace.stages.runtime.batch import FILTERED, ROW, Batch, join_verdicts, make_verdicts, ordinals_of
-from headrace.stages.runtime.records import BatchDraft, Columns, batch_of
+from headrace.stages.runtime.batch import (
+    FILTERED,
+    ROW,
+    Batch,
+    BatchDraft,
+    Columns,
+    batch_of,
+    join_verdicts,
+    make_verdicts,
+    ordinals_of,
+)
 from headrace.store.ledger.core.entries import Fragment
 from headrace.worker.task.batch.coverage import ConservationError, apart, fates, ranges_of
 

@@ -8,10 +8,9 @@ import pyarrow as pa
 from headrace.pipeline.base import Base
 from headrace.pipeline.graph import Pipeline
 from headrace.stages.library import gopher_quality, language, read_jsonl, write_documents
-from headrace.stages.runtime.batch import Batch, no_verdicts
+from headrace.stages.runtime.batch import SOURCE_ROWS, Batch, no_verdicts
 from headrace.stages.runtime.build import build_stage, load_target
 from headrace.stages.runtime.contract import Transform
-from headrace.stages.runtime.records import SOURCE_ROWS
 from headrace.stages.shipping.preload import DEFERRED, inherited_by
 from headrace.worker.task.batch.takeover import Deferred, Passed, build_or_defer
 
