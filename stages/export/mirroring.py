@@ -9,6 +9,7 @@ adds others in one commit.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -89,9 +90,21 @@ class MirrorTable(Protocol):
         """See to what a death may have left behind a commit."""
         ...
 
+    def close(self) -> None:
+        """Let go of what it holds open: nothing, unless it says otherwise."""
+        return
+
 
 def mirror(dataset: Dataset, table: MirrorTable) -> list[int]:
-    """Commit each published version that the table has not; their numbers. Raises InputError, StoreError."""
+    """Commit each published version that the table has not, and close it; their numbers.
+
+    Raises InputError, StoreError.
+    """
+    with closing(table):
+        return _mirrored(dataset, table)
+
+
+def _mirrored(dataset: Dataset, table: MirrorTable) -> list[int]:
     known = {name: tag.version for name, tag in read_tags(dataset.store).items() if stands_for(dataset.state, tag)}
     versions = [
         MirroredVersion(

@@ -119,6 +119,10 @@ class IcebergMirror(MirrorTable):
         refuse_code(table.properties)
         return table
 
+    def close(self) -> None:
+        """See `MirrorTable`."""
+        self._catalog.close()
+
     def position(self) -> int:
         """See `MirrorTable`."""
         table = self._table()
