@@ -13,6 +13,7 @@ import os
 import pathlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -95,9 +96,21 @@ class MirrorTable(Protocol):
         """See to what a death may have left behind a commit."""
         ...
 
+    def close(self) -> None:
+        """Let go of what it holds open: nothing, unless it says otherwise."""
+        return
+
 
 def mirror(dataset: Dataset, table: MirrorTable) -> list[int]:
-    """Commit each published version that the table has not; their numbers. Raises InputError, StoreError."""
+    """Commit each published version that the table has not, and close it; their numbers.
+
+    Raises InputError, StoreError.
+    """
+    with closing(table):
+        return _mirrored(dataset, table)
+
+
+def _mirrored(dataset: Dataset, table: MirrorTable) -> list[int]:
     known = {name: tag.version for name, tag in read_tags(dataset.store).items() if stands_for(dataset.state, tag)}
     versions = [
         MirroredVersion(
@@ -266,6 +279,10 @@ class IcebergMirror(MirrorTable):
             return None
         refuse_code(table.properties)
         return table
+
+    def close(self) -> None:
+        """See `MirrorTable`."""
+        self._catalog.close()
 
     def position(self) -> int:
         """See `MirrorTable`."""

@@ -161,7 +161,9 @@ class CsvRows:
                     yield self._block(rows, stop)
                     rows = []
                 if self._open or not line.isspace():
-                    yield self._overlong([*self._open, line], self._size + len(line), stop)
+                    # a blank line that comes alone brings none of its bytes
+                    shown = [] if line.isspace() else [line]
+                    yield self._overlong([*self._open, *shown], self._size + len(line), stop)
                 else:
                     self._at = min(stop, self._at + len(line) + 1)
                 continue

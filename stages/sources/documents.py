@@ -49,7 +49,9 @@ class FilesSource(FileSource):
             data = self._taken(file)
             checksum = checksum_of(file)
             file.check()
-        return self._draft(fragment, data, fragment.size, f"{fragment.size} bytes"), checksum
+        return self._draft(
+            fragment, data, fragment.size, f"{fragment.size} bytes, the limit is {self.options.max_record_bytes}"
+        ), checksum
 
     def _unpacked(self, fragment: Fragment) -> tuple[BatchDraft | Batch, bytes]:
         """The one record of a compressed file, and the checksum of the file as it is stored."""
@@ -62,7 +64,9 @@ class FilesSource(FileSource):
                 return self.lost(fragment, 0, error.why), file.checksum()
             checksum = file.checksum()
             file.check()
-        return self._draft(fragment, data, len(data), "more once it is unpacked"), checksum
+        return self._draft(
+            fragment, data, len(data), f"more than {self.options.max_record_bytes} bytes once it is unpacked"
+        ), checksum
 
     def _taken(self, file: LocalFile | RemoteFile | InputStream) -> bytes:
         """All bytes of a file, or one more than a record may have."""
@@ -74,8 +78,7 @@ class FilesSource(FileSource):
     def _draft(self, fragment: Fragment, data: bytes, size: int, words: str) -> BatchDraft:
         columns = Columns(fragment.uri, partition_of(fragment.uri))
         if size > self.options.max_record_bytes:
-            reason = f"file too large: {words}, the limit is {self.options.max_record_bytes}"
-            columns.reject(0, None, reason, data, size)
+            columns.reject(0, None, f"file too large: {words}", data, size)
         else:
             self._decode(columns, fragment, data)
         self.bytes_read += size

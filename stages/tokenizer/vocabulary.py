@@ -67,6 +67,9 @@ def resolve_tokenizer(name: str, eos: str | None = "auto") -> TokenizerFacts:
     if path is None and name in PACKAGED:
         how = PACKAGED[name][1]
         raise PipelineError(f'tokenizer "{name}" is not installed: {how}; or give another one: {_FILE}')
+    if path is None and (name.endswith(".json") or name.startswith(("/", ".", "~"))):
+        wrong = "the folder holds no tokenizer.json" if os.path.isdir(os.path.expanduser(name)) else "no such file"
+        raise PipelineError(f'tokenizer "{name}": {wrong}; give {_FILE}')
     if path is None:
         packaged = ", ".join(f"{key} ({how})" for key, (_, how) in PACKAGED.items())
         raise PipelineError(

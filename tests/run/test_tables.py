@@ -111,6 +111,7 @@ def test_a_snapshot_of_an_iceberg_table_is_what_it_names(tmp_path: Path) -> None
         texts(read_iceberg(str(place), "n.t", snapshot=7))
     with pytest.raises(PipelineError, match="has no table"):
         read_iceberg(str(place), "n.other")
+    catalog.close()
 
 
 def foreign(place: Path, **changed: object) -> Path:
@@ -122,6 +123,7 @@ def foreign(place: Path, **changed: object) -> Path:
     table.append(rows(0, 3))
     metadata = Path(table.metadata_location.removeprefix("file://"))
     metadata.write_text(json.dumps(json.loads(metadata.read_text()) | changed))
+    catalog.close()
     return metadata
 
 

@@ -168,17 +168,24 @@ class View:
     # -- the two questions --
 
     def allows(self, name: str, excused: Callable[[Claimed], bool]) -> bool:
-        """Whether a pipeline may get cores: whoever comes before it can have none, or its queue is full."""
+        """Whether a pipeline may get cores: whoever comes before it can have none, or stands in a queue that is full.
+
+        A queue is full when its quota has no room for the first of it that waits: nobody overtakes that one there.
+        """
         claim = self.standing.claims.get(name)
         if claim is None or self.uses(claim):
             return False
-        return all(
-            self.never(other)
-            or excused(other)
-            or (other.queue != claim.queue and self.wanted(other) > self.room(other.queue))
-            for other in self.waiting()
-            if self.rank(other) < self.rank(claim)
-        )
+        full: set[str] = set()
+        for other in self.waiting():
+            if self.rank(other) >= self.rank(claim):
+                break
+            if self.never(other) or excused(other):
+                continue
+            if self.wanted(other) > self.room(other.queue):
+                full.add(other.queue)
+            if other.queue not in full or other.queue == claim.queue:
+                return False
+        return True
 
     def allows_hold(self, name: str) -> bool:
         """Whether a run may give way to somebody who waits, lacks cores and has a right to them."""

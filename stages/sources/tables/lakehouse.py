@@ -187,8 +187,7 @@ def find_iceberg(catalog: str, name: str, snapshot: int | None) -> dict[str, Any
 def iceberg_facts(catalog: str, name: str, snapshot: int | None) -> dict[str, Any]:
     """See `find_iceberg`."""
     errors = library("pyiceberg.exceptions")
-    opened = open_catalog(catalog)
-    with total(catalog):
+    with contextlib.closing(open_catalog(catalog)) as opened, total(catalog):
         try:
             table = opened.load_table(tuple(name.split(".")))
         except (errors.NoSuchTableError, errors.NoSuchNamespaceError) as error:
@@ -227,8 +226,7 @@ def check_iceberg(catalog: str, name: str) -> None:
 
 def iceberg_size(catalog: str, name: str) -> int:
     """The files of a table's newest snapshot; 0 for no table. Raises InputError."""
-    opened = open_catalog(catalog)
-    with total(catalog):
+    with contextlib.closing(open_catalog(catalog)) as opened, total(catalog):
         try:
             table = opened.load_table(tuple(name.split(".")))
         except (library("pyiceberg.exceptions").NoSuchTableError, library("pyiceberg.exceptions").NoSuchNamespaceError):

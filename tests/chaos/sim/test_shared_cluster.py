@@ -8,6 +8,8 @@ import pytest
 
 from headrace.chaos.sim.queues.mutants import MUTANTS
 from headrace.chaos.sim.queues.simulator import simulate_queues
+from headrace.chaos.sim.queues.standing import Claimed, LoggedQueues, View
+from headrace.store.ledger import QueueSet
 
 #: Seeds within which each mutant must be found.
 MUTANT_SEEDS = 12
@@ -71,6 +73,21 @@ def test_a_defect_of_queues_is_found(name: str) -> None:
         found = next((item for item in map(simulate_queues, seeds) if item.violation), None)
     assert found is not None
     assert found.number in CAUGHT_BY[name], found.violation
+
+
+@pytest.mark.parametrize(("wanted", "may"), [(6, True), (3, False)])
+def test_who_waits_for_a_quota_holds_up_its_queue_alone(wanted: int, may: bool) -> None:
+    queues = {"batch": QueueSet("batch", 1, 6, 0, "bob"), "research": QueueSet("research", 1, 0, 0, "ann")}
+    claims = [
+        Claimed("runs", "batch", 3, 0, "ann", 1, begun=True),
+        Claimed("goes on", "research", 3, 0, "ann", 2, begun=True),
+        Claimed("waits for the quota", "batch", wanted, 0, "ann", 3),
+        Claimed("behind it", "batch", 2, 0, "ann", 4),
+        Claimed("last", "research", 1, 0, "ann", 5),
+    ]
+    view = View(LoggedQueues(queues, {item.name: item for item in claims}), 7, 0)
+    assert view.allows("last", lambda _: False) is may
+    assert not view.allows("behind it", lambda _: False)
 
 
 def test_the_same_seed_gives_the_same_cluster() -> None:

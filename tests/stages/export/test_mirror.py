@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -49,8 +50,9 @@ def iceberg(place: Path) -> SqlCatalog:
 
 
 def iceberg_counts(place: Path) -> list[int]:
-    table = iceberg(place).load_table(("c", "plain"))
-    return [table.scan(snapshot_id=item.snapshot_id).to_arrow().num_rows for item in table.snapshots()]
+    with closing(iceberg(place)) as catalog:
+        table = catalog.load_table(("c", "plain"))
+        return [table.scan(snapshot_id=item.snapshot_id).to_arrow().num_rows for item in table.snapshots()]
 
 
 Opened = tuple[Callable[[Path, str], MirrorTable], Callable[[Path], list[int]]]
@@ -94,7 +96,8 @@ def test_tags_of_versions_are_tags_of_snapshots(tmp_path: Path) -> None:
     dataset = Dataset.open(str(tmp_path / "d"))
     set_tag(dataset.store, dataset.state, "base", 1, move=False)
     mirror(dataset, IcebergMirror(str(tmp_path / "t"), "c.plain", dataset.state.origin))
-    refs = iceberg(tmp_path / "t").load_table(("c", "plain")).refs()
+    with closing(iceberg(tmp_path / "t")) as catalog:
+        refs = catalog.load_table(("c", "plain")).refs()
     assert set(refs) == {"main", "v1", "v2", "base"}
     assert refs["base"].snapshot_id == refs["v1"].snapshot_id
 

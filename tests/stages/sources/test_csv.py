@@ -91,6 +91,13 @@ def test_a_row_above_the_limit_is_quarantined_with_its_beginning(tmp_path: pathl
     assert found[-1][:3] == ("kept", found[-1][1], "fine")
 
 
+def test_a_row_above_the_limit_is_the_same_in_any_blocks(tmp_path: pathlib.Path) -> None:
+    data = b'text,b\n"open1"\nf\n"open' + b"\n" + b" " * 83 + b"\nfine,2\n"
+    whole = read(tmp_path, data, max_record_bytes=60)
+    for step in range(1, 60):
+        assert read(tmp_path, data, max_record_bytes=60, batch_bytes=step) == whole, step
+
+
 @pytest.mark.parametrize(
     ("data", "error", "why"),
     [

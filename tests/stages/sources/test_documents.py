@@ -100,7 +100,7 @@ def test_no_more_is_unpacked_than_a_record_may_have(tmp_path: pathlib.Path) -> N
     batch, _ = reader.read(fragment, WHOLE)
     assert isinstance(batch, Batch)
     (verdict,) = batch.verdicts.to_pylist()
-    assert verdict["reason"] == "file too large: more once it is unpacked, the limit is 10"
+    assert verdict["reason"] == "file too large: more than 10 bytes once it is unpacked"
     assert reader.bytes_read == 11
 
 

@@ -155,6 +155,13 @@ def test_an_unknown_tokenizer_is_named_with_the_remedy(tmp_path: pathlib.Path, m
         resolve_tokenizer("nope")
 
 
+def test_a_path_without_a_tokenizer_is_told_as_a_path(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(PipelineError, match=r'tokenizer "\./none\.json": no such file; give the path'):
+        resolve_tokenizer("./none.json")
+    with pytest.raises(PipelineError, match=r"the folder holds no tokenizer\.json; give the path"):
+        resolve_tokenizer(str(tmp_path))
+
+
 def test_a_known_tokenizer_that_is_not_installed_says_so(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -100,7 +101,8 @@ def test_an_answer_of_a_bucket_without_end_ends(what: str, is_stream: bool) -> N
         try:
             answer = wire.send("GET", "key", is_stream=is_stream)
             if answer.rest is not None:
-                answer.rest.read_into(memoryview(bytearray(99)))
+                with closing(answer.rest) as rest:
+                    rest.read_into(memoryview(bytearray(99)))
         except NoAnswer as error:
             found.append(str(error))
 
