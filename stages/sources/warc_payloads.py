@@ -97,7 +97,11 @@ def _arrow(codec: Any, body: bytes, bytes_max: int) -> tuple[bytes, bool]:
     parts: list[bytes] = []
     try:
         with pa.CompressedInputStream(pa.BufferReader(body), codec) as stream:
-            while (left := bytes_max + 1 - sum(map(len, parts))) > 0 and (part := stream.read(min(left, 1 << 16))):
+            while (left := bytes_max + 1 - sum(map(len, parts))) > 0:
+                # Arrow's `read` keeps what it set aside for ever where the stream is damaged.
+                part = stream.read_buffer(min(left, 1 << 16)).to_pybytes()
+                if not part:
+                    break
                 parts.append(part)
     except OSError:
         return b"".join(parts), False

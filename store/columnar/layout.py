@@ -226,7 +226,8 @@ def _by_codec(name: Literal["snappy", "lz4_raw"], data: bytes, length: int, limi
 
 def _zstd(data: bytes, limit: int) -> bytes:
     with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
-        unpacked: bytes = stream.read(limit)
+        # Arrow's `read` keeps what it set aside for ever where the stream is damaged.
+        unpacked: bytes = stream.read_buffer(limit).to_pybytes()
         return unpacked
 
 

@@ -167,7 +167,8 @@ class Zstd:
     def read(self) -> bytes:
         """See Unpacker."""
         try:
-            found: bytes = self._stream.read(STEP_BYTES)
+            # Arrow's `read` keeps what it set aside for ever where the stream is damaged.
+            found: bytes = self._stream.read_buffer(STEP_BYTES).to_pybytes()
         except OSError as error:
             if "Truncated" in str(error):
                 raise Truncated(str(error)) from error

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
+import io
 import pathlib
 import random
+import tracemalloc
 from collections.abc import Callable
 
+import pyarrow as pa
 import pytest
 import zstandard
 
 from headrace.stages.runtime.errors import DamagedInput
+from headrace.stages.sources import warc_payloads
 from headrace.stages.sources.mixed import MixedSource
+from headrace.stages.sources.objects import unpack
+from headrace.store.columnar import layout
 from tests.kits.inputs import files, reading
 
 Place = tuple[pathlib.Path, Callable[[str], str]]
@@ -181,3 +188,30 @@ def test_what_was_read_of_a_block_before_the_damage_is_kept(tmp_path: pathlib.Pa
     assert len(sound) > len(MANY) // 2
     assert [fate[0] for fate in sound] == ["kept"] * len(sound)
     assert lost[0] == "quarantined"
+
+
+CUT = zstandard.compress(b"hello, water " * 50)[:-20]
+CUT_BROTLI: bytes = pa.compress(b"hello, water " * 50, "brotli", asbytes=True)[:-5]
+READERS: dict[str, Callable[[], object]] = {
+    "a file": lambda: unpack.Zstd(io.BytesIO(CUT)).read(),
+    "a page": lambda: warc_payloads._zstd(CUT, 1 << 20),
+    "a page in brotli": lambda: warc_payloads._brotli(CUT_BROTLI, 1 << 20),
+    "a chunk of Parquet": lambda: layout._zstd(CUT, 1 << 20),
+}
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_a_damaged_stream_leaves_no_memory_behind(read: Callable[[], object]) -> None:
+    def fails() -> None:
+        with contextlib.suppress(OSError):
+            assert read() == (b"", False)
+
+    fails()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(32):
+            fails()
+        assert tracemalloc.get_traced_memory()[0] - before < 1 << 20
+    finally:
+        tracemalloc.stop()
