@@ -37,14 +37,16 @@ if TYPE_CHECKING:
         read_tar as read_tar,
         read_warc as read_warc,
     )
+    from headrace.stages.library.scores import (
+        fasttext_classifier as fasttext_classifier,
+        onnx_classifier as onnx_classifier,
+        perplexity as perplexity,
+    )
     from headrace.stages.library.stages import (
         command as command,
-        fasttext_classifier as fasttext_classifier,
         filter_records as filter_records,
         map_batches as map_batches,
         map_records as map_records,
-        onnx_classifier as onnx_classifier,
-        perplexity as perplexity,
         tokenize as tokenize,
         write_documents as write_documents,
         write_jsonl as write_jsonl,

@@ -23,8 +23,8 @@ from headrace.stages.tokenizer.engine_battery import (
     sweep_codes,
     sweep_text,
 )
-from headrace.stages.tokenizer.engine_choice import TOKENS_MAX, Choice, Disputed, engine_names, kept
-from headrace.stages.tokenizer.engines import Encoder, Gigatoken, is_fault, tokenizers_encoder
+from headrace.stages.tokenizer.engine_choice import TOKENS_MAX, Choice, engine_names, kept
+from headrace.stages.tokenizer.engines import Disputed, Encoder, Gigatoken, is_fault, tokenizers_encoder
 from headrace.stages.tokenizer.vocabulary import tokenizer_bytes
 
 #: Code points a record of the sweep: where a record differs, each is looked at by itself.

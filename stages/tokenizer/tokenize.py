@@ -11,11 +11,13 @@ import pyarrow as pa
 
 from headrace.pipeline import PipelineError
 from headrace.stages.runtime import Batch, Transform, as_column
-from headrace.stages.tokenizer.engine_choice import Choice, Disputed, Places, choose_engine, engine_names
+from headrace.stages.tokenizer.engine_choice import Choice, choose_engine, engine_names
 from headrace.stages.tokenizer.engines import (
+    Disputed,
     Encoder,
     Gigatoken,
     Offsets,
+    Places,
     Tokens,
     join,
     string_buffers,

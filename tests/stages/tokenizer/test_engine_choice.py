@@ -20,7 +20,8 @@ from headrace.stages.library import tokenize, write_tokens
 from headrace.stages.runtime.batch import Batch
 from headrace.stages.tokenizer import engine_check, engine_choice
 from headrace.stages.tokenizer.engine_battery import sweep_codes
-from headrace.stages.tokenizer.engine_choice import Choice, Disputed, choose_engine, engine_names
+from headrace.stages.tokenizer.engine_choice import Choice, choose_engine, engine_names
+from headrace.stages.tokenizer.engines import Disputed
 from headrace.stages.tokenizer.tokenize import BY_TOKENIZERS, Tokenize
 from headrace.stages.tokenizer.vocabulary import resolve_tokenizer
 
