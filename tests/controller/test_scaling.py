@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.controller import Scaling
 from headrace.controller.core.messages.messages import AnswerRequest
 from headrace.controller.core.messages.requests import ScalingDecided, SteerRequested
 from headrace.controller.core.run.states import RunState
+from headrace.controller.scaling import Scaling
 from headrace.controller.servicer import Servicer
 from headrace.pipeline.graph import Pipeline
 from headrace.protos import control_pb2 as pb

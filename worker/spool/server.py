@@ -331,10 +331,6 @@ def _not_sealed(error: OSError) -> str:
     return f"the disk does not let a segment be sealed: {error.strerror or error}"
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
-
-
 class Releases:
     """Follows the ledger of one dataset. Its verbs raise StoreError, FormatError, EntryError and FoldError."""
 
@@ -361,3 +357,7 @@ class Releases:
             path = Path(to_path(state.fragment.uri))
             if path.parent == self._folder:
                 yield path.name
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
