@@ -2,7 +2,7 @@
 
 A profile is some **series**, each a mapping of a key to a count, so the profile of a version is the sum of its shards'.
 Nothing is drawn at random and no bin follows from a logarithm: the same records give the same bytes on any machine.
-`headrace.store.datasets.drift` compares profiles.
+`headrace.store.history.audit` compares profiles.
 """
 
 from __future__ import annotations
