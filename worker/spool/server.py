@@ -239,7 +239,6 @@ def _serve(
 
 def _release(spool: Spool, dataset: str, folder: Path, stop: threading.Event) -> None:
     """Let go of what the dataset has closed, until the end."""
-
     releases: Releases | None = None
     while not stop.wait(RELEASE_S):
         try:
