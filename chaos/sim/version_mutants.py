@@ -8,7 +8,6 @@ from typing import Any
 from headrace.controller.core.messages import Command, ShardProposed, messages as core
 from headrace.controller.core.run import (
     Amendment,
-    AmendState,
     AmendTurn,
     Committer,
     Inheritance,
@@ -84,23 +83,22 @@ def _never_broken(self: Publishing, event: core.DatasetAudited, now: float) -> s
 _audited = Publishing._audited
 
 
-def _taken_up_untried(self: Amendment, works: Works, state: RunState, now: float) -> list[Command]:
-    commands = _tried(self, works, state, now)
-    if self.state is AmendState.TRYING:
-        works.on_trial = False
-        self._machine.turn(AmendTurn.READY)
-        commands += [] if self._parts.leadership.cluster else self.take_up(works)
-    return commands
+def _nothing_wrong(_self: Amendment, _works: Works, _state: RunState) -> str:
+    return ""
 
 
-_tried = Amendment._try
+def _ready_at_once(_self: Amendment, works: Works) -> bool:
+    return works.next is not None
 
 
-def _next_stays(self: Amendment, works: Works, wrong: str, _now: float) -> list[Command]:
-    self._left = self._anew = None
-    works.on_trial, works.wrong = False, ""
-    self._machine.turn(AmendTurn.FAILED)
-    return self.answer(wrong)
+def _left_untold(_self: Intake, _tasks: Any, _since: int) -> bool:
+    return True
+
+
+def _left_in_the_same_epoch(self: Amendment, works: Works) -> None:
+    works.on_trial, self.leave_by = False, None
+    works.reader.tasks.inherit_guests(works.in_force.tasks)
+    self._machine.turn(AmendTurn.LEFT)
 
 
 def _decisions_forgotten(self: Run, request: Any, surroundings: Any, inheritance: Inheritance | None = None) -> None:
@@ -122,8 +120,12 @@ MUTANTS: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "index-of-next-plan-alone": ((RunTasks, "begin_beside", _index_of_its_own),),
     "who-stays-is-stopped": ((RunTasks, "inherit_guests", _nobodys),),
     "gate-not-asked": ((Publishing, "_publish", _published_unasked),),
-    "taken-up-untried": ((Amendment, "_try", _taken_up_untried),),
-    "rested-not-rolled-back": ((Amendment, "_go_back", _next_stays),),
+    "taken-up-untried": (
+        (Amendment, "_is_ready", _ready_at_once),
+        (Amendment, "_wrong", _nothing_wrong),
+        (Intake, "have_left", _left_untold),
+    ),
+    "next-epoch-not-raised": ((Amendment, "_old_left", _left_in_the_same_epoch),),
     "gate-forgotten": ((Run, "__init__", _decisions_forgotten),),
     "broken-gate-passed": ((Publishing, "_audited", _never_broken),),
 }
