@@ -1,6 +1,6 @@
 """What a change of graph or plan costs the flow: a stage replaced, scaled, a worker drained; beside it, by a pause.
 
-Method: a controller and a worker of all cores (for a drain two of them) as processes of this host; MEGABYTES of this
+Method: a controller and a worker of all cores (or two of half of them) as processes of this host; MEGABYTES of this
 interpreter's modules as JSON Lines, in files of 4 MB, through gopher-quality, gopher-repetition and a tokenizer into
 shards. Every LOOK_S the records that the tokenizer has had are read from the status; flow is their number over a window
 of a second. The flow before is the median of BEFORE_S seconds. Then: `replace` a stage; `scale --wait` to one
@@ -129,7 +129,8 @@ def measure(tokenizer: str, corpus: Path, place: Path, way: str) -> dict[str, fl
 
     workers = ("one", "two") if way in ("drain", "decider") else ("one",)
     commands = [("controller", "--listen", address)]
-    commands += [("worker", "--controller", address, "--name", name) for name in workers]
+    cores = str(max(1, len(os.sched_getaffinity(0)) // len(workers)))
+    commands += [("worker", "--controller", address, "--name", name, "--cores", cores) for name in workers]
     daemons = [subprocess.Popen([*base, *command], cwd=place, stderr=subprocess.DEVNULL) for command in commands]
     try:
         time.sleep(3.0)
