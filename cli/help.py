@@ -5,9 +5,13 @@ Every command of the application is made of `application()`, so that none looks 
 
 from __future__ import annotations
 
+import functools
+import inspect
 import shutil
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from itertools import chain
 from typing import Any, TypeVar
 
 import typer
@@ -259,7 +263,32 @@ class Application(typer.Typer):
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[_Function], _Function]:
         """Make a function a command, as typer does."""
-        return super().command(name, cls=_Command, **settings)
+        make = super().command(name, cls=_Command, **settings)
+        return lambda function: make(_ungrouped(function))
+
+
+def _ungrouped(function: Any) -> Any:
+    """A command as typer reads it: where a parameter is a dataclass, it has an option for each field."""
+    named = ((name, function.__globals__.get(kind)) for name, kind in function.__annotations__.items())
+    groups: dict[str, Any] = {name: kind for name, kind in named if is_dataclass(kind)}
+    if not groups:
+        return function
+
+    @functools.wraps(function)
+    def command(**given: Any) -> Any:
+        for name, kind in groups.items():
+            given[name] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
+        return function(**given)
+
+    own = inspect.signature(function, eval_str=True).parameters.values()
+    shown = (
+        inspect.signature(groups[item.name], eval_str=True).parameters.values() if item.name in groups else [item]
+        for item in own
+    )
+    command.__dict__["__signature__"] = inspect.Signature(
+        [item.replace(kind=item.KEYWORD_ONLY) for item in chain.from_iterable(shown)]
+    )
+    return command
 
 
 def help_of(command: Any, path: str, columns: int, without: Collection[str] = ()) -> str:

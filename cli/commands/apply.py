@@ -13,10 +13,11 @@ from typing import Any
 
 from rich.text import Text
 
-from headrace.cli.commands.canary import CanaryOptions, GivenCode, check_canary, try_canary
+from headrace.cli.commands.canary import GivenCode, check_canary, try_canary
 from headrace.cli.commands.run import Interrupts, catch_signals, watch_to_end
 from headrace.cli.ui import (
     FAINT,
+    CanaryOptions,
     closed_line,
     console,
     death_lines,

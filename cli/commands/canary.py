@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.text import Text
 
-from headrace.cli.ui import console, number, percent, read_ledger, safe, title
+from headrace.cli.ui import CanaryOptions, console, number, percent, read_ledger, safe, title
 from headrace.client import CliError, UsageError
 from headrace.pipeline import Pipeline, Stage
 from headrace.store import counted
@@ -19,15 +19,6 @@ from headrace.store import counted
 #: Kinds of difference that are shown to people; `--json` gives all of them.
 KINDS_SHOWN = 20
 _SHARE = re.compile(r"(\d{1,3}(?:\.\d{1,9})?)%")
-
-
-@dataclass(frozen=True, slots=True)
-class CanaryOptions:
-    """What is asked of a canary; `share` is "" for none."""
-
-    share: str = ""
-    yes: bool = False
-    trust_code: bool = False
 
 
 @dataclass(frozen=True, slots=True)

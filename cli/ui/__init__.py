@@ -12,12 +12,11 @@ if TYPE_CHECKING:
         rows_of as rows_of,
     )
     from headrace.cli.ui.options import (
-        Canary as Canary,
+        CanaryOptions as CanaryOptions,
         ClusterFolder as ClusterFolder,
+        Controller as Controller,
         ControllerAddress as ControllerAddress,
         Json as Json,
-        TrustCode as TrustCode,
-        Yes as Yes,
     )
     from headrace.cli.ui.page import (
         ACCENT as ACCENT,
