@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         number as number,
         padding as padding,
         percent as percent,
+        print_json as print_json,
         safe as safe,
     )
 else:

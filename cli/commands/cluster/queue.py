@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.ui import Controller, Json
+from headrace.cli.ui import Controller, Json, print_json
 
 Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
 
@@ -40,8 +40,6 @@ def set_queue(
 
 def list_queues(*, on: Controller, json: Json = False) -> int:
     """Show queues, their cores, and who waits in which place."""
-    import sys
-    from json import dumps
 
     from headrace.cli.ui import FAINT, console, queues_table
     from headrace.client import Client
@@ -50,9 +48,8 @@ def list_queues(*, on: Controller, json: Json = False) -> int:
     with Client(on.at()) as client:
         reply = client.status()
     if json:
-        print(dumps({"queues": [codec.plain(item) for item in reply.queues]}))
-        return 0
-    out = console(sys.stdout)
+        return print_json({"queues": [codec.plain(item) for item in reply.queues]})
+    out = console()
     if reply.queues:
         out.print(queues_table(reply))
     else:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from headrace.cli.commands import GivenCode, check_canary, try_canary
-from headrace.cli.ui import CanaryOptions, read_ledger, safe
+from headrace.cli.ui import CanaryOptions, print_json, read_ledger, safe
 from headrace.client import ENDED, Client, CliError, ControllerAt, UsageError, load, pipeline_of
 from headrace.pipeline import Pipeline, Stage
 from headrace.protos import control_pb2 as pb
@@ -154,8 +154,8 @@ def clear(at: ControllerAt, pipeline: str, *, as_json: bool) -> int:
     with Client(at) as client:
         cleared = client.steer(pb.SteerRequest(pipeline=pipeline, clear=True))
     if as_json:
-        print(json.dumps({"cleared": list(cleared)}))
-    elif cleared:
+        return print_json({"cleared": list(cleared)})
+    if cleared:
         print(f"cleared: {', '.join(map(safe, cleared))}; the datasets are as they were")
     else:
         print("no pipeline has ended: there is nothing to clear")
@@ -243,9 +243,8 @@ def expel(at: ControllerAt, name: str, *, role: str, agreed: bool, as_json: bool
             raise UsageError(f"{ends}: add --yes to expel {role} {name}; only a new certificate brings it back")
         client.steer(pb.SteerRequest(expel=f"{role}/{name}"))
     if as_json:
-        print(json.dumps({"expelled": f"{role}/{name}"}))
-    else:
-        print(f"{role} {safe(name)} is expelled: its certificates are refused; {_back(name, role)}")
+        return print_json({"expelled": f"{role}/{name}"})
+    print(f"{role} {safe(name)} is expelled: its certificates are refused; {_back(name, role)}")
     return 0
 
 

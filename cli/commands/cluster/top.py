@@ -7,7 +7,6 @@ is the one that others wait for. One that is at a batch for long says so.
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections import deque
@@ -20,7 +19,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.ui import ACCENT, FAINT, GOOD, MB, at_batch, number, safe, title, worked_s
+from headrace.cli.ui import ACCENT, FAINT, GOOD, MB, at_batch, number, print_json, safe, title, worked_s
 from headrace.client import Client, ControllerAt
 from headrace.protos import control_pb2 as pb
 from headrace.store import counted
@@ -228,7 +227,7 @@ def show_top(at: ControllerAt, pipeline: str, *, once: bool, as_json: bool) -> i
             found = readings.take(reply, time.monotonic())
             if as_json:
                 rows = {name: [asdict(item) for item in stages] for name, stages in found.items()}
-                print(json.dumps({"pipelines": rows}))
+                print_json({"pipelines": rows})
             else:
                 console.print(top_page(reply, found, at.address, console.width))
             return 0

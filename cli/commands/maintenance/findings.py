@@ -6,7 +6,6 @@ Lists of records, as JSON Lines: what some commands write, and what `headrace da
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.cli.commands.maintenance.maintenance import commit_retraction, write_manifest
-from headrace.cli.ui import FAINT, console, number, plain_table, title
+from headrace.cli.ui import FAINT, console, number, plain_table, print_json, title
 from headrace.client import CliError, UsageError
 from headrace.controller import OfflineWriter, with_offline_writer
 from headrace.stages.decontamination import Contaminated, describe_suites, kept_texts, search_dataset
@@ -93,9 +92,8 @@ def deduplicate(
         if mine and not dry_run:
             versions[dataset.uri] = _publish(dataset, mine)
     if as_json:
-        print(json.dumps({"datasets": names, "duplicates": len(rows), "versions": versions, "found": rows}))
-        return 0
-    page = console(sys.stdout)
+        return print_json({"datasets": names, "duplicates": len(rows), "versions": versions, "found": rows})
+    page = console()
     page.print(title(", ".join(names[len(references) :]), counted(len(rows), "duplicate")))
     shown = [(row["id"], row["duplicate_of"], row["reason"]) for row in rows[:PAIRS_SHOWN]]
     if shown:
@@ -169,13 +167,10 @@ def write_repeats(
         raise CliError(f"the index cannot be written to {out}: {error}; name a file of a folder with room") from error
     size = Path(out).stat().st_size
     if as_json:
-        print(
-            json.dumps(
-                {"datasets": [dataset.uri for dataset in datasets], "index": out, "bytes": size, **asdict(facts)}
-            )
+        return print_json(
+            {"datasets": [dataset.uri for dataset in datasets], "index": out, "bytes": size, **asdict(facts)}
         )
-        return 0
-    page = console(sys.stdout)
+    page = console()
     what = f"{counted(facts.spans, facts.unit)} of {number(facts.records_min)} records and more"
     page.print(title(out, f"{what}, in {counted(facts.records, 'record')}"))
     page.print(f'  a pipeline removes them by `dedup_{facts.unit}s("{out}")`', style=FAINT, markup=False)
@@ -218,9 +213,8 @@ def show_contamination(
             ],
             "found": [asdict(one) for one in ranked],
         }
-        print(json.dumps(facts))
-        return 0
-    page = console(sys.stdout)
+        return print_json(facts)
+    page = console()
     page.print(
         title(dataset.uri, f"{number(len(ranked))} of {counted(records, 'record')} contaminated", good=not ranked)
     )

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import socket
-import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from headrace.cli.commands.maintenance.checkpoints import loader_state_in, refuse_servers, sources_here
 from headrace.cli.commands.maintenance.maintenance import commit_retraction, write_manifest
-from headrace.cli.ui import FAINT, console, number, safe, title
+from headrace.cli.ui import FAINT, console, number, print_json, safe, title
 from headrace.client import CliError
 from headrace.controller import OfflineWriter, with_offline_writer
 from headrace.store import counted
@@ -50,9 +48,8 @@ def purge_dataset(uri: str, checkpoints: Sequence[str], *, dry_run: bool, as_jso
         "documents": _documents(after, states),
     }
     if as_json:
-        print(json.dumps(receipt))
-    else:
-        _print(receipt)
+        return print_json(receipt)
+    _print(receipt)
     return 0
 
 
@@ -152,7 +149,7 @@ def _steps(
 
 
 def _print(receipt: dict[str, Any]) -> None:
-    out = console(sys.stdout)
+    out = console()
     would = "would be " if receipt["dry_run"] else ""
     what = f"{counted(receipt['rewritten'], 'shard')} {would}written anew"
     out.print(title(receipt["dataset"], f"{what}, {counted(len(receipt['deleted']), 'object')} deleted"))

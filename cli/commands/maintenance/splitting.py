@@ -6,8 +6,6 @@ that a command that was killed is done again and ends what it began.
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
@@ -21,7 +19,7 @@ from headrace.cli.commands.maintenance.maintenance import (
     listed,
     write_manifest,
 )
-from headrace.cli.ui import console, number, title
+from headrace.cli.ui import console, number, print_json, title
 from headrace.client import CliError, UsageError
 from headrace.controller import OfflineWriter, with_offline_writer
 from headrace.stages.dedup import Clusters, HeldOut, load_keys, rows_of
@@ -196,9 +194,8 @@ def _show(training: Dataset, held: Dataset | None, found: HeldOut | None, droppe
             f"{counted(found.compared, 'pair')} across the border compared, none near",
         ]
     if as_json:
-        print(json.dumps({**facts, "fresh": found is not None}))
-        return 0
-    page = console(sys.stdout)
+        return print_json({**facts, "fresh": found is not None})
+    page = console()
     page.print(title(held.uri if held is not None else training.uri, text[0]))
     for line in text[1:]:
         page.print(f"  {line}", markup=False)
