@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from headrace.store import ObjectInfo, ObjectStore, StoreError, counted
 from headrace.store.ledger import ClosedShard, IntervalSet, LedgerState, OverlapError
-from headrace.store.shards import FOLDERS, ROLE, epoch_of, kind_of, read_table
+from headrace.store.shards import FOLDERS, KEYS_ROLE, epoch_of, kind_of, read_table
 
 _BROKEN_LEADER = "two shards account for the same records: the leader that wrote the entry is broken, report it"
 _BROKEN_DEDUP = "the stage that decided it is broken, write the dataset again and report it"
@@ -93,7 +93,7 @@ def key_problems(store: ObjectStore, state: LedgerState) -> Iterator[str]:
     found: dict[tuple[str, str], list[npt.NDArray[np.uint64]]] = {}
     for shard in state.shards:
         for item in shard.closed.objects:
-            table = _columns(store, item.key, ["high", "low", "word"]) if kind_of(item.role) == ROLE else None
+            table = _columns(store, item.key, ["high", "low", "word"]) if kind_of(item.role) == KEYS_ROLE else None
             if table is None:
                 continue
             texts = table.filter(pc.equal(table.column("word"), pa.scalar(0, pa.uint16())))

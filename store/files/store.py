@@ -23,7 +23,7 @@ import stat
 import time
 from collections.abc import Iterator, Sequence
 
-from headrace.store.contract import (
+from headrace.store import (
     RESERVED_SEGMENT,
     WHOLE_BYTES_MAX,
     Buffer,

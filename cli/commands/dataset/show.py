@@ -33,8 +33,7 @@ from headrace.cli.ui import (
 from headrace.client import EXIT_FAULT, CliError
 from headrace.stages.export import DuplicatePair, differences, duplicate_pairs
 from headrace.stages.runtime import read_samples
-from headrace.store import below, counted, open_store
-from headrace.store.contract import NoDataset, ObjectStore, StoreError
+from headrace.store import NoDataset, ObjectStore, StoreError, below, counted, open_store
 from headrace.store.datasets import Dataset, completeness_of
 from headrace.store.history import open_at
 from headrace.store.ledger import Balance, Log, balance_of, main_sink

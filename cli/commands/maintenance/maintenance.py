@@ -14,8 +14,7 @@ from headrace.controller import OfflineWriter, is_alive, with_offline_writer
 from headrace.pipeline import Pipeline
 from headrace.stages.runtime import InputError
 from headrace.stages.sinks import groups, left_to_do, merge, retracted_rows, write_retracted
-from headrace.store import counted, open_store
-from headrace.store.contract import DatasetBusy, ObjectMissing, ObjectStore, StoreError
+from headrace.store import DatasetBusy, ObjectMissing, ObjectStore, StoreError, counted, open_store
 from headrace.store.datasets import (
     MANIFEST_KEY,
     Collected,

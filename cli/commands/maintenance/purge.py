@@ -12,8 +12,7 @@ from headrace.cli.commands.maintenance.maintenance import commit_retraction, wri
 from headrace.cli.ui import FAINT, console, number, print_json, safe, title
 from headrace.client import CliError
 from headrace.controller import OfflineWriter, with_offline_writer
-from headrace.store import counted
-from headrace.store.contract import ObjectStore
+from headrace.store import ObjectStore, counted
 from headrace.store.datasets import Dataset, Erasable, collect, erase, main_object, to_erase
 from headrace.store.history import Copy, read_copies, renew_copy
 from headrace.store.ledger import EpochRaised, LedgerState, StoredObject

@@ -25,8 +25,7 @@ from headrace.controller import OfflineWriter, with_offline_writer
 from headrace.stages.dedup import Clusters, HeldOut, load_keys, rows_of
 from headrace.stages.runtime import InputError
 from headrace.stages.sinks import chosen_groups, write_chosen
-from headrace.store import counted, open_store
-from headrace.store.contract import NoDataset, ObjectStore
+from headrace.store import NoDataset, ObjectStore, counted, open_store
 from headrace.store.datasets import Dataset
 from headrace.store.ledger import HELD_OUT_SPLIT, Change, EpochRaised, FragmentDropped, LedgerState, VersionPublished
 from headrace.store.shards import read_table
