@@ -15,7 +15,7 @@ from headrace.cli.commands.maintenance import loader_state_in, sources_of
 from headrace.cli.ui import Recipes, console, facts_page, place, print_json, safe, title
 from headrace.client import EXIT_FAULT, CliError, UsageError
 from headrace.store import counted
-from headrace.store.datasets import Dataset, ShardRecord
+from headrace.store.datasets import Dataset
 from headrace.store.history import open_at, shards_with, write_trace_index
 from headrace.store.ledger import ClosedShard
 from headrace.store.shards import RecordName, json_object, read_shard, read_table, rows_named
@@ -58,7 +58,7 @@ def trace_record(uri: str, name: str, *, as_json: bool) -> int:
     return 0
 
 
-def _trace_row(dataset: Dataset, shard: ShardRecord, key: str, row: int, *, as_json: bool) -> int:
+def _trace_row(dataset: Dataset, shard: ClosedShard, key: str, row: int, *, as_json: bool) -> int:
     """Say which records lie in a row of a shard: a sequence of tokens, or a text."""
     tokens, documents = shard.object("tokens"), shard.object("documents")
     pieces = [(row, 0, 0)] if tokens is None else _in_sequence(dataset, tokens.key, row)
