@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.ui import ACCENT, FAINT, GOOD, MB, at_batch, number, print_json, safe, title, worked_s
-from headrace.client import Client, ControllerAt
+from headrace.client import ENDED, Client, ControllerAt
 from headrace.protos import control_pb2 as pb
 from headrace.store import counted
 
@@ -33,7 +33,6 @@ BUSY_SHARE = 0.75
 #: Columns below which the page leaves out what matters least.
 NARROW = 110
 BAR = 10
-ENDED = ("completed", "stopped", "cancelled", "failed")
 
 
 @dataclass(frozen=True, slots=True)

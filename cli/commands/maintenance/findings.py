@@ -12,17 +12,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from headrace.cli.commands.maintenance.maintenance import commit_retraction, write_manifest
+from headrace.cli.commands.maintenance.maintenance import publish_without
 from headrace.cli.ui import FAINT, console, number, plain_table, print_json, title
 from headrace.client import CliError, UsageError
-from headrace.controller import OfflineWriter, with_offline_writer
+from headrace.controller import with_offline_writer
 from headrace.stages.decontamination import Contaminated, describe_suites, kept_texts, search_dataset
 from headrace.stages.dedup import KeepRule, OfflineDuplicate, find_offline
 from headrace.stages.dedup.spans import SpanCounter
 from headrace.stages.runtime import check_number
 from headrace.store import counted
 from headrace.store.datasets import Dataset
-from headrace.store.ledger import DEDUPLICATION, EpochRaised
+from headrace.store.ledger import DEDUPLICATION
 
 
 def write_list(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
@@ -131,17 +131,10 @@ def _publish(dataset: Dataset, found: Sequence[OfflineDuplicate]) -> int:
     for one in found:
         documents.setdefault(one.record.tokens_key, []).append(one.record.place)
 
-    async def published(writer: OfflineWriter) -> int:
-        seen, now = dataset.state, writer.ledger
-        if (seen.version, seen.retracted_at) != (now.version, now.retracted_at):
-            raise CliError(f"{dataset.uri} has changed since its duplicates were looked for: do it again")
-        await writer.commit(EpochRaised(DEDUPLICATION))
-        rows = tuple((key, tuple(sorted(places))) for key, places in sorted(documents.items()))
-        await commit_retraction(writer, DEDUPLICATION, rows)
-        await write_manifest(writer, dataset.store)
-        return writer.ledger.version
-
-    return with_offline_writer(dataset.uri, published)
+    since = "its duplicates were looked for: do it again"
+    return with_offline_writer(
+        dataset.uri, lambda writer: publish_without(writer, dataset, DEDUPLICATION, documents, since)
+    )
 
 
 def write_repeats(

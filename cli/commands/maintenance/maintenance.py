@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -172,6 +172,22 @@ async def commit_retraction(
     base, version = writer.ledger.newest, writer.ledger.version + 1
     shown = [] if base is None else [VersionPublished(version, reason, base.shows, base.complete)]
     await writer.commit(Retracted(version, documents, replaced), *shown)
+
+
+async def publish_without(
+    writer: OfflineWriter, dataset: Dataset, reason: str, rows: Mapping[str, Iterable[int]], since: str
+) -> int:
+    """Publish a version without these rows, by the key of the shard's tokens; its number.
+
+    Raises CliError where the dataset has changed `since` it was looked at, with what to do then.
+    """
+    seen, now = dataset.state, writer.ledger
+    if (seen.version, seen.retracted_at) != (now.version, now.retracted_at):
+        raise CliError(f"{dataset.uri} has changed since {since}")
+    await writer.commit(EpochRaised(reason))
+    await commit_retraction(writer, reason, tuple((key, tuple(sorted(rows[key]))) for key in sorted(rows)))
+    await write_manifest(writer, dataset.store)
+    return writer.ledger.version
 
 
 async def write_manifest(writer: OfflineWriter, store: ObjectStore) -> None:

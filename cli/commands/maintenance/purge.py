@@ -14,7 +14,7 @@ from headrace.client import CliError
 from headrace.controller import OfflineWriter, with_offline_writer
 from headrace.store import ObjectStore, counted
 from headrace.store.datasets import Dataset, Erasable, collect, erase, main_object, to_erase
-from headrace.store.history import Copy, read_copies, renew_copy
+from headrace.store.history import COPIES, Copy, renew_copy
 from headrace.store.ledger import EpochRaised, LedgerState, StoredObject
 from headrace.store.shards import read_table
 
@@ -43,7 +43,7 @@ def purge_dataset(uri: str, checkpoints: Sequence[str], *, dry_run: bool, as_jso
         "rewritten": len(waiting),
         "deleted": freed,
         "cached": [] if dry_run else _forget(before, after.state),
-        "copies": [_renewed(after, copy, dry_run=dry_run) for copy in read_copies(store)],
+        "copies": [_renewed(after, copy, dry_run=dry_run) for copy in COPIES.read(store)],
         "documents": _documents(after, states),
     }
     if as_json:
@@ -112,7 +112,7 @@ def _documents(dataset: Dataset, states: dict[str, dict[str, Any]]) -> list[dict
     for shard in state.shards if down else ():
         main = main_object(shard.closed)
         rows = down.get(main.key, {}) if main is not None else {}
-        documents = next((item for item in shard.closed.objects if item.role == "documents"), None)
+        documents = shard.object("documents")
         if main is None or documents is None or not rows:
             continue
         facts = read_table(dataset.store, documents.key, ["id", "source", "row"])

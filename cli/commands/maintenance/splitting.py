@@ -15,8 +15,8 @@ import pyarrow as pa
 from headrace.cli.commands.maintenance.maintenance import (
     PAGE_FRAGMENTS,
     applied,
-    commit_retraction,
     listed,
+    publish_without,
     write_manifest,
 )
 from headrace.cli.ui import console, number, print_json, title
@@ -67,8 +67,9 @@ def split_dataset(
         with_offline_writer(target.uri, lambda writer: _hold_out(writer, training, target, rows, shard_bytes))
     except InputError as error:
         raise CliError(f"{target.uri}: {error}") from error
-    gone = {key: sorted({*rows.get(key, ()), *dropped.get(key, ())}) for key in sorted({*rows, *dropped})}
-    with_offline_writer(training.uri, lambda writer: _retract(writer, training, gone))
+    gone = {key: {*rows.get(key, ()), *dropped.get(key, ())} for key in {*rows, *dropped}}
+    since = "its clusters were looked for: do it again, into a new place"
+    with_offline_writer(training.uri, lambda writer: publish_without(writer, training, HELD_OUT_SPLIT, gone, since))
     return _show(Dataset.open(uri), Dataset.open(into), found, dropped, as_json=as_json)
 
 
@@ -130,21 +131,18 @@ def _left(training: Dataset, held: LedgerState, rows: Rows) -> Rows:
     left: dict[str, list[int]] = {}
     closed: dict[tuple[str, bytes], int] = {}
     for shard in training.state.shards:
-        tokens, documents = (
-            next((item.key for item in shard.closed.objects if item.role == role), "")
-            for role in ("tokens", "documents")
-        )
-        mine = rows.get(tokens, ())
-        if not mine:
+        tokens, documents = shard.object("tokens"), shard.object("documents")
+        mine = rows.get(tokens.key, ()) if tokens is not None else ()
+        if tokens is None or documents is None or not mine:
             continue
-        table = read_table(training.store, documents, ["fragment", "row"])
+        table = read_table(training.store, documents.key, ["fragment", "row"])
         for place in mine:
             name, row = bytes.fromhex(table.column("fragment")[place].as_py()), table.column("row")[place].as_py()
             state = held.fragments.get(name)
             if state is not None and state.of(shard.closed.sink).overlap(row, row + 1):
                 closed[shard.closed.sink, name] = closed.get((shard.closed.sink, name), 0) + 1
             else:
-                left.setdefault(tokens, []).append(place)
+                left.setdefault(tokens.key, []).append(place)
     for name, state in held.fragments.items():
         for sink, intervals in state.closed.items():
             if intervals.size != closed.get((sink, name), 0):
@@ -163,16 +161,6 @@ def _given_up(held: LedgerState) -> Iterator[list[Change]]:
     ]
     for begin in range(0, len(whole), PAGE_FRAGMENTS):
         yield list(whole[begin : begin + PAGE_FRAGMENTS])
-
-
-async def _retract(writer: OfflineWriter, training: Dataset, gone: Rows) -> None:
-    """Publish a version of training without the held-out records and those near to them."""
-    seen, now = training.state, writer.ledger
-    if (seen.version, seen.retracted_at) != (now.version, now.retracted_at):
-        raise CliError(f"{training.uri} has changed since its clusters were looked for: do it again, into a new place")
-    await writer.commit(EpochRaised(HELD_OUT_SPLIT))
-    await commit_retraction(writer, HELD_OUT_SPLIT, tuple((key, tuple(rows)) for key, rows in gone.items()))
-    await write_manifest(writer, training.store)
 
 
 def _show(training: Dataset, held: Dataset | None, found: HeldOut | None, dropped: Rows, *, as_json: bool) -> int:
