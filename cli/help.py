@@ -5,9 +5,14 @@ Every command of the application is made of `application()`, so that none looks 
 
 from __future__ import annotations
 
+import functools
+import inspect
+import re
 import shutil
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from itertools import chain
 from typing import Any, TypeVar
 
 import typer
@@ -33,25 +38,8 @@ SECTIONS: Mapping[str, Sequence[str]] = {
     "Run on this machine": ("quickstart", "examples", "run"),
     "Daemons": ("controller", "worker", "cluster", "launch", "metrics"),
     "Control pipelines": (
-        "apply",
-        "queue",
-        "status",
-        "top",
-        "logs",
-        "what-if",
-        "cost",
-        "pause",
-        "resume",
-        "scale",
-        "move",
-        "relink",
-        "insert",
-        "replace",
-        "remove",
-        "drain",
-        "stop",
-        "cancel",
-        "clear",
+        *("apply", "queue", "status", "top", "logs", "what-if", "cost", "pause", "resume", "scale", "move", "relink"),
+        *("insert", "replace", "remove", "drain", "stop", "cancel", "clear"),
     ),
     "Size a cluster": ("bench", "advise"),
     "Datasets": ("dataset", "tokenizer"),
@@ -66,161 +54,141 @@ NAME_COLUMNS_MAX = 30
 _UNSAID: Sequence[object] = (None, "", 0, False, [], ())
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-#: Examples of each command, by what follows `headrace`; a test holds each to what the command takes.
+#: Examples of each command, one behind the other; a test holds each to what the command takes.
+_EXAMPLES = """
+headrace quickstart
+headrace quickstart --data /scratch --fresh --steps 200
+headrace examples
+headrace examples fineweb --to fineweb.py
+headrace examples systemd --to ./
+headrace run examples/fineweb.py -p input='corpus/*.jsonl' -p output=data/fineweb -p tokenizer=deepseek
+headrace run examples/fineweb.py -p input='corpus/*.jsonl' -p output=data/fineweb --limit 1000
+headrace run examples/plain.py -p input='s3://corpus/*.zst?endpoint=http://10.0.0.5:9000' \\
+    -p output=data/plain -p tokenizer=tokenizer.json --max-quarantined 1% --json
+headrace controller --page 127.0.0.1:7430
+headrace controller --cluster cluster --listen 10.77.0.1:7420 --root s3://bucket/cluster
+headrace worker --name one
+headrace worker --join token --state member --label disk=ssd
+headrace worker --state member
+headrace metrics board
+headrace metrics rules
+headrace cluster init cluster --controller 10.77.0.1:7420 --name press
+headrace cluster token cluster --name one
+headrace cluster token cluster --nodes 8 --days 7
+headrace cluster operator cluster anna --name anna
+headrace cluster expel one --yes
+headrace cluster expel anna --operator --yes
+headrace launch slurm --nodes 4 --partition cpu --folder /shared/launch -- examples/plain.py \\
+    -p input='/shared/corpus/*.jsonl' -p output=/shared/data/plain
+headrace launch slurm --nodes 4 --dry-run
+headrace launch ssh --host node1 --host anna@node2 --headrace /opt/headrace/bin/headrace
+headrace launch ray --nodes 4 --cores 8 --python /opt/ray/bin/python
+headrace launch kubernetes --nodes 4 --image registry/headrace:1 --root s3://bucket/cluster --dry-run
+headrace launch down --folder /shared/launch
+headrace apply examples/plain.py -p input='corpus/*.jsonl' -p output=/data/plain --wait
+headrace apply examples/plain.py -p input='corpus/*.jsonl' -p output=/data/plain --dry-run \\
+    --place read=disk=ssd --place write=two --transport write=quic
+headrace status
+headrace status plain --json
+headrace top
+headrace top plain --once
+headrace logs --pipeline plain --since 10m
+headrace logs --cause apply.3f2a.17
+headrace logs --level warning --follow
+headrace cost --by user --prices prices.toml
+headrace cost --json
+headrace what-if plain --cores +4 --without perplexity
+headrace what-if plain --replicas tokenize=3 --nic 25G --price 0.04 --json
+headrace advise --set gpus=64 --set params=7G --set prepare_days=3
+headrace bench --store s3://bucket/bench
+headrace bench --serve 10.77.0.1:7430
+headrace pause plain --wait
+headrace resume plain
+headrace scale plain tokenize 8 --wait
+headrace move plain write two
+headrace move plain read disk=ssd --wait
+headrace relink plain write quic
+headrace insert plain 'gopher_quality(words_min=80)' --after read --dry-run
+headrace insert plain filters.py:clean --before tokenize -p words=80
+headrace replace plain gopher-quality 'gopher_quality(words_min=60)' --canary 2%
+headrace replace plain gopher-quality 'gopher_quality(words_min=60)'
+headrace remove plain gopher-quality
+headrace drain one --wait
+headrace drain one --back
+headrace stop plain --wait
+headrace queue set research --weight 3 --cores 64
+headrace queue set urgent --priority 10
+headrace queue list
+headrace queue remove research
+headrace cancel plain
+headrace clear plain
+headrace clear
+headrace dataset ls data
+headrace dataset ls s3://bucket/data --json
+headrace dataset show data/plain
+headrace dataset show data/plain --samples --quarantine
+headrace dataset show data/plain --card card
+headrace dataset page data/plain
+headrace dataset log data/plain --limit 3
+headrace dataset tag data/plain@2 baseline
+headrace dataset rollback data/plain@2
+headrace dataset publish data/plain --anyway
+headrace dataset diff data/plain@2 data/plain
+headrace dataset bisect data/plain --good baseline --run 'python evaluate.py {}'
+headrace dataset blame data/plain --checkpoint loader.json --losses loss.csv
+headrace dataset blame --checkpoint loader.json --losses loss.csv --columns it,nll --offset 1 --json
+headrace dataset head data/plain -n 3
+headrace dataset cat data/plain@2 doc-000042
+headrace dataset sample data/plain --seed 7
+headrace dataset verify data/plain
+headrace dataset verify data/plain --gate gate.toml
+headrace dataset trace data/plain doc-000042
+headrace dataset trace data/plain shards/1/6f0c1d2e3b4a59687786a5b4c3d2e1f0.safetensors:17
+headrace dataset trace --checkpoint loader.json --step 1000
+headrace dataset trace --checkpoint loader.json --step 1000 --moved web=s3://lake/web
+headrace dataset export data/plain out --format mds
+headrace dataset push data/texts hf://datasets/owner/name
+headrace dataset mirror data/plain --delta tables/plain
+headrace dataset mirror data/plain --iceberg tables --table corpus.plain
+headrace dataset rebuild data/plain 3f2a91 --trust-code --restore
+headrace dataset contamination data/plain --suites suites/gsm8k.jsonl --out list.jsonl
+headrace dataset dedup data/web data/books --against data/old --out duplicates.jsonl
+headrace dataset dedup data/web --keep longest --dry-run
+headrace dataset split data/web data/held-out --against data/books
+headrace dataset repeats data/text --out lines.idx --records-min 10
+headrace dataset retract data/plain doc-000042 doc-000077
+headrace dataset retract data/plain --source file:///corpus/leaked.jsonl
+headrace dataset retract data/plain --where 'user == "u42"'
+headrace dataset purge data/plain --checkpoint loader.json --json
+headrace dataset gc data/plain --dry-run
+headrace dataset compact data/plain data/plain-large --shard-mib 512
+headrace dataset rm data/plain --yes
+headrace tokenizer train 'corpus/*.jsonl' tokenizer.json --vocab-size 32000
+headrace simulate --seeds 1000
+headrace simulate --seed 417
+headrace simulate --mutant overlap-ignored
+headrace chaos run examples/chaos/tasks.toml examples/plain.py -p input='corpus/*.jsonl' --seed 7
+headrace version
+"""
+_GROUPS = ("chaos", "cluster", "dataset", "launch", "queue", "tokenizer")
+
+
+def _by_command(text: str) -> dict[str, list[str]]:
+    """The examples by what follows `headrace` up to the first argument; a line that is indented goes on."""
+    found: dict[str, list[str]] = {}
+    for example in re.split(r"\n(?! )", text.strip()):
+        words = example.split()
+        found.setdefault(" ".join(words[1 : 3 if words[1] in _GROUPS else 2]), []).append(example)
+    return found
+
+
 EXAMPLES: Mapping[str, Sequence[str]] = {
     "": (
         "headrace quickstart",
         "headrace run examples/plain.py -p input='corpus/*.jsonl' -p output=data/plain -p tokenizer=deepseek",
         "headrace dataset show data/plain",
     ),
-    "quickstart": ("headrace quickstart", "headrace quickstart --data /scratch --fresh --steps 200"),
-    "examples": ("headrace examples", "headrace examples fineweb --to fineweb.py", "headrace examples systemd --to ./"),
-    "run": (
-        "headrace run examples/fineweb.py -p input='corpus/*.jsonl' -p output=data/fineweb -p tokenizer=deepseek",
-        "headrace run examples/fineweb.py -p input='corpus/*.jsonl' -p output=data/fineweb --limit 1000",
-        (
-            "headrace run examples/plain.py -p input='s3://corpus/*.zst?endpoint=http://10.0.0.5:9000' \\\n"
-            "    -p output=data/plain -p tokenizer=tokenizer.json --max-quarantined 1% --json"
-        ),
-    ),
-    "controller": (
-        "headrace controller --page 127.0.0.1:7430",
-        "headrace controller --cluster cluster --listen 10.77.0.1:7420 --root s3://bucket/cluster",
-    ),
-    "worker": (
-        "headrace worker --name one",
-        "headrace worker --join token --state member --label disk=ssd",
-        "headrace worker --state member",
-    ),
-    "metrics": ("headrace metrics board", "headrace metrics rules"),
-    "cluster init": ("headrace cluster init cluster --controller 10.77.0.1:7420 --name press",),
-    "cluster token": ("headrace cluster token cluster --name one", "headrace cluster token cluster --nodes 8 --days 7"),
-    "cluster operator": ("headrace cluster operator cluster anna --name anna",),
-    "cluster expel": ("headrace cluster expel one --yes", "headrace cluster expel anna --operator --yes"),
-    "launch slurm": (
-        (
-            "headrace launch slurm --nodes 4 --partition cpu --folder /shared/launch -- examples/plain.py \\\n"
-            "    -p input='/shared/corpus/*.jsonl' -p output=/shared/data/plain"
-        ),
-        "headrace launch slurm --nodes 4 --dry-run",
-    ),
-    "launch ssh": ("headrace launch ssh --host node1 --host anna@node2 --headrace /opt/headrace/bin/headrace",),
-    "launch ray": ("headrace launch ray --nodes 4 --cores 8 --python /opt/ray/bin/python",),
-    "launch kubernetes": (
-        "headrace launch kubernetes --nodes 4 --image registry/headrace:1 --root s3://bucket/cluster --dry-run",
-    ),
-    "launch down": ("headrace launch down --folder /shared/launch",),
-    "apply": (
-        "headrace apply examples/plain.py -p input='corpus/*.jsonl' -p output=/data/plain --wait",
-        (
-            "headrace apply examples/plain.py -p input='corpus/*.jsonl' -p output=/data/plain --dry-run \\\n"
-            "    --place read=disk=ssd --place write=two --transport write=quic"
-        ),
-    ),
-    "status": ("headrace status", "headrace status plain --json"),
-    "top": ("headrace top", "headrace top plain --once"),
-    "logs": (
-        "headrace logs --pipeline plain --since 10m",
-        "headrace logs --cause apply.3f2a.17",
-        "headrace logs --level warning --follow",
-    ),
-    "cost": (
-        "headrace cost --by user --prices prices.toml",
-        "headrace cost --json",
-    ),
-    "what-if": (
-        "headrace what-if plain --cores +4 --without perplexity",
-        "headrace what-if plain --replicas tokenize=3 --nic 25G --price 0.04 --json",
-    ),
-    "advise": ("headrace advise --set gpus=64 --set params=7G --set prepare_days=3",),
-    "bench": (
-        "headrace bench --store s3://bucket/bench",
-        "headrace bench --serve 10.77.0.1:7430",
-    ),
-    "pause": ("headrace pause plain --wait",),
-    "resume": ("headrace resume plain",),
-    "scale": ("headrace scale plain tokenize 8 --wait",),
-    "move": ("headrace move plain write two", "headrace move plain read disk=ssd --wait"),
-    "relink": ("headrace relink plain write quic",),
-    "insert": (
-        "headrace insert plain 'gopher_quality(words_min=80)' --after read --dry-run",
-        "headrace insert plain filters.py:clean --before tokenize -p words=80",
-    ),
-    "replace": (
-        "headrace replace plain gopher-quality 'gopher_quality(words_min=60)' --canary 2%",
-        "headrace replace plain gopher-quality 'gopher_quality(words_min=60)'",
-    ),
-    "remove": ("headrace remove plain gopher-quality",),
-    "drain": ("headrace drain one --wait", "headrace drain one --back"),
-    "stop": ("headrace stop plain --wait",),
-    "queue set": (
-        "headrace queue set research --weight 3 --cores 64",
-        "headrace queue set urgent --priority 10",
-    ),
-    "queue list": ("headrace queue list",),
-    "queue remove": ("headrace queue remove research",),
-    "cancel": ("headrace cancel plain",),
-    "clear": ("headrace clear plain", "headrace clear"),
-    "dataset ls": ("headrace dataset ls data", "headrace dataset ls s3://bucket/data --json"),
-    "dataset show": (
-        "headrace dataset show data/plain",
-        "headrace dataset show data/plain --samples --quarantine",
-        "headrace dataset show data/plain --card card",
-    ),
-    "dataset page": ("headrace dataset page data/plain",),
-    "dataset log": ("headrace dataset log data/plain --limit 3",),
-    "dataset tag": ("headrace dataset tag data/plain@2 baseline",),
-    "dataset rollback": ("headrace dataset rollback data/plain@2",),
-    "dataset publish": ("headrace dataset publish data/plain --anyway",),
-    "dataset diff": ("headrace dataset diff data/plain@2 data/plain",),
-    "dataset bisect": ("headrace dataset bisect data/plain --good baseline --run 'python evaluate.py {}'",),
-    "dataset blame": (
-        "headrace dataset blame data/plain --checkpoint loader.json --losses loss.csv",
-        "headrace dataset blame --checkpoint loader.json --losses loss.csv --columns it,nll --offset 1 --json",
-    ),
-    "dataset head": ("headrace dataset head data/plain -n 3",),
-    "dataset cat": ("headrace dataset cat data/plain@2 doc-000042",),
-    "dataset sample": ("headrace dataset sample data/plain --seed 7",),
-    "dataset verify": ("headrace dataset verify data/plain", "headrace dataset verify data/plain --gate gate.toml"),
-    "dataset trace": (
-        "headrace dataset trace data/plain doc-000042",
-        "headrace dataset trace data/plain shards/1/6f0c1d2e3b4a59687786a5b4c3d2e1f0.safetensors:17",
-        "headrace dataset trace --checkpoint loader.json --step 1000",
-        "headrace dataset trace --checkpoint loader.json --step 1000 --moved web=s3://lake/web",
-    ),
-    "dataset export": ("headrace dataset export data/plain out --format mds",),
-    "dataset push": ("headrace dataset push data/texts hf://datasets/owner/name",),
-    "dataset mirror": (
-        "headrace dataset mirror data/plain --delta tables/plain",
-        "headrace dataset mirror data/plain --iceberg tables --table corpus.plain",
-    ),
-    "dataset rebuild": ("headrace dataset rebuild data/plain 3f2a91 --trust-code --restore",),
-    "dataset contamination": (
-        "headrace dataset contamination data/plain --suites suites/gsm8k.jsonl --out list.jsonl",
-    ),
-    "dataset dedup": (
-        "headrace dataset dedup data/web data/books --against data/old --out duplicates.jsonl",
-        "headrace dataset dedup data/web --keep longest --dry-run",
-    ),
-    "dataset split": ("headrace dataset split data/web data/held-out --against data/books",),
-    "dataset repeats": ("headrace dataset repeats data/text --out lines.idx --records-min 10",),
-    "dataset retract": (
-        "headrace dataset retract data/plain doc-000042 doc-000077",
-        "headrace dataset retract data/plain --source file:///corpus/leaked.jsonl",
-        "headrace dataset retract data/plain --where 'user == \"u42\"'",
-    ),
-    "dataset purge": ("headrace dataset purge data/plain --checkpoint loader.json --json",),
-    "dataset gc": ("headrace dataset gc data/plain --dry-run",),
-    "dataset compact": ("headrace dataset compact data/plain data/plain-large --shard-mib 512",),
-    "dataset rm": ("headrace dataset rm data/plain --yes",),
-    "tokenizer train": ("headrace tokenizer train 'corpus/*.jsonl' tokenizer.json --vocab-size 32000",),
-    "simulate": (
-        "headrace simulate --seeds 1000",
-        "headrace simulate --seed 417",
-        "headrace simulate --mutant overlap-ignored",
-    ),
-    "chaos run": ("headrace chaos run examples/chaos/tasks.toml examples/plain.py -p input='corpus/*.jsonl' --seed 7",),
-    "version": ("headrace version",),
+    **_by_command(_EXAMPLES),
 }
 
 
@@ -259,7 +227,32 @@ class Application(typer.Typer):
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[_Function], _Function]:
         """Make a function a command, as typer does."""
-        return super().command(name, cls=_Command, **settings)
+        make = super().command(name, cls=_Command, **settings)
+        return lambda function: make(_ungrouped(function))
+
+
+def _ungrouped(function: Any) -> Any:
+    """A command as typer reads it: where a parameter is a dataclass, it has an option for each field."""
+    named = ((name, function.__globals__.get(kind)) for name, kind in function.__annotations__.items())
+    groups: dict[str, Any] = {name: kind for name, kind in named if is_dataclass(kind)}
+    if not groups:
+        return function
+
+    @functools.wraps(function)
+    def command(**given: Any) -> Any:
+        for name, kind in groups.items():
+            given[name] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
+        return function(**given)
+
+    own = inspect.signature(function, eval_str=True).parameters.values()
+    shown = (
+        inspect.signature(groups[item.name], eval_str=True).parameters.values() if item.name in groups else [item]
+        for item in own
+    )
+    command.__dict__["__signature__"] = inspect.Signature(
+        [item.replace(kind=item.KEYWORD_ONLY) for item in chain.from_iterable(shown)]
+    )
+    return command
 
 
 def help_of(command: Any, path: str, columns: int, without: Collection[str] = ()) -> str:

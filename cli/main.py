@@ -10,6 +10,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -21,7 +22,7 @@ from headrace.cli.commands.dataset import dataset_commands
 from headrace.cli.ending import leave, outcome
 from headrace.cli.help import Application
 from headrace.cli.run_options import PARAMETER, PLACES, QUEUE, RUN, SHARED, Option, run_command, run_options
-from headrace.cli.ui import Canary, ClusterFolder, ControllerAddress, Json, TrustCode, Yes
+from headrace.cli.ui import CanaryOptions, Controller, Json
 from headrace.client import EXIT_FAULT, CliError, UsageError
 from headrace.pipeline import SecretShownError, check_arguments
 
@@ -87,15 +88,13 @@ def run(pipeline: PipelineFile, **given: Any) -> int:
 @takes(PARAMETER, *SHARED, *PLACES, *QUEUE)
 def apply(
     pipeline: PipelineFile,
-    controller: ControllerAddress = "",
+    *,
+    on: Controller,
     wait: Annotated[
         bool, typer.Option("--wait", help="Show progress until the pipeline ends, then the balance.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan with its reasons; start nothing.")] = False,
-    canary: Canary = "",
-    yes: Yes = False,
-    trust_code: TrustCode = False,
-    cluster: ClusterFolder = "",
+    canary: CanaryOptions,
     workers: Annotated[
         int, typer.Option(min=0, metavar="N", help="Wait at most 300 s until so many workers are connected.")
     ] = 0,
@@ -103,20 +102,19 @@ def apply(
     **given: Any,
 ) -> int:
     """Give a pipeline to a controller."""
-    from headrace.cli.commands import CanaryOptions, apply_file
-    from headrace.client import controller_at
+    from headrace.cli.commands import apply_file
 
     return apply_file(
         pipeline,
         given["parameter"],
-        controller_at(controller, cluster),
+        on.at(),
         run_options(given),
         wait=wait,
         dry_run=dry_run,
         base=(given["base"], given["judge_again"]),
         follow_links=given["follow_links"],
         workers=workers,
-        canary=CanaryOptions(canary, yes, trust_code),
+        canary=canary,
         as_json=json,
     )
 
@@ -209,67 +207,58 @@ def _everywhere(
     """Raw text in, token shards out, every record accounted for."""
 
 
+@dataclass(frozen=True, slots=True)
+class ChaosOptions:
+    """What `headrace chaos run` is asked: fields of `headrace.chaos.live.ChaosRequest`."""
+
+    seed: Annotated[int, typer.Option(metavar="SEED", help="Seed of the scenario's ranges and choices.")] = 0
+    output: Annotated[str, typer.Option(metavar="NAME", help="The parameter of build() that names the output.")] = (
+        "output"
+    )
+    id_key: Annotated[str, typer.Option(metavar="KEY", help="The JSON Lines field of the record id.")] = "id"
+    reference: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="A dataset of the same pipeline without faults; default: made first."),
+    ] = None
+    folder: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder for both datasets; default: the temporary folder.")
+    ] = None
+    store: Annotated[
+        str, typer.Option(metavar="s3://...?endpoint=...", help="Store for the dataset of the run with faults.")
+    ] = ""
+    controller: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Inject faults into the running cluster of this controller.")
+    ] = ""
+    cluster: Annotated[str, typer.Option(metavar="DIR", help="Folder of that cluster, for mutual TLS.")] = ""
+    here: Annotated[
+        bool, typer.Option("--here", help="Inject faults only into processes of that cluster on this host.")
+    ] = False
+    report: Annotated[Path, typer.Option(metavar="DIR", help="Folder for report.md and report.json.")] = Path(
+        "chaos-report"
+    )
+    rebuilds: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Shards to rebuild from the source and compare.")
+    ] = 3
+    rounds: Annotated[
+        int,
+        typer.Option(min=1, metavar="N", help="Maximum runs with faults until every planned fault was injected."),
+    ] = 5
+    keep: Annotated[bool, typer.Option("--keep", help="Keep datasets and logs even if every check passes.")] = False
+
+
 @chaos_app.command("run")
 def chaos_run(
     scenario: Annotated[Path, typer.Argument(metavar="SCENARIO.toml", help="The faults and their times.")],
     pipeline: PipelineFile,
     parameter: Parameters = [],  # noqa: B006 - typer copies it
-    seed: Annotated[int, typer.Option(metavar="SEED", help="Seed of the scenario's ranges and choices.")] = 0,
-    output: Annotated[
-        str, typer.Option(metavar="NAME", help="The parameter of build() that names the output.")
-    ] = "output",
-    id_key: Annotated[str, typer.Option(metavar="KEY", help="The JSON Lines field of the record id.")] = "id",
-    reference: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="A dataset of the same pipeline without faults; default: made first."),
-    ] = None,
-    folder: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder for both datasets; default: the temporary folder.")
-    ] = None,
-    store: Annotated[
-        str, typer.Option(metavar="s3://...?endpoint=...", help="Store for the dataset of the run with faults.")
-    ] = "",
-    controller: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Inject faults into the running cluster of this controller.")
-    ] = "",
-    cluster: Annotated[str, typer.Option(metavar="DIR", help="Folder of that cluster, for mutual TLS.")] = "",
-    here: Annotated[
-        bool, typer.Option("--here", help="Inject faults only into processes of that cluster on this host.")
-    ] = False,
-    report: Annotated[Path, typer.Option(metavar="DIR", help="Folder for report.md and report.json.")] = Path(
-        "chaos-report"
-    ),
-    rebuilds: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Shards to rebuild from the source and compare.")
-    ] = 3,
-    rounds: Annotated[
-        int,
-        typer.Option(min=1, metavar="N", help="Maximum runs with faults until every planned fault was injected."),
-    ] = 5,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep datasets and logs even if every check passes.")] = False,
+    *,
+    asked: ChaosOptions,
     json: Json = False,
 ) -> int:
     """Run a pipeline without faults and with faults, on separate outputs, and compare record by record."""
     from headrace.chaos.live import ChaosRequest, chaos_run as start
 
-    request = ChaosRequest(
-        scenario=scenario,
-        pipeline=pipeline,
-        parameters=tuple(parameter),
-        seed=seed,
-        output=output,
-        reference=reference,
-        folder=folder,
-        report=report,
-        keep=keep,
-        rebuilds=rebuilds,
-        rounds=rounds,
-        id_key=id_key,
-        store=store,
-        controller=controller,
-        cluster=cluster,
-        here=here,
-    )
+    request = ChaosRequest(scenario, pipeline, tuple(parameter), **asdict(asked))
     return start(request, as_json=json)
 
 
@@ -285,7 +274,6 @@ def tokenizer_train(
     json: Json = False,
 ) -> int:
     """Train a byte-level BPE tokenizer on a sample of a source."""
-    from dataclasses import asdict
     from json import dumps
 
     from headrace.stages.library import read

@@ -29,7 +29,6 @@ class Option:
     """One option: its flags, the flag that switches it off, and the values that it takes."""
 
     name: str
-    flags: tuple[str, ...]
     help: str
     default: Any = ""
     kind: type = str
@@ -37,102 +36,71 @@ class Option:
     minimum: int | None = None
     off: str = ""
     repeated: bool = False
+    #: Where they are not the name behind two dashes.
+    flags: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.flags:
+            object.__setattr__(self, "flags", (f"--{self.name.replace('_', '-')}",))
 
 
 PARAMETER = Option(
-    "parameter", ("-p", "--parameter"), "A parameter of build(); repeatable.", metavar="NAME=VALUE", repeated=True
+    "parameter", "A parameter of build(); repeatable.", metavar="NAME=VALUE", repeated=True, flags=("-p", "--parameter")
 )
-LIMIT = Option("limit", ("--limit",), "Preview the first N records, and write nothing.", None, int, "N", 1)
-JSON = Option("json", ("--json",), "Print one JSON object on standard output.", False, bool)
+LIMIT = Option("limit", "Preview the first N records, and write nothing.", None, int, "N", 1)
+JSON = Option("json", "Print one JSON object on standard output.", False, bool)
 SHARED = (
+    Option("fuse", "Fuse adjacent stages into one task (default), or give each its own.", True, bool, off="--no-fuse"),
+    Option("replicas", "Tasks of each stage; default: one a core.", 0, int, "N", 0),
+    Option("amend", "Continue a dataset of another pipeline: process its open input.", False, bool),
+    Option("base", "Take over verdicts of unchanged stages.", metavar="DATASET@VERSION", flags=("--from",)),
+    Option("judge_again", "With --from: judge these records again.", metavar="quarantined"),
     Option(
-        "fuse",
-        ("--fuse",),
-        "Fuse adjacent stages into one task (default), or give each its own.",
-        True,
-        bool,
-        off="--no-fuse",
-    ),
-    Option("replicas", ("--replicas",), "Tasks of each stage; default: one a core.", 0, int, "N", 0),
-    Option("amend", ("--amend",), "Continue a dataset of another pipeline: process its open input.", False, bool),
-    Option("base", ("--from",), "Take over verdicts of unchanged stages.", metavar="DATASET@VERSION"),
-    Option("judge_again", ("--judge-again",), "With --from: judge these records again.", metavar="quarantined"),
-    Option(
-        "max_quarantined",
-        ("--max-quarantined",),
-        "End the run when more records are quarantined; 100% never ends it.",
-        "50%",
-        metavar="N|N%",
+        "max_quarantined", "End the run when more records are quarantined; 100% never ends it.", "50%", metavar="N|N%"
     ),
     Option(
         "record_seconds",
-        ("--record-seconds",),
         "Limit on a stage's time for one record, in seconds; default: 60. For a batch: 10 times that.",
         0.0,
         float,
         "S",
         0,
     ),
-    Option(
-        "task_memory",
-        ("--task-memory",),
-        "Limit on one task's memory; default: its core's share of 90 %.",
-        0,
-        int,
-        "MIB",
-        0,
-    ),
+    Option("task_memory", "Limit on one task's memory; default: its core's share of 90 %.", 0, int, "MIB", 0),
     Option(
         "changed_input",
-        ("--changed-input",),
         "Treatment of input that changed after it was read, or vanished before its end.",
         CHANGED_INPUT[0],
         metavar="|".join(CHANGED_INPUT),
     ),
-    Option(
-        "seal_seconds",
-        ("--seal-seconds",),
-        "Largest age at which a sink seals its shard, in seconds; default: 30.",
-        0.0,
-        float,
-        "S",
-        0,
-    ),
-    Option("gate", ("--gate",), "Publish only a version that meets this TOML file; else hold it.", "", metavar="FILE"),
-    Option(
-        "gate_pauses", ("--gate-pauses",), "Pause the run when its closed records do not meet the gate.", False, bool
-    ),
+    Option("seal_seconds", "Largest age at which a sink seals its shard, in seconds; default: 30.", 0.0, float, "S", 0),
+    Option("gate", "Publish only a version that meets this TOML file; else hold it.", "", metavar="FILE"),
+    Option("gate_pauses", "Pause the run when its closed records do not meet the gate.", False, bool),
     Option(
         "autoscale",
-        ("--autoscale",),
         "Scale the tasks of stages by their measured speed, or only advise it.",
         AUTOSCALE[0],
         metavar="|".join(AUTOSCALE),
     ),
-    Option("follow_links", ("--follow-links",), "Follow symbolic links out of the input's folder.", False, bool),
+    Option("follow_links", "Follow symbolic links out of the input's folder.", False, bool),
 )
 PLACES = (
     Option(
         "place",
-        ("--place",),
         "Run a stage on a worker, or on workers with a label; repeatable.",
         metavar="STAGE=PLACE",
         repeated=True,
     ),
     Option(
-        "transport",
-        ("--transport",),
-        "Transport of the links into a stage; repeatable.",
-        metavar="STAGE=ring|pipe|quic",
-        repeated=True,
+        "transport", "Transport of the links into a stage; repeatable.", metavar="STAGE=ring|pipe|quic", repeated=True
     ),
 )
 QUEUE = (
-    Option("queue", ("--queue",), "Wait in this queue for cores; default: the one named default.", metavar="QUEUE"),
-    Option("cores", ("--cores",), "With a queue: cores to wait for and to use; default: all.", 0, int, "N", 0),
-    Option("priority", ("--priority",), "With a queue: starts before pipelines of lower priority.", 0, int, "N"),
+    Option("queue", "Wait in this queue for cores; default: the one named default.", metavar="QUEUE"),
+    Option("cores", "With a queue: cores to wait for and to use; default: all.", 0, int, "N", 0),
+    Option("priority", "With a queue: starts before pipelines of lower priority.", 0, int, "N"),
 )
-PAGE = Option("page", ("--page",), "Show the run in a browser: serve a page on this host.", False, bool)
+PAGE = Option("page", "Show the run in a browser: serve a page on this host.", False, bool)
 RUN = (PARAMETER, LIMIT, *SHARED, PAGE, JSON)
 
 
@@ -199,34 +167,32 @@ def run_command(given: Mapping[str, Any]) -> int:
     )
 
 
+#: Options of the command line that a run has by the same names; a `headrace run` has no queue.
+_AS_THEY_ARE = (
+    *("amend", "fuse", "replicas", "changed_input", "gate_pauses", "autoscale"),
+    *("queue", "cores", "priority"),
+)
+
+
 def run_options(given: Mapping[str, Any]) -> RunOptions:
     """How to run a pipeline, from the options of the command line. Raises UsageError."""
     from headrace.client import RunOptions
 
     records, share = _allowance(given["max_quarantined"])
-    changed_input = given["changed_input"]
-    if changed_input not in CHANGED_INPUT:
-        raise UsageError(f"--changed-input {changed_input!r}: give one of {', '.join(CHANGED_INPUT)}")
+    if given["changed_input"] not in CHANGED_INPUT:
+        raise UsageError(f"--changed-input {given['changed_input']!r}: give one of {', '.join(CHANGED_INPUT)}")
     if given["autoscale"] not in AUTOSCALE:
         raise UsageError(f"--autoscale {given['autoscale']!r}: give one of {', '.join(AUTOSCALE)}")
     return RunOptions(
-        amend=given["amend"],
-        fuse=given["fuse"],
-        replicas=given["replicas"],
+        **{name: given[name] for name in _AS_THEY_ARE if name in given},
         quarantined_max=records,
         quarantined_share_max=share,
         places=_by_stage("--place", given.get("place", ())),
         transports=_by_stage("--transport", given.get("transport", ())),
         record_s=given["record_seconds"],
         task_bytes=given["task_memory"] << 20,
-        changed_input=changed_input,
         seal_age_s=given["seal_seconds"],
         gate=_gate(given["gate"]),
-        gate_pauses=given["gate_pauses"],
-        autoscale=given["autoscale"],
-        queue=given.get("queue", ""),
-        cores=given.get("cores", 0),
-        priority=given.get("priority", 0),
     )
 
 

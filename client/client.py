@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import grpc
@@ -86,6 +85,10 @@ class RunOptions:
     priority: int = 0
 
 
+#: Options that a request has by the same names.
+_AS_THEY_ARE = RunOptions.__dataclass_fields__.keys() & pb.ApplyRequest.DESCRIPTOR.fields_by_name.keys()
+
+
 @dataclass(frozen=True, slots=True)
 class Applied:
     """A pipeline that a controller runs, and the controller's warnings."""
@@ -131,9 +134,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._channel.close()
 
     def apply(self, pipeline: Pipeline, options: RunOptions) -> tuple[str, ...]:
@@ -170,26 +171,14 @@ class Client:
     def _apply(self, pipeline: Pipeline, options: RunOptions, *, dry_run: bool, keep: bool = False) -> pb.ApplyReply:
         self.status(pipeline.name)  # finds the leader, or fails at once
         request = pb.ApplyRequest(
+            **{name: getattr(options, name) for name in _AS_THEY_ARE},
             dry_run=dry_run,
             pipeline_json=json.dumps(pipeline.to_dict()),
-            amend=options.amend,
-            fuse=options.fuse,
-            replicas=options.replicas,
-            quarantined_max=options.quarantined_max,
-            quarantined_share_max=options.quarantined_share_max,
-            places=options.places,
-            transports=options.transports,
-            changed_input=options.changed_input,
             gate_json=json.dumps(options.gate) if options.gate else "",
-            gate_pauses=options.gate_pauses,
-            autoscale=options.autoscale,
             limits=pb.Limits(record_s=options.record_s, task_bytes=options.task_bytes),
             seal=pb.SealPolicy(age_s=options.seal_age_s) if options.seal_age_s else None,
             token=uuid.uuid4().hex,
             keep=keep,
-            queue=options.queue,
-            cores=options.cores,
-            priority=options.priority,
             user=user_name(),
         )
         within_s = AMEND_S if options.amend or keep else APPLY_S

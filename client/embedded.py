@@ -25,7 +25,6 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from headrace.client.errors import CliError, ControllerDied, ProcessDied
@@ -115,9 +114,7 @@ class Embedded:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def start_controller(self) -> None:

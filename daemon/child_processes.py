@@ -23,10 +23,13 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Collection, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from headrace.daemon import threads
 from headrace.daemon.signals import end_within
+
+if TYPE_CHECKING:
+    import subprocess
 
 #: Seconds that a process has to end in order once its parent is gone.
 END_S = 1.0
@@ -40,42 +43,12 @@ FAILED = 1
 _FIRST_BEHIND_STANDARD = 3
 
 
-class ChildProcess(Protocol):
-    """What a `subprocess.Popen` and a forked process have in common."""
-
-    @property
-    def pid(self) -> int:
-        """The process id."""
-        ...
-
-    def poll(self) -> int | None:
-        """The exit code, negative for a signal; None while it lives."""
-        ...
-
-    def wait(self) -> int:
-        """Wait for its end; the exit code."""
-        ...
-
-    def kill(self) -> None:
-        """Send SIGKILL, unless it is known to be dead."""
-        ...
-
-    def send_signal(self, sig: int, /) -> None:
-        """Send a signal, unless it is known to be dead."""
-        ...
-
-
 class Forked:
     """A child of this process."""
 
     def __init__(self, pid: int) -> None:
-        self._pid = pid
+        self.pid = pid
         self._code: int | None = None
-
-    @property
-    def pid(self) -> int:
-        """The process id."""
-        return self._pid
 
     def poll(self) -> int | None:
         """The exit code, negative for a signal; None while it lives."""
@@ -94,14 +67,17 @@ class Forked:
     def send_signal(self, sig: int, /) -> None:
         """Send a signal, unless it is known to be dead."""
         if self.poll() is None:
-            os.kill(self._pid, sig)
+            os.kill(self.pid, sig)
 
     def _reaped(self, options: int) -> int | None:
         if self._code is None:
-            pid, status = os.waitpid(self._pid, options)
+            pid, status = os.waitpid(self.pid, options)
             if pid:
                 self._code = os.waitstatus_to_exitcode(status)
         return self._code
+
+
+ChildProcess: TypeAlias = "Forked | subprocess.Popen[bytes]"
 
 
 def may_fork() -> bool:

@@ -44,14 +44,8 @@ class Base:
         recipes = {
             name: {source: list(stages) for source, stages in paths.items()} for name, paths in self.recipes.items()
         }
-        return {
-            "dataset": self.dataset,
-            "version": self.version,
-            "entry": self.entry,
-            "changed": self.changed,
-            "recipes": recipes,
-            "again": self.again,
-        }
+        plain: dict[str, Any] = {name: getattr(self, name) for name in self.__match_args__}
+        return plain | {"recipes": recipes}
 
     @staticmethod
     def from_dict(data: object) -> Base:

@@ -86,20 +86,9 @@ class Stage:
 
     def to_dict(self) -> dict[str, Any]:
         """The stage as JSON."""
-        return {
-            "name": self.name,
-            "kind": self.kind.value,
-            "target": self.target,
-            "parameters": dict(self.parameters),
-            "identity": dict(self.identity),
-            "volatile": list(self.volatile),
-            "replicas": self.replicas,
-            "after": list(self.after),
-            "on": self.on,
-            "near": self.near,
-            "cores": self.cores,
-            "memory_bytes": self.memory_bytes,
-        }
+        plain: dict[str, Any] = {name: getattr(self, name) for name in self.__match_args__}
+        plain |= {name: dict(plain[name]) for name in ("parameters", "identity")}
+        return plain | {"kind": self.kind.value, "volatile": list(self.volatile), "after": list(self.after)}
 
     @staticmethod
     def from_dict(data: object) -> Stage:

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
         ChecksumMismatch as ChecksumMismatch,
         DatasetBusy as DatasetBusy,
         FormatError as FormatError,
+        InvalidKey as InvalidKey,
+        InvalidUri as InvalidUri,
         NoDataset as NoDataset,
         ObjectMissing as ObjectMissing,
         StoreError as StoreError,
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
         StoreUnavailable as StoreUnavailable,
     )
     from headrace.store.contract.objects import (
+        KEY_BYTES_MAX as KEY_BYTES_MAX,
+        RESERVED_SEGMENT as RESERVED_SEGMENT,
+        WHOLE_BYTES_MAX as WHOLE_BYTES_MAX,
         Buffer as Buffer,
         Capabilities as Capabilities,
         Decide as Decide,
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
         Stream as Stream,
         get_with_info as get_with_info,
         stream as stream,
+        validate_key as validate_key,
     )
     from headrace.store.named import find as find, put as put, put_draft as put_draft
     from headrace.store.open import (

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import xxhash
 
-from headrace.store.contract import (
+from headrace.store import (
     Buffer,
     ObjectDraft,
     ObjectMissing,

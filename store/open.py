@@ -6,7 +6,7 @@ import os
 import urllib.parse
 from collections.abc import Callable
 
-from headrace.store.contract import InputStore, InvalidUri, ObjectStore
+from headrace.store import InputStore, InvalidUri, ObjectStore
 
 _PORTS = {"http": 80, "https": 443}
 

@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from headrace.cli.commands import sizing as sizing
     from headrace.cli.commands.apply import apply_file as apply_file, show_plan as show_plan, show_status as show_status
     from headrace.cli.commands.canary import (
-        CanaryOptions as CanaryOptions,
         GivenCode as GivenCode,
         check_canary as check_canary,
         try_canary as try_canary,

@@ -13,10 +13,11 @@ from typing import Any
 
 from rich.text import Text
 
-from headrace.cli.commands.canary import CanaryOptions, GivenCode, check_canary, try_canary
+from headrace.cli.commands.canary import GivenCode, check_canary, try_canary
 from headrace.cli.commands.run import Interrupts, catch_signals, watch_to_end
 from headrace.cli.ui import (
     FAINT,
+    CanaryOptions,
     closed_line,
     console,
     death_lines,
@@ -26,6 +27,7 @@ from headrace.cli.ui import (
     megabytes,
     number,
     plain_table,
+    print_json,
     progress_on,
     queues_table,
     read_ledger,
@@ -60,9 +62,9 @@ WORKERS_SHOWN_MAX = 40
 def show_plan(pipeline: str, made: pb.PlanReply, *, as_json: bool) -> None:
     """Print what an apply would start, where, and why."""
     if as_json:
-        print(json.dumps({"pipeline": pipeline, **codec.plain(made)}))
+        print_json({"pipeline": pipeline, **codec.plain(made)})
         return
-    out = console(sys.stdout)
+    out = console()
     count = f"{counted(len(made.tasks), 'task')} on {number(len({task.worker for task in made.tasks}))}"
     out.print(title(pipeline, f"would run {count} of {counted(made.workers, 'worker')}; nothing was started"))
     if made.stops:
@@ -193,9 +195,9 @@ def _show_end(status: pb.PipelineStatus, *, as_json: bool) -> None:
 
     balance = balance_of(read_ledger(status.dataset))
     if as_json:
-        print(json.dumps({**codec.plain(status), **balance.to_dict()}))
+        print_json({**codec.plain(status), **balance.to_dict()})
         return
-    out = console(sys.stdout)
+    out = console()
     out.print(title(status.pipeline, status.state, good=status.state == "completed"))
     out.print(balance_page(balance))
     for line in death_lines(rows_of(status.deaths)):
@@ -224,9 +226,8 @@ def show_status(at: ControllerAt, pipeline: str, *, as_json: bool) -> int:
     if pipeline and pipeline_of(reply, pipeline) is None:
         raise CliError(f"the controller at {at.address} knows no pipeline {pipeline!r}; see `headrace status`")
     if as_json:
-        print(json.dumps(codec.plain(reply)))
-        return 0
-    out = console(sys.stdout)
+        return print_json(codec.plain(reply))
+    out = console()
     out.print(title(f"controller {at.address}", f"process {reply.controller}, Headrace {reply.version}"))
     if reply.trouble:
         out.print(Text(f"  waits: the cluster's log: {safe(reply.trouble)}", style="yellow"))
@@ -257,7 +258,7 @@ def _applied(status: pb.PipelineStatus) -> list[tuple[str, str]]:
 
 
 def _show_pipeline(status: pb.PipelineStatus) -> None:
-    out = console(sys.stdout)
+    out = console()
     out.print()
     out.print(title(status.pipeline, status.state, good=status.state in ("running", "completed")))
     if status.state == "queued":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import queue
 import re
@@ -34,7 +33,7 @@ from headrace.cli.host import (
     read_facts,
     serve_peer,
 )
-from headrace.cli.ui import BAD, FAINT, console, megabytes, plain_table, safe, title
+from headrace.cli.ui import BAD, FAINT, console, megabytes, plain_table, print_json, safe, title
 from headrace.client import EXIT_FAULT, CliError, UsageError
 from headrace.controller.core.scaling import Sized, SizingError, size_cluster, too_small
 from headrace.daemon import AddressError, host_and_port, threads
@@ -76,9 +75,9 @@ def run_bench(asked: Asked, *, as_json: bool) -> int:
     facts = read_facts(path).joined(found)
     unkept = keep_facts(path, facts)
     if as_json:
-        print(json.dumps({**facts.plain(), "failed": failed, "file": None if unkept else str(path), "unkept": unkept}))
+        print_json({**facts.plain(), "failed": failed, "file": None if unkept else str(path), "unkept": unkept})
     else:
-        out = console(sys.stdout)
+        out = console()
         out.print(title(facts.host, f"kept in {path}" if not unkept else "not kept"))
         out.print()
         rows = [(name, _shown(name, fact.value), FACTS[name][1], fact.where) for name, fact in facts.facts.items()]
@@ -189,9 +188,8 @@ def show_advice(given: Sequence[str], *, measured: bool, as_json: bool) -> int:
     broken = too_small(sized)
     if as_json:
         small = [{**asdict(check), "times": times} for check, times in broken]
-        print(json.dumps({"numbers": [asdict(one) for one in sized], "too_small": small}))
-        return 0
-    out = console(sys.stdout)
+        return print_json({"numbers": [asdict(one) for one in sized], "too_small": small})
+    out = console()
     out.print(title("advice", "too small in places" if broken else "nothing is too small", good=not broken))
     out.print()
     out.print(plain_table(("number", "value", "what it is", "by"), [_row(one) for one in sized], right=(1,)))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.text import Text
 
-from headrace.cli.ui import console, number, percent, read_ledger, safe, title
+from headrace.cli.ui import CanaryOptions, console, number, percent, print_json, read_ledger, safe, title
 from headrace.client import CliError, UsageError
 from headrace.pipeline import Pipeline, Stage
 from headrace.store import counted
@@ -19,15 +17,6 @@ from headrace.store import counted
 #: Kinds of difference that are shown to people; `--json` gives all of them.
 KINDS_SHOWN = 20
 _SHARE = re.compile(r"(\d{1,3}(?:\.\d{1,9})?)%")
-
-
-@dataclass(frozen=True, slots=True)
-class CanaryOptions:
-    """What is asked of a canary; `share` is "" for none."""
-
-    share: str = ""
-    yes: bool = False
-    trust_code: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +79,7 @@ def try_canary(
     if not as_json:
         _show(after.name, facts, made=options.yes)
     elif not options.yes:
-        print(json.dumps({"pipeline": after.name, "version": before.version(), "canary": facts}))
+        print_json({"pipeline": after.name, "version": before.version(), "canary": facts})
     if not options.yes:
         return None
     if read_ledger(dataset).pipeline_version != state.pipeline_version:
@@ -118,7 +107,7 @@ def _show(name: str, facts: dict[str, Any], *, made: bool) -> None:
     from headrace.cli.commands.preview import show_samples
     from headrace.stages.shipping import Sample
 
-    out = console(sys.stdout)
+    out = console()
     whole = "" if facts["whole"] else ", the first of them"
     read = f"{counted(facts['records'], 'record')}{whole}, of {number(facts['fragments'])}"
     known = counted(facts["fragments_known"], "fragment")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from headrace.cli.commands.run import text_of
-from headrace.cli.ui import ACCENT, FAINT, console, number, preview_page, safe, sample_lines
+from headrace.cli.ui import ACCENT, FAINT, console, number, preview_page, print_json, safe, sample_lines
 from headrace.client import UsageError, load
 from headrace.pipeline import Pipeline
 from headrace.stages.library import Compiling
@@ -32,9 +31,8 @@ def preview_file(path: Path, given: list[str], limit: int, *, follow_links: bool
         pipeline = load(path, given, follow_links=follow_links)
         result = preview_ready(pipeline, limit, compiling)
     if as_json:
-        print(json.dumps(_to_dict(pipeline, result)))
-        return 0
-    console(sys.stdout).print(preview_page(pipeline.name, result))
+        return print_json(_to_dict(pipeline, result))
+    console().print(preview_page(pipeline.name, result))
     return 0
 
 
@@ -65,7 +63,7 @@ def show_samples(out: Console, samples: list[Sample]) -> None:
 
 def print_samples(samples: dict[str, list[dict[str, Any]]], counts: dict[str, int]) -> None:
     """Print them below the page of their dataset; `counts` are all records by `stage/reason`."""
-    out = console(sys.stdout)
+    out = console()
     for key, rows in sorted(samples.items(), key=lambda item: (-counts.get(item[0], 0), item[0])):
         out.print()
         count = f"  {number(counts[key])}" if key in counts else ""

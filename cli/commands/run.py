@@ -367,4 +367,4 @@ def show(report: RunResult, *, as_json: bool) -> None:
         return
     from headrace.cli.ui import console, run_page
 
-    console(sys.stdout).print(run_page(report))
+    console().print(run_page(report))

@@ -47,7 +47,7 @@ def quickstart(data: Path, *, fresh: bool, steps: int | None, as_json: bool) -> 
     if not as_json:
         from headrace.cli.ui import console, run_page
 
-        console(sys.stdout).print(run_page(report))
+        console().print(run_page(report))
     if interrupted:
         return EXIT_INTERRUPTED
     result = _train(report.dataset, steps, sys.stderr if as_json else sys.stdout)
@@ -192,6 +192,6 @@ def _goodbye(report: RunResult) -> None:
 
     from headrace.cli.ui import FAINT, console
 
-    out = console(sys.stdout)
+    out = console()
     out.print()
     out.print(Text(f"  look at it:  headrace dataset show {report.dataset}", style=FAINT, overflow="fold"))

@@ -12,12 +12,11 @@ if TYPE_CHECKING:
         rows_of as rows_of,
     )
     from headrace.cli.ui.options import (
-        Canary as Canary,
+        CanaryOptions as CanaryOptions,
         ClusterFolder as ClusterFolder,
+        Controller as Controller,
         ControllerAddress as ControllerAddress,
         Json as Json,
-        TrustCode as TrustCode,
-        Yes as Yes,
     )
     from headrace.cli.ui.page import (
         ACCENT as ACCENT,
@@ -68,6 +67,7 @@ if TYPE_CHECKING:
         number as number,
         padding as padding,
         percent as percent,
+        print_json as print_json,
         safe as safe,
     )
 else:

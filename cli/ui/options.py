@@ -1,10 +1,14 @@
-"""Options that several groups of commands have."""
+"""Options that several groups of commands have. A dataclass of options stands for each of its fields in a command."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from headrace.client import ControllerAt
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 ControllerAddress = Annotated[
@@ -19,15 +23,37 @@ ClusterFolder = Annotated[
     str,
     typer.Option("--cluster", metavar="DIR", help="The cluster's folder, for mutual TLS; default: HEADRACE_CLUSTER."),
 ]
-Canary = Annotated[
-    str,
-    typer.Option(
-        "--canary",
-        metavar="SHARE",
-        help="Run both versions here on a share of the fragments, such as 2%, and show the verdicts that differ.",
-    ),
-]
-Yes = Annotated[bool, typer.Option("--yes", help="With --canary: then make the change; without it none is made.")]
-TrustCode = Annotated[
-    bool, typer.Option("--trust-code", help="With --canary: run the code that the dataset's ledger names.")
-]
+
+
+@dataclass(frozen=True, slots=True)
+class Controller:
+    """The controller that is asked."""
+
+    controller: ControllerAddress = ""
+    cluster: ClusterFolder = ""
+
+    def at(self) -> ControllerAt:
+        """Where it is. Raises CliError."""
+        from headrace.client import controller_at
+
+        return controller_at(self.controller, self.cluster)
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryOptions:
+    """What is asked of a canary; `share` is "" for none."""
+
+    share: Annotated[
+        str,
+        typer.Option(
+            "--canary",
+            metavar="SHARE",
+            help="Run both versions here on a share of the fragments, such as 2%, and show the verdicts that differ.",
+        ),
+    ] = ""
+    yes: Annotated[
+        bool, typer.Option("--yes", help="With --canary: then make the change; without it none is made.")
+    ] = False
+    trust_code: Annotated[
+        bool, typer.Option("--trust-code", help="With --canary: run the code that the dataset's ledger names.")
+    ] = False

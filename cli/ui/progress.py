@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console, Group, RenderableType
@@ -47,9 +46,7 @@ class LivePage:
         self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._live.stop()
 
     def update(self, status: pb.PipelineStatus) -> None:

@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from types import TracebackType
 from typing import IO, Protocol, Self
 
 from headrace.cli.ui.report import RunProgress
@@ -39,9 +38,7 @@ class Progress(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
 
     def update(self, status: pb.PipelineStatus) -> None:
         """Show this status."""
@@ -139,9 +136,7 @@ class _OffScreen:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         return
 
 

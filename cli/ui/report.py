@@ -45,15 +45,8 @@ class StageSpeed:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
-        return {
-            "stage": self.stage,
-            "records": self.records,
-            "dropped": self.dropped,
-            "bytes": self.bytes,
-            "busy_s": round(self.busy_s, 3),
-            "cpu_s": round(self.cpu_s, 3),
-            "mb_s": round(self.mb_s, 2),
-        }
+        seconds = {"busy_s": round(self.busy_s, 3), "cpu_s": round(self.cpu_s, 3)}
+        return {**asdict(self), **seconds, "mb_s": round(self.mb_s, 2)}
 
 
 @dataclass(frozen=True, slots=True)

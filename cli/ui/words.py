@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from headrace.store.ledger import Balance
 
 MB = 1e6
+
+
+def print_json(facts: Any) -> int:
+    """Print what a command found on standard output; the exit code."""
+    print(json.dumps(facts))
+    return 0
 
 
 def safe(text: str) -> str:

@@ -55,6 +55,10 @@ class Process:
         with contextlib.suppress(BrokenPipeError), self.process.stdin as stdin:
             stdin.write(said)
 
+    def alive(self) -> bool:
+        """Whether the process lives; a controller's actor is of no use without it."""
+        return self.process is not None and self.process.poll() is None
+
     def log(self) -> str:
         """The last lines that the process wrote."""
         with open(os.path.join(self.folder, "log"), "rb") as file:
@@ -62,7 +66,7 @@ class Process:
 
     def end(self) -> None:
         """End the process, and remove what it kept."""
-        if self.process is not None and self.process.poll() is None:
+        if self.process is not None and self.alive():
             self.process.terminate()
             try:
                 self.process.wait(END_S)
@@ -95,7 +99,7 @@ class ControllerActor(Process):
         for _ in range(int(START_S * 5)):
             if "join on port" in self.log():
                 return
-            if self.process is None or self.process.poll() is not None:
+            if not self.alive():
                 break
             waiting.wait(0.2)
         raise RuntimeError(f"the controller did not start: {self.log()}")
@@ -103,10 +107,6 @@ class ControllerActor(Process):
     def where(self) -> str:
         """Its address."""
         return self.address
-
-    def alive(self) -> bool:
-        """Whether the controller lives; without it this actor is of no use."""
-        return self.process is not None and self.process.poll() is None
 
     def admit(self) -> tuple[str, str]:
         """Its address, and a token for one node."""
@@ -136,17 +136,13 @@ class WorkerActor(Process):
         while not self.ending.is_set():
             with contextlib.suppress(Exception):
                 if ray.get(self.controller.where.remote(), timeout=30) != self.known or not self.alive():
-                    if self.process is not None and self.process.poll() is None:
+                    if self.process is not None and self.alive():
                         self.process.kill()
                     number += 1
                     self.known, token = ray.get(self.controller.admit.remote(), timeout=90)
                     cores = ("--cores", str(self.order["cores"])) if self.order["cores"] else ()
                     self.begin("worker", "--join", "-", "--state", f"member{number}", *cores, said=token.encode())
             self.ending.wait(LOOK_S)
-
-    def alive(self) -> bool:
-        """Whether the worker lives."""
-        return self.process is not None and self.process.poll() is None
 
     def end(self) -> None:
         """End the worker for good."""
@@ -184,9 +180,8 @@ def start(order: dict[str, Any]) -> None:
 
     controller = made(ControllerActor, "controller", 0, 0.1)
     address = ray.get(controller.where.remote(), timeout=START_S)
-    rest = {name: value for name, value in order.items() if name != "cluster"}
-    order = rest
-    for number in range(rest["nodes"]):
+    order = {name: value for name, value in order.items() if name != "cluster"}
+    for number in range(order["nodes"]):
         made(WorkerActor, f"worker-{number}", 1 + number, cores, controller)
     print(address)
 

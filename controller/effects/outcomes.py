@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from headrace.controller.core.messages import messages as core
-from headrace.store.contract import StoreError, StoreRefused, StoreStalled
+from headrace.store import StoreError, StoreRefused, StoreStalled
 from headrace.store.ledger import EntryError, FoldError, ForeignLog
 
 logger = logging.getLogger("headrace.controller")

@@ -17,7 +17,8 @@ from headrace.stages.decontamination.stage import Decontaminate
 from headrace.stages.export import read_documents, text_decoder, token_shards
 from headrace.stages.runtime import InputError
 from headrace.stages.tokenizer import Decoder
-from headrace.store.datasets import Dataset, ShardRecord
+from headrace.store.datasets import Dataset
+from headrace.store.ledger import ClosedShard
 from headrace.store.shards import column_names, read_row_groups
 
 #: Tokens that are decoded at once, and texts that are searched at once.
@@ -77,7 +78,7 @@ def kept_texts(dataset: Dataset, tokenizer: str) -> Iterator[tuple[Any, pa.Array
                 yield batch.column("id"), batch.column(_TEXT)
 
 
-def _decoded(dataset: Dataset, shard: ShardRecord, decode: Decoder) -> Iterator[tuple[Any, pa.Array[Any]]]:
+def _decoded(dataset: Dataset, shard: ClosedShard, decode: Decoder) -> Iterator[tuple[Any, pa.Array[Any]]]:
     found = read_documents(dataset, shard)
     ids = found.table.column("id").combine_chunks()
     ends = np.cumsum(found.lengths)

@@ -41,8 +41,9 @@ from headrace.stages.export.source import (
     token_shards,
 )
 from headrace.stages.runtime import InputError
-from headrace.store.datasets import Dataset, ShardRecord
+from headrace.store.datasets import Dataset
 from headrace.store.files import disk
+from headrace.store.ledger import ClosedShard
 from headrace.store.shards import SCORE_PREFIX, column_names, read_row_groups
 
 #: Bytes of a shard's samples; MDS counts offsets in 32 bits.
@@ -157,7 +158,7 @@ def export_parquet(dataset: Dataset, place: str) -> Exported:
         return summary("parquet", place, folder, documents=documents, tokens=tokens)
 
 
-def _exportable(dataset: Dataset) -> Iterator[ShardRecord]:
+def _exportable(dataset: Dataset) -> Iterator[ClosedShard]:
     """The shards with tokens, else those with text: not both, which would be each document twice."""
     with_tokens = [shard for shard in dataset.shards if shard.object("tokens") is not None]
     if with_tokens:
@@ -166,7 +167,7 @@ def _exportable(dataset: Dataset) -> Iterator[ShardRecord]:
     return (shard for shard in found if "text" in _names(dataset, shard))
 
 
-def _names(dataset: Dataset, shard: ShardRecord) -> list[str]:
+def _names(dataset: Dataset, shard: ClosedShard) -> list[str]:
     documents = shard.object("documents")
     assert documents is not None
     return column_names(dataset.store, documents.key)
@@ -186,7 +187,7 @@ def _write(path: pathlib.Path, tables: Iterable[pa.Table]) -> int:
     return rows
 
 
-def _texts(dataset: Dataset, shard: ShardRecord) -> Iterator[pa.Table]:
+def _texts(dataset: Dataset, shard: ClosedShard) -> Iterator[pa.Table]:
     """The rows of a shard of text, a row group at a time."""
     documents = shard.object("documents")
     assert documents is not None
@@ -198,7 +199,7 @@ def _texts(dataset: Dataset, shard: ShardRecord) -> Iterator[pa.Table]:
         yield table.filter(pa.array(~np.isin(np.arange(table.num_rows), gone))) if gone else table
 
 
-def _tokens(dataset: Dataset, shard: ShardRecord) -> tuple[pa.Table, int]:
+def _tokens(dataset: Dataset, shard: ClosedShard) -> tuple[pa.Table, int]:
     """The rows of a shard of tokens, and how many tokens they have."""
     found = read_documents(dataset, shard)
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(found.lengths)])

@@ -24,10 +24,10 @@ import xxhash
 
 from headrace.stages.runtime import InputError
 from headrace.stages.sources.tables import check_delta, check_iceberg, library, open_catalog, refuse_code, total
-from headrace.store.datasets import Dataset, ShardRecord, main_object
+from headrace.store.datasets import Dataset, main_object
 from headrace.store.files import disk
 from headrace.store.history import read_tags, stands_for
-from headrace.store.ledger import main_sink
+from headrace.store.ledger import ClosedShard, main_sink
 from headrace.store.shards import read_row_groups, sidecar_schema
 
 
@@ -49,7 +49,7 @@ class TableFile:
 
     name: str
     dataset: Dataset
-    shard: ShardRecord
+    shard: ClosedShard
     rows: int
 
     def tables(self, schema: pa.Schema) -> Iterator[pa.Table]:
@@ -149,7 +149,7 @@ def _files_of(dataset: Dataset) -> Iterator[TableFile]:
             yield TableFile(f"{digest}{'-' + without if without else ''}.parquet", dataset, shard, rows)
 
 
-def _hidden(dataset: Dataset, shard: ShardRecord) -> frozenset[int]:
+def _hidden(dataset: Dataset, shard: ClosedShard) -> frozenset[int]:
     main = main_object(shard.closed)
     return frozenset() if main is None else dataset.retracted(main.key)
 

@@ -25,8 +25,8 @@ from headrace.stages.export.source import read_documents
 from headrace.stages.runtime import DUPLICATE, merge as merge_samples, samples_table
 from headrace.stages.tokenizer import Decoder, make_decoder, resolve_tokenizer
 from headrace.store import FormatError, ObjectStore
-from headrace.store.datasets import Dataset, ShardRecord
-from headrace.store.ledger import main_sink
+from headrace.store.datasets import Dataset
+from headrace.store.ledger import ClosedShard, main_sink
 from headrace.store.shards import (
     RecordName,
     column_names,
@@ -96,7 +96,7 @@ def _named(verdicts: pa.Table) -> dict[tuple[str, int], RecordName]:
     }
 
 
-def find_kept(dataset: Dataset, name: RecordName, sink: str) -> tuple[ShardRecord, int] | None:
+def find_kept(dataset: Dataset, name: RecordName, sink: str) -> tuple[ClosedShard, int] | None:
     """The shard that keeps a record, and its row in the table of documents; None where no shard does.
 
     Rather one of this sink than one of another. A record that a later dedup stage called a duplicate leads to the one
@@ -123,11 +123,11 @@ def _target(dataset: Dataset, name: RecordName, sink: str) -> RecordName | None:
     return None
 
 
-def _covers(shard: ShardRecord, name: RecordName) -> bool:
+def _covers(shard: ClosedShard, name: RecordName) -> bool:
     return any(item.fragment == name.fragment and item.first <= name.row < item.end for item in shard.closed.ranges)
 
 
-def _standing(dataset: Dataset, name: RecordName, sink: str) -> tuple[ShardRecord, int] | None:
+def _standing(dataset: Dataset, name: RecordName, sink: str) -> tuple[ClosedShard, int] | None:
     for shard in sorted(dataset.shards, key=lambda shard: shard.closed.sink != sink):
         documents = shard.object("documents")
         if documents is None or not _covers(shard, name):
@@ -143,7 +143,7 @@ def _standing(dataset: Dataset, name: RecordName, sink: str) -> tuple[ShardRecor
     return None
 
 
-def _text_of(dataset: Dataset, shard: ShardRecord, place: int, decode: Decoder | None) -> tuple[str, str | None]:
+def _text_of(dataset: Dataset, shard: ClosedShard, place: int, decode: Decoder | None) -> tuple[str, str | None]:
     """The id of a kept record, and the beginning of its text; None where the dataset has or shows none."""
     documents, tokens = shard.object("documents"), shard.object("tokens")
     if documents is None:
@@ -260,7 +260,7 @@ def sampled_records(dataset: Dataset, count: int, seed: int, tokenizer: str = ""
         yield from texts.of(shards[number], np.array(chosen, np.int64))
 
 
-def _shards(dataset: Dataset) -> Iterator[ShardRecord]:
+def _shards(dataset: Dataset) -> Iterator[ClosedShard]:
     """The shards of the main sink that hold a record."""
     main = main_sink(dataset.state.counts)
     return (
@@ -270,13 +270,13 @@ def _shards(dataset: Dataset) -> Iterator[ShardRecord]:
     )
 
 
-def _key(shard: ShardRecord, role: str) -> str:
+def _key(shard: ClosedShard, role: str) -> str:
     stored = shard.object(role)
     assert stored is not None, f"a shard of {role}"
     return stored.key
 
 
-def _shown(dataset: Dataset, shard: ShardRecord) -> npt.NDArray[np.int64]:
+def _shown(dataset: Dataset, shard: ClosedShard) -> npt.NDArray[np.int64]:
     """The rows of a shard's table of documents that are shown."""
     rows = sum(table.num_rows for table in read_row_groups(dataset.store, _key(shard, "documents"), ["row"]))
     tokens = shard.object("tokens")
@@ -292,7 +292,7 @@ class _Texts:
         self._dataset, self._tokenizer = dataset, tokenizer
         self._decode: Decoder | None = None
 
-    def of(self, shard: ShardRecord, rows: npt.NDArray[np.int64]) -> Iterator[ShownRecord]:
+    def of(self, shard: ClosedShard, rows: npt.NDArray[np.int64]) -> Iterator[ShownRecord]:
         """The records in these rows of a shard, which ascend."""
         if not len(rows):
             return

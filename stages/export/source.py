@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from headrace.stages.runtime import InputError
 from headrace.store import FormatError
-from headrace.store.datasets import Dataset, ShardRecord
+from headrace.store.datasets import Dataset
 from headrace.store.files import disk
-from headrace.store.ledger import StoredObject
+from headrace.store.ledger import ClosedShard, StoredObject
 from headrace.store.shards import read_shard, read_table
 
 
@@ -45,7 +45,7 @@ class ExportedDocuments:
     lengths: npt.NDArray[np.int64]
 
 
-def token_shards(dataset: Dataset) -> list[ShardRecord]:
+def token_shards(dataset: Dataset) -> list[ClosedShard]:
     """The shards that hold tokens, in the order of the ledger. Raises InputError where there are none."""
     shards = [shard for shard in dataset.shards if shard.object("tokens") is not None]
     if not shards:
@@ -60,14 +60,14 @@ def require_shards(dataset: Dataset) -> None:
         raise InputError(f"{dataset.uri} holds no shard: its input was empty, or no record was kept")
 
 
-def stored_object_of(dataset: Dataset, shard: ShardRecord, role: str) -> StoredObject:
+def stored_object_of(dataset: Dataset, shard: ClosedShard, role: str) -> StoredObject:
     """The object of this role of a shard. Raises FormatError where its ledger names none."""
     if (stored := shard.object(role)) is None:
         raise FormatError(f"{dataset.uri}: ledger entry {shard.number} names a shard without {role}; restore the entry")
     return stored
 
 
-def read_sequences(dataset: Dataset, shard: ShardRecord) -> npt.NDArray[Any]:
+def read_sequences(dataset: Dataset, shard: ClosedShard) -> npt.NDArray[Any]:
     """`tokens` `[sequences, seq_len]` of one shard; where a document was retracted there is padding."""
     tokens = stored_object_of(dataset, shard, "tokens")
     arrays = read_shard(dataset.store, tokens.key)
@@ -81,7 +81,7 @@ def read_sequences(dataset: Dataset, shard: ShardRecord) -> npt.NDArray[Any]:
     return packed
 
 
-def read_documents(dataset: Dataset, shard: ShardRecord) -> ExportedDocuments:
+def read_documents(dataset: Dataset, shard: ClosedShard) -> ExportedDocuments:
     """The documents of one shard in the order of its table; padding, repeated tokens and retracted rows left out."""
     tokens, rows = (stored_object_of(dataset, shard, role) for role in ("tokens", "documents"))
     table = read_table(dataset.store, rows.key)

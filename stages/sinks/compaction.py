@@ -25,9 +25,9 @@ from headrace.store.ledger import Closed, ClosedShard, Counts, LedgerState, Rang
 from headrace.store.shards import (
     BLOCKS,
     HEADER_CHECK,
+    KEYS_ROLE,
     PROFILE_ROLE,
     PROFILE_SUFFIX,
-    ROLE,
     SKETCHES_ROLE,
     SKETCHES_SUFFIX,
     SUFFIX,
@@ -62,7 +62,7 @@ TABLES = {
 }
 #: What is merged by its own function: how a file's name ends, and the function.
 MERGED = {
-    ROLE: (SUFFIX, merge_keys),
+    KEYS_ROLE: (SUFFIX, merge_keys),
     SKETCHES_ROLE: (SKETCHES_SUFFIX, merge_sketches),
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,21 +20,6 @@ COLUMN_SLACK_BYTES: Final = 128
 OWN_METADATA: Final = b"headrace."
 #: The formats, as an order names them.
 PARQUET_READER, ORC_READER, ARROW_READER = 0, 1, 2
-
-
-class Reader(Protocol):
-    """A file that is open."""
-
-    #: What `head_of` gives.
-    head: bytes
-
-    def stored_bytes(self, index: int) -> int:
-        """Bytes of a group as it lies in the file."""
-        ...
-
-    def rows(self, index: int, step: int) -> Iterator[pa.RecordBatch]:
-        """The rows of a group, up to `step` at a time. Raises ValueError, OSError, and as Arrow does."""
-        ...
 
 
 class ParquetReader:
@@ -62,12 +47,12 @@ class ParquetReader:
         )
 
     def stored_bytes(self, index: int) -> int:
-        """See `Reader`."""
+        """Bytes of a group as it lies in the file."""
         group = self._metadata.row_group(index)
         return sum(group.column(number).total_compressed_size for number in range(group.num_columns))
 
     def rows(self, index: int, step: int) -> Iterator[pa.RecordBatch]:
-        """See `Reader`."""
+        """The rows of a group, up to `step` at a time. Raises ValueError, OSError, and as Arrow does."""
         batches: Any = self._file.iter_batches(
             batch_size=step, row_groups=[index], columns=self.columns, use_threads=False
         )
@@ -87,11 +72,11 @@ class OrcReader:
         self.head = head_of(self._file.schema, map(_one_place, self._groups), 1)
 
     def stored_bytes(self, index: int) -> int:
-        """See `Reader`."""
+        """See `ParquetReader`."""
         return self._groups[index].size
 
     def rows(self, index: int, step: int) -> Iterator[pa.RecordBatch]:
-        """See `Reader`."""
+        """See `ParquetReader`."""
         return _cut(self._file.read_stripe(index), self._groups[index].rows, step)
 
 
@@ -111,11 +96,11 @@ class ArrowReader:
         self._next = -1
 
     def stored_bytes(self, index: int) -> int:
-        """See `Reader`. Dictionaries are read with any batch."""
+        """See `ParquetReader`. Dictionaries are read with any batch."""
         return self._messages.batches[index].size + sum(group.size for group in self._messages.dictionaries)
 
     def rows(self, index: int, step: int) -> Iterator[pa.RecordBatch]:
-        """See `Reader`."""
+        """See `ParquetReader`."""
         batch = self._file.get_batch(index) if self._file else self._streamed(index)
         return _cut(batch, self._messages.batches[index].rows, step)
 
@@ -135,6 +120,9 @@ class ArrowReader:
         told = self._messages
         left = sorted((*told.dictionaries, *told.batches[index:]), key=lambda group: group.order)
         return [_range(told.schema), *map(_range, left)]
+
+
+Reader: TypeAlias = ParquetReader | OrcReader | ArrowReader
 
 
 def _range(group: RowGroup | None) -> tuple[int, int]:

@@ -17,9 +17,9 @@ from typing import Any, Final
 import orjson
 
 from headrace.store import Buffer, ObjectStore, StoreError, counted
-from headrace.store.datasets.dataset import DOCUMENTS, TOKENS, Dataset, ShardRecord
+from headrace.store.datasets.dataset import DOCUMENTS, TOKENS, Dataset
 from headrace.store.datasets.manifest import bring_forward, entry_shown
-from headrace.store.ledger import StoredObject
+from headrace.store.ledger import ClosedShard, StoredObject
 
 CARD_KEY: Final = "README.md"
 #: What our cards hold, and what begins what a person added.
@@ -50,27 +50,17 @@ class CardFate(Enum):
     NOTHING = "no sink of this dataset writes text or documents"
 
 
-def files_of(dataset: Dataset) -> dict[str, list[str]]:
-    """The keys of the files with text that a dataset's version shows, by sink."""
+def files_of(dataset: Dataset, *, has_text: bool = True) -> dict[str, list[str]]:
+    """The keys of the files with text (or the tables of kept documents) that a dataset's version shows, by sink."""
     found: dict[str, list[str]] = {}
     for shard in dataset.of_version(dataset.version or None).shards:
-        item = _with_text(shard)
+        item = _with_text(shard) if has_text else shard.object(DOCUMENTS)
         if item is not None and shard.closed.counts.kept:
             found.setdefault(shard.closed.sink, []).append(item.key)
     return found
 
 
-def _tables_of(dataset: Dataset) -> dict[str, list[str]]:
-    """The keys of the tables of kept documents that a dataset's version shows, by sink."""
-    found: dict[str, list[str]] = {}
-    for shard in dataset.of_version(dataset.version or None).shards:
-        item = shard.object(DOCUMENTS)
-        if item is not None and shard.closed.counts.kept:
-            found.setdefault(shard.closed.sink, []).append(item.key)
-    return found
-
-
-def _with_text(shard: ShardRecord) -> StoredObject | None:
+def _with_text(shard: ClosedShard) -> StoredObject | None:
     lines = shard.object(_LINES)
     return shard.object(DOCUMENTS) if lines is None and shard.object(TOKENS) is None else lines
 
@@ -78,7 +68,7 @@ def _with_text(shard: ShardRecord) -> StoredObject | None:
 def card_of(dataset: Dataset) -> str:
     """The card; it names no file where the version shows none with text, or more than CARD_FILES_MAX."""
     has_text = any(_with_text(shard) for shard in dataset.shards)
-    files = files_of(dataset) if has_text else _tables_of(dataset)
+    files = files_of(dataset, has_text=has_text)
     count = sum(map(len, files.values()))
     name = str(dataset.state.pipeline.get("name", "")) or "dataset"
     lines = ["---", "configs:"] if 0 < count <= CARD_FILES_MAX else ["---"]

@@ -33,7 +33,7 @@ class Collected:
 
 def garbage(state: LedgerState, objects: Iterable[ObjectInfo]) -> Iterator[ObjectInfo]:
     """Of the listed objects those that no entry names and none ever can."""
-    named = _named(state)
+    named = named_keys(state)
     for info in objects:
         epoch = epoch_of(info.key)
         if epoch is not None and epoch < state.epoch and info.key not in named:
@@ -47,7 +47,7 @@ def collect(
 
     A collection that is killed has deleted some of it, and the next one deletes the rest. Raises StoreError.
     """
-    named = _named(state)
+    named = named_keys(state)
     listed = [info for folder in FOLDERS for info in store.list(f"{folder}/")]
     found = list(garbage(state, listed))
     doomed = {info.key for info in found}
@@ -66,5 +66,6 @@ def collect(
     )
 
 
-def _named(state: LedgerState) -> set[str]:
+def named_keys(state: LedgerState) -> set[str]:
+    """The keys of all objects that the fold names."""
     return {item.key for shard in state.shards for item in shard.closed.objects}

@@ -10,13 +10,12 @@ from headrace.store import FormatError, NoDataset, ObjectStore, counted, open_st
 from headrace.store.datasets.manifest import MANIFEST_FORMAT
 from headrace.store.ledger import (
     Balance,
-    Closed,
+    ClosedShard,
     EntryError,
     FoldError,
     ForeignLog,
     LedgerState,
     Log,
-    StoredObject,
     balance_of,
     fold_log,
 )
@@ -30,33 +29,6 @@ if TYPE_CHECKING:
 TOKENS: Final = "tokens"
 DOCUMENTS: Final = "documents"
 VERDICTS: Final = "verdicts"
-
-
-@dataclass(frozen=True, slots=True)
-class ShardRecord:
-    """A shard that the ledger names; keys are relative to the dataset."""
-
-    #: The number of the entry that names it.
-    number: int
-    closed: Closed
-
-    def object(self, role: str) -> StoredObject | None:
-        """The object of that role, or None where the sink wrote none."""
-        return next((item for item in self.closed.objects if item.role == role), None)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The shard as the manifest names it; `checksum` is that of the tokens, `records` are all that it closes."""
-        objects = {role: self.object(role) for role in (TOKENS, DOCUMENTS, VERDICTS)}
-        tokens, counts = objects[TOKENS], self.closed.counts
-        return {
-            **{role: None if item is None else item.key for role, item in objects.items()},
-            "checksum": None if tokens is None else tokens.checksum,
-            "records": counts.records,
-            "kept": counts.kept,
-            "token_count": counts.tokens,
-            "sequences": counts.sequences,
-            "pipeline": self.closed.version,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +77,7 @@ class Dataset:
         self.state = state
         #: The version that is read; None: the newest.
         self._version = version
-        self._shards = tuple(ShardRecord(shard.number, shard.closed) for shard in state.shards)
+        self._shards = tuple(state.shards)
 
     @staticmethod
     def open(uri: str, *, removed: bool = False) -> Dataset:
@@ -132,7 +104,7 @@ class Dataset:
         return self.state.version if self._version is None else self._version
 
     @property
-    def shards(self) -> tuple[ShardRecord, ...]:
+    def shards(self) -> tuple[ClosedShard, ...]:
         """Every shard that the ledger names, in its order."""
         return self._shards
 
@@ -159,8 +131,8 @@ class Dataset:
         """
         described = described or self.describe()
         shards = [shard for shard in self.of_version(self._version).shards if shard.object(TOKENS) is not None]
-        named = {shard.to_dict()[TOKENS] for shard in shards}
-        read = self.version
+        listed, read = [self._listed(shard) for shard in shards], self.version
+        named = {fields[TOKENS] for fields in listed}
         retracted = [
             {"version": since if read == self.state.version else min(since, read), "tokens": key, "documents": rows}
             for since, key, rows in self.state.retracted
@@ -178,15 +150,28 @@ class Dataset:
             "seq_len": described.seq_len or 0,
             "pad_id": described.pad_id or 0,
             "eos_id": described.eos_id,
-            "shards": [self._listed(shard) for shard in shards],
+            "shards": listed,
             **({"retracted": retracted} if retracted else {}),
         }
 
-    def _listed(self, shard: ShardRecord) -> dict[str, Any]:
-        """A shard as the manifest names it; `layout` is the first checksum of tokens of which some are erased."""
-        fields = shard.to_dict()
-        erased = self.state.erased.get(fields[TOKENS])
-        return fields if erased is None else {**fields, "layout": erased[0]}
+    def _listed(self, shard: ClosedShard) -> dict[str, Any]:
+        """A shard as the manifest names it; `records` are all that it closes, `checksum` is that of the tokens.
+
+        `layout` is the first checksum of tokens of which some are erased.
+        """
+        objects = {role: shard.object(role) for role in (TOKENS, DOCUMENTS, VERDICTS)}
+        tokens, counts = objects[TOKENS], shard.closed.counts
+        erased = None if tokens is None else self.state.erased.get(tokens.key)
+        return {
+            **{role: None if item is None else item.key for role, item in objects.items()},
+            "checksum": None if tokens is None else tokens.checksum,
+            "records": counts.records,
+            "kept": counts.kept,
+            "token_count": counts.tokens,
+            "sequences": counts.sequences,
+            "pipeline": shard.closed.version,
+            **({} if erased is None else {"layout": erased[0]}),
+        }
 
     def of_version(self, version: int | None = None) -> Dataset:
         """The dataset with the shards of one published version: of the newest, or with all where none was published.

@@ -100,19 +100,20 @@ def erase(store: ObjectStore, shard: Erasable, epoch: int) -> Replaced:
         if role == "tokens":
             suffix, parts = ".safetensors", _tokens(store, item.key, shard.rows)
         elif role == "documents":
-            suffix, parts = (
-                ".documents.parquet",
-                [table_to_parquet(_documents(read_table(store, item.key), shard.rows))],
-            )
+            table = read_table(store, item.key)
+            suffix, parts = ".documents.parquet", [table_to_parquet(_documents(table, shard.rows))]
         elif kind_of(role) == SKETCHES_ROLE:
             suffix, parts = SKETCHES_SUFFIX, [_sketches(store, item.key, objects["documents"].key, shard.rows)]
         else:
             suffix, parts = ".jsonl.zst", [_lines(store, item.key, shard)]
-        digest = content_hash(parts)
-        key = f"shards/{epoch}/{digest}{suffix}"
-        put(store, key, parts)
-        made.append((item.key, StoredObject(role, key, f"xxh3-128:{digest}", _size(parts))))
+        made.append((item.key, _put(store, role, f"shards/{epoch}/", suffix, parts)))
     return tuple(made)
+
+
+def _put(store: ObjectStore, role: str, prefix: str, suffix: str, parts: list[Buffer]) -> StoredObject:
+    digest = content_hash(parts)
+    put(store, f"{prefix}{digest}{suffix}", parts)
+    return StoredObject(role, f"{prefix}{digest}{suffix}", f"xxh3-128:{digest}", _size(parts))
 
 
 def _size(parts: Collection[Buffer]) -> int:
@@ -257,26 +258,24 @@ def write_rewritten(store: ObjectStore, found: RecordPlaces, epoch: int) -> tupl
         table = read_table(store, old)
         data = table_to_parquet(_without(role, table, _matches(table, *found.asked)))
         del table  # before the next one is read
-        digest = content_hash([data])
-        prefix = f"shards/{epoch}/"
-        key = (
-            f"{quarantine_prefix(prefix)}{digest}.parquet"
-            if role == "quarantine"
-            else f"{prefix}{digest}.samples.parquet"
-        )
-        put(store, key, [data])
-        made.append((old, StoredObject(role, key, f"xxh3-128:{digest}", len(data))))
+        prefix, suffix = f"shards/{epoch}/", ".samples.parquet"
+        if role == "quarantine":
+            prefix, suffix = quarantine_prefix(prefix), ".parquet"
+        made.append((old, _put(store, role, prefix, suffix, [data])))
     return tuple(made)
+
+
+def whole_ids(table: pa.Table) -> Any:
+    """`[rows]`: the id of each row's record, without the number of its part."""
+    ids: Any = table.column("id")
+    whole: Any = pc.replace_substring_regex(ids, pattern="/[0-9]+$", replacement="")
+    return pc.if_else(pc.is_valid(table.column("part")), whole, ids)
 
 
 def _matches(table: pa.Table, ids: Collection[str], sources: Collection[str]) -> npt.NDArray[np.bool_]:
     """`[rows]`: whether a row is of a record that is asked for."""
-    names: Any = table.column("id")
-    whole: Any = pc.if_else(
-        pc.is_valid(table.column("part")), pc.replace_substring_regex(names, pattern="/[0-9]+$", replacement=""), names
-    )
     wanted = pa.array(sorted(ids), pa.string())
-    found: Any = pc.or_(pc.is_in(names, wanted), pc.is_in(whole, wanted))
+    found: Any = pc.or_(pc.is_in(table.column("id"), wanted), pc.is_in(whole_ids(table), wanted))
     found = pc.or_(found, pc.is_in(table.column("source"), pa.array(sorted(sources), pa.string())))
     return np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.bool_)
 

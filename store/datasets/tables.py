@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 import pyarrow as pa
 
-from headrace.store.datasets.dataset import DOCUMENTS, TOKENS, VERDICTS, Dataset, ShardRecord
-from headrace.store.ledger import StoredObject, main_sink
+from headrace.store.datasets.dataset import DOCUMENTS, TOKENS, VERDICTS, Dataset
+from headrace.store.ledger import ClosedShard, StoredObject, main_sink
 from headrace.store.shards import documents_schema, quarantine_schema, read_table, sidecar_schema, verdicts_schema
 
 QUARANTINE = "quarantine"
@@ -42,7 +42,7 @@ def read_rows(dataset: Dataset, role: str, sink: str = "") -> pa.RecordBatchRead
 
 
 def _batches(
-    dataset: Dataset, role: str, found: list[tuple[ShardRecord, StoredObject]], schema: pa.Schema
+    dataset: Dataset, role: str, found: list[tuple[ClosedShard, StoredObject]], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     for shard, item in found:
         table = read_table(dataset.store, item.key)

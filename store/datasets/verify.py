@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,21 +57,15 @@ class Report:
         return not self.problems
 
 
-def verify_shards(
-    store: ObjectStore,
-    state: LedgerState,
-    progress: Callable[[int, int], None] | None = None,
-    *,
-    shards_only: bool = False,
-) -> Report:
-    """Check every shard of the folded ledger, one at a time; `progress` is told (shards done, shards in all).
+def verify_shards(store: ObjectStore, state: LedgerState, *, shards_only: bool = False) -> Report:
+    """Check every shard of the folded ledger, one at a time.
 
     With `shards_only`, for an older version, neither manifest nor snapshots nor unnamed objects are looked at.
     Raises `StoreUnavailable` where the store cannot be read at all.
     """
     problems: list[str] = []
     objects = size = records = 0
-    for done, shard in enumerate(state.shards, start=1):
+    for shard in state.shards:
         closed = shard.closed
         found: list[str] = []
         intact: dict[str, StoredObject] = {}
@@ -86,8 +80,6 @@ def verify_shards(
         problems += [f"entry {shard.number}: {problem}" for problem in found[:PROBLEMS_PER_SHARD_MAX]]
         objects += len(closed.objects)
         records += closed.counts.records
-        if progress is not None:
-            progress(done, len(state.shards))
     problems += whole_problems(store, state)
     if shards_only:
         return Report(len(state.shards), objects, size, records, tuple(problems))

@@ -11,8 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.store import ObjectInfo, ObjectStore, StoreError, counted
+from headrace.store.datasets.collection import named_keys
+from headrace.store.datasets.retraction import whole_ids
 from headrace.store.ledger import ClosedShard, IntervalSet, LedgerState, OverlapError
-from headrace.store.shards import FOLDERS, ROLE, epoch_of, kind_of, read_table
+from headrace.store.shards import FOLDERS, KEYS_ROLE, epoch_of, kind_of, read_table
 
 _BROKEN_LEADER = "two shards account for the same records: the leader that wrote the entry is broken, report it"
 _BROKEN_DEDUP = "the stage that decided it is broken, write the dataset again and report it"
@@ -31,8 +33,8 @@ def whole_problems(store: ObjectStore, state: LedgerState) -> Iterator[str]:
 
 def unnamed_objects(store: ObjectStore, state: LedgerState) -> list[ObjectInfo]:
     """The objects in the folders of sinks that no entry names: harmless, and left by sinks that died."""
-    named = {item.key for shard in state.shards for item in shard.closed.objects}
     listed = (info for folder in FOLDERS for info in store.list(f"{folder}/"))
+    named = named_keys(state)
     return [info for info in listed if epoch_of(info.key) is not None and info.key not in named]
 
 
@@ -93,7 +95,7 @@ def key_problems(store: ObjectStore, state: LedgerState) -> Iterator[str]:
     found: dict[tuple[str, str], list[npt.NDArray[np.uint64]]] = {}
     for shard in state.shards:
         for item in shard.closed.objects:
-            table = _columns(store, item.key, ["high", "low", "word"]) if kind_of(item.role) == ROLE else None
+            table = _columns(store, item.key, ["high", "low", "word"]) if kind_of(item.role) == KEYS_ROLE else None
             if table is None:
                 continue
             texts = table.filter(pc.equal(table.column("word"), pa.scalar(0, pa.uint16())))
@@ -146,15 +148,15 @@ def _kept_at(store: ObjectStore, state: LedgerState, wanted: Collection[str]) ->
             table = _columns(store, item.key, ["id", "part", "fragment", "row"])
             if table is None:
                 return None
-            ids: Any = table.column("id")
-            whole: Any = pc.replace_substring_regex(ids, pattern="/[0-9]+$", replacement="")
-            names = pc.if_else(pc.is_valid(table.column("part")), whole, ids)
-            rows: Any = pc.cast(table.column("row"), pa.string())
-            ledger_names = pc.binary_join_element_wise(table.column("fragment"), rows, "#")
-            for column in (ids, names, ledger_names):
+            for column in (table.column("id"), whole_ids(table), _ledger_names(table)):
                 for name in column.filter(pc.is_in(column, values)).to_pylist():
                     found.setdefault(str(name), shard.number)
     return found
+
+
+def _ledger_names(table: pa.Table) -> Any:
+    rows: Any = pc.cast(table.column("row"), pa.string())
+    return pc.binary_join_element_wise(table.column("fragment"), rows, "#")
 
 
 def _lost_as(
@@ -174,8 +176,7 @@ def _lost_as(
         table = _columns(store, key, ["id", "fragment", "row", "stage", "verdict", "reason"])
         if table is None:
             continue
-        rows: Any = pc.cast(table.column("row"), pa.string())
-        for names in (table.column("id"), pc.binary_join_element_wise(table.column("fragment"), rows, "#")):
+        for names in (table.column("id"), _ledger_names(table)):
             for row in table.set_column(0, "id", names).filter(pc.is_in(names, values)).to_pylist():
                 stages = before.get(row["stage"], frozenset())
                 if row["verdict"] != "duplicate":

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager
 
 import xxhash
 
-from headrace.store.contract import Buffer, ObjectDraft, ObjectStore, StoreStalled
+from headrace.store import Buffer, ObjectDraft, ObjectStore, StoreStalled
 
 #: What `pieces` reads at once: small enough to stay in a processor's cache.
 PIECE_BYTES = 1 << 20

@@ -23,7 +23,7 @@ import stat
 import time
 from collections.abc import Iterator, Sequence
 
-from headrace.store.contract import (
+from headrace.store import (
     RESERVED_SEGMENT,
     WHOLE_BYTES_MAX,
     Buffer,
@@ -211,7 +211,9 @@ class FileStore:
                     file.seek(offset)
                 return self._whole(file, key, offset) if length is None else _read(file, length)
         except OSError as error:
-            raise self._missing_or_unavailable("get", key, error) from error
+            if error.errno in _ABSENT:
+                raise ObjectMissing(key, self.uri) from error
+            raise self._unavailable("get", key, error) from error
 
     def _whole(self, file: io.FileIO, key: str, offset: int = 0) -> bytes:
         """What stands from `offset` on. Raises StoreRefused for more than WHOLE_BYTES_MAX: a file may have holes."""
@@ -367,11 +369,6 @@ class FileStore:
                     continue
                 with contextlib.suppress(OSError):
                     os.unlink(entry.path)
-
-    def _missing_or_unavailable(self, verb: str, key: str, error: OSError) -> StoreError:
-        if error.errno in _ABSENT:
-            return ObjectMissing(key, self.uri)
-        return self._unavailable(verb, key, error)
 
     def _unavailable(self, verb: str, key: str, error: OSError, size: int | None = None) -> StoreError:
         amount = "" if size is None else f" ({size} bytes)"

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
         parse_gate as parse_gate,
     )
     from headrace.store.history.copies import (
+        COPIES as COPIES,
         Copy as Copy,
         folder_of as folder_of,
         note_copy as note_copy,
-        read_copies as read_copies,
         renew_copy as renew_copy,
     )
     from headrace.store.history.diff import differences as differences

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.pipeline import plain_problem
-from headrace.store.datasets import Dataset, ShardRecord
+from headrace.store.datasets import Dataset
 from headrace.store.history.address import open_at, version_named, view
-from headrace.store.ledger import balance_of, main_sink
+from headrace.store.ledger import ClosedShard, balance_of, main_sink
 from headrace.store.shards import (
     ALL_FIELDS_MAX,
     ALL_TOKENS_MAX,
@@ -209,7 +209,7 @@ def profile_of(dataset: Dataset, without: Collection[int] = ()) -> Profile:
     return found
 
 
-def _profile_of_shard(dataset: Dataset, shard: ShardRecord) -> Profile:
+def _profile_of_shard(dataset: Dataset, shard: ClosedShard) -> Profile:
     stored = shard.object(PROFILE_ROLE)
     if stored is not None and stored.size <= PROFILE_BYTES_MAX:
         return decode_profile(dataset.store.get(stored.key), f"{dataset.uri}: {stored.key!r}")

@@ -45,11 +45,6 @@ COPIES: Final = SmallFile(
 )
 
 
-def read_copies(store: ObjectStore) -> list[Copy]:
-    """The copies that are known of the dataset in a store. Raises FormatError, StoreError."""
-    return COPIES.read(store)
-
-
 def note_copy(dataset: Dataset, place: str, kind: str) -> None:
     """Note that a version is about to be copied into a folder of this host.
 

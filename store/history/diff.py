@@ -18,8 +18,8 @@ import pyarrow as pa
 import xxhash
 
 from headrace.store import FormatError, StoreRefused
-from headrace.store.datasets import Dataset, ShardRecord
-from headrace.store.ledger import main_sink
+from headrace.store.datasets import Dataset
+from headrace.store.ledger import ClosedShard, main_sink
 from headrace.store.shards import codes_of, column_names, read_lines, read_row_groups, read_shard, read_table
 
 #: Records whose fates are in memory at once, of each side, and the ordinals that one fragment may reach.
@@ -176,13 +176,13 @@ def differences(before: Dataset, after: Dataset) -> Differences:
     return found
 
 
-def _shown(dataset: Dataset) -> Iterator[ShardRecord]:
+def _shown(dataset: Dataset) -> Iterator[ClosedShard]:
     """The shards of the main sink in the version that is read."""
     main = main_sink(dataset.state.counts)
     return (shard for shard in dataset.of_version().shards if shard.closed.sink == main)
 
 
-def _identity(shard: ShardRecord) -> str:
+def _identity(shard: ClosedShard) -> str:
     """What two shards have in common that say the same: the checksums of their objects."""
     ranges = [(item.fragment.hex(), item.first, item.count) for item in shard.closed.ranges]
     return repr((ranges, sorted((item.role, item.checksum) for item in shard.closed.objects if item.role in _COMPARED)))
@@ -191,7 +191,7 @@ def _identity(shard: ShardRecord) -> str:
 _COMPARED = ("tokens", "documents", "verdicts", "lines")
 
 
-def _hidden(before: Dataset, after: Dataset, twins: tuple[ShardRecord, ShardRecord], found: Differences) -> None:
+def _hidden(before: Dataset, after: Dataset, twins: tuple[ClosedShard, ClosedShard], found: Differences) -> None:
     """Records of a shard that both have, and that only one shows."""
     if not before.state.retracted and not after.state.retracted:
         return
@@ -263,7 +263,7 @@ def _name(
         held.append(ChangedRecord(new.name(place, row) or old.name(place, row), place[0], row))
 
 
-def _rows_of(dataset: Dataset, shard: ShardRecord, fates: _Fates, *, texts: bool) -> Iterator[_Rows]:
+def _rows_of(dataset: Dataset, shard: ClosedShard, fates: _Fates, *, texts: bool) -> Iterator[_Rows]:
     store = dataset.store
     documents, verdicts = shard.object("documents"), shard.object("verdicts")
     tokens = shard.object("tokens")
@@ -302,7 +302,7 @@ def _codes(table: pa.Table, fates: _Fates) -> npt.NDArray[np.int32]:
     return np.array([fates.number(name) for name in names], np.int32)[key] if table.num_rows else key.astype(np.int32)
 
 
-def _hashes(dataset: Dataset, shard: ShardRecord, rows: int) -> npt.NDArray[np.uint64]:
+def _hashes(dataset: Dataset, shard: ClosedShard, rows: int) -> npt.NDArray[np.uint64]:
     """A hash of the text of each row of the documents table: of its tokens, else of its text."""
     store, tokens, documents = dataset.store, shard.object("tokens"), shard.object("documents")
     found = np.zeros(rows, np.uint64)

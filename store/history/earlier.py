@@ -20,9 +20,9 @@ import pyarrow as pa
 
 from headrace.pipeline import Base
 from headrace.store import ChecksumMismatch, FormatError, ObjectMissing, StoreError
-from headrace.store.datasets import Dataset, ShardRecord
+from headrace.store.datasets import Dataset
 from headrace.store.history.address import view
-from headrace.store.ledger import LedgerState, Range, main_sink
+from headrace.store.ledger import ClosedShard, LedgerState, Range, main_sink
 from headrace.store.shards import codes_of, content_hash, decode_table
 
 logger = logging.getLogger("headrace.store")
@@ -146,7 +146,7 @@ class EarlierVerdicts:
         except (pa.ArrowException, KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise FormatError(f"{what} are malformed: {error!s:.200}") from error
 
-    def _checked(self, number: int, shard: ShardRecord, table: pa.Table, what: str) -> Mapping[bytes, _Taken]:
+    def _checked(self, number: int, shard: ClosedShard, table: pa.Table, what: str) -> Mapping[bytes, _Taken]:
         counts = shard.closed.counts
         whole = np.ones(table.num_rows, np.bool_)
         if "part" in table.column_names:
@@ -184,7 +184,7 @@ class EarlierVerdicts:
             )
         return found
 
-    def _verdicts(self, shard: ShardRecord, table: pa.Table, chosen: Rows, what: str) -> pa.RecordBatch:
+    def _verdicts(self, shard: ClosedShard, table: pa.Table, chosen: Rows, what: str) -> pa.RecordBatch:
         """The verdicts at these places of a table, with the bytes of what was quarantined, and the samples of texts."""
         held = table.take(pa.array(chosen, pa.int64()))
         columns: list[Any] = [held.column(name).cast(pa.string()) for name in _VERDICTS.names[:3]]
@@ -199,7 +199,7 @@ class EarlierVerdicts:
         columns.append(pa.array(found, pa.binary()))
         return pa.RecordBatch.from_arrays([_one(column) for column in columns], schema=_VERDICTS)
 
-    def _table(self, shard: ShardRecord, role: str, columns: tuple[str, ...], what: str) -> pa.Table | None:
+    def _table(self, shard: ClosedShard, role: str, columns: tuple[str, ...], what: str) -> pa.Table | None:
         stored = shard.object(role)
         if stored is None:
             return None
@@ -214,7 +214,7 @@ class EarlierVerdicts:
         return decode_table(data, columns, what)
 
 
-def _ranges(shard: ShardRecord, fragment: bytes) -> list[Range]:
+def _ranges(shard: ClosedShard, fragment: bytes) -> list[Range]:
     return sorted((item for item in shard.closed.ranges if item.fragment == fragment), key=lambda item: item.first)
 
 

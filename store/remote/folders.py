@@ -6,7 +6,7 @@ import abc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from headrace.store.contract import Capabilities, InvalidKey, ObjectInfo, ObjectMissing, StoreRefused, validate_key
+from headrace.store import Capabilities, InvalidKey, ObjectInfo, ObjectMissing, StoreRefused, validate_key
 
 #: Names of one folder, which are sorted in memory.
 ENTRIES_MAX = 1_000_000

@@ -12,7 +12,7 @@ import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from headrace.store.contract import (
+from headrace.store import (
     InvalidUri,
     ObjectInfo,
     ObjectMissing,

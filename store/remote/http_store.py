@@ -23,7 +23,7 @@ import urllib3
 import xxhash
 from urllib3.exceptions import HTTPError, LocationParseError, NameResolutionError, NewConnectionError, SSLError
 
-from headrace.store.contract import InvalidUri, ObjectInfo, ObjectMissing, StoreRefused, validate_key
+from headrace.store import InvalidUri, ObjectInfo, ObjectMissing, StoreRefused, validate_key
 from headrace.store.remote.folders import VERSION_CHARACTERS_MAX, FolderEntry, FolderStore
 from headrace.store.remote.retrier import RemoteRetrier, TryAgain
 from headrace.store.s3 import RetryPolicy

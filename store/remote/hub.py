@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 
-from headrace.store.contract import InvalidUri, ObjectInfo, StoreRefused
+from headrace.store import InvalidUri, ObjectInfo, StoreRefused
 from headrace.store.remote.folders import FolderEntry
 from headrace.store.remote.http_store import HttpAnswer, HttpStore, bounded_version, joined, plain_tag
 from headrace.store.s3 import RetryPolicy

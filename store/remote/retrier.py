@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from headrace.store.contract import StoreUnavailable
+from headrace.store import StoreUnavailable
 from headrace.store.s3 import RetryPolicy
 
 #: Seconds after which a failing operation is logged; where the server has never answered, somebody waits for its first.

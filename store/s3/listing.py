@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from minio.datatypes import parse_list_objects
 
-from headrace.store.contract import StoreUnavailable
+from headrace.store import StoreUnavailable
 from headrace.store.s3.connection import Answer, check_xml
 
 #: Keys of one page; S3 gives no more.

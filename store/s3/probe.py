@@ -13,11 +13,9 @@ import contextlib
 import os
 import secrets
 import threading
-from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol
 
-from headrace.store.contract import Buffer, Capabilities, StoreRefused
+from headrace.store import ObjectStore, StoreRefused
 
 #: Two for each key: SeaweedFS serves two that meet one behind the other, but has a third come again after a second.
 RACERS = 2
@@ -32,34 +30,7 @@ _RACES: dict[tuple[int, str], Future[None]] = {}
 _LOCK = threading.Lock()
 
 
-class Creates(Protocol):
-    """As much of an `ObjectStore` as a race needs."""
-
-    @property
-    def uri(self) -> str:
-        """See `ObjectStore`."""
-        ...
-
-    @property
-    def is_remote(self) -> bool:
-        """See `ObjectStore`."""
-        ...
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """See `ObjectStore`."""
-        ...
-
-    def create(self, key: str, parts: Sequence[Buffer]) -> bool:
-        """See `ObjectStore`."""
-        ...
-
-    def delete(self, key: str) -> None:
-        """See `ObjectStore`."""
-        ...
-
-
-def begin_race(store: Creates) -> Future[None] | None:
+def begin_race(store: ObjectStore) -> Future[None] | None:
     """The race of a store's bucket in this process, in a thread of its own; None where nothing is to be probed.
 
     Its result is None, or `StoreRefused` or `StoreUnavailable`; whoever asks next after these has it run again. A local
@@ -76,7 +47,7 @@ def begin_race(store: Creates) -> Future[None] | None:
     return race
 
 
-def _run(store: Creates, race: Future[None]) -> None:
+def _run(store: ObjectStore, race: Future[None]) -> None:
     try:
         probe_create_if_absent(store)
     except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
@@ -85,7 +56,7 @@ def _run(store: Creates, race: Future[None]) -> None:
         race.set_result(None)
 
 
-def probe_create_if_absent(store: Creates, racers: int = RACERS, rounds: int = ROUNDS) -> None:
+def probe_create_if_absent(store: ObjectStore, racers: int = RACERS, rounds: int = ROUNDS) -> None:
     """Let threads race for one key, several times at once. Raises `StoreRefused` where not exactly one wins each."""
     name = secrets.token_hex(8)
     with ThreadPoolExecutor(rounds, "lap") as laps:
@@ -99,7 +70,7 @@ def probe_create_if_absent(store: Creates, racers: int = RACERS, rounds: int = R
         )
 
 
-def _race(store: Creates, key: str, racers: int) -> int:
+def _race(store: ObjectStore, key: str, racers: int) -> int:
     """How many of the racers, and of one who comes late, have created the key; it is gone at the end."""
     create_gated = store.capabilities.create_gated
     arrived, word = threading.Semaphore(0), threading.Event()

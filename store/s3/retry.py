@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from headrace.store.contract import StoreRefused, StoreStalled, StoreUnavailable
+from headrace.store import StoreRefused, StoreStalled, StoreUnavailable
 from headrace.store.s3.connection import Answer, BadXml, NoAnswer, S3Target, Wire, read_xml
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import xxhash
 
-from headrace.store.contract import (
+from headrace.store import (
     KEY_BYTES_MAX,
     RESERVED_SEGMENT,
     Buffer,

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeVar
 from xml.sax.saxutils import escape
 
-from headrace.store.contract import StoreError, StoreRefused, StoreUnavailable
+from headrace.store import StoreError, StoreRefused, StoreUnavailable
 from headrace.store.s3.connection import Answer, BadXml, Body, read_xml
 from headrace.store.s3.retry import AnswerKind, Retrier, problem_of
 

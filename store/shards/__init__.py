@@ -32,7 +32,6 @@ if TYPE_CHECKING:
         rows_of as rows_of,
     )
     from headrace.store.shards.dedup_files import (
-        ROLE as ROLE,
         SKETCHES_SUFFIX as SKETCHES_SUFFIX,
         SUFFIX as SUFFIX,
         KeptKeys as KeptKeys,

@@ -23,11 +23,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.store import FormatError, ObjectStore
-from headrace.store.shards.object_keys import KEYS_ROLE
 from headrace.store.shards.sidecars import ORDINAL_MAX, codes_of, open_sidecar
 
-#: The role of the file in a shard, and how its name ends.
-ROLE = KEYS_ROLE
+#: How the name of the file ends.
 SUFFIX = ".keys"
 KEYS_FORMAT = 1
 PARTITIONS = 256
@@ -151,8 +149,6 @@ def _order(table: pa.Table) -> npt.NDArray[np.int64]:
     same = high[order[1:]] == high[order[:-1]]
     tied = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False))
     if len(tied):
-        import pyarrow.compute as pc  # a tenth of a second, which no reader needs
-
         mine = table.take(pa.array(order[tied], pa.int64()))
         by = [(name, "ascending") for name in ("high", "low", "word", "fragment", "row")]
         order[tied] = order[tied][np.asarray(pc.sort_indices(mine, sort_keys=cast("Any", by)))]

@@ -31,18 +31,27 @@ _DICTIONARY_COLUMNS = ("source", "fragment", "stage", "verdict", "reason", "line
 #: Columns whose smallest and largest value help nobody find a row.
 _NO_STATISTICS = ("raw", "metadata", "lineage", "text")
 
+#: The type of each column that is no score, in the order of their numbers; text may be large.
+_KINDS: dict[str, pa.DataType] = {
+    "id": pa.string(),
+    "source": pa.string(),
+    "fragment": pa.string(),
+    "row": pa.int64(),
+    "part": pa.int32(),
+    "tokens": pa.int64(),
+    "lineage": pa.string(),
+    "metadata": pa.string(),
+    "text": pa.string(),
+    "stage": pa.string(),
+    "verdict": pa.string(),
+    "reason": pa.string(),
+    "duplicate_of": pa.string(),
+    "raw": pa.binary(),
+}
+_LARGE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 #: How a Parquet file says the number of a column, and the numbers; those of scores begin at _SCORE_IDS.
 _FIELD_ID = b"PARQUET:field_id"
-_FIELD_IDS = {
-    name: number
-    for number, name in enumerate(
-        (
-            "id", "source", "fragment", "row", "part", "tokens", "lineage", "metadata", "text", "stage", "verdict",
-            "reason", "duplicate_of", "raw",
-        ),
-        1,
-    )
-}  # fmt: skip
+_FIELD_IDS = {name: number for number, name in enumerate(_KINDS, 1)}
 _SCORE_IDS = 1 << 30
 #: Columns that each table of records has had from the first on, and those in which each row has a value.
 _ALWAYS = ("id", "source", "fragment", "row", "verdict", "stage", "reason", "duplicate_of", "raw")
@@ -67,61 +76,28 @@ def documents_schema() -> pa.Schema:
     `part` is null unless a stage split the record; it counts its parts from 0. So it is in the other tables.
     Behind these stand the scores that stages wrote, each a column `score.<stage>.<name>` of its own type.
     """
-    return _schema_of_records(
-        tokens=pa.int64(),
-        lineage=pa.string(),
-        metadata=pa.string(),
-    )
+    return _schema_of_records("tokens", "lineage", "metadata")
 
 
 def verdicts_schema() -> pa.Schema:
     """A row a record that was not kept; `duplicate_of` names the record that was: `<fragment>#<row>`, or null."""
-    return _schema_of_records(
-        stage=pa.string(),
-        verdict=pa.string(),
-        reason=pa.string(),
-        duplicate_of=pa.string(),
-    )
+    return _schema_of_records("stage", "verdict", "reason", "duplicate_of")
 
 
 def quarantine_schema() -> pa.Schema:
     """A row a quarantined record, with its raw bytes."""
-    return _schema_of_records(
-        stage=pa.string(),
-        reason=pa.string(),
-        raw=pa.binary(),
-    )
+    return _schema_of_records("stage", "reason", "raw")
 
 
 def samples_schema() -> pa.Schema:
     """A row a record that was removed and is shown as a sample, with the beginning of its text."""
-    return _schema_of_records(
-        stage=pa.string(),
-        verdict=pa.string(),
-        reason=pa.string(),
-        text=pa.string(),
-    )
+    return _schema_of_records("stage", "verdict", "reason", "text")
 
 
-def _schema_of_records(**columns: pa.DataType) -> pa.Schema:
+def _schema_of_records(*columns: str) -> pa.Schema:
     """What says which record a row is about, and these columns behind it."""
-    record = {
-        "id": pa.string(),
-        "source": pa.string(),
-        "fragment": pa.string(),
-        "row": pa.int64(),
-        "part": pa.int32(),
-    }
-    return pa.schema([pa.field(name, kind) for name, kind in (record | columns).items()])
-
-
-#: The type of each column that is no score; text may be large.
-_KINDS = {
-    field.name: field.type
-    for schema in (documents_schema(), verdicts_schema(), quarantine_schema(), samples_schema())
-    for field in schema
-}
-_LARGE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
+    names = ("id", "source", "fragment", "row", "part", *columns)
+    return pa.schema([pa.field(name, _KINDS[name]) for name in names])
 
 
 def with_field_ids(schema: pa.Schema) -> pa.Schema:

@@ -29,7 +29,7 @@ from headrace.stages.runtime import (
 from headrace.store import FormatError, ObjectStore, open_store
 from headrace.store.ledger import Closed, Range, StoredObject
 from headrace.store.shards import (
-    ROLE,
+    KEYS_ROLE,
     SKETCHES_ROLE,
     SKETCHES_SUFFIX,
     SUFFIX,
@@ -91,7 +91,7 @@ class KeyWriter:
             (batch.fragment, mine, keys_of(batch.rows.column(columns[0])))
             for batch, mine in zip(kept, rows, strict=True)
         ]
-        role = numbered_role(ROLE, number)
+        role = numbered_role(KEYS_ROLE, number)
         yield create_object(store, role, prefix, SUFFIX, [encode_keys(keys, scheme.identity())])
         if scheme.judged:
             sketches = [

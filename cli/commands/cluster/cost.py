@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.ui import FAINT, console, plain_table, title
+from headrace.cli.ui import FAINT, console, plain_table, print_json, title
 from headrace.client import Client, CliError, ControllerAt, UsageError
 
 if TYPE_CHECKING:
@@ -57,8 +55,7 @@ def show_cost(at: ControllerAt, *, by: str, prices_file: str, as_json: bool) -> 
         used = used_by(client.status().pipelines, by)
     if as_json:
         rows = [asdict(row) | ({"cost": row.cost(prices)} if prices else {}) for row in used]
-        print(json.dumps({"by": by, "used": rows, "currency": prices.currency if prices else ""}))
-        return 0
+        return print_json({"by": by, "used": rows, "currency": prices.currency if prices else ""})
     _print(used, by, prices)
     return 0
 
@@ -108,7 +105,7 @@ def _prices(plain: Mapping[str, Any]) -> Prices:
 
 
 def _print(used: Sequence[Used], by: str, prices: Prices | None) -> None:
-    out = console(sys.stdout)
+    out = console()
     out.print(title("cost", "of the pipelines that `headrace status` shows"))
     if not used:
         out.print("  no pipeline: `headrace apply` starts one", style=FAINT)

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli.commands.cluster.metrics import metrics
-from headrace.cli.ui import ClusterFolder, ControllerAddress, Json
+from headrace.cli.ui import ClusterFolder, Controller, ControllerAddress, Json
 from headrace.client import UsageError, check_address, check_pairs, check_without_cluster
 
 Metrics = Annotated[str, typer.Option(metavar="HOST:PORT", help="Serve Prometheus metrics; default host: loopback.")]
@@ -217,13 +217,12 @@ def cluster_expel(
     operator: Annotated[bool, typer.Option("--operator", help="NAME is an operator.")] = False,
     role: Annotated[str, typer.Option(metavar="operator|user|viewer", help="NAME is a person of this role.")] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Expel the member; without it only say what would end.")] = False,
-    controller: ControllerAddress = "",
-    cluster: ClusterFolder = "",
+    *,
+    on: Controller,
     json: Json = False,
 ) -> int:
     """Revoke the certificates of a worker or an operator: it is cut off at once and refused from then on."""
     from headrace.cli.commands.cluster.reconfigure import expel
-    from headrace.client import controller_at
 
     role = role or ("operator" if operator else "worker")
-    return expel(controller_at(controller, cluster), name, role=role, agreed=yes, as_json=json)
+    return expel(on.at(), name, role=role, agreed=yes, as_json=json)

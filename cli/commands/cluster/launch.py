@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,22 +12,45 @@ import typer
 if TYPE_CHECKING:
     from headrace.client.launch import Launch
 
-Folder = Annotated[Path, typer.Option(metavar="DIR", help="Folder of the launch; for Slurm one that all nodes share.")]
-Name = Annotated[str, typer.Option(metavar="NAME", help="Name of the launch, its cluster and its workers.")]
 Nodes = Annotated[int, typer.Option(min=1, metavar="N", help="Workers, one a node.")]
-Cores = Annotated[int, typer.Option(min=0, metavar="N", help="Cores of each worker; default: all usable cores.")]
-Command = Annotated[str, typer.Option("--headrace", metavar="PATH", help="The command `headrace` on the nodes.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print scripts, manifest and calls; start nothing.")]
+Folder = Annotated[Path, typer.Option(metavar="DIR", help="Folder of the launch; for Slurm one that all nodes share.")]
 Port = Annotated[
     int, typer.Option(min=0, max=65534, metavar="PORT", help="The controller's port; nodes join on the next. 0: any.")
 ]
-Root = Annotated[str, typer.Option(metavar="URI", help="Store of the cluster's log, which all nodes reach.")]
-Days = Annotated[int, typer.Option(min=1, max=365, metavar="N", help="Days until tokens expire.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print scripts, manifest and calls; start nothing.")]
 Pipeline = Annotated[
     list[str],
     typer.Argument(metavar="-- PIPELINE.py", help="Arguments of `headrace apply`; when it ends, the launch ends."),
 ]
-_FOLDER, _NAME = Path("launch"), "headrace"
+_FOLDER = Path("launch")
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """What every launch is asked."""
+
+    folder: Folder = _FOLDER
+    name: Annotated[str, typer.Option(metavar="NAME", help="Name of the launch, its cluster and its workers.")] = (
+        "headrace"
+    )
+    cores: Annotated[int, typer.Option(min=0, metavar="N", help="Cores of each worker; default: all usable cores.")] = 0
+    headrace: Annotated[str, typer.Option(metavar="PATH", help="The command `headrace` on the nodes.")] = "headrace"
+    port: Port = 7420
+    root: Annotated[str, typer.Option(metavar="URI", help="Store of the cluster's log, which all nodes reach.")] = ""
+    days: Annotated[int, typer.Option(min=1, max=365, metavar="N", help="Days until tokens expire.")] = 7
+
+    def given(self, nodes: int, pipeline: list[str]) -> dict[str, Any]:
+        """These facts of a launch, with paths from here."""
+        root = str(Path(self.root).absolute()) if self.root and "://" not in self.root else self.root
+        more = {"folder": str(self.folder.absolute()), "root": root, "cwd": os.getcwd()}
+        return asdict(self) | more | {"nodes": nodes, "pipeline": tuple(pipeline)}
+
+
+@dataclass(frozen=True, slots=True)
+class OnSlurm(Common):
+    """The same; many a job may share a host."""
+
+    port: Port = 0
 
 
 def add_to(app: typer.Typer, group: typer.Typer) -> None:
@@ -42,19 +66,14 @@ def slurm(
     partition: Annotated[str, typer.Option(metavar="NAME", help="The partition.")] = "",
     account: Annotated[str, typer.Option(metavar="NAME", help="The account.")] = "",
     time: Annotated[str, typer.Option(metavar="TIME", help="The job's time limit, such as 12:00:00.")] = "",
-    folder: Folder = _FOLDER,
-    name: Name = _NAME,
-    cores: Cores = 0,
-    headrace: Command = "headrace",
-    port: Port = 0,
-    root: Root = "",
-    days: Days = 7,
+    *,
+    common: OnSlurm,
     dry_run: DryRun = False,
 ) -> int:
     """Submit a job: the controller on its first node, a worker on each."""
     from headrace.client.launch import Slurm
 
-    given = _common(folder, name, nodes, cores, headrace, port, root, days, pipeline)
+    given = common.given(nodes, pipeline)
     return _launch("slurm", Slurm(**given, partition=partition, account=account, time=time), dry_run=dry_run)
 
 
@@ -63,27 +82,16 @@ def ssh(
     pipeline: Pipeline = [],  # noqa: B006 - typer copies it
     ssh_config: Annotated[str, typer.Option(metavar="FILE", help="Configuration for ssh; default: its own.")] = "",
     advertise: Annotated[str, typer.Option(metavar="ADDRESS", help="The first host's address for the others.")] = "",
-    folder: Folder = _FOLDER,
-    name: Name = _NAME,
-    cores: Cores = 0,
-    headrace: Command = "headrace",
-    port: Port = 7420,
-    root: Root = "",
-    days: Days = 7,
+    *,
+    common: Common,
     dry_run: DryRun = False,
 ) -> int:
     """Start a controller on the first host and a worker on each; their host keys must be known."""
     from headrace.client.launch import Ssh
 
-    nodes = len(host)
-    given = _common(folder, name, nodes, cores, headrace, port, root, days, pipeline)
-    return _launch(
-        "ssh",
-        Ssh(
-            **given, hosts=tuple(host), advertise=advertise, ssh_config=ssh_config and str(Path(ssh_config).absolute())
-        ),
-        dry_run=dry_run,
-    )
+    config = ssh_config and str(Path(ssh_config).absolute())
+    given = common.given(len(host), pipeline)
+    return _launch("ssh", Ssh(**given, hosts=tuple(host), advertise=advertise, ssh_config=config), dry_run=dry_run)
 
 
 def ray(
@@ -91,19 +99,14 @@ def ray(
     pipeline: Pipeline = [],  # noqa: B006 - typer copies it
     address: Annotated[str, typer.Option(metavar="ADDRESS", help="The Ray cluster.")] = "auto",
     python: Annotated[str, typer.Option(metavar="PATH", help="A Python that has Ray.")] = "python3",
-    folder: Folder = _FOLDER,
-    name: Name = _NAME,
-    cores: Cores = 0,
-    headrace: Command = "headrace",
-    port: Port = 7420,
-    root: Root = "",
-    days: Days = 7,
+    *,
+    common: Common,
     dry_run: DryRun = False,
 ) -> int:
     """Start actors in a placement group of a Ray cluster; a lost one starts again on another node."""
     from headrace.client.launch import Ray
 
-    given = _common(folder, name, nodes, cores, headrace, port, root, days, pipeline)
+    given = common.given(nodes, pipeline)
     return _launch("ray", Ray(**given, address=address, python=python), dry_run=dry_run)
 
 
@@ -114,24 +117,16 @@ def kubernetes(
     namespace: Annotated[str, typer.Option(metavar="NAME", help="The namespace.")] = "default",
     memory: Annotated[str, typer.Option(metavar="SIZE", help="Memory limit of each pod.")] = "4Gi",
     credentials: Annotated[str, typer.Option(metavar="NAME", help="A Secret with variables for stores.")] = "",
-    folder: Folder = _FOLDER,
-    name: Name = _NAME,
-    cores: Cores = 0,
-    headrace: Command = "headrace",
-    port: Port = 7420,
-    root: Root = "",
-    days: Days = 7,
+    *,
+    common: Common,
     dry_run: DryRun = False,
 ) -> int:
     """Apply a manifest: a controller, workers, Secrets, and a job for the pipeline."""
     from headrace.client.launch import Kubernetes
 
-    given = _common(folder, name, nodes, cores, headrace, port, root, days, pipeline)
-    return _launch(
-        "kubernetes",
-        Kubernetes(**given, image=image, namespace=namespace, memory=memory, credentials=credentials),
-        dry_run=dry_run,
-    )
+    given = common.given(nodes, pipeline)
+    asked = Kubernetes(**given, image=image, namespace=namespace, memory=memory, credentials=credentials)
+    return _launch("kubernetes", asked, dry_run=dry_run)
 
 
 def down(folder: Folder = _FOLDER) -> int:
@@ -139,33 +134,6 @@ def down(folder: Folder = _FOLDER) -> int:
     from headrace.client.launch import end_launch
 
     return end_launch(folder.absolute())
-
-
-def _common(
-    folder: Path,
-    name: str,
-    nodes: int,
-    cores: int,
-    headrace: str,
-    port: int,
-    root: str,
-    days: int,
-    pipeline: list[str],
-) -> dict[str, Any]:
-    """What every launch says, with paths from here."""
-    root = str(Path(root).absolute()) if root and "://" not in root else root
-    return {
-        "name": name,
-        "folder": str(folder.absolute()),
-        "cwd": os.getcwd(),
-        "nodes": nodes,
-        "cores": cores,
-        "headrace": headrace,
-        "port": port,
-        "root": root,
-        "days": days,
-        "pipeline": tuple(pipeline),
-    }
 
 
 def _launch(launcher: str, asked: Launch, *, dry_run: bool) -> int:

@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from headrace.cli.ui import ACCENT, BAD, FAINT, safe
+from headrace.cli.ui import ACCENT, BAD, FAINT, print_json, safe
 from headrace.client import Client, ControllerAt, ControllerSilent, UsageError
 from headrace.daemon import LEVELS, parse, shown
 from headrace.protos import control_pb2 as pb
@@ -105,7 +105,7 @@ def _read(client: Client, search: pb.LogSearch, page: _Page, out: Console, *, as
         lines = [line for line in map(parse, fresh) if line is not None]
         if as_json and not search.follow:
             if told.last:
-                print(json.dumps({"lines": lines, "missing": list(told.missing)}))
+                print_json({"lines": lines, "missing": list(told.missing)})
                 return
             continue
         _print(lines, out, as_json=as_json)

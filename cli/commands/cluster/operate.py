@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.ui import Canary, ClusterFolder, ControllerAddress, Json, TrustCode, Yes
+from headrace.cli.ui import CanaryOptions, Controller, Json
 
 if TYPE_CHECKING:
     from headrace.pipeline import Pipeline, Stage as PipelineStage
@@ -45,31 +45,24 @@ def add_to(app: typer.Typer) -> None:
     app.command("what-if")(what_if)
 
 
-def status(
-    pipeline: Maybe = "",
-    controller: ControllerAddress = "",
-    cluster: ClusterFolder = "",
-    json: Json = False,
-) -> int:
+def status(pipeline: Maybe = "", *, on: Controller, json: Json = False) -> int:
     """Show workers, pipelines, tasks and links."""
     from headrace.cli.commands import show_status
-    from headrace.client import controller_at
 
-    return show_status(controller_at(controller, cluster), pipeline, as_json=json)
+    return show_status(on.at(), pipeline, as_json=json)
 
 
 def top(
     pipeline: Maybe = "",
     once: Annotated[bool, typer.Option("--once", help="Measure for a second, show the page once, and exit.")] = False,
-    controller: ControllerAddress = "",
-    cluster: ClusterFolder = "",
+    *,
+    on: Controller,
     json: Json = False,
 ) -> int:
     """Show rates, credit and bottlenecks until Ctrl-C."""
     from headrace.cli.commands.cluster.top import show_top
-    from headrace.client import controller_at
 
-    return show_top(controller_at(controller, cluster), pipeline, once=once, as_json=json)
+    return show_top(on.at(), pipeline, once=once, as_json=json)
 
 
 def logs(
@@ -86,16 +79,15 @@ def logs(
     ] = "",
     lines: Annotated[int, typer.Option(min=1, metavar="N", help="Only the newest N lines.")] = 500,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new lines until Ctrl-C.")] = False,
-    controller: ControllerAddress = "",
-    cluster: ClusterFolder = "",
+    *,
+    on: Controller,
     json: Json = False,
 ) -> int:
     """Show log lines of controller, workers and tasks in time order."""
     from headrace.cli.commands.cluster.logs import search_for, show_logs
-    from headrace.client import controller_at
 
     search = search_for(pipeline, stage, task, cause, level, since, follow=follow)
-    return show_logs(controller_at(controller, cluster), search, lines_max=lines, as_json=json)
+    return show_logs(on.at(), search, lines_max=lines, as_json=json)
 
 
 def what_if(
@@ -122,17 +114,15 @@ def what_if(
     ] = [],  # noqa: B006 - typer copies it
     over: Annotated[float, typer.Option("--over", min=1, max=3600, metavar="S", help="Seconds to measure.")] = 10.0,
     price: Annotated[float, typer.Option("--price", min=0, metavar="PRICE", help="Price of a core for an hour.")] = 0.0,
-    controller: ControllerAddress = "",
-    cluster: ClusterFolder = "",
+    *,
+    on: Controller,
     json: Json = False,
 ) -> int:
     """Predict throughput, bottleneck, time and cost of a running pipeline after a change."""
     from headrace.cli.commands.cluster.what_if import WhatIfQuestion, show_what_if
-    from headrace.client import controller_at
 
     question = WhatIfQuestion(cores, without, replicas, speed, nic, store, model_hosts)
-    at = controller_at(controller, cluster)
-    return show_what_if(at, pipeline, question, over_s=over, price=price, as_json=json)
+    return show_what_if(on.at(), pipeline, question, over_s=over, price=price, as_json=json)
 
 
 def cost(
@@ -142,91 +132,73 @@ def cost(
     prices: Annotated[
         str, typer.Option("--prices", metavar="FILE", help="A TOML file with core_hour, read_gb and currency.")
     ] = "",
-    controller: ControllerAddress = "",
-    cluster: ClusterFolder = "",
+    *,
+    on: Controller,
     json: Json = False,
 ) -> int:
     """Show what pipelines used in core-hours and bytes, and what it costs."""
     from headrace.cli.commands.cluster.cost import show_cost
-    from headrace.client import controller_at
 
-    return show_cost(controller_at(controller, cluster), by=by, prices_file=prices, as_json=json)
+    return show_cost(on.at(), by=by, prices_file=prices, as_json=json)
 
 
-def pause(
-    pipeline: Name,
-    controller: ControllerAddress = "",
-    cluster: ClusterFolder = "",
-    wait: Wait = False,
-    json: Json = False,
-) -> int:
+def pause(pipeline: Name, *, on: Controller, wait: Wait = False, json: Json = False) -> int:
     """Pause a pipeline; its sinks commit what they hold first."""
     from headrace.cli.commands.cluster import reconfigure
-    from headrace.client import controller_at
 
-    return reconfigure.pause(controller_at(controller, cluster), pipeline, wait=wait, as_json=json)
+    return reconfigure.pause(on.at(), pipeline, on=True, wait=wait, as_json=json)
 
 
-def resume(
-    pipeline: Name,
-    controller: ControllerAddress = "",
-    cluster: ClusterFolder = "",
-    wait: Wait = False,
-    json: Json = False,
-) -> int:
+def resume(pipeline: Name, *, on: Controller, wait: Wait = False, json: Json = False) -> int:
     """Resume a paused pipeline."""
     from headrace.cli.commands.cluster import reconfigure
-    from headrace.client import controller_at
 
-    return reconfigure.resume(controller_at(controller, cluster), pipeline, wait=wait, as_json=json)
+    return reconfigure.pause(on.at(), pipeline, on=False, wait=wait, as_json=json)
 
 
 def scale(
     pipeline: Name,
     stage: Stage,
     tasks: Annotated[int, typer.Argument(metavar="N", min=1, help="Number of tasks.")],
-    controller: ControllerAddress = "",
-    cluster: ClusterFolder = "",
+    *,
+    on: Controller,
     wait: Wait = False,
     json: Json = False,
 ) -> int:
     """Change the number of tasks of a stage and the stages fused with it, while records flow."""
     from headrace.cli.commands.cluster import reconfigure
-    from headrace.client import controller_at
 
-    return reconfigure.scale(controller_at(controller, cluster), pipeline, stage, tasks, wait=wait, as_json=json)
+    return reconfigure.replan(on.at(), pipeline, replicas={stage: tasks}, wait=wait, as_json=json)
 
 
 def move(
     pipeline: Name,
     stage: Stage,
     place: Annotated[str, typer.Argument(metavar="PLACE", help="A worker's name, or a label.")],
-    controller: ControllerAddress = "",
-    cluster: ClusterFolder = "",
+    *,
+    on: Controller,
     wait: Wait = False,
     json: Json = False,
 ) -> int:
     """Move a stage to a worker, or to workers with a label, while records flow."""
     from headrace.cli.commands.cluster import reconfigure
-    from headrace.client import controller_at
 
-    return reconfigure.move(controller_at(controller, cluster), pipeline, stage, place, wait=wait, as_json=json)
+    return reconfigure.replan(on.at(), pipeline, places={stage: place}, wait=wait, as_json=json)
 
 
 def relink(
     pipeline: Name,
     stage: Stage,
     transport: Annotated[str, typer.Argument(metavar="ring|pipe|quic", help="Transport of the links into the stage.")],
-    controller: ControllerAddress = "",
-    cluster: ClusterFolder = "",
+    *,
+    on: Controller,
     wait: Wait = False,
     json: Json = False,
 ) -> int:
     """Change the transport of the links into a stage, while records flow."""
     from headrace.cli.commands.cluster import reconfigure
-    from headrace.client import controller_at
 
-    return reconfigure.relink(controller_at(controller, cluster), pipeline, stage, transport, wait=wait, as_json=json)
+    return reconfigure.replan(on.at(), pipeline, transports={stage: transport}, wait=wait, as_json=json)
 
 
 NewStage = Annotated[
@@ -250,17 +222,14 @@ def insert(
     before: Annotated[str, typer.Option("--before", metavar="NAME", help="The stage that reads from it.")] = "",
     parameter: Parameters = [],  # noqa: B006 - typer copies it
     dry_run: DryRun = False,
-    canary: Canary = "",
-    yes: Yes = False,
-    trust_code: TrustCode = False,
-    controller: ControllerAddress = "",
-    cluster: ClusterFolder = "",
+    *,
+    canary: CanaryOptions,
+    on: Controller,
     json: Json = False,
 ) -> int:
     """Insert a stage into a running pipeline, without a pause."""
-    from headrace.cli.commands import CanaryOptions
     from headrace.cli.commands.cluster import reconfigure
-    from headrace.client import UsageError, controller_at
+    from headrace.client import UsageError
 
     if not after and not before:
         raise UsageError("say where: --after NAME, --before NAME, or both")
@@ -268,9 +237,7 @@ def insert(
     def edit(old: Pipeline, new: PipelineStage) -> Pipeline:
         return old.with_inserted(new, after=after, before=before)
 
-    at = controller_at(controller, cluster)
-    asked = CanaryOptions(canary, yes, trust_code)
-    return reconfigure.surgery(at, pipeline, stage, parameter, edit, dry_run=dry_run, canary=asked, as_json=json)
+    return reconfigure.surgery(on.at(), pipeline, stage, parameter, edit, dry_run=dry_run, canary=canary, as_json=json)
 
 
 def replace(
@@ -279,103 +246,81 @@ def replace(
     stage: NewStage,
     parameter: Parameters = [],  # noqa: B006 - typer copies it
     dry_run: DryRun = False,
-    canary: Canary = "",
-    yes: Yes = False,
-    trust_code: TrustCode = False,
-    controller: ControllerAddress = "",
-    cluster: ClusterFolder = "",
+    *,
+    canary: CanaryOptions,
+    on: Controller,
     json: Json = False,
 ) -> int:
     """Replace a stage of a running pipeline, without a pause."""
-    from headrace.cli.commands import CanaryOptions
     from headrace.cli.commands.cluster import reconfigure
-    from headrace.client import controller_at
 
     def edit(old: Pipeline, new: PipelineStage) -> Pipeline:
         return old.with_replaced(name, new)
 
-    at = controller_at(controller, cluster)
-    asked = CanaryOptions(canary, yes, trust_code)
-    return reconfigure.surgery(at, pipeline, stage, parameter, edit, dry_run=dry_run, canary=asked, as_json=json)
+    return reconfigure.surgery(on.at(), pipeline, stage, parameter, edit, dry_run=dry_run, canary=canary, as_json=json)
 
 
 def remove(
     pipeline: Name,
     name: OldStage,
     dry_run: DryRun = False,
-    canary: Canary = "",
-    yes: Yes = False,
-    trust_code: TrustCode = False,
-    controller: ControllerAddress = "",
-    cluster: ClusterFolder = "",
+    *,
+    canary: CanaryOptions,
+    on: Controller,
     json: Json = False,
 ) -> int:
     """Remove a stage from a running pipeline, without a pause."""
-    from headrace.cli.commands import CanaryOptions
     from headrace.cli.commands.cluster import reconfigure
-    from headrace.client import controller_at
 
-    at = controller_at(controller, cluster)
-    asked = CanaryOptions(canary, yes, trust_code)
     return reconfigure.surgery(
-        at, pipeline, "", [], lambda old, _: old.with_removed(name), dry_run=dry_run, canary=asked, as_json=json
+        on.at(), pipeline, "", [], lambda old, _: old.with_removed(name), dry_run=dry_run, canary=canary, as_json=json
     )
 
 
 def drain(
     worker: Annotated[str, typer.Argument(metavar="WORKER", help="The worker's name.")],
     back: Annotated[bool, typer.Option("--back", help="Admit tasks to it again.")] = False,
-    controller: ControllerAddress = "",
-    cluster: ClusterFolder = "",
+    *,
+    on: Controller,
     wait: Wait = False,
     json: Json = False,
 ) -> int:
     """Move all tasks off a worker, while records flow."""
     from headrace.cli.commands.cluster import reconfigure
-    from headrace.client import controller_at
 
-    return reconfigure.drain(controller_at(controller, cluster), worker, back=back, wait=wait, as_json=json)
+    return reconfigure.drain(on.at(), worker, back=back, wait=wait, as_json=json)
 
 
 def stop(
     pipeline: Name,
-    controller: ControllerAddress = "",
-    cluster: ClusterFolder = "",
+    *,
+    on: Controller,
     now: Annotated[bool, typer.Option("--now", help="Same as `cancel`.")] = False,
     wait: Wait = False,
     json: Json = False,
 ) -> int:
     """Stop a pipeline; its sinks commit what they hold first."""
     from headrace.cli.commands.cluster import reconfigure
-    from headrace.client import controller_at
 
-    return reconfigure.stop(controller_at(controller, cluster), pipeline, cancel=now, wait=wait, as_json=json)
+    return reconfigure.stop(on.at(), pipeline, cancel=now, wait=wait, as_json=json)
 
 
-def cancel(
-    pipeline: Name,
-    controller: ControllerAddress = "",
-    cluster: ClusterFolder = "",
-    wait: Wait = False,
-    json: Json = False,
-) -> int:
+def cancel(pipeline: Name, *, on: Controller, wait: Wait = False, json: Json = False) -> int:
     """Stop a pipeline at once; the next run reads again what its sinks hold."""
     from headrace.cli.commands.cluster import reconfigure
-    from headrace.client import controller_at
 
-    return reconfigure.stop(controller_at(controller, cluster), pipeline, cancel=True, wait=wait, as_json=json)
+    return reconfigure.stop(on.at(), pipeline, cancel=True, wait=wait, as_json=json)
 
 
 def clear(
     pipeline: Annotated[
         str, typer.Argument(metavar="PIPELINE", help="An ended pipeline; default: every ended pipeline.")
     ] = "",
-    controller: ControllerAddress = "",
-    cluster: ClusterFolder = "",
+    *,
+    on: Controller,
     json: Json = False,
 ) -> int:
     """Remove ended pipelines from `status`; their datasets stay."""
     from headrace.cli.commands.cluster import reconfigure
-    from headrace.client import controller_at
 
-    return reconfigure.clear(controller_at(controller, cluster), pipeline, as_json=json)
+    return reconfigure.clear(on.at(), pipeline, as_json=json)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.ui import ClusterFolder, ControllerAddress, Json
+from headrace.cli.ui import Controller, Json, print_json
 
 Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
 
@@ -26,34 +26,30 @@ def set_queue(
     priority: Annotated[
         int, typer.Option(metavar="N", help="Takes cores from queues of lower priority: their runs seal and wait.")
     ] = 0,
-    controller: ControllerAddress = "",
-    cluster: ClusterFolder = "",
+    *,
+    on: Controller,
     json: Json = False,
 ) -> int:
     """Make a queue, or change it."""
     from headrace.protos import control_pb2 as pb
 
-    numbers = {"--weight": weight, "--cores": cores, "--priority": priority}
-    _check(numbers)
+    _check({"--weight": weight, "--cores": cores, "--priority": priority})
     asked = pb.QueueRequest(queue=queue, weight=weight, cores_max=cores, priority=priority)
-    return _ask(asked, f"queue {queue} is set", controller, cluster, as_json=json)
+    return _ask(asked, f"queue {queue} is set", on, as_json=json)
 
 
-def list_queues(controller: ControllerAddress = "", cluster: ClusterFolder = "", json: Json = False) -> int:
+def list_queues(*, on: Controller, json: Json = False) -> int:
     """Show queues, their cores, and who waits in which place."""
-    import sys
-    from json import dumps
 
     from headrace.cli.ui import FAINT, console, queues_table
-    from headrace.client import Client, controller_at
+    from headrace.client import Client
     from headrace.protos import codec
 
-    with Client(controller_at(controller, cluster)) as client:
+    with Client(on.at()) as client:
         reply = client.status()
     if json:
-        print(dumps({"queues": [codec.plain(item) for item in reply.queues]}))
-        return 0
-    out = console(sys.stdout)
+        return print_json({"queues": [codec.plain(item) for item in reply.queues]})
+    out = console()
     if reply.queues:
         out.print(queues_table(reply))
     else:
@@ -61,13 +57,11 @@ def list_queues(controller: ControllerAddress = "", cluster: ClusterFolder = "",
     return 0
 
 
-def remove(queue: Queue, controller: ControllerAddress = "", cluster: ClusterFolder = "", json: Json = False) -> int:
+def remove(queue: Queue, *, on: Controller, json: Json = False) -> int:
     """Remove a queue in which nothing waits or runs."""
     from headrace.protos import control_pb2 as pb
 
-    return _ask(
-        pb.QueueRequest(queue=queue, remove=True), f"queue {queue} is removed", controller, cluster, as_json=json
-    )
+    return _ask(pb.QueueRequest(queue=queue, remove=True), f"queue {queue} is removed", on, as_json=json)
 
 
 #: What a number on the wire holds.
@@ -82,16 +76,16 @@ def _check(numbers: dict[str, int]) -> None:
             raise UsageError(f"{option} {value}: the number is too large")
 
 
-def _ask(asked: object, words: str, controller: str, cluster: str, *, as_json: bool) -> int:
+def _ask(asked: object, words: str, on: Controller, *, as_json: bool) -> int:
     from json import dumps
     from typing import cast
 
     from headrace.cli.ui import safe
-    from headrace.client import Client, controller_at
+    from headrace.client import Client
     from headrace.protos import codec, control_pb2 as pb
 
     request = cast("pb.QueueRequest", asked)
-    with Client(controller_at(controller, cluster)) as client:
+    with Client(on.at()) as client:
         client.queue(request)
     print(dumps(codec.plain(request)) if as_json else safe(words))
     return 0

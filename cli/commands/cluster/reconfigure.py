@@ -9,13 +9,13 @@ from __future__ import annotations
 import ast
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from headrace.cli.commands import CanaryOptions, GivenCode, check_canary, try_canary
-from headrace.cli.ui import read_ledger, safe
+from headrace.cli.commands import GivenCode, check_canary, try_canary
+from headrace.cli.ui import CanaryOptions, print_json, read_ledger, safe
 from headrace.client import ENDED, Client, CliError, ControllerAt, UsageError, load, pipeline_of
 from headrace.pipeline import Pipeline, Stage
 from headrace.protos import control_pb2 as pb
@@ -27,34 +27,17 @@ WAIT_S = 300.0
 LOOK_S = 0.1
 
 
-def pause(at: ControllerAt, pipeline: str, *, wait: bool, as_json: bool) -> int:
-    """Have a pipeline stand still, with all that is held committed; the exit code."""
-    request = pb.SteerRequest(pipeline=pipeline, pause=True)
-    said = "is paused" if wait else "pauses: its sinks commit what they hold"
-    return _steer(at, request, said, _state("paused"), wait=wait, as_json=as_json)
+def pause(at: ControllerAt, pipeline: str, *, on: bool, wait: bool, as_json: bool) -> int:
+    """Have a pipeline stand still, with all that is held committed, or go on; the exit code."""
+    said = "resumes" if not on else "is paused" if wait else "pauses: its sinks commit what they hold"
+    wanted = "paused" if on else "running"
+    request = pb.SteerRequest(pipeline=pipeline, pause=on)
+    return _steer(at, request, said, lambda status: status.state == wanted, wait=wait, as_json=as_json)
 
 
-def resume(at: ControllerAt, pipeline: str, *, wait: bool, as_json: bool) -> int:
-    """Have a paused pipeline go on; the exit code."""
-    request = pb.SteerRequest(pipeline=pipeline, pause=False)
-    return _steer(at, request, "resumes", _state("running"), wait=wait, as_json=as_json)
-
-
-def scale(at: ControllerAt, pipeline: str, stage: str, count: int, *, wait: bool, as_json: bool) -> int:
-    """Give a stage another number of tasks; the exit code."""
-    request = pb.SteerRequest(pipeline=pipeline, replicas={stage: count})
-    return _steer(at, request, "has a new plan", _changed, wait=wait, as_json=as_json)
-
-
-def move(at: ControllerAt, pipeline: str, stage: str, place: str, *, wait: bool, as_json: bool) -> int:
-    """Bind a stage to another worker or label; the exit code."""
-    request = pb.SteerRequest(pipeline=pipeline, places={stage: place})
-    return _steer(at, request, "has a new plan", _changed, wait=wait, as_json=as_json)
-
-
-def relink(at: ControllerAt, pipeline: str, stage: str, transport: str, *, wait: bool, as_json: bool) -> int:
-    """Join a stage to the one before it by another transport; the exit code."""
-    request = pb.SteerRequest(pipeline=pipeline, transports={stage: transport})
+def replan(at: ControllerAt, pipeline: str, *, wait: bool, as_json: bool, **change: Mapping[str, Any]) -> int:
+    """Change the `replicas`, `places` or `transports` of stages; the exit code."""
+    request = pb.SteerRequest(pipeline=pipeline, **cast("Any", change))
     return _steer(at, request, "has a new plan", _changed, wait=wait, as_json=as_json)
 
 
@@ -171,8 +154,8 @@ def clear(at: ControllerAt, pipeline: str, *, as_json: bool) -> int:
     with Client(at) as client:
         cleared = client.steer(pb.SteerRequest(pipeline=pipeline, clear=True))
     if as_json:
-        print(json.dumps({"cleared": list(cleared)}))
-    elif cleared:
+        return print_json({"cleared": list(cleared)})
+    if cleared:
         print(f"cleared: {', '.join(map(safe, cleared))}; the datasets are as they were")
     else:
         print("no pipeline has ended: there is nothing to clear")
@@ -214,10 +197,9 @@ def _steer(
     state = status.state if status is not None else ""
     if wait and state in ENDED:
         said = f"is {state} by now"
-    if as_json:
-        print(json.dumps({"pipeline": name, "state": state, "changes": list(changes)}))
-        return 0
-    print(f"pipeline {safe(name)} {said}" + (f": {safe(', '.join(changes))}" if changes else ""))
+    facts = {"pipeline": name, "state": state, "changes": list(changes)}
+    words = f"pipeline {safe(name)} {said}" + (f": {safe(', '.join(changes))}" if changes else "")
+    print(json.dumps(facts) if as_json else words)
     return 0
 
 
@@ -233,10 +215,6 @@ def _is(reply: pb.StatusReply, name: str, done: Callable[[pb.PipelineStatus], bo
     """Whether it is so, or never will be."""
     status = pipeline_of(reply, name)
     return status is None or status.state in ENDED or done(status)
-
-
-def _state(wanted: str) -> Callable[[pb.PipelineStatus], bool]:
-    return lambda status: status.state == wanted
 
 
 def _changed(status: pb.PipelineStatus) -> bool:
@@ -265,9 +243,8 @@ def expel(at: ControllerAt, name: str, *, role: str, agreed: bool, as_json: bool
             raise UsageError(f"{ends}: add --yes to expel {role} {name}; only a new certificate brings it back")
         client.steer(pb.SteerRequest(expel=f"{role}/{name}"))
     if as_json:
-        print(json.dumps({"expelled": f"{role}/{name}"}))
-    else:
-        print(f"{role} {safe(name)} is expelled: its certificates are refused; {_back(name, role)}")
+        return print_json({"expelled": f"{role}/{name}"})
+    print(f"{role} {safe(name)} is expelled: its certificates are refused; {_back(name, role)}")
     return 0
 
 

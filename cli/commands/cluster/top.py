@@ -7,7 +7,6 @@ is the one that others wait for. One that is at a batch for long says so.
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections import deque
@@ -20,8 +19,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.ui import ACCENT, FAINT, GOOD, MB, at_batch, number, safe, title, worked_s
-from headrace.client import Client, ControllerAt
+from headrace.cli.ui import ACCENT, FAINT, GOOD, MB, at_batch, number, print_json, safe, title, worked_s
+from headrace.client import ENDED, Client, ControllerAt
 from headrace.protos import control_pb2 as pb
 from headrace.store import counted
 
@@ -34,7 +33,6 @@ BUSY_SHARE = 0.75
 #: Columns below which the page leaves out what matters least.
 NARROW = 110
 BAR = 10
-ENDED = ("completed", "stopped", "cancelled", "failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +226,7 @@ def show_top(at: ControllerAt, pipeline: str, *, once: bool, as_json: bool) -> i
             found = readings.take(reply, time.monotonic())
             if as_json:
                 rows = {name: [asdict(item) for item in stages] for name, stages in found.items()}
-                print(json.dumps({"pipelines": rows}))
+                print_json({"pipelines": rows})
             else:
                 console.print(top_page(reply, found, at.address, console.width))
             return 0

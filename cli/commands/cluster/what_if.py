@@ -5,16 +5,14 @@ Two readings of the controller's counters, some seconds apart, make a model of t
 
 from __future__ import annotations
 
-import json
 import math
 import re
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.cli.ui import FAINT, console, megabytes, plain_table, safe, title
+from headrace.cli.ui import FAINT, console, megabytes, plain_table, print_json, safe, title
 from headrace.client import Client, CliError, ControllerAt, UsageError
 from headrace.controller import reading_of
 from headrace.controller.core.scaling import (
@@ -128,8 +126,7 @@ def show_what_if(
         except ValueError as error:
             raise UsageError(str(error)) from error
     if as_json:
-        print(json.dumps({"pipeline": pipeline, "seconds": window.seconds, **_plain(answer, model, price)}))
-        return 0
+        return print_json({"pipeline": pipeline, "seconds": window.seconds, **_plain(answer, model, price)})
     _print(pipeline, window.seconds, answer, model, price)
     return 0
 
@@ -154,7 +151,7 @@ def _row(row: Forecast, model: ThroughputModel, price: float) -> dict[str, Any]:
 
 
 def _print(pipeline: str, seconds: float, answer: ForecastAnswer, model: ThroughputModel, price: float) -> None:
-    out = console(sys.stdout)
+    out = console()
     out.print(title(pipeline, f"by a model of the last {seconds:.0f} s; nothing was changed"))
     out.print()
     names = ("", "records/s", "input/s", "bottleneck", "cores", "time left", "core-hours", "cost")

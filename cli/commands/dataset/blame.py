@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import Any
 
 from headrace.cli.commands.dataset.blame_texts import ENCODING, Texts, edges_of, has_broken_encoding
 from headrace.cli.commands.maintenance import loader_state_in, sources_of
-from headrace.cli.ui import FAINT, console, plain_table, safe, title
+from headrace.cli.ui import FAINT, console, plain_table, print_json, safe, title
 from headrace.client import CliError
 from headrace.loader import Trace
 from headrace.loader.blame import (
@@ -80,7 +78,7 @@ def blame_dataset(question: BlameQuestion, *, as_json: bool) -> int:
         plain = asdict(found)
         for spike in plain["spikes"]:
             spike |= {name: value if math.isfinite(value) else None for name, value in spike.items()}
-        print(json.dumps(plain))
+        print_json(plain)
     else:
         _print(found)
     return 0
@@ -277,7 +275,7 @@ def _remedy(cause: Cause, uri: str, documents: Sequence[dict[str, Any]]) -> str:
 
 
 def _print(found: Diagnosis) -> None:
-    out = console(sys.stdout)
+    out = console()
     if not found.spikes:
         out.print(title("losses", "no loss stands out", good=True))
     else:

@@ -14,7 +14,7 @@ from headrace.loader.blame import ReadDocument
 from headrace.pipeline import PipelineError, Stage
 from headrace.stages.export import text_decoder
 from headrace.stages.runtime import Batch, build_stage, no_verdicts, process_safely
-from headrace.store.contract import StoreError
+from headrace.store import StoreError
 from headrace.store.datasets import Dataset, main_object
 
 #: The property of a text whose letters were broken on the way.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from headrace.cli.ui import FAINT, console, number, safe, title
+from headrace.cli.ui import FAINT, console, number, print_json, safe, title
 from headrace.client import CliError, UsageError
 from headrace.pipeline import recipe_difference
 from headrace.store import counted
@@ -45,9 +45,8 @@ def show_log(uri: str, *, limit: int, as_json: bool) -> int:
     rows = [_row(one, before) for one, before in zip(versions, [None, *versions], strict=False)]
     shown = rows[::-1][: limit or None]
     if as_json:
-        print(json.dumps({"dataset": dataset.uri, "version": dataset.state.version, "versions": shown}))
-        return 0
-    out = console(sys.stdout)
+        return print_json({"dataset": dataset.uri, "version": dataset.state.version, "versions": shown})
+    out = console()
     if not rows:
         out.print(title(dataset.uri, "no version is published yet: a run goes on, or ended before it had any"))
     for row in shown:
@@ -67,9 +66,8 @@ def list_tags(uri: str, *, as_json: bool) -> int:
         for name, tag in sorted(read_tags(dataset.store).items())
     }
     if as_json:
-        print(json.dumps({"dataset": dataset.uri, "tags": tags}))
-        return 0
-    out = console(sys.stdout)
+        return print_json({"dataset": dataset.uri, "tags": tags})
+    out = console()
     for name, tag in tags.items():
         gone = ", of a dataset that was removed" if tag["removed"] else ""
         out.print(f"  {name}  version {tag['version']}{gone}", markup=False)
@@ -90,12 +88,11 @@ def change_tag(uri: str, name: str, *, delete: bool, move: bool, as_json: bool) 
     else:
         tag = set_tag(dataset.store, dataset.state, name, dataset.version, move=move)
     if as_json:
-        print(json.dumps({"dataset": dataset.uri, "tag": name, "version": tag.version, "deleted": delete}))
-        return 0
+        return print_json({"dataset": dataset.uri, "tag": name, "version": tag.version, "deleted": delete})
     what = (
         f"tag {name} is deleted; version {tag.version} stays" if delete else f"tag {name} names version {tag.version}"
     )
-    console(sys.stdout).print(title(dataset.uri, what))
+    console().print(title(dataset.uri, what))
     return 0
 
 
@@ -128,9 +125,8 @@ def roll_back(address: str, *, as_json: bool) -> int:
 
     made = with_offline_writer(dataset.uri, rolled)
     if as_json:
-        print(json.dumps({"dataset": dataset.uri, "version": made, "restores": version}))
-    else:
-        console(sys.stdout).print(title(dataset.uri, f"version {made} shows what version {version} showed"))
+        return print_json({"dataset": dataset.uri, "version": made, "restores": version})
+    console().print(title(dataset.uri, f"version {made} shows what version {version} showed"))
     return 0
 
 
@@ -161,9 +157,8 @@ def publish_held(uri: str, *, anyway: bool, as_json: bool) -> int:
 
     made = with_offline_writer(dataset.uri, published)
     if as_json:
-        print(json.dumps({"dataset": dataset.uri, "version": made, "held": list(dataset.state.held)}))
-    else:
-        console(sys.stdout).print(title(dataset.uri, f"version {made} is published against its gate"))
+        return print_json({"dataset": dataset.uri, "version": made, "held": list(dataset.state.held)})
+    console().print(title(dataset.uri, f"version {made} is published against its gate"))
     return 0
 
 
@@ -185,9 +180,8 @@ def show_differences(before: str, after: str, *, as_json: bool) -> int:
             for kind, count in ranked
         ]
         facts = {"before": before, "after": after, "records": found.records, "changed": changed}
-        print(json.dumps({**facts, "texts_compared": found.texts, "changes": rows}))
-        return 0
-    out = console(sys.stdout)
+        return print_json({**facts, "texts_compared": found.texts, "changes": rows})
+    out = console()
     out.print(title(f"{before} and {after}", f"{number(changed)} of {counted(found.records, 'record')} differ"))
     if not found.texts:
         out.print("  of two tokenizers, or of tokens and texts: texts are not compared", style="yellow")
@@ -282,11 +276,10 @@ def bisect(uri: str, command: str, *, good: str, bad: str, as_json: bool) -> int
 
     candidates = first_bad(versions, judge)
     if as_json:
-        print(json.dumps({"dataset": dataset.uri, "good": first, "bad": last, "first_bad": candidates}))
-        return 0
+        return print_json({"dataset": dataset.uri, "good": first, "bad": last, "first_bad": candidates})
     found = " or ".join(map(str, candidates))
     skipped = "; those between were skipped" if len(candidates) > 1 else ""
-    console(sys.stdout).print(title(dataset.uri, f"version {found} is the first bad one{skipped}"))
+    console().print(title(dataset.uri, f"version {found} is the first bad one{skipped}"))
     return 0
 
 

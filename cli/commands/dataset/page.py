@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from itertools import islice
@@ -11,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from headrace.cli.ui import print_json
 from headrace.client import CliError, UsageError
 from headrace.daemon import AddressError, Nook, hear_on
 from headrace.page import QuestionRefused, serve_page
@@ -43,8 +43,7 @@ def show_page(uri: str, listen: str, *, as_json: bool) -> int:
     dataset = open_at(uri)
     facts = facts_of(dataset)
     if as_json:
-        print(json.dumps(facts))
-        return 0
+        return print_json(facts)
     facts["card"] = card(uri)[0][:CARD_MAX]
     try:
         return asyncio.run(_serve(facts, listen))

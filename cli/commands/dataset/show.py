@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import urllib.parse
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -25,6 +23,7 @@ from headrace.cli.ui import (
     padding,
     place,
     plain_table,
+    print_json,
     ranges_json,
     ranges_page,
     recipes_page,
@@ -34,8 +33,7 @@ from headrace.cli.ui import (
 from headrace.client import EXIT_FAULT, CliError
 from headrace.stages.export import DuplicatePair, differences, duplicate_pairs
 from headrace.stages.runtime import read_samples
-from headrace.store import below, counted, open_store
-from headrace.store.contract import NoDataset, ObjectStore, StoreError
+from headrace.store import NoDataset, ObjectStore, StoreError, below, counted, open_store
 from headrace.store.datasets import Dataset, completeness_of
 from headrace.store.history import open_at
 from headrace.store.ledger import Balance, Log, balance_of, main_sink
@@ -89,9 +87,8 @@ def show_dataset(
             "ranges": closed,
         }
         wanted = {"quarantine": quarantine, "samples": samples, "duplicates": duplicates, "ranges": ranges}
-        print(json.dumps({**facts, **{name: found for name, found in asked.items() if wanted[name]}}))
-        return 0
-    out = console(sys.stdout)
+        return print_json({**facts, **{name: found for name, found in asked.items() if wanted[name]}})
+    out = console()
     out.print(title(str(facts["pipeline"]) or "dataset", f"version {balance.version}", good=balance.balanced))
     out.print(place(dataset.uri))
     out.print()
@@ -147,7 +144,7 @@ _STYLES = {"kept": ("[-", "-]", "red"), "other": ("{+", "+}", "green"), "same": 
 
 
 def _print_pairs(pairs: Sequence[DuplicatePair]) -> None:
-    out = console(sys.stdout)
+    out = console()
     if not pairs:
         out.print()
         out.print(Text("  no duplicates are sampled", style=FAINT))
@@ -170,7 +167,7 @@ def _print_pairs(pairs: Sequence[DuplicatePair]) -> None:
 
 def _say_standing(dataset: Dataset) -> None:
     for words in completeness_of(dataset.state).words:
-        console(sys.stdout).print(f"  {words}", style="yellow", markup=False)
+        console().print(f"  {words}", style="yellow", markup=False)
 
 
 def _made_by(recipes: Recipes) -> str:
@@ -205,7 +202,7 @@ def _quarantined(dataset: Dataset) -> Iterator[dict[str, Any]]:
 
 
 def _print_quarantine(records: list[dict[str, Any]]) -> None:
-    out = console(sys.stdout)
+    out = console()
     out.print()
     rows = []
     for record in records[:QUARANTINE_SHOWN]:
@@ -235,11 +232,11 @@ def verify_dataset(uri: str, *, as_json: bool) -> int:
             "unnamed": report.unnamed,
             "unnamed_bytes": report.unnamed_size,
         }
-        print(json.dumps(found))
+        print_json(found)
         return 0 if report.sound else EXIT_FAULT
     counts = ((report.shards, "shard"), (report.objects, "object"), (report.records, "record"))
     checked = ", ".join(counted(count, word) for count, word in counts)
-    out = console(sys.stdout)
+    out = console()
     if report.sound:
         dropped = sum(1 for _ in _given_up(dataset))
         rest = f"; the rest of {counted(dropped, 'fragment')} is given up" if dropped else ""
@@ -270,7 +267,7 @@ def list_datasets(root: str, *, as_json: bool) -> int:
         if dataset.state.pipeline:
             rows.append(_listed(dataset))
     if as_json:
-        print(json.dumps({"root": store.uri, "datasets": rows, "unreadable": unread}))
+        print_json({"root": store.uri, "datasets": rows, "unreadable": unread})
         return EXIT_FAULT if unread else 0
     names = ("dataset", "pipeline", "version", "kept", "tokens", "shards")
     cells = [
@@ -278,7 +275,7 @@ def list_datasets(root: str, *, as_json: bool) -> int:
         for row in rows
     ]
     if rows:
-        console(sys.stdout).print(plain_table(names, cells, right=(2, 3, 4, 5)))
+        console().print(plain_table(names, cells, right=(2, 3, 4, 5)))
     elif not unread:
         print(f"no dataset below {store.uri}")
     if unread:

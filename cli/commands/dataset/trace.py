@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -13,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.cli.commands.maintenance import loader_state_in, sources_of
-from headrace.cli.ui import Recipes, console, facts_page, place, safe, title
+from headrace.cli.ui import Recipes, console, facts_page, place, print_json, safe, title
 from headrace.client import EXIT_FAULT, CliError, UsageError
 from headrace.store import counted
-from headrace.store.datasets import Dataset, ShardRecord
+from headrace.store.datasets import Dataset
 from headrace.store.history import open_at, shards_with, write_trace_index
 from headrace.store.ledger import ClosedShard
 from headrace.store.shards import RecordName, json_object, read_shard, read_table, rows_named
@@ -48,9 +47,8 @@ def trace_record(uri: str, name: str, *, as_json: bool) -> int:
         if fact.get("duplicate_of"):
             fact["kept_as"] = _kept_record(dataset, str(fact["duplicate_of"]), fact["sink"])
     if as_json:
-        print(json.dumps({"id": name, "records": found}))
-        return 0
-    out = console(sys.stdout)
+        return print_json({"id": name, "records": found})
+    out = console()
     for fact in found:
         at = f" at the sink {fact['sink']}" if len(dataset.state.counts) > 1 else ""
         out.print(title(safe(name), f"{fact['verdict']}{at}", good=fact["verdict"] == "kept"))
@@ -60,7 +58,7 @@ def trace_record(uri: str, name: str, *, as_json: bool) -> int:
     return 0
 
 
-def _trace_row(dataset: Dataset, shard: ShardRecord, key: str, row: int, *, as_json: bool) -> int:
+def _trace_row(dataset: Dataset, shard: ClosedShard, key: str, row: int, *, as_json: bool) -> int:
     """Say which records lie in a row of a shard: a sequence of tokens, or a text."""
     tokens, documents = shard.object("tokens"), shard.object("documents")
     pieces = [(row, 0, 0)] if tokens is None else _in_sequence(dataset, tokens.key, row)
@@ -73,11 +71,10 @@ def _trace_row(dataset: Dataset, shard: ShardRecord, key: str, row: int, *, as_j
         for document, start, length in pieces
     ]
     if as_json:
-        print(
-            json.dumps({"shard": key, "row": row, "pipeline": shard.closed.version, "recipe": recipe, "records": found})
+        return print_json(
+            {"shard": key, "row": row, "pipeline": shard.closed.version, "recipe": recipe, "records": found}
         )
-        return 0
-    out = console(sys.stdout)
+    out = console()
     out.print(title(f"{key}:{row}", f"{counted(len(found), 'record')}, recipe {recipe}", good=True))
     for record in found:
         at = f", tokens {record['start']} to {record['start'] + record['length'] - 1}" if tokens else ""
@@ -98,10 +95,9 @@ def index_traces(uri: str, *, as_json: bool) -> int:
     dataset = Dataset.open(uri)
     written, files = write_trace_index(dataset)
     if as_json:
-        print(json.dumps({"dataset": dataset.uri, "files": files, "written": written}))
-    else:
-        line = f"{counted(len(dataset.shards), 'shard')} in {counted(files, 'file')}, {written} written"
-        console(sys.stdout).print(title(dataset.uri, line))
+        return print_json({"dataset": dataset.uri, "files": files, "written": written})
+    line = f"{counted(len(dataset.shards), 'shard')} in {counted(files, 'file')}, {written} written"
+    console().print(title(dataset.uri, line))
     return 0
 
 
@@ -130,9 +126,9 @@ def rebuild_shard(uri: str, shard: str, *, restore: bool, trust_code: bool, as_j
             "named": {role: item.checksum for role, item in answer.named.items()},
             "made": {role: item.checksum for role, item in answer.made.items()},
         }
-        print(json.dumps(facts))
+        print_json(facts)
     else:
-        out = console(sys.stdout)
+        out = console()
         words = "byte for byte the same" if answer.identical else "not the same"
         first = answer.named.get("tokens") or next(iter(answer.named.values()))
         out.print(title(first.key, words, good=answer.identical))
@@ -244,8 +240,7 @@ def _say_step(state: dict[str, Any], step: int, sources: list[Source] | None, *,
     except IndexError as error:
         raise CliError(str(error)) from error
     if as_json:
-        print(json.dumps(asdict(found)))
-        return 0
+        return print_json(asdict(found))
     when = "read" if found.taken else f"to come, as the journal stands: the checkpoint is before step {state['step']}"
     shape = f"{counted(found.batch_size, 'row')} a rank, {counted(found.world_size, 'rank')}"
     print(f"step {step} of pass {found.pass_}, {shape}: {when}")
@@ -263,8 +258,7 @@ def _say_document(state: dict[str, Any], document: str, sources: list[Source] | 
 
     uses = [asdict(use) for use in trace_document(state, document, sources)]
     if as_json:
-        print(json.dumps({"document": document, "uses": uses}))
-        return 0
+        return print_json({"document": document, "uses": uses})
     for use in uses:
         when = "read" if use["taken"] else "to come"
         print(f"pass {use['pass_']} step {use['step']}  rank {use['rank']} row {use['row']}  {when}")

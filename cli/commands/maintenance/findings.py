@@ -6,24 +6,23 @@ Lists of records, as JSON Lines: what some commands write, and what `headrace da
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from headrace.cli.commands.maintenance.maintenance import commit_retraction, write_manifest
-from headrace.cli.ui import FAINT, console, number, plain_table, title
+from headrace.cli.commands.maintenance.maintenance import publish_without
+from headrace.cli.ui import FAINT, console, number, plain_table, print_json, title
 from headrace.client import CliError, UsageError
-from headrace.controller import OfflineWriter, with_offline_writer
+from headrace.controller import with_offline_writer
 from headrace.stages.decontamination import Contaminated, describe_suites, kept_texts, search_dataset
 from headrace.stages.dedup import KeepRule, OfflineDuplicate, find_offline
 from headrace.stages.dedup.spans import SpanCounter
 from headrace.stages.runtime import check_number
 from headrace.store import counted
 from headrace.store.datasets import Dataset
-from headrace.store.ledger import DEDUPLICATION, EpochRaised
+from headrace.store.ledger import DEDUPLICATION
 
 
 def write_list(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
@@ -93,9 +92,8 @@ def deduplicate(
         if mine and not dry_run:
             versions[dataset.uri] = _publish(dataset, mine)
     if as_json:
-        print(json.dumps({"datasets": names, "duplicates": len(rows), "versions": versions, "found": rows}))
-        return 0
-    page = console(sys.stdout)
+        return print_json({"datasets": names, "duplicates": len(rows), "versions": versions, "found": rows})
+    page = console()
     page.print(title(", ".join(names[len(references) :]), counted(len(rows), "duplicate")))
     shown = [(row["id"], row["duplicate_of"], row["reason"]) for row in rows[:PAIRS_SHOWN]]
     if shown:
@@ -133,17 +131,10 @@ def _publish(dataset: Dataset, found: Sequence[OfflineDuplicate]) -> int:
     for one in found:
         documents.setdefault(one.record.tokens_key, []).append(one.record.place)
 
-    async def published(writer: OfflineWriter) -> int:
-        seen, now = dataset.state, writer.ledger
-        if (seen.version, seen.retracted_at) != (now.version, now.retracted_at):
-            raise CliError(f"{dataset.uri} has changed since its duplicates were looked for: do it again")
-        await writer.commit(EpochRaised(DEDUPLICATION))
-        rows = tuple((key, tuple(sorted(places))) for key, places in sorted(documents.items()))
-        await commit_retraction(writer, DEDUPLICATION, rows)
-        await write_manifest(writer, dataset.store)
-        return writer.ledger.version
-
-    return with_offline_writer(dataset.uri, published)
+    since = "its duplicates were looked for: do it again"
+    return with_offline_writer(
+        dataset.uri, lambda writer: publish_without(writer, dataset, DEDUPLICATION, documents, since)
+    )
 
 
 def write_repeats(
@@ -169,13 +160,10 @@ def write_repeats(
         raise CliError(f"the index cannot be written to {out}: {error}; name a file of a folder with room") from error
     size = Path(out).stat().st_size
     if as_json:
-        print(
-            json.dumps(
-                {"datasets": [dataset.uri for dataset in datasets], "index": out, "bytes": size, **asdict(facts)}
-            )
+        return print_json(
+            {"datasets": [dataset.uri for dataset in datasets], "index": out, "bytes": size, **asdict(facts)}
         )
-        return 0
-    page = console(sys.stdout)
+    page = console()
     what = f"{counted(facts.spans, facts.unit)} of {number(facts.records_min)} records and more"
     page.print(title(out, f"{what}, in {counted(facts.records, 'record')}"))
     page.print(f'  a pipeline removes them by `dedup_{facts.unit}s("{out}")`', style=FAINT, markup=False)
@@ -218,9 +206,8 @@ def show_contamination(
             ],
             "found": [asdict(one) for one in ranked],
         }
-        print(json.dumps(facts))
-        return 0
-    page = console(sys.stdout)
+        return print_json(facts)
+    page = console()
     page.print(
         title(dataset.uri, f"{number(len(ranked))} of {counted(records, 'record')} contaminated", good=not ranked)
     )

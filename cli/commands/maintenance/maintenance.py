@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
-from headrace.cli.ui import console, megabytes, number, title
+from headrace.cli.ui import console, megabytes, number, print_json, title
 from headrace.client import CliError, UsageError
 from headrace.controller import OfflineWriter, is_alive, with_offline_writer
 from headrace.pipeline import Pipeline
 from headrace.stages.runtime import InputError
 from headrace.stages.sinks import groups, left_to_do, merge, retracted_rows, write_retracted
-from headrace.store import counted, open_store
-from headrace.store.contract import DatasetBusy, ObjectMissing, ObjectStore, StoreError
+from headrace.store import DatasetBusy, ObjectMissing, ObjectStore, StoreError, counted, open_store
 from headrace.store.datasets import (
     MANIFEST_KEY,
     Collected,
@@ -68,9 +66,8 @@ def collect_garbage(uri: str, *, dry_run: bool, as_json: bool) -> int:
             # Whoever published this version may have died before it said so.
             mended = mend(dataset.store, Dataset(dataset.store, state).manifest())
     if as_json:
-        print(json.dumps({**_facts(dataset.uri, found, dry_run=dry_run, busy=busy), "manifest": mended}))
-        return 0
-    out = console(sys.stdout)
+        return print_json({**_facts(dataset.uri, found, dry_run=dry_run, busy=busy), "manifest": mended})
+    out = console()
     verb = "would be deleted" if dry_run else "deleted"
     objects = f"{counted(len(found.keys), 'object')}, {megabytes(found.size)}, below epoch {found.floor} {verb}"
     out.print(title(dataset.uri, objects if found.keys else f"nothing below epoch {found.floor} is to be deleted"))
@@ -147,19 +144,18 @@ def retract_records(uri: str, ids: list[str], sources: list[str], *, where: str 
         "rewritten": [item.key for item in found.rewritten],
     }
     if as_json:
-        print(json.dumps(facts))
-    else:
-        what = f"version {after.state.version} shows {counted(documents, 'document')} less"
-        if after.state.newest is None:
-            what = f"no version is published yet; the first one will show {counted(documents, 'document')} less"
-        if not documents:
-            what = "no version showed these records: they were not kept, or retracted before"
-        if found.rewritten or found.texts:
-            many = len(found.rewritten) + len(found.texts)
-            what += f"; {counted(many, 'object is', 'objects are')} written anew without their text"
-        if to_erase(after.state):
-            what += "; their tokens stay until `headrace dataset purge`"
-        console(sys.stdout).print(title(dataset.uri, what))
+        return print_json(facts)
+    what = f"version {after.state.version} shows {counted(documents, 'document')} less"
+    if after.state.newest is None:
+        what = f"no version is published yet; the first one will show {counted(documents, 'document')} less"
+    if not documents:
+        what = "no version showed these records: they were not kept, or retracted before"
+    if found.rewritten or found.texts:
+        many = len(found.rewritten) + len(found.texts)
+        what += f"; {counted(many, 'object is', 'objects are')} written anew without their text"
+    if to_erase(after.state):
+        what += "; their tokens stay until `headrace dataset purge`"
+    console().print(title(dataset.uri, what))
     return 0
 
 
@@ -176,6 +172,22 @@ async def commit_retraction(
     base, version = writer.ledger.newest, writer.ledger.version + 1
     shown = [] if base is None else [VersionPublished(version, reason, base.shows, base.complete)]
     await writer.commit(Retracted(version, documents, replaced), *shown)
+
+
+async def publish_without(
+    writer: OfflineWriter, dataset: Dataset, reason: str, rows: Mapping[str, Iterable[int]], since: str
+) -> int:
+    """Publish a version without these rows, by the key of the shard's tokens; its number.
+
+    Raises CliError where the dataset has changed `since` it was looked at, with what to do then.
+    """
+    seen, now = dataset.state, writer.ledger
+    if (seen.version, seen.retracted_at) != (now.version, now.retracted_at):
+        raise CliError(f"{dataset.uri} has changed since {since}")
+    await writer.commit(EpochRaised(reason))
+    await commit_retraction(writer, reason, tuple((key, tuple(sorted(rows[key]))) for key in sorted(rows)))
+    await write_manifest(writer, dataset.store)
+    return writer.ledger.version
 
 
 async def write_manifest(writer: OfflineWriter, store: ObjectStore) -> None:
@@ -208,10 +220,9 @@ def remove_dataset(uri: str, *, agreed: bool, as_json: bool) -> int:
     with_offline_writer(dataset.uri, removed)
     found = collect(store, Dataset.open(uri, removed=True).state, dry_run=False)
     if as_json:
-        print(json.dumps({"dataset": dataset.uri, "objects": len(found.keys), "bytes": found.size}))
-    else:
-        gone = f"removed: {counted(len(found.keys), 'object')}, {megabytes(found.size)}"
-        console(sys.stdout).print(title(dataset.uri, gone))
+        return print_json({"dataset": dataset.uri, "objects": len(found.keys), "bytes": found.size})
+    gone = f"removed: {counted(len(found.keys), 'object')}, {megabytes(found.size)}"
+    console().print(title(dataset.uri, gone))
     return 0
 
 
@@ -271,11 +282,10 @@ def compact_dataset(uri: str, into: str, *, shard_bytes: int, as_json: bool) -> 
         "padding_before": sum(counts.padding for counts in old.state.counts.values()),
     }
     if as_json:
-        print(json.dumps(facts))
-    else:
-        before = counted(len(old.shards), "shard has", "shards have")
-        what = f"{before} become {number(len(new.shards))}, {megabytes(_bytes(new))}"
-        console(sys.stdout).print(title(new.uri, what if fresh else "stands already, nothing is to be done"))
+        return print_json(facts)
+    before = counted(len(old.shards), "shard has", "shards have")
+    what = f"{before} become {number(len(new.shards))}, {megabytes(_bytes(new))}"
+    console().print(title(new.uri, what if fresh else "stands already, nothing is to be done"))
     return 0
 
 
@@ -403,19 +413,18 @@ def export_dataset(uri: str, out: str, kind: str, version: int | None, *, as_jso
     pipelines = sorted({shard.closed.version for shard in dataset.shards})
     if as_json:
         told = {"dataset": dataset.uri, **standing.to_dict(), "pipelines": pipelines, **dataclasses.asdict(done)}
-        print(json.dumps(told))
-        return 0
+        return print_json(told)
     rows = [(done.documents, "document"), (done.sequences, "sequence"), (done.tokens, "token")]
     held = ", ".join(counted(count, word) for count, word in rows if count)
     size = f"{counted(done.files, 'file')}, {megabytes(done.bytes)}"
-    console(sys.stdout).print(
+    console().print(
         title(out, f"{kind} of {f'version {version}' if version else 'what is closed'}: {held or 'nothing'}; {size}")
     )
     if len(pipelines) > 1:
         said = f"made by {len(pipelines)} recipes: `headrace dataset show {dataset.uri}` says which part each"
-        console(sys.stdout).print(f"  {said}", markup=False)
+        console().print(f"  {said}", markup=False)
     for words in standing.words:
-        console(sys.stdout).print(f"  {words}", style="yellow", markup=False)
+        console().print(f"  {words}", style="yellow", markup=False)
     return 0
 
 
@@ -426,10 +435,9 @@ def push_dataset(uri: str, place: str, *, replaces: bool, as_json: bool) -> int:
     dataset = open_at(uri)
     done = push(dataset, place, replaces=replaces)
     if as_json:
-        print(json.dumps({"dataset": dataset.uri, "version": dataset.version, **dataclasses.asdict(done)}))
-        return 0
+        return print_json({"dataset": dataset.uri, "version": dataset.version, **dataclasses.asdict(done)})
     said = f"{counted(done.sent, 'file')} sent, {done.standing:,} stood there, {done.deleted:,} deleted"
-    console(sys.stdout).print(title(place, said if done.commit else f"holds version {dataset.version} already"))
+    console().print(title(place, said if done.commit else f"holds version {dataset.version} already"))
     return 0
 
 
@@ -444,8 +452,7 @@ def mirror_dataset(uri: str, delta: str, iceberg: str, name: str, *, as_json: bo
     table = DeltaMirror(delta, origin) if delta else IcebergMirror(iceberg, name, origin)
     made = mirror(dataset, table)
     if as_json:
-        print(json.dumps({"dataset": dataset.uri, "table": delta or iceberg, "versions": made}))
-        return 0
+        return print_json({"dataset": dataset.uri, "table": delta or iceberg, "versions": made})
     said = f"{counted(len(made), 'version')} of {dataset.uri}" if made else f"has every version of {dataset.uri}"
-    console(sys.stdout).print(title(delta or f"{iceberg}, {name}", said))
+    console().print(title(delta or f"{iceberg}, {name}", said))
     return 0

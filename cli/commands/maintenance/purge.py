@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import socket
-import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from headrace.cli.commands.maintenance.checkpoints import loader_state_in, refuse_servers, sources_here
 from headrace.cli.commands.maintenance.maintenance import commit_retraction, write_manifest
-from headrace.cli.ui import FAINT, console, number, safe, title
+from headrace.cli.ui import FAINT, console, number, print_json, safe, title
 from headrace.client import CliError
 from headrace.controller import OfflineWriter, with_offline_writer
-from headrace.store import counted
-from headrace.store.contract import ObjectStore
+from headrace.store import ObjectStore, counted
 from headrace.store.datasets import Dataset, Erasable, collect, erase, main_object, to_erase
-from headrace.store.history import Copy, read_copies, renew_copy
+from headrace.store.history import COPIES, Copy, renew_copy
 from headrace.store.ledger import EpochRaised, LedgerState, StoredObject
 from headrace.store.shards import read_table
 
@@ -46,13 +43,12 @@ def purge_dataset(uri: str, checkpoints: Sequence[str], *, dry_run: bool, as_jso
         "rewritten": len(waiting),
         "deleted": freed,
         "cached": [] if dry_run else _forget(before, after.state),
-        "copies": [_renewed(after, copy, dry_run=dry_run) for copy in read_copies(store)],
+        "copies": [_renewed(after, copy, dry_run=dry_run) for copy in COPIES.read(store)],
         "documents": _documents(after, states),
     }
     if as_json:
-        print(json.dumps(receipt))
-    else:
-        _print(receipt)
+        return print_json(receipt)
+    _print(receipt)
     return 0
 
 
@@ -116,7 +112,7 @@ def _documents(dataset: Dataset, states: dict[str, dict[str, Any]]) -> list[dict
     for shard in state.shards if down else ():
         main = main_object(shard.closed)
         rows = down.get(main.key, {}) if main is not None else {}
-        documents = next((item for item in shard.closed.objects if item.role == "documents"), None)
+        documents = shard.object("documents")
         if main is None or documents is None or not rows:
             continue
         facts = read_table(dataset.store, documents.key, ["id", "source", "row"])
@@ -152,7 +148,7 @@ def _steps(
 
 
 def _print(receipt: dict[str, Any]) -> None:
-    out = console(sys.stdout)
+    out = console()
     would = "would be " if receipt["dry_run"] else ""
     what = f"{counted(receipt['rewritten'], 'shard')} {would}written anew"
     out.print(title(receipt["dataset"], f"{what}, {counted(len(receipt['deleted']), 'object')} deleted"))

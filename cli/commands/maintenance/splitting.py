@@ -6,8 +6,6 @@ that a command that was killed is done again and ends what it began.
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
@@ -17,18 +15,17 @@ import pyarrow as pa
 from headrace.cli.commands.maintenance.maintenance import (
     PAGE_FRAGMENTS,
     applied,
-    commit_retraction,
     listed,
+    publish_without,
     write_manifest,
 )
-from headrace.cli.ui import console, number, title
+from headrace.cli.ui import console, number, print_json, title
 from headrace.client import CliError, UsageError
 from headrace.controller import OfflineWriter, with_offline_writer
 from headrace.stages.dedup import Clusters, HeldOut, load_keys, rows_of
 from headrace.stages.runtime import InputError
 from headrace.stages.sinks import chosen_groups, write_chosen
-from headrace.store import counted, open_store
-from headrace.store.contract import NoDataset, ObjectStore
+from headrace.store import NoDataset, ObjectStore, counted, open_store
 from headrace.store.datasets import Dataset
 from headrace.store.ledger import HELD_OUT_SPLIT, Change, EpochRaised, FragmentDropped, LedgerState, VersionPublished
 from headrace.store.shards import read_table
@@ -70,8 +67,9 @@ def split_dataset(
         with_offline_writer(target.uri, lambda writer: _hold_out(writer, training, target, rows, shard_bytes))
     except InputError as error:
         raise CliError(f"{target.uri}: {error}") from error
-    gone = {key: sorted({*rows.get(key, ()), *dropped.get(key, ())}) for key in sorted({*rows, *dropped})}
-    with_offline_writer(training.uri, lambda writer: _retract(writer, training, gone))
+    gone = {key: {*rows.get(key, ()), *dropped.get(key, ())} for key in {*rows, *dropped}}
+    since = "its clusters were looked for: do it again, into a new place"
+    with_offline_writer(training.uri, lambda writer: publish_without(writer, training, HELD_OUT_SPLIT, gone, since))
     return _show(Dataset.open(uri), Dataset.open(into), found, dropped, as_json=as_json)
 
 
@@ -133,21 +131,18 @@ def _left(training: Dataset, held: LedgerState, rows: Rows) -> Rows:
     left: dict[str, list[int]] = {}
     closed: dict[tuple[str, bytes], int] = {}
     for shard in training.state.shards:
-        tokens, documents = (
-            next((item.key for item in shard.closed.objects if item.role == role), "")
-            for role in ("tokens", "documents")
-        )
-        mine = rows.get(tokens, ())
-        if not mine:
+        tokens, documents = shard.object("tokens"), shard.object("documents")
+        mine = rows.get(tokens.key, ()) if tokens is not None else ()
+        if tokens is None or documents is None or not mine:
             continue
-        table = read_table(training.store, documents, ["fragment", "row"])
+        table = read_table(training.store, documents.key, ["fragment", "row"])
         for place in mine:
             name, row = bytes.fromhex(table.column("fragment")[place].as_py()), table.column("row")[place].as_py()
             state = held.fragments.get(name)
             if state is not None and state.of(shard.closed.sink).overlap(row, row + 1):
                 closed[shard.closed.sink, name] = closed.get((shard.closed.sink, name), 0) + 1
             else:
-                left.setdefault(tokens, []).append(place)
+                left.setdefault(tokens.key, []).append(place)
     for name, state in held.fragments.items():
         for sink, intervals in state.closed.items():
             if intervals.size != closed.get((sink, name), 0):
@@ -168,16 +163,6 @@ def _given_up(held: LedgerState) -> Iterator[list[Change]]:
         yield list(whole[begin : begin + PAGE_FRAGMENTS])
 
 
-async def _retract(writer: OfflineWriter, training: Dataset, gone: Rows) -> None:
-    """Publish a version of training without the held-out records and those near to them."""
-    seen, now = training.state, writer.ledger
-    if (seen.version, seen.retracted_at) != (now.version, now.retracted_at):
-        raise CliError(f"{training.uri} has changed since its clusters were looked for: do it again, into a new place")
-    await writer.commit(EpochRaised(HELD_OUT_SPLIT))
-    await commit_retraction(writer, HELD_OUT_SPLIT, tuple((key, tuple(rows)) for key, rows in gone.items()))
-    await write_manifest(writer, training.store)
-
-
 def _show(training: Dataset, held: Dataset | None, found: HeldOut | None, dropped: Rows, *, as_json: bool) -> int:
     facts: dict[str, object] = {"dataset": training.uri, "held_out": held.uri if held is not None else None}
     if found is None:
@@ -196,9 +181,8 @@ def _show(training: Dataset, held: Dataset | None, found: HeldOut | None, droppe
             f"{counted(found.compared, 'pair')} across the border compared, none near",
         ]
     if as_json:
-        print(json.dumps({**facts, "fresh": found is not None}))
-        return 0
-    page = console(sys.stdout)
+        return print_json({**facts, "fresh": found is not None})
+    page = console()
     page.print(title(held.uri if held is not None else training.uri, text[0]))
     for line in text[1:]:
         page.print(f"  {line}", markup=False)

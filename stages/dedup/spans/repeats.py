@@ -11,7 +11,7 @@ from headrace.pipeline import PipelineError
 from headrace.stages.dedup.spans.spans import SpanIndex, Spans, compile_spans, find_spans, owner_of
 from headrace.stages.runtime import Batch, Transform, text_of
 from headrace.stages.text import drop, text_bytes, with_texts
-from headrace.store.contract import FormatError
+from headrace.store import FormatError
 
 
 class RepeatRemover(Transform):

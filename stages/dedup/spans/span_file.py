@@ -13,7 +13,7 @@ from typing import Any
 
 import xxhash
 
-from headrace.store.contract import FormatError
+from headrace.store import FormatError
 
 #: How spans are found and hashed: behind any change in it.
 SPAN_RULE = 2

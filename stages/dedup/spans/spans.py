@@ -25,7 +25,7 @@ from headrace.stages.dedup import CODES_MORE, own_key, read_words
 from headrace.stages.dedup.spans.span_file import HEADER_BYTES, UNITS, SpanFacts, begin_checksum, facts_of, write_header
 from headrace.stages.text import SPACE, decode, flags_of, longest, text_bytes
 from headrace.stages.text.machine import compiled, entry, prepared
-from headrace.store.contract import FormatError
+from headrace.store import FormatError
 from headrace.store.files import Scratch, whole_file
 
 #: Spans that are gathered in memory (20 bytes each) before they are written as a run.

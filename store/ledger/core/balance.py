@@ -109,33 +109,20 @@ class Balance:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON; a status on the wire has the same keys (`Balance` in protos/control.proto)."""
-        counts = self.counts
+        counts = {name: getattr(self.counts, name) for name in Counts.__match_args__}
         return {
-            "records_read": self.records_read,
-            "records_closed": self.records_closed,
-            "records_open": self.records_open,
-            "kept": counts.kept,
-            "filtered": counts.filtered,
-            "filtered_by": dict(counts.filtered_by),
-            "duplicate": counts.duplicate,
-            "quarantined": counts.quarantined,
-            "quarantined_by": dict(counts.quarantined_by),
-            "edited": dict(counts.edited),
-            "counters": dict(counts.counters),
-            "balanced": self.balanced,
-            "complete": self.complete,
-            "fragments": self.fragments,
-            "fragments_open": self.fragments_open,
-            "fragments_unended": self.fragments_unended,
-            "fragments_dropped": self.fragments_dropped,
+            **{name: getattr(self, name) for name in _TOLD},
+            **{name: dict(value) if isinstance(value, Mapping) else value for name, value in counts.items()},
             "open_at": list(self.open_at),
-            "tokens": counts.tokens,
-            "sequences": counts.sequences,
-            "padding": counts.padding,
             "padding_share": round(self.padding_share, 6),
-            "shards": self.shards,
-            "version": self.version,
         }
+
+
+#: What JSON has of a balance beside its counts.
+_TOLD = (
+    *("records_read", "records_closed", "records_open", "balanced", "complete", "shards", "version"),
+    *("fragments", "fragments_open", "fragments_unended", "fragments_dropped"),
+)
 
 
 def balance_of(ledger: LedgerState, sink: str | None = None) -> Balance:

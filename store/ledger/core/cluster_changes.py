@@ -204,26 +204,3 @@ ClusterChange = (
     | RunHeld
     | RunGated
 )
-
-CLUSTER_CHANGES: tuple[type[Any], ...] = (
-    WorkerJoined,
-    WorkerLeft,
-    RunBegun,
-    RunPlanned,
-    RunStopAsked,
-    RunEnded,
-    TokenSpent,
-    RunSteered,
-    RunChanged,
-    WorkerDrainAsked,
-    RunsCleared,
-    MemberExpelled,
-    RunAmended,
-    RunScaled,
-    QueueSet,
-    QueueRemoved,
-    RunQueued,
-    RunUnqueued,
-    RunHeld,
-    RunGated,
-)

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast, get_args
 
 import msgpack
 import xxhash
 
 from headrace.pipeline import shape_problem
 from headrace.store import NUMBER_MAX, Moment, Natural, misfit
-from headrace.store.ledger.core.cluster_changes import CLUSTER_CHANGES, ClusterChange
+from headrace.store.ledger.core.cluster_changes import ClusterChange
 from headrace.store.shards import is_checksum, is_key, is_key_of
 
 #: Characters around one that cannot be encoded which are shown.
@@ -358,28 +358,7 @@ Change: TypeAlias = (
     | ClusterChange
 )
 
-_CHANGES: dict[str, type[Any]] = {
-    kind.__name__: kind
-    for kind in (
-        Led,
-        Resigned,
-        Beat,
-        PipelineApplied,
-        EpochRaised,
-        FragmentsListed,
-        FragmentEnded,
-        PrefixRead,
-        FragmentDropped,
-        VersionSeen,
-        Closed,
-        ClaimsReleased,
-        VersionPublished,
-        VersionHeld,
-        Retracted,
-        Removed,
-        *CLUSTER_CHANGES,
-    )
-}
+_CHANGES: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Change)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from headrace.store.ledger.core.entries import (
     Range,
     Removed,
     Retracted,
+    StoredObject,
     VersionHeld,
     VersionPublished,
     VersionSeen,
@@ -93,10 +94,14 @@ class FragmentState:
 
 @dataclass(slots=True)
 class ClosedShard:
-    """A shard that the ledger names, and the number of the entry that does."""
+    """A shard that the ledger names, and the number of the entry that does; keys are relative to the dataset."""
 
     number: int
     closed: Closed
+
+    def object(self, role: str) -> StoredObject | None:
+        """The object of that role, or None where the sink wrote none."""
+        return next((item for item in self.closed.objects if item.role == role), None)
 
 
 class Published(NamedTuple):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import xxhash
 
-from headrace.store.contract import Buffer
+from headrace.store import Buffer
 
 #: One send on the socket. A socket's timeout covers a whole send, so this must go through even on a slow line.
 SEND_BYTES = 256 << 10

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from minio.helpers import check_bucket_name
 
 from headrace.pipeline import HIDDEN, mask
-from headrace.store.contract import InvalidKey, InvalidUri, validate_key
+from headrace.store import InvalidKey, InvalidUri, validate_key
 
 REGION_DEFAULT = "us-east-1"
 

@@ -34,7 +34,7 @@ from urllib3.exceptions import (
     SSLError,
 )
 
-from headrace.store.contract import WHOLE_BYTES_MAX, InvalidUri, StoreRefused
+from headrace.store import WHOLE_BYTES_MAX, InvalidUri, StoreRefused
 from headrace.store.s3.connection.body import Body
 from headrace.store.s3.connection.config import S3Target, proxy_of
 from headrace.store.s3.connection.credentials import CredentialsFailed, credentials_of, names_service

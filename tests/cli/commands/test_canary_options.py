@@ -2,7 +2,8 @@
 
 import pytest
 
-from headrace.cli.commands.canary import CanaryOptions, check_canary, share_of
+from headrace.cli.commands.canary import check_canary, share_of
+from headrace.cli.ui.options import CanaryOptions
 from headrace.client import UsageError
 
 

@@ -9,7 +9,7 @@ from headrace.store.contract.errors import FormatError, StoreRefused
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.files.store import FileStore
 from headrace.store.history import copies
-from headrace.store.history.copies import COPIES, note_copy, read_copies, renew_copy
+from headrace.store.history.copies import COPIES, note_copy, renew_copy
 from headrace.store.ledger.core.entries import VersionPublished
 from tests.kits.store.dataset_writer import Writer
 
@@ -24,13 +24,13 @@ def dataset(tmp_path: Path) -> Dataset:
 def test_an_export_is_noted_once_a_place(dataset: Dataset) -> None:
     for place, kind in (("/a", "mds"), ("/b", "parquet"), ("/a", "megatron")):
         note_copy(dataset, place, kind)
-    found = read_copies(dataset.store)
+    found = COPIES.read(dataset.store)
     assert [(one.place, one.kind, one.version, one.without) for one in found] == [
         ("/b", "parquet", 1, -1),
         ("/a", "megatron", 1, -1),
     ]
     renew_copy(dataset.store, found[0], 9)
-    assert [one.without for one in read_copies(dataset.store)] == [9, -1]
+    assert [one.without for one in COPIES.read(dataset.store)] == [9, -1]
 
 
 def test_too_many_exports_are_refused(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:

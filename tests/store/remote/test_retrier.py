@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from headrace.store.contract import StoreUnavailable
+from headrace.store import StoreUnavailable
 from headrace.store.remote.retrier import FIRST_TROUBLE_S, TROUBLE_S, RemoteRetrier, TryAgain
 
 

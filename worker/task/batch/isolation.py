@@ -26,7 +26,7 @@ from headrace.stages.runtime import (
     no_verdicts,
     parts_of,
 )
-from headrace.store.contract import Buffer, Capabilities, ObjectStore
+from headrace.store import Buffer, Capabilities, ObjectStore
 from headrace.store.ledger import UNKNOWN, Fragment, Gap, Range
 from headrace.worker.task.batch.coverage import part
 
