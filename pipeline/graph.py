@@ -218,43 +218,55 @@ class Pipeline:
         """The stages of one kind, in declared order."""
         return tuple(stage for stage in self.stages if stage.kind is kind)
 
-    def with_inserted(self, stage: Stage, *, after: str = "", before: str = "") -> Pipeline:
-        """This pipeline with a stage behind another, before one, or between both. PipelineError for no such place."""
+    def unit(self, name: str) -> tuple[str, ...]:
+        """The stages that come and go with one, as records pass them: who makes the keys of a stage, and that stage."""
+        self._check_has(name)
+        decides = name if self.stage(name).kind is StageKind.STATEFUL else self.asks(name)
+        keys = f"{decides}-keys"
+        return (keys, decides) if name in (keys, decides) and self.stage(decides).after == (keys,) else (name,)
+
+    def with_inserted(self, *stages: Stage, after: str = "", before: str = "") -> Pipeline:
+        """This pipeline with stages behind another, before one, or between both. PipelineError for no such place."""
         for name in filter(None, (after, before)):
             self._check_has(name)
-        if stage.name in {item.name for item in self.stages}:
-            raise PipelineError(f"pipeline {self.name!r} has a stage {stage.name!r}: give the new one another name")
+        if taken := [stage.name for stage in stages if stage.name in {item.name for item in self.stages}]:
+            raise PipelineError(f"pipeline {self.name!r} has a stage {taken[0]!r}: give the new one another name")
         if after and before and after not in self.stage(before).after:
             raise PipelineError(f"stage {before!r} does not read from {after!r}")
         feeding = (after,) if after else self.stage(before).after
         fed = (before,) if before else self.downstream(after)
+        last = stages[-1].name
         linked = [
-            replace(item, after=tuple(dict.fromkeys(stage.name if name in feeding else name for name in item.after)))
+            replace(item, after=tuple(dict.fromkeys(last if name in feeding else name for name in item.after)))
             if item.name in fed
             else item
             for item in self.stages
         ]
         place = 1 + max(index for index, item in enumerate(linked) if item.name in feeding) if feeding else 0
-        return replace(self, stages=(*linked[:place], replace(stage, after=feeding), *linked[place:]))
+        return replace(self, stages=(*linked[:place], *_in_a_row(stages, feeding), *linked[place:]))
 
-    def with_replaced(self, name: str, stage: Stage) -> Pipeline:
-        """This pipeline with a stage in the place of another. PipelineError if there is none of that name."""
-        self._check_has(name)
-        if stage.name != name and stage.name in {item.name for item in self.stages}:
-            raise PipelineError(f"pipeline {self.name!r} has a stage {stage.name!r}: give the new one another name")
-        return replace(
-            self,
-            stages=tuple(
-                replace(stage, after=item.after)
-                if item.name == name
-                else replace(item, after=tuple(stage.name if other == name else other for other in item.after))
-                for item in self.stages
-            ),
-        )
+    def with_replaced(self, name: str, *stages: Stage) -> Pipeline:
+        """This pipeline with stages in the place of another and its unit. PipelineError if it has none of that name."""
+        first, *others = self.unit(name)
+        kept = self
+        for other in others:
+            kept = kept._without(other)
+        if taken := [stage.name for stage in stages if stage.name in {item.name for item in kept.stages} - {first}]:
+            raise PipelineError(f"pipeline {self.name!r} has a stage {taken[0]!r}: give the new one another name")
+        linked: list[Stage] = []
+        for item in kept.stages:
+            after = tuple(stages[-1].name if other == first else other for other in item.after)
+            linked += _in_a_row(stages, item.after) if item.name == first else [replace(item, after=after)]
+        return replace(self, stages=tuple(linked))
 
     def with_removed(self, name: str) -> Pipeline:
-        """This pipeline without a stage: those that read from it read from what it read."""
-        self._check_has(name)
+        """This pipeline without a stage and its unit: those that read from it read from what it read."""
+        left = self
+        for part in self.unit(name):
+            left = left._without(part)
+        return left
+
+    def _without(self, name: str) -> Pipeline:
         before = self.stage(name).after
         if not before or not self.downstream(name):
             raise PipelineError(f"stage {name!r} has no stage on both sides, and cannot be removed")
@@ -320,6 +332,12 @@ class Pipeline:
         """The hash of graph, stage sources, environment lock and tokenizer: 16 hex digits."""
         canonical = json.dumps([self.identity(), dict(self.environment)], sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def _in_a_row(stages: Sequence[Stage], after: tuple[str, ...]) -> list[Stage]:
+    """These stages, of which the first reads from `after`, and each other one from the one before it."""
+    feeding = [after, *((stage.name,) for stage in stages)]
+    return [replace(stage, after=before) for stage, before in zip(stages, feeding, strict=False)]
 
 
 def _of(kind: Any, value: Any) -> Any:

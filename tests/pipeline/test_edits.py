@@ -55,6 +55,30 @@ def test_a_stage_is_replaced_under_its_own_name() -> None:
     assert edges(FORK.with_replaced("keep", stage("keep"))) == edges(FORK)
 
 
+def pair(name: str) -> tuple[Stage, Stage]:
+    return stage(f"{name}-keys"), stage(name, kind=StageKind.STATEFUL)
+
+
+def test_a_stage_that_remembers_comes_and_goes_with_its_keys() -> None:
+    deduped = FORK.with_inserted(*pair("dedup"), after="keep")
+    assert edges(deduped) == {
+        "read": (),
+        "keep": ("read",),
+        "dedup-keys": ("keep",),
+        "dedup": ("dedup-keys",),
+        "write": ("dedup",),
+        "archive": ("dedup",),
+    }
+    for part in ("dedup", "dedup-keys"):
+        assert edges(deduped.with_removed(part)) == edges(FORK)
+        assert edges(deduped.with_replaced(part, *pair("dedup"))) == edges(deduped)
+        other = edges(deduped.with_replaced(part, *pair("second")))
+        assert (other["second-keys"], other["second"], other["write"]) == (("keep",), ("second-keys",), ("second",))
+        assert edges(deduped.with_replaced(part, NEW))["write"] == ("new",)
+    assert edges(FORK.with_replaced("keep", *pair("dedup")))["write"] == ("dedup",)
+    assert edges(deduped.with_removed("keep"))["dedup-keys"] == ("read",)
+
+
 @pytest.mark.parametrize(
     ("edit", "words"),
     [

@@ -12,6 +12,8 @@ import typer
 from headrace.cli.ui import CanaryOptions, Controller, Json
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headrace.pipeline import Pipeline, Stage as PipelineStage
 
 Name = Annotated[str, typer.Argument(metavar="PIPELINE", help="The pipeline's name.")]
@@ -234,8 +236,8 @@ def insert(
     if not after and not before:
         raise UsageError("say where: --after NAME, --before NAME, or both")
 
-    def edit(old: Pipeline, new: PipelineStage) -> Pipeline:
-        return old.with_inserted(new, after=after, before=before)
+    def edit(old: Pipeline, new: Sequence[PipelineStage]) -> Pipeline:
+        return old.with_inserted(*new, after=after, before=before)
 
     return reconfigure.surgery(on.at(), pipeline, stage, parameter, edit, dry_run=dry_run, canary=canary, as_json=json)
 
@@ -254,8 +256,8 @@ def replace(
     """Replace a stage of a running pipeline, without a pause."""
     from headrace.cli.commands.cluster import reconfigure
 
-    def edit(old: Pipeline, new: PipelineStage) -> Pipeline:
-        return old.with_replaced(name, new)
+    def edit(old: Pipeline, new: Sequence[PipelineStage]) -> Pipeline:
+        return old.with_replaced(name, *new)
 
     return reconfigure.surgery(on.at(), pipeline, stage, parameter, edit, dry_run=dry_run, canary=canary, as_json=json)
 

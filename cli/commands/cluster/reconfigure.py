@@ -46,7 +46,7 @@ def surgery(
     name: str,
     expression: str,
     given: Sequence[str],
-    edit: Callable[[Pipeline, Stage], Pipeline],
+    edit: Callable[[Pipeline, Sequence[Stage]], Pipeline],
     *,
     dry_run: bool,
     canary: CanaryOptions,
@@ -57,7 +57,7 @@ def surgery(
 
     check_canary(canary, dry_run=dry_run)
     facts: dict[str, Any] | None = {}
-    stage, modules = stage_of(expression, given) if expression else (_NO_STAGE, dict[str, str]())
+    stages, modules = stages_of(expression, given) if expression else ((), dict[str, str]())
     with Client(at) as client:
         status = pipeline_of(client.status(name), name)
         if status is None:
@@ -68,9 +68,9 @@ def surgery(
                 f"module {other[0]!r} is not as pipeline {name!r} has it, and other stages may use it: change the "
                 "pipeline's file, and give it whole with `headrace apply --amend`"
             )
-        after = edit(replace(before, modules={**before.modules, **modules}), stage)
+        after = edit(replace(before, modules={**before.modules, **modules}), stages)
         if canary.share:
-            given_by_user = GivenCode((stage,), modules)
+            given_by_user = GivenCode(stages, modules)
             facts = try_canary(status.dataset, after, given_by_user, canary, as_json=as_json)
         if facts is None:
             return 0
@@ -85,23 +85,19 @@ def surgery(
     return 0
 
 
-#: Given where a stage is only removed.
-_NO_STAGE = Stage.from_dict({"name": "none", "kind": "transform", "target": "none:none", "parameters": {}})
-
-
-def stage_of(expression: str, given: Sequence[str]) -> tuple[Stage, dict[str, str]]:
-    """The stage that an expression names, and the user's modules that it needs. Raises UsageError.
+def stages_of(expression: str, given: Sequence[str]) -> tuple[tuple[Stage, ...], dict[str, str]]:
+    """The stage that an expression names, of two parts for dedup, and the user's modules that it needs.
 
     It is a call of a stage of the library with literal arguments, or FILE.py:NAME, a stage of that file's pipeline.
+    Raises UsageError.
     """
     path, colon, name = expression.rpartition(":")
     if colon and path.endswith(".py"):
         declared = load(Path(path), given)
-        found = next((stage for stage in declared.stages if stage.name == name), None)
-        if found is None:
-            known = ", ".join(stage.name for stage in declared.stages)
-            raise UsageError(f"{path} declares no stage {name!r}; it has {known}")
-        return found, dict(declared.modules)
+        known = [stage.name for stage in declared.stages]
+        if name not in known:
+            raise UsageError(f"{path} declares no stage {name!r}; it has {', '.join(known)}")
+        return tuple(map(declared.stage, declared.unit(name))), dict(declared.modules)
     from importlib import import_module
 
     from headrace.stages.shipping import modules_of
@@ -132,9 +128,10 @@ def stage_of(expression: str, given: Sequence[str]) -> tuple[Stage, dict[str, st
         made = make(*arguments, **named)
     except TypeError as error:
         raise UsageError(f"{expression[:200]!r}: {error}") from error
-    if not isinstance(made, Stage):
+    stages = made if isinstance(made, tuple) else (made,)
+    if not stages or not all(isinstance(stage, Stage) for stage in stages):
         raise UsageError(f"{function.id!r} makes no stage")
-    return made, dict(modules_of(Pipeline("one", "file:///none", (made,)), {}))
+    return stages, dict(modules_of(Pipeline("one", "file:///none", stages), {}))
 
 
 def drain(at: ControllerAt, worker: str, *, back: bool, wait: bool, as_json: bool) -> int:

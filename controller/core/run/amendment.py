@@ -332,7 +332,7 @@ def why_an_epoch(before: Pipeline, after: Pipeline) -> str:
             lines = difference(before.environment, after.environment)
             lines += [line for line in changed if line.partition(".")[0] in known or line.startswith("source of ")]
             if lines:
-                return f"stage {stage.name!r} remembers what it has seen, and begins with an epoch ({lines[0]})"
+                return f"stage {stage.name!r} remembers what has come to it ({lines[0]})"
     return ""
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.commands.cluster.reconfigure import stage_of
+from headrace.cli.commands.cluster.reconfigure import stages_of
 from headrace.client.errors import UsageError
 
 FILE = """
@@ -20,10 +20,10 @@ def build(form: str = "NFC") -> Pipeline:
 
 
 def test_a_call_with_literal_arguments() -> None:
-    stage, modules = stage_of("gopher_quality(words_min=7, name='long')", [])
+    (stage,), modules = stages_of("gopher_quality(words_min=7, name='long')", [])
     assert (stage.name, stage.parameters["words_min"], modules) == ("long", 7, {})
-    assert stage_of("normalize", []) == stage_of("normalize()", [])
-    assert stage_of("normalize('NFKC')", [])[0].parameters["form"] == "NFKC"
+    assert stages_of("normalize", []) == stages_of("normalize()", [])
+    assert stages_of("normalize('NFKC')", [])[0][0].parameters["form"] == "NFKC"
 
 
 def test_a_stage_of_a_file_brings_its_module(tmp_path: Path) -> None:
@@ -31,12 +31,21 @@ def test_a_stage_of_a_file_brings_its_module(tmp_path: Path) -> None:
     path.write_text(FILE)
     (tmp_path / "in.jsonl").write_text('{"text": "x"}\n')
     path.write_text(FILE.replace("*.jsonl", str(tmp_path / "*.jsonl")))
-    stage, modules = stage_of(f"{path}:clean", [])
+    (stage,), modules = stages_of(f"{path}:clean", [])
     assert stage.name == "clean"
     assert "def clean" in modules["pipeline"]
-    assert stage_of(f"{path}:normalize", ["form=NFD"])[0].parameters["form"] == "NFD"
+    assert stages_of(f"{path}:normalize", ["form=NFD"])[0][0].parameters["form"] == "NFD"
     with pytest.raises(UsageError, match="declares no stage 'nope'; it has read, clean, normalize"):
-        stage_of(f"{path}:nope", [])
+        stages_of(f"{path}:nope", [])
+
+
+def test_a_call_may_make_two_parts_of_one_stage(tmp_path: Path) -> None:
+    assert [stage.name for stage in stages_of("dedup(near=False)", [])[0]] == ["dedup-keys", "dedup"]
+    path = tmp_path / "file.py"
+    (tmp_path / "in.jsonl").write_text('{"text": "x"}\n')
+    text = FILE.replace("*.jsonl", str(tmp_path / "*.jsonl")).replace("import ", "import dedup, ", 1)
+    path.write_text(text.replace("normalize(form)", "*dedup()"))
+    assert [stage.name for stage in stages_of(f"{path}:dedup", [])[0]] == ["dedup-keys", "dedup"]
 
 
 @pytest.mark.parametrize(
@@ -57,4 +66,4 @@ def test_a_stage_of_a_file_brings_its_module(tmp_path: Path) -> None:
 )
 def test_anything_else_is_refused_with_the_reason(expression: str, words: str) -> None:
     with pytest.raises(UsageError, match=words.replace("(", r"\(")):
-        stage_of(expression, [])
+        stages_of(expression, [])
