@@ -72,7 +72,8 @@ def show_plan(pipeline: str, made: pb.PlanReply, *, as_json: bool) -> None:
         took = f"; those in force took {made.shared_s:.1f} s" if made.shared_s else ""
         out.print(f"  both share the cores until the new ones are ready{took}", style=FAINT)
         if made.another_index:
-            out.print(f"  another index takes over when it knows what is closed: {safe(made.another_index)}", style=FAINT)
+            why = safe(made.another_index)
+            out.print(f"  another index takes over, which knows what is closed: {why}", style=FAINT)
         out.print("  what is closed stays as it was", style=FAINT)
     out.print()
     out.print(
