@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
+    from headrace.chaos.sim.cluster import SimulatedCluster as SimulatedCluster
     from headrace.chaos.sim.mutants import MUTANTS as MUTANTS, planted as planted
     from headrace.chaos.sim.node_faults import NodeFaults as NodeFaults
     from headrace.chaos.sim.simulator import (

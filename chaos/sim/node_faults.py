@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from headrace.chaos.sim.network import Harm
 from headrace.chaos.sim.nodes import SimulatedController, SimulatedTask, Site
@@ -24,24 +23,10 @@ HARMED_MAX = 3
 RETIRE_S = 3.0
 
 
-class Failing(Protocol):
-    """A store whose requests may fail, at that share."""
-
-    error_share: float
-
-
-class FaultySite(Site, Protocol):
-    """A cluster that faults happen to."""
-
-    def stores(self) -> Sequence[Failing]:
-        """Its logs and objects."""
-        ...
-
-
 class NodeFaults:
     """The dice, and the misfortunes of nodes."""
 
-    def __init__(self, site: FaultySite, menu: Sequence[tuple[Callable[[], bool], int]]) -> None:
+    def __init__(self, site: Site, menu: Sequence[tuple[Callable[[], bool], int]]) -> None:
         self._site, self._world = site, site.world
         self.happened: list[str] = []
         #: Those that happened at one moment, two and two.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from headrace.chaos.sim.checks import Folding
+from headrace.chaos.sim.nodes import SimulatedController
 from headrace.controller.core.cluster import plan_from_plain
 from headrace.store.ledger import (
     Change,
@@ -243,7 +243,7 @@ class QueueHistory:
         self._standings.append(self.now)
         self._changes.append((number, change))
 
-    def note(self, controller: Folding) -> None:
+    def note(self, controller: SimulatedController) -> None:
         """Something happened at a controller, or is about to."""
         identity, cores = controller.identity, cores_of(controller)
         if controller.core.log is None or controller.core.log.quiet:
@@ -270,7 +270,7 @@ def views(standing: LoggedQueues, cores: int, outside: int, sealed: frozenset[st
             yield View(standing, cores, outside, frozenset(sealing))
 
 
-def cores_of(controller: Folding) -> tuple[int, int]:
+def cores_of(controller: SimulatedController) -> tuple[int, int]:
     """The cores of the workers that are with a controller, and of them those used outside of all queues."""
     core = controller.core
     cores = sum(item.cores for name, item in core.workers.items() if name not in core.drained)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import ceil
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from headrace.controller.core.cluster.records import options_of, request_of
 from headrace.controller.core.cluster.scheduler import (
@@ -30,17 +30,15 @@ from headrace.controller.core.cluster.scheduler import (
     why_no_claim,
     why_no_rule,
 )
-from headrace.controller.core.log import Leadership
 from headrace.controller.core.messages import (
     AnswerRequest,
     Command,
     HoldDecided,
     PipelineRequested,
     QueueRequested,
-    WorkerRegistered,
 )
-from headrace.controller.core.plan import Plan, TaskPlan
-from headrace.controller.core.run import REJOIN_S, Run, RunState
+from headrace.controller.core.plan import TaskPlan
+from headrace.controller.core.run import REJOIN_S, RunState
 from headrace.pipeline import PipelineError
 from headrace.store import counted
 from headrace.store.ledger import (
@@ -53,39 +51,18 @@ from headrace.store.ledger import (
     RunUnqueued,
 )
 
+if TYPE_CHECKING:
+    from headrace.controller.core.cluster.controller import Controller
+
 #: The queue of who names none.
 DEFAULT = "default"
 QueueChange = QueueSet | QueueRemoved | RunQueued | RunUnqueued | RunHeld
 
 
-class QueueCluster(Protocol):
-    """What the queues are of."""
-
-    workers: dict[str, WorkerRegistered]
-    runs: dict[str, Run]
-    log: Leadership[ClusterState] | None
-    drained: set[str]
-    #: The plans that the cluster's log has or gets, so those of runs that wait for their dataset's log.
-    plans: dict[str, Plan]
-
-    def planned(self, event: PipelineRequested, released: frozenset[str] = frozenset()) -> Plan:
-        """The plan of a request, where these runs have given up their cores."""
-        ...
-
-    def begin(self, event: PipelineRequested) -> list[Command]:
-        """Begin the run of a request."""
-        ...
-
-    @property
-    def missing(self) -> bool:
-        """Whether workers of an earlier leader are not back."""
-        ...
-
-
 class Queues:
     """The queues of one leadership."""
 
-    def __init__(self, cluster: QueueCluster) -> None:
+    def __init__(self, cluster: Controller) -> None:
         self._cluster = cluster
         self._scheduler = Scheduler()
         #: Requests that wait, by pipeline.
