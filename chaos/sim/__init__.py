@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from headrace.chaos.sim.cluster import SimulatedCluster as SimulatedCluster
     from headrace.chaos.sim.mutants import MUTANTS as MUTANTS, planted as planted
     from headrace.chaos.sim.node_faults import NodeFaults as NodeFaults
+    from headrace.chaos.sim.planting import Patch as Patch, around as around, says as says
     from headrace.chaos.sim.simulator import (
         CLOSE_S as CLOSE_S,
         EVENTS_MAX as EVENTS_MAX,
