@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         EVENTS_MAX as EVENTS_MAX,
         VACATE_S as VACATE_S,
         SimulationOutcome as SimulationOutcome,
+        outcome_of as outcome_of,
         simulate as simulate,
         until as until,
         vacated as vacated,

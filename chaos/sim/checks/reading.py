@@ -75,7 +75,7 @@ class Provenance:
             )
 
     def _listed(self, number: int, fragment: Fragment) -> None:
-        if ChangedInput.REREAD in self._cluster.operator.choices:
+        if ChangedInput.REREAD in self._cluster.inputs.choices:
             return
         for state in self._by_uri.get(fragment.uri, ()):
             raise ViolationError(
@@ -95,14 +95,14 @@ class Provenance:
             self._read_in.update((item.id, there) for item in unread)
         if change.same and not same:
             raise ViolationError(6, f"entry {number} takes {change.uri} for the same in version {change.version}")
-        if not change.same and ChangedInput.DROP not in self._cluster.operator.choices:
+        if not change.same and ChangedInput.DROP not in self._cluster.inputs.choices:
             raise ViolationError(6, f"entry {number} passes {change.uri} over, and nobody chose that")
 
     def _dropped(self, number: int, change: FragmentDropped) -> None:
         state = self._ledger.fragments[change.fragment]
         uri = state.fragment.uri
         choice = ChangedInput.REREAD if change.reread else ChangedInput.DROP
-        if choice not in self._cluster.operator.choices:
+        if choice not in self._cluster.inputs.choices:
             raise ViolationError(6, f"entry {number} gives up {uri}, and nobody chose to {choice.value}")
         if uri not in self._cluster.inputs.disturbed:
             raise ViolationError(6, f"entry {number} gives up {uri}, which never changed")

@@ -57,8 +57,6 @@ class Operator:
         self._changed_input = corpus.changed_input
         self._asked_at: dict[str, float] = {}
         self._remedy = cluster.world.rng.choice((None, ChangedInput.DROP, ChangedInput.REREAD))
-        #: Choices that were made so far.
-        self.choices = {self._changed_input}
         #: A run was completed that has listed the input as it stands.
         self.completed = False
 
@@ -146,7 +144,7 @@ class Operator:
                 self._cluster.inputs.restore(self._cluster.checker.ledger)
             else:
                 self._changed_input = self._remedy
-                self.choices.add(self._remedy)
+                self._cluster.inputs.choices.add(self._remedy)
 
     def _tell(self, event: core.Event) -> None:
         for controller in self._cluster.controllers:

@@ -51,6 +51,8 @@ class Site:
     #: Whether a leader's death can be proved, as on one host.
     provable: bool
     wires: Wires
+    #: The log whose entries are counted: that of the one dataset, or of the cluster.
+    log: SimulatedLog
 
     def __init__(self, seed: int) -> None:
         self.world = World(seed)

@@ -212,13 +212,6 @@ TENANTS = (2, 5)
 HEAVY_SHARE, HEAVY_BYTES = 0.2, 600 << 20
 
 
-@dataclass(slots=True)
-class Choices:
-    """What people chose about changed input; here nobody changes it."""
-
-    choices: set[ChangedInput]
-
-
 class Tenant:
     """One pipeline with its dataset, on a cluster that others use too."""
 
@@ -229,7 +222,7 @@ class Tenant:
         self.objects = SimulatedObjects(site.world)
         self.manifest = SimulatedManifest(site.world, self.log.store)
         self.inputs = InputObjects(site.world, corpus)
-        self.operator = Choices({ChangedInput.HALT})
+        self.inputs.choices = {ChangedInput.HALT}  # nobody changes it
         #: The judge of the cluster's own log is the cluster's.
         self.cluster_log: SimulatedLog | None = None
         self.controllers, self.workers, self.wires = site.controllers, site.workers, site.wires
