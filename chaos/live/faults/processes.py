@@ -88,19 +88,17 @@ class Marked:
         self, command: Sequence[str], out: IO[bytes], errors: IO[bytes], environment: Mapping[str, str]
     ) -> subprocess.Popen[bytes]:
         """Start another command under the same mark."""
+        # SPT_NOENV: a process title must not be written over the environment that the mark stands in.
+        own = {**ending_with_this(), MARK: self.mark, "SPT_NOENV": "1"}
         return subprocess.Popen(  # noqa: S603 - a command of this run
             list(command),
             cwd=self.cwd,
-            env={**os.environ, **self.environment, **environment, **self._own()},
+            env={**os.environ, **self.environment, **environment, **own},
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=errors,
             start_new_session=True,
         )
-
-    def _own(self) -> dict[str, str]:
-        # SPT_NOENV: a process title must not be written over the environment that the mark stands in.
-        return {**ending_with_this(), MARK: self.mark, "SPT_NOENV": "1"}
 
     def alive(self) -> list[Process]:
         """Everything that carries the mark and is no zombie, by title."""

@@ -146,11 +146,6 @@ class Operator:
                 self._changed_input = self._remedy
                 self._cluster.inputs.choices.add(self._remedy)
 
-    def _tell(self, event: core.Event) -> None:
-        for controller in self._cluster.controllers:
-            if controller.alive:
-                controller.post(event)
-
     def hear(self, controller: SimulatedController, command: core.AnswerRequest | core.ReportRun) -> None:
         """A controller answers."""
         request = self._requests.pop(command.request, None) if isinstance(command, core.AnswerRequest) else None
@@ -178,7 +173,9 @@ class Operator:
 
     def stop(self, *, cancel: bool) -> None:
         """Ask every controller to stop; they are asked to go on again when they have."""
-        self._tell(core.StopRequested(PIPELINE, cancel))
+        for controller in self._cluster.controllers:
+            if controller.alive:
+                controller.post(core.StopRequested(PIPELINE, cancel))
 
     def operate(self) -> None:
         """Another graph is to take the place of the one by which records flow."""

@@ -283,7 +283,7 @@ class QueueJudge:
         lately = [view for view in self._queue_history.since(writer) if view.standing.claims.keys() >= using.keys()]
         if not any(self._within(view, using, claim.options["queue"]) for view in lately):
             raise ViolationError(25, f"entry {number} gives {name} cores, and {sorted(using)} use more than there are")
-        if not any(view.allows(name, self._excused) for view in lately):
+        if not any(view.allows(name, self._lacks_nothing_else) for view in lately):
             raise ViolationError(28, f"entry {number} gives {name} cores, and who comes before it waits")
 
     def _within(self, view: View, using: Collection[str], queue: str) -> bool:
@@ -303,10 +303,6 @@ class QueueJudge:
             if claim.begun and (not claim.held or open_still):
                 using[name] = claim
         return using
-
-    def _excused(self, claim: Claimed) -> bool:
-        """Whether a claim may lack more than cores, or is stopped."""
-        return not self._lacks_nothing_else(claim)
 
 
 def _stands(run: Run) -> bool:

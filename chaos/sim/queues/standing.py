@@ -167,7 +167,7 @@ class View:
 
     # -- the two questions --
 
-    def allows(self, name: str, excused: Callable[[Claimed], bool]) -> bool:
+    def allows(self, name: str, lacks_nothing_else: Callable[[Claimed], bool]) -> bool:
         """Whether a pipeline may get cores: whoever comes before it can have none, or stands in a queue that is full.
 
         A queue is full when its quota has no room for the first of it that waits: nobody overtakes that one there.
@@ -179,7 +179,7 @@ class View:
         for other in self.waiting():
             if self.rank(other) >= self.rank(claim):
                 break
-            if self.never(other) or excused(other):
+            if self.never(other) or not lacks_nothing_else(other):
                 continue
             if self.wanted(other) > self.room(other.queue):
                 full.add(other.queue)

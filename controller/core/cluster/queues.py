@@ -74,14 +74,9 @@ class Queues:
         self._begun: set[str] = set()
         self._numbers = 0
         self._seen: object = None
-        #: When workers that are missing are waited for no more; None: not yet known, or over.
-        self._wait_until: float | None = None
+        #: When `look` is wanted next: missing workers are waited for no more then; None: not yet known, or over.
+        self.wake_at: float | None = None
         self._took_over = False
-
-    @property
-    def wake_at(self) -> float | None:
-        """When `look` is wanted next."""
-        return self._wait_until
 
     # -- what people ask --
 
@@ -230,7 +225,7 @@ class Queues:
         self._scheduler.clear()
         for kept in (self.waiting, self._asked, self._begun):
             kept.clear()
-        self._seen, self._wait_until, self._took_over = None, None, False
+        self._seen, self.wake_at, self._took_over = None, None, False
         return answers
 
     # -- decisions --
@@ -238,7 +233,7 @@ class Queues:
     def look(self, now: float) -> list[Command]:
         """What follows from how things stand."""
         if not self._scheduler.claims:
-            self._wait_until = None
+            self.wake_at = None
             return []
         self._note_runs()
         if self._waits_for_workers(now):
@@ -276,17 +271,17 @@ class Queues:
     def _waits_for_workers(self, now: float) -> bool:
         """Whether workers of an earlier leader may still come to this one: fewer cores are no reason to decide."""
         if self._took_over:
-            self._took_over, self._wait_until = False, now + REJOIN_S
-        if self._wait_until is not None and (now >= self._wait_until or not self._cluster.missing):
-            self._wait_until = None
-        return self._wait_until is not None
+            self._took_over, self.wake_at = False, now + REJOIN_S
+        if self.wake_at is not None and (now >= self.wake_at or not self._cluster.missing):
+            self.wake_at = None
+        return self.wake_at is not None
 
     def _do(self, decision: QueueDecision, now: float) -> list[Command]:
         match decision:
             case Begin(name):
                 event = self.waiting.pop(name)
                 self._begun.add(name)
-                return self._cluster.begin(event)
+                return self._cluster.applications.begin(event)
             case Hold(name, reason):
                 return self._submit(RunHeld(name, True, reason), now)
             case GoOn(name):
@@ -296,7 +291,7 @@ class Queues:
         """Why the tasks of a pipeline that waits cannot all be placed at once."""
         event = self.waiting[name]
         try:
-            made = self._cluster.planned(event, released)
+            made = self._cluster.applications.planned(event, released)
         except PipelineError as error:
             return str(error)
         declared = sum(task.need.cores for task in made.tasks)
