@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from headrace.controller.core.run import (
     AmendTurn,
     Committer,
     Inheritance,
+    ProposalJudgement,
     Publishing,
     Run,
     RunState,
@@ -34,7 +36,9 @@ def _judged_before_in_force(proposed: Any, self: proposals.Proposals, event: Sha
     return []
 
 
-def _named_anew(judge: Any, self: Committer, event: ShardProposed, version: str, epoch: int) -> Any:
+def _named_anew(
+    judge: Callable[..., ProposalJudgement], self: Committer, event: ShardProposed, version: str, epoch: int
+) -> ProposalJudgement:
     return judge(self, replace(event, version=version), version, epoch)
 
 
