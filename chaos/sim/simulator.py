@@ -234,12 +234,6 @@ class SimulationOutcome:
     story: tuple[str, ...] = ()
 
 
-def simulate(seed: int) -> SimulationOutcome:
-    """Run one seed to its end, or to the first invariant that does not hold."""
-    with without_garbage():
-        return _simulate(seed)
-
-
 @contextmanager
 def without_garbage() -> Iterator[None]:
     """Look for cycles at the end of a seed alone.
@@ -257,7 +251,9 @@ def without_garbage() -> Iterator[None]:
             gc.enable()
 
 
-def _simulate(seed: int) -> SimulationOutcome:
+@without_garbage()
+def simulate(seed: int) -> SimulationOutcome:
+    """Run one seed to its end, or to the first invariant that does not hold."""
     cluster = SimulatedCluster(seed)
     faults, checker = Faults(cluster), cluster.checker
     outcome = outcome_of(seed, cluster, faults, [checker.ledger], lambda: _run(cluster, faults))

@@ -60,7 +60,7 @@ class Wires:
         """A worker is told to make its end of a link."""
         mine = command.sender_worker == worker.name
         name = (command.sender, command.sender_attempt) if mine else (command.receiver, command.receiver_attempt)
-        task = worker.living_task(*name)
+        task = worker.tasks.get(name)
         if task is None:
             return
         key = command.link, command.sender_attempt, command.receiver_attempt

@@ -49,10 +49,6 @@ class SimulatedWorker:
         self.frozen_until = 0.0
         self._waiting: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
 
-    def living_task(self, task: str, attempt: int) -> SimulatedTask | None:
-        """The task of that name and attempt, if it lives here."""
-        return self.tasks.get((task, attempt))
-
     def links(self) -> list[SimulatedLink]:
         """The links that stand."""
         return list(self._links.values())

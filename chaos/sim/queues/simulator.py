@@ -84,13 +84,9 @@ class QueueFaults(NodeFaults):
         self._people.settle()
 
 
+@without_garbage()
 def simulate_queues(seed: int) -> SimulationOutcome:
     """Run one seed to its end, or to the first invariant that does not hold."""
-    with without_garbage():
-        return _simulate(seed)
-
-
-def _simulate(seed: int) -> SimulationOutcome:
     cluster = TenantCluster(seed)
     faults, judge = QueueFaults(cluster), cluster.checker
     ledgers = [tenant.checker.ledger for tenant in cluster.tenants.values()]
