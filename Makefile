@@ -65,7 +65,7 @@ check: $(VENV)/.dev  ## ruff, mypy, pyright and the walls between the folders
 	@$(MAKE) --no-print-directory --jobs --output-sync types walls
 
 types:
-	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/pyright -p .typing --pythonpath $(BIN)/python
 
 walls:
 	$(BIN)/mypy

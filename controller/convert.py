@@ -138,20 +138,7 @@ def to_worker(
         case core.KillTask():
             kill = pb.KillTask(task=command.task, attempt=command.attempt, reason=command.reason)
             return pb.ToWorker(term=term, kill=kill)
-        case (
-            core.StartTask()
-            | core.StopTask()
-            | core.ListSource()
-            | core.ReadFragment()
-            | core.SweepTask()
-            | core.SealSink()
-            | core.AnswerProposal()
-            | core.AnswerNeeds()
-            | core.ReleaseClaims()
-            | dedup.AskDecision()
-            | dedup.AnswerDecision()
-            | dedup.ServeIndex()
-        ):
+        case _:
             message = pb.TaskCommand(task=command.task, attempt=command.attempt, term=term)
             _fill(message, command)
             if seal is not None and isinstance(command, core.StartTask):
@@ -159,8 +146,6 @@ def to_worker(
             if limits is not None and isinstance(command, core.StartTask):
                 message.start.limits.CopyFrom(limits)
             return pb.ToWorker(term=term, task=message)
-        case _:
-            assert_never(command)
 
 
 def said_together(commands: Iterable[core.Command]) -> Iterator[list[core.Command]]:

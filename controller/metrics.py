@@ -22,7 +22,10 @@ REASONS_MAX = 200
 
 def families(status: pb.StatusReply, commits: CommitTimes) -> Iterable[Metric]:
     """A status as metric families."""
-    yield _states("headrace_workers", "Workers by state.", [item.state for item in status.workers])
+    workers = GaugeMetricFamily("headrace_workers", "Workers by state.", labels=["state"])
+    for state, count in sorted(Counter(item.state for item in status.workers).items()):
+        workers.add_metric([state], count)
+    yield workers
     commit = HistogramMetricFamily("headrace_commit_seconds", "Time until an entry of a ledger is durable.")
     commit.add_metric([], commits.buckets(), commits.total_s)
     yield commit
@@ -120,9 +123,8 @@ def _of_tasks(pipelines: Iterable[pb.PipelineStatus]) -> Iterable[Metric]:
     frames = GaugeMetricFamily("headrace_link_frames", "Frames sent over a link.", labels=["pipeline", "link"])
     blocked = GaugeMetricFamily("headrace_link_blocked", "Sends that found no credit.", labels=["pipeline", "link"])
     for item in pipelines:
-        states = [task.state for task in item.tasks]
-        for state in sorted(set(states)):
-            tasks.add_metric([item.pipeline, state], states.count(state))
+        for state, count in sorted(Counter(task.state for task in item.tasks).items()):
+            tasks.add_metric([item.pipeline, state], count)
         restarts.add_metric([item.pipeline], sum(task.restarts for task in item.tasks))
         sender = {link.link: link.sender for link in item.links}
         for task in item.tasks:
@@ -135,10 +137,3 @@ def _of_tasks(pipelines: Iterable[pb.PipelineStatus]) -> Iterable[Metric]:
                     frames.add_metric(key, link.frames)
                     blocked.add_metric(key, link.blocked)
     return [tasks, restarts, held, flying, moved, frames, blocked]
-
-
-def _states(name: str, text: str, states: list[str]) -> Metric:
-    family = GaugeMetricFamily(name, text, labels=["state"])
-    for state in sorted(set(states)):
-        family.add_metric([state], states.count(state))
-    return family

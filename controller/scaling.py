@@ -14,10 +14,9 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from headrace.controller.core.cluster import Controller
-from headrace.controller.core.messages import AnswerRequest, Event, ScalingDecided, SteerRequested
+from headrace.controller.core.messages import ScalingDecided, SteerRequested
 from headrace.controller.core.plan import QUIC, SOLITARY
 from headrace.controller.core.run import Run, RunState
 from headrace.controller.core.run.tasks import TaskPhase
@@ -39,6 +38,9 @@ from headrace.controller.core.scaling import (
 )
 from headrace.daemon import about
 from headrace.protos import control_pb2 as pb
+
+if TYPE_CHECKING:
+    from headrace.controller.shell import Shell
 
 
 def reading_of(reply: pb.StatusReply, pipeline: str, at: float) -> Reading:
@@ -153,29 +155,10 @@ REST_TIMES = 20.0
 _SCALES = (ScalingMode.ADVISE.value, ScalingMode.ON.value)
 
 
-class Scaled(Protocol):
-    """The shell whose runs are scaled."""
-
-    core: Controller
-    requests: dict[int, asyncio.Future[AnswerRequest]]
-
-    def expect_answer(self) -> tuple[int, asyncio.Future[AnswerRequest]]:
-        """A number for a request, and what becomes its answer."""
-        ...
-
-    def post(self, event: Event, cause: str = "", worker: str = "") -> None:
-        """Give one event to the core."""
-        ...
-
-    def note_scaling(self, pipeline: str, words: str) -> None:
-        """Have the status of a run name a decision."""
-        ...
-
-
 class Scaling:
     """The scaling of all runs of a controller that ask for it."""
 
-    def __init__(self, shell: Scaled, status_of: Callable[[str], pb.StatusReply]) -> None:
+    def __init__(self, shell: Shell, status_of: Callable[[str], pb.StatusReply]) -> None:
         self._shell, self._status_of = shell, status_of
         #: By pipeline: the run, and what scales it.
         self._scalers: dict[str, tuple[Run, Autoscaler]] = {}

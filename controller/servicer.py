@@ -458,7 +458,7 @@ def _registered(register: pb.Register) -> core.WorkerRegistered:
 def dry_run(core: Controller, request: PipelineRequested) -> pb.ApplyReply:
     """What an apply of this request would start, or why it would not."""
     try:
-        made = core.planned(request)
+        made = core.applications.planned(request)
     except PipelineError as error:
         return pb.ApplyReply(accepted=False, reason=str(error))
     reply = _reply(made, len(core.workers))

@@ -21,7 +21,15 @@ from headrace.controller.convert import add_reads, said_together, to_worker
 from headrace.controller.core.cluster import Controller, why_not_expelled
 from headrace.controller.core.log import LeaderState, fence_of
 from headrace.controller.core.messages import ExpelRequested, TaskEvent, TokenOffered, messages as core
-from headrace.controller.effects import ControllerFaults, OwnFaults, ReportedProgress, TraceIndexes, in_words, outcome
+from headrace.controller.effects import (
+    ControllerFaults,
+    LineBudget,
+    OwnFaults,
+    ReportedProgress,
+    TraceIndexes,
+    in_words,
+    outcome,
+)
 from headrace.controller.event_log import Causes, LogSearches, tell_command, tell_entry, tell_event
 from headrace.controller.logs import Logs
 from headrace.controller.membership import introduce
@@ -443,31 +451,17 @@ def _limits(limits: Mapping[str, float]) -> pb.Limits:
     return pb.Limits(record_s=limits.get("record_s", 0.0), task_bytes=int(limits.get("task_bytes", 0)))
 
 
-#: Lines for one worker within WINDOW_S seconds; what is more is counted, and told with the next line.
-LINES_MAX = 10
-WINDOW_S = 10.0
-
-
 class RefusedEvents:
     """One controller's; those of a worker are forgotten with its session."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        #: By worker: when the window began, the lines told in it, and the words since that were not told.
-        self._told: dict[str, tuple[float, int, int]] = {}
+        self._told: dict[str, LineBudget] = {}
 
     def tell(self, worker: str, why: str) -> None:
         """Something was not believed."""
-        now = self._clock()
-        since, lines, left_out = self._told.get(worker, (now, 0, 0))
-        if now >= since + WINDOW_S:
-            since, lines = now, 0
-        if lines >= LINES_MAX:
-            self._told[worker] = since, lines, left_out + 1
-            return
-        more = f"; {left_out} more were not told" if left_out else ""
-        logger.warning("not believed: %s%s", why, more, extra=about(worker=worker))
-        self._told[worker] = since, lines + 1, 0
+        if line := self._told.setdefault(worker, LineBudget()).line(why, self._clock()):
+            logger.warning("not believed: %s", line, extra=about(worker=worker))
 
     def forget(self, worker: str) -> None:
         """Its session is over."""

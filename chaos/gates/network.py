@@ -62,7 +62,8 @@ class NetworkGates:
         self._tasks: set[asyncio.Task[None]] = set()
         #: What is closed at the end: servers, and the sockets of datagrams.
         self.open: list[asyncio.AbstractServer | asyncio.BaseTransport] = []
-        self._registry = ""
+        #: Where tasks ask for a gate of their own (worker/links/gate.py): a UNIX socket in a folder of this user's.
+        self.registry = ""
         self._nook: Nook | None = None
         self._local = frozenset(own_addresses())
         #: Set, and replaced, when the impairments change.
@@ -70,7 +71,7 @@ class NetworkGates:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self._registry = self._ask(self._open_registry())
+        self.registry = self._ask(self._open_registry())
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -80,13 +81,6 @@ class NetworkGates:
         self._loop.close()
         if self._nook is not None:
             self._nook.close()
-
-    @property
-    def registry(self) -> str:
-        """Where tasks ask for a gate of their own (worker/links/gate.py): a UNIX socket in a folder that is this
-        user's.
-        """
-        return self._registry
 
     def admits(self, protocol: str, client: tuple[str, int], gate: tuple[str, int] | None = None) -> bool:
         """Whether a client may pass: processes of this user or root here, and permitted other hosts.

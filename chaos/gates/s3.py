@@ -175,16 +175,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         fault = self.server.proxy.take(self.command, self.path)
         if fault is S3Fault.GONE:
             return self._close()
-        if fault is S3Fault.BUSY:
-            return self._answer(503, _error("SlowDown"))
-        if fault is S3Fault.FULL:
-            return self._answer(507, _error("XMinioStorageFull"))
-        if fault is S3Fault.BROKEN:
-            return self._answer(500, b"")
-        if fault is S3Fault.CONFLICT:
-            return self._answer(409, _error("ConditionalRequestConflict"))
-        if fault is S3Fault.EXPIRED:
-            return self._answer(400, _error("ExpiredToken"))
+        if fault in _NOT_PASSED_ON:
+            return self._answer(*_NOT_PASSED_ON[fault])
         if fault is S3Fault.TORN_UPLOAD:
             self._tear(body)
             return self._close()
@@ -196,7 +188,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if fault in (S3Fault.LOST_ANSWER, S3Fault.HELD):
             return self._close()
         if fault is S3Fault.BUSY_AFTER:
-            return self._answer(503, _error("SlowDown"))
+            return self._answer(*_NOT_PASSED_ON[S3Fault.BUSY])
         if fault is S3Fault.FLIPPED_ANSWER:
             answer = _flip(answer)
         self._relay(status, headers, answer, is_torn=fault is S3Fault.TORN_ANSWER)
@@ -262,3 +254,12 @@ def _error(code: str) -> bytes:
 
 def _flip(body: bytes) -> bytes:
     return body[:-1] + bytes([body[-1] ^ 1]) if body else body
+
+
+_NOT_PASSED_ON = {
+    S3Fault.BUSY: (503, _error("SlowDown")),
+    S3Fault.FULL: (507, _error("XMinioStorageFull")),
+    S3Fault.BROKEN: (500, b""),
+    S3Fault.CONFLICT: (409, _error("ConditionalRequestConflict")),
+    S3Fault.EXPIRED: (400, _error("ExpiredToken")),
+}

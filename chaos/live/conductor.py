@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.chaos.live.clusters import LocalCluster
+from headrace.chaos.live.clusters import AttachedCluster, LocalCluster
 from headrace.chaos.live.faults import (
     TOOLED,
     Begun,
@@ -24,7 +24,6 @@ from headrace.chaos.live.faults import (
     HostReach,
     Marked,
     Process,
-    Subjects,
     Tools,
     hold,
     matching,
@@ -92,7 +91,7 @@ class Conductor:
     #: The daemons that the command talks to; None for a run that brings its own, or a cluster of others.
     local: LocalCluster | None = None
     #: The processes that faults affect; None: those of the command and the local cluster.
-    subjects: Subjects | None = None
+    subjects: AttachedCluster | None = None
     #: The rounds before this one: times, commits and firings are counted on from them.
     earlier: ScenarioOutcome = NOTHING_YET
     #: The workers on other hosts, of a cluster that lives.
@@ -335,7 +334,7 @@ class Conductor:
     def _held_by_another(self, handle: Handle) -> bool:
         return any(other.process.pid == handle.process.pid for item in self._lasting for other in item.handles)
 
-    def _living(self) -> Subjects:
+    def _living(self) -> AttachedCluster | Marked:
         return self.subjects or self.marked
 
     def _let_go(self) -> None:

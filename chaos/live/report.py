@@ -6,11 +6,11 @@ import json
 import pathlib
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from headrace.chaos.live.checks import CheckResult, unaffected_ways
-from headrace.chaos.live.scenario import NETWORK, Fired, Planned, Scenario, ScenarioOutcome, Start
+from headrace.chaos.live.scenario import NETWORK, Fired, Planned, Scenario, ScenarioOutcome
 
 #: Characters of a victim list that a table cell shows.
 CELL_MAX = 60
@@ -66,7 +66,10 @@ class ChaosReport:
             "schedule": [item.to_dict() for item in self.schedule],
             "fired": [_fired(item) for item in outcome.fired],
             "not_fired": [item.to_dict() for item in outcome.waiting],
-            "starts": [_start(item) for item in outcome.starts],
+            "starts": [
+                asdict(item) | {"at_s": round(item.at_s, 3), "ended_s": round(item.ended_s, 3)}
+                for item in outcome.starts
+            ],
             "findings": [item.to_dict() for item in self.findings],
         }
 
@@ -155,16 +158,6 @@ def _fired(item: Fired) -> dict[str, Any]:
         },
         "lasted_s": round(item.ended_s - item.at_s, 3),
         "recovered_s": None if item.recovered_s is None else round(item.recovered_s, 3),
-    }
-
-
-def _start(item: Start) -> dict[str, Any]:
-    return {
-        "number": item.number,
-        "at_s": round(item.at_s, 3),
-        "ended_s": round(item.ended_s, 3),
-        "code": item.code,
-        "said": item.said,
     }
 
 

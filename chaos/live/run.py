@@ -214,8 +214,15 @@ class _Work:
             outcome = self._conducted(stage, place, pipeline, folder, schedule, earlier)
             found: list[CheckResult] = []
             if not outcome.problem:
-                dataset = place.fetch(folder / "faulted")
-                found = _dataset_findings(request, pipeline, reference, dataset, outcome)
+                found = check_dataset(
+                    reference,
+                    place.fetch(folder / "faulted"),
+                    dict(outcome.answer),
+                    id_key=request.id_key,
+                    rebuilds=request.rebuilds,
+                    seed=request.seed,
+                    pipeline=pipeline,
+                )
             self.findings.append(found)
             self.affected += stage.tools.store.affected if stage.tools.store else 0
             self.facts = _facts(scenario, request, stage.local)
@@ -337,20 +344,6 @@ def _upstream(pipeline: Pipeline, name: str) -> tuple[str, ...]:
             stage.name for stage in pipeline.stages if known in pipeline.flows_to(stage.name) and stage.name not in way
         ]
     return tuple(way)
-
-
-def _dataset_findings(
-    request: ChaosRequest, pipeline: Pipeline, reference: pathlib.Path, dataset: pathlib.Path, outcome: ScenarioOutcome
-) -> list[CheckResult]:
-    return check_dataset(
-        reference,
-        dataset,
-        dict(outcome.answer),
-        id_key=request.id_key,
-        rebuilds=request.rebuilds,
-        seed=request.seed,
-        pipeline=pipeline,
-    )
 
 
 def _writes_there(request: ChaosRequest, pipeline: Pipeline, place: Place) -> None:

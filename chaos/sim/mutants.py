@@ -6,7 +6,7 @@ Each mutant breaks one rule that docs/design/ledger.md states. `planted(name)` p
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -17,6 +17,7 @@ import xxhash
 from headrace.chaos.sim import task_mutants, version_mutants
 from headrace.chaos.sim.network import connections
 from headrace.chaos.sim.nodes import SimulatedSink
+from headrace.chaos.sim.planting import Patch, around, says
 from headrace.chaos.sim.storage import SHARD, log, twin
 from headrace.chaos.sim.world import Part
 from headrace.controller.core.cluster import Controller, Members, Requests
@@ -29,7 +30,6 @@ from headrace.controller.core.messages import (
     FragmentWasRead,
     InHand,
     Outcome,
-    PoisonRecord,
     Records,
     ShardProposed,
     SnapshotWritten,
@@ -38,7 +38,6 @@ from headrace.controller.core.messages import (
 )
 from headrace.controller.core.run import (
     Committer,
-    ProposalJudgement,
     Run,
     RunEvent,
     RunState,
@@ -63,7 +62,6 @@ from headrace.store.ledger import (
     ClusterState,
     Entry,
     FragmentState,
-    Gap,
     IntervalSet,
     Led,
     LedgerState,
@@ -96,15 +94,8 @@ def _taken_as_mine(self: Leadership[Any], event: EntryRefused, now: float) -> li
     return self._on_written(EntryWritten(event.log, event.number), now)
 
 
-def _counts_only(_item: Any, _cover: Any) -> str:
-    return ""
-
-
-def _any_epoch(self: Committer, event: ShardProposed, _version: str, _epoch: int) -> ProposalJudgement:
-    return _judge(self, event, event.version, event.epoch)
-
-
-_judge = Committer.judge
+def _any_epoch(judge: Any, self: Committer, event: ShardProposed, _version: str, _epoch: int) -> Any:
+    return judge(self, event, event.version, event.epoch)
 
 
 def _without_led(self: Leadership[Any], now: float) -> list[Command]:
@@ -123,70 +114,39 @@ def _overwriting(self: SimulatedSink, content: tuple[Part, ...], shard: int) -> 
     return task.cluster.objects.overwrite(f"shards/{task.epoch}/{name}.{SHARD}", content)
 
 
-def _other_bytes(self: Leadership[Any], now: float) -> list[Command]:
+def _other_bytes(on_time: Any, self: Leadership[Any], now: float) -> Any:
     write = self._write
     if write is not None and not write.resolved and now >= write.retry_at and self._queue:
         entry = Entry(write.entry.term, (*write.entry.changes, *itertools.chain(*self._queue)))
         self._queue.clear()
         self._write = Write(write.number, entry, resolved=False, attempts=write.attempts, retry_at=write.retry_at)
-    return _on_time(self, now)
+    return on_time(self, now)
 
 
-_on_time = Leadership._on_time
-
-
-def _accepted_early(self: proposals.Proposals, event: ShardProposed) -> list[Command]:
-    commands = _proposed(self, event)
+def _accepted_early(proposed: Any, self: proposals.Proposals, event: ShardProposed) -> list[Command]:
+    commands = proposed(self, event)
     to = proposals.Waiter(event.task, event.attempt, event.proposal)
     return [*commands, *([] if commands else self.answer(to, Outcome.ACCEPTED))]
 
 
-_proposed = proposals.Proposals.proposed
-
-
-def _judged_while_waiting(self: Run, event: RunEvent, now: float) -> list[Command]:
+def _judged_while_waiting(dispatch: Any, self: Run, event: RunEvent, now: float) -> Any:
     if isinstance(event, ShardProposed) and self.state is RunState.OPENING:
         judgement = self.committer.judge(event, self.version, self.ledger.epoch)
         if judgement.closed is not None:
             self.leadership.submit(judgement.closed)
         return []
-    return _dispatch(self, event, now)
+    return dispatch(self, event, now)
 
 
-_dispatch = Run._dispatch
-
-
-def _always(*_arguments: Any) -> bool:
-    return True
-
-
-def _none_lost(_self: Intake) -> int:
-    return 0
-
-
-def _held_forgotten(self: Intake, *arguments: Any) -> tuple[tuple[Gap, ...], ...]:
+def _held_forgotten(wanted: Any, self: Intake, *arguments: Any) -> Any:
     state, _, pending = arguments
-    return _wanted(self, state, {}, pending)
+    return wanted(self, state, {}, pending)
 
 
-_wanted = Intake._wanted
-
-
-def _no_suspects(_self: Suspicion, _fragment: bytes) -> None:
-    return None
-
-
-def _untold(_self: Suspicion, _fragment: bytes) -> tuple[PoisonRecord, ...]:
-    return ()
-
-
-def _neighbour_too(self: Suspicion, in_hand: Sequence[InHand], story: str, *, certain: bool) -> str:
+def _neighbour_too(died_alone: Any, self: Suspicion, in_hand: Sequence[InHand], story: str, *, certain: bool) -> Any:
     beside = [InHand(hand.stage, Range(hand.range.fragment, hand.range.first + 1, 1)) for hand in in_hand]
-    wrong = _died_alone(self, in_hand, story, certain=certain)
-    return wrong or _died_alone(self, beside, story, certain=certain)
-
-
-_died_alone = Suspicion.died_alone
+    wrong = died_alone(self, in_hand, story, certain=certain)
+    return wrong or died_alone(self, beside, story, certain=certain)
 
 
 def _by_age(state: LedgerState, objects: Iterable[ObjectInfo]) -> Iterator[ObjectInfo]:
@@ -195,152 +155,101 @@ def _by_age(state: LedgerState, objects: Iterable[ObjectInfo]) -> Iterator[Objec
     return (info for info in objects if info.key not in named)
 
 
-def _without_leaders(self: Leadership[Any], event: SnapshotWritten) -> list[Command]:
+def _without_leaders(on_snapshot: Any, self: Leadership[Any], event: SnapshotWritten) -> list[Command]:
     return [
         replace(command, keep=frozenset()) if isinstance(command, TruncateLog) else command
-        for command in _on_snapshot(self, event)
+        for command in on_snapshot(self, event)
     ]
-
-
-_on_snapshot = Leadership._on_snapshot
 
 
 def _at_any_rate(self: RunLinks, _plan: Any, _table: Any) -> float | None:
     return min((state.due_at for state in self._links.values() if state.pair is None and state.cuts), default=None)
 
 
-def _granted_early(self: Requests, event: Any, now: float) -> list[Command]:
-    commands = _wished(self, event, now)
+def _granted_early(wished: Any, self: Requests, event: Any, now: float) -> list[Command]:
+    commands = wished(self, event, now)
     return [*commands, *([] if commands else [AnswerRequest(event.request, accepted=True)])]
 
 
-_wished = Requests._steer
-
-
-def _plan_kept_to_itself(self: Controller, now: float) -> list[Command]:
+def _plan_kept_to_itself(record: Any, self: Controller, now: float) -> Any:
     self.plans.update({name: run.tasks.plan for name, run in self.runs.items() if run.tasks is not None})
-    return _record(self, now)
+    return record(self, now)
 
 
-_record = Controller._record
-
-
-def _each_offer(self: Members, event: TokenOffered, log: Leadership[ClusterState]) -> list[Command]:
+def _each_offer(offered: Any, self: Members, event: TokenOffered, log: Leadership[ClusterState]) -> Any:
     log.submit(TokenSpent(event.token, event.worker, event.key))
-    return _offered(self, event, log)
-
-
-_offered = Members._offered
-
-
-def _no_needs(*_arguments: Any, **_options: Any) -> tuple[Any, Any]:
-    return (), ()
+    return offered(self, event, log)
 
 
 def _of_any_epoch(_self: proposals.Closings, sink: str, state: FragmentState) -> IntervalSet:
     return state.of(sink)
 
 
-def _at_first_sink(closings: proposals.Closings, records: Records) -> tuple[Records, Records]:
-    return _unmet(proposals.Closings(closings.ledger, closings.sinks[:1]), records)
-
-
-_unmet = proposals.unmet
+def _at_first_sink(unmet: Any, closings: proposals.Closings, records: Records) -> Any:
+    return unmet(proposals.Closings(closings.ledger, closings.sinks[:1]), records)
 
 
 def _named_by_all(self: Part) -> Duplicates:
     return Duplicates.of([(row, name) for row, name, _ in self.duplicates])
 
 
-def _no_fault(*_arguments: Any) -> str:
-    return ""
-
-
 def _releases_nothing(sink: str, _records: Any) -> ClaimsReleased:
     return ClaimsReleased(sink, ())
 
 
-def _one_short(state: LedgerState, epoch: int, sinks: Sequence[str], uri: str, number: int = 0) -> list[kept.KeyFile]:
-    return _key_files(state, epoch, sinks, uri, number)[:-1]
+def _one_short(key_files: Any, *arguments: Any) -> Any:
+    return key_files(*arguments)[:-1]
 
 
-def _of_first_sink(
-    state: LedgerState, epoch: int, sinks: Sequence[str], uri: str, number: int = 0
-) -> list[kept.KeyFile]:
-    return _key_files(state, epoch, sinks[:1], uri, number)
-
-
-_key_files = kept.key_files
+def _of_first_sink(key_files: Any, state: Any, epoch: int, sinks: Sequence[str], *place: Any) -> Any:
+    return key_files(state, epoch, sinks[:1], *place)
 
 
 def _any_version(self: RemoteFile, info: ObjectInfo) -> None:
     self._size = info.size
 
 
-def _believed(self: Comparing, event: FragmentWasRead) -> bool:
+def _believed(heard: Any, self: Comparing, event: FragmentWasRead) -> Any:
     """Whatever stands there holds the bytes that were read."""
     known = self._by_fragment.get(event.fragment)
     for state in known.tile if known is not None and not event.error else ():
         if state.fragment.id == event.fragment:
             event = replace(event, checksum=state.checksum)
-    return _HEARD(self, event)
+    return heard(self, event)
 
 
-_HEARD = Comparing.heard
-
-
-def _new(*_arguments: Any) -> ListedAs:
-    return ListedAs.NEW
-
-
-def _never(*_arguments: Any) -> bool:
-    return False
-
-
-def _cut_anywhere(self: Leadership[Any], *changes: Any) -> None:
+def _cut_anywhere(submit: Any, self: Leadership[Any], *changes: Any) -> None:
     for atom in [(change,) for change in changes] if isinstance(changes[0], Closed) else [changes]:
-        _submit(self, *atom)
+        submit(self, *atom)
 
 
-_submit = Leadership.submit
-
-
-def _rest_lost(self: Leadership[Any], now: float) -> list[Command]:
-    commands = _flush(self, now)
+def _rest_lost(flush: Any, self: Leadership[Any], now: float) -> Any:
+    commands = flush(self, now)
     if commands:
         self._queue.clear()
     return commands
 
 
-_flush = Leadership.flush
-
-
-def _queued_counts(self: Committer, event: ShardProposed) -> str:
+def _queued_counts(needs_fault: Any, self: Committer, event: ShardProposed) -> Any:
     queued = [item for closed in self._reserved.values() if closed.sink == event.sink for item in closed.ranges]
     records = tuple(
         (fragment, tuple(row for row in rows if not any(_holds(item, fragment, row) for item in queued)))
         for fragment, rows in event.needs
     )
-    return _needs_fault(self, replace(event, needs=tuple(item for item in records if item[1])))
+    return needs_fault(self, replace(event, needs=tuple(item for item in records if item[1])))
 
 
 def _holds(item: Range, fragment: bytes, row: int) -> bool:
     return item.fragment == fragment and item.first <= row < item.end
 
 
-_needs_fault = Committer._needs_fault
-
-
-def _unasked(self: Gathering, event: ShardOverlapped, now: float) -> list[Any]:
-    commands = _overlapped(self, event, now)
+def _unasked(overlapped: Any, self: Gathering, event: ShardOverlapped, now: float) -> list[Any]:
+    commands = overlapped(self, event, now)
     return [
         item
         for command in commands
         for item in (self._answered(NeedsAnswered(command.shard), now) if isinstance(command, AskNeeds) else (command,))
     ]
-
-
-_overlapped = Gathering._overlapped
 
 
 def _without_releases(state: Any) -> bytes:
@@ -351,59 +260,53 @@ def _without_releases(state: Any) -> bytes:
     return encode_snapshot(state)
 
 
-def _no_dependents(*_arguments: Any) -> Ranges:
-    return Ranges({})
-
-
-Patch = tuple[type[Any] | Any, str, Callable[..., Any] | property | tuple[Any, ...]]
-
 #: Mutants by name: what is patched with what.
 MUTANTS: dict[str, tuple[Patch, ...]] = {
     "overlap-ignored": ((Committer, "_overlaps", _nothing), (LedgerState, "conflicts", _nothing)),
     "refusal-taken-as-mine": ((Leadership, "_on_refused", _taken_as_mine),),
-    "conservation-by-counts": ((proposals, "conservation_fault", _counts_only),),
-    "unknown-epoch-accepted": ((Committer, "judge", _any_epoch),),
+    "conservation-by-counts": ((proposals, "conservation_fault", says("")),),
+    "unknown-epoch-accepted": (around(Committer, "judge", _any_epoch),),
     "led-skipped": ((Leadership, "_campaign", _without_led),),
     "shard-overwritten": ((SimulatedSink, "put", _overwriting),),
-    "retried-with-other-bytes": ((Leadership, "_on_time", _other_bytes),),
-    "accepted-before-durable": ((proposals.Proposals, "proposed", _accepted_early),),
-    "judged-before-leading": ((Run, "_dispatch", _judged_while_waiting),),
-    "credit-ignored": ((CreditSender, "can_send", _always),),
-    "sink-without-budget": ((Gathering, "accepts", property(_always)),),
-    "lost-forgotten": ((Intake, "requeue_lost", _none_lost),),
-    "suspects-given-to-all": ((Suspicion, "of", _no_suspects),),
-    "poison-untold": ((Suspicion, "poison", _untold),),
+    "retried-with-other-bytes": (around(Leadership, "_on_time", _other_bytes),),
+    "accepted-before-durable": (around(proposals.Proposals, "proposed", _accepted_early),),
+    "judged-before-leading": (around(Run, "_dispatch", _judged_while_waiting),),
+    "credit-ignored": ((CreditSender, "can_send", says(True)),),
+    "sink-without-budget": ((Gathering, "accepts", property(says(True))),),
+    "lost-forgotten": ((Intake, "requeue_lost", says(0)),),
+    "suspects-given-to-all": ((Suspicion, "of", says(None)),),
+    "poison-untold": ((Suspicion, "poison", says(())),),
     "cut-link-spins": ((RunLinks, "wake_at", _at_any_rate),),
-    "led-truncated": ((Leadership, "_on_snapshot", _without_leaders),),
+    "led-truncated": (around(Leadership, "_on_snapshot", _without_leaders),),
     "collection-by-age": ((collection, "garbage", _by_age),),
     "ticket-not-compared": ((connections, "match_ticket", _nothing),),
     "checksum-not-looked-at": ((frame, "_verify", _nothing),),
-    "request-granted-before-durable": ((Requests, "_steer", _granted_early),),
-    "plan-not-recorded": ((Controller, "_record", _plan_kept_to_itself),),
-    "token-spent-by-each": ((Members, "_offered", _each_offer),),
-    "needs-skipped": ((Committer, "_needs_fault", _no_fault), (proposals, "unmet", _no_needs)),
+    "request-granted-before-durable": (around(Requests, "_steer", _granted_early),),
+    "plan-not-recorded": (around(Controller, "_record", _plan_kept_to_itself),),
+    "token-spent-by-each": (around(Members, "_offered", _each_offer),),
+    "needs-skipped": ((Committer, "_needs_fault", says("")), (proposals, "unmet", says(((), ())))),
     "closings-of-any-epoch": ((proposals.Closings, "of", _of_any_epoch),),
-    "released-by-one-sink": ((proposals, "unmet", _at_first_sink),),
+    "released-by-one-sink": (around(proposals, "unmet", _at_first_sink),),
     "settled-asked-for": ((Part, "duplicate_names", _named_by_all),),
-    "index-of-one-sink": ((kept, "key_files", _of_first_sink),),
-    "index-one-entry-short": ((kept, "key_files", _one_short),),
+    "index-of-one-sink": (around(kept, "key_files", _of_first_sink),),
+    "index-one-entry-short": (around(kept, "key_files", _one_short),),
     "claims-not-released": ((proposals, "ClaimsReleased", _releases_nothing),),
-    "index-not-fenced": ((RunTasks, "_remembers", _never),),
+    "index-not-fenced": ((RunTasks, "_remembers", says(False)),),
     "changed-object-read-on": ((RemoteFile, "_learn", _any_version),),
-    "held-read-again": ((Intake, "_wanted", _held_forgotten),),
+    "held-read-again": (around(Intake, "_wanted", _held_forgotten),),
     "part-taken-for-unread": ((known_objects, "evidence_of", _part_unread),),
-    "content-not-compared": ((Comparing, "heard", _believed),),
-    "other-version-listed": ((KnownObjects, "listed_as", _new),),
-    "atom-cut": ((Leadership, "submit", _cut_anywhere),),
-    "queue-cut-off": ((Leadership, "flush", _rest_lost),),
-    "queued-taken-for-kept": ((Committer, "_needs_fault", _queued_counts),),
-    "not-asked-after-overlap": ((Gathering, "_overlapped", _unasked),),
+    "content-not-compared": (around(Comparing, "heard", _believed),),
+    "other-version-listed": ((KnownObjects, "listed_as", says(ListedAs.NEW)),),
+    "atom-cut": (around(Leadership, "submit", _cut_anywhere),),
+    "queue-cut-off": (around(Leadership, "flush", _rest_lost),),
+    "queued-taken-for-kept": (around(Committer, "_needs_fault", _queued_counts),),
+    "not-asked-after-overlap": (around(Gathering, "_overlapped", _unasked),),
     "snapshot-forgets-releases": ((log, "encode_snapshot", _without_releases),),
-    "manifest-not-fenced": ((manifest, "_is_later", _never),),
+    "manifest-not-fenced": ((manifest, "_is_later", says(False)),),
     **task_mutants.MUTANTS,
-    "void-verdicts-kept": ((held, "dependents", _no_dependents),),
+    "void-verdicts-kept": ((held, "dependents", says(Ranges({}))),),
     **version_mutants.MUTANTS,
-    "neighbour-poison": ((Suspicion, "died_alone", _neighbour_too),),
+    "neighbour-poison": (around(Suspicion, "died_alone", _neighbour_too),),
 }
 
 

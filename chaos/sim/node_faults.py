@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TypeVar
 
-from headrace.chaos.sim.network import Harm
-from headrace.chaos.sim.nodes import SimulatedController, SimulatedTask, Site
+from headrace.chaos.sim.network import Harm, SimulatedSession
+from headrace.chaos.sim.nodes import SimulatedController, SimulatedTask, SimulatedWorker, Site
 from headrace.chaos.sim.storage import CALM, TROUBLE
 from headrace.controller.core.messages import messages as core
 
@@ -23,25 +23,13 @@ HARMED_MAX = 3
 #: Seconds that a controller has to hand over the cluster's log when it is ended in order.
 RETIRE_S = 3.0
 
-
-class Failing(Protocol):
-    """A store whose requests may fail, at that share."""
-
-    error_share: float
-
-
-class FaultySite(Site, Protocol):
-    """A cluster that faults happen to."""
-
-    def stores(self) -> Sequence[Failing]:
-        """Its logs and objects."""
-        ...
+T = TypeVar("T")
 
 
 class NodeFaults:
     """The dice, and the misfortunes of nodes."""
 
-    def __init__(self, site: FaultySite, menu: Sequence[tuple[Callable[[], bool], int]]) -> None:
+    def __init__(self, site: Site, menu: Sequence[tuple[Callable[[], bool], int]]) -> None:
         self._site, self._world = site, site.world
         self.happened: list[str] = []
         #: Those that happened at one moment, two and two.
@@ -77,9 +65,13 @@ class NodeFaults:
     def _tasks(self) -> list[SimulatedTask]:
         return [task for worker in self._site.workers for task in worker.tasks.values() if task.alive]
 
-    def _pick_task(self) -> SimulatedTask | None:
-        tasks = self._tasks()
-        return self._world.rng.choice(tasks) if tasks else None
+    def _pick(self, items: Sequence[T]) -> T | None:
+        return self._world.rng.choice(items) if items else None
+
+    def _crash(self, node: SimulatedController | SimulatedWorker, away_s: float) -> None:
+        """It dies, and comes back within so long."""
+        node.crash()
+        self._world.after(self._world.between(0.5, away_s), node.start)
 
     def calm(self) -> None:
         """No fault happens any more: whoever sleeps wakes, and whoever was cut off is not."""
@@ -102,32 +94,29 @@ class NodeFaults:
 
     def kill_task(self) -> bool:
         """SIGKILL."""
-        task = self._pick_task()
+        task = self._pick(self._tasks())
         if task is not None:
             task.die(-9, "killed by a fault")
         return task is not None
 
     def fail_task(self) -> bool:
         """A task says that it cannot go on."""
-        task = self._pick_task()
+        task = self._pick(self._tasks())
         if task is not None:
             task.say(core.TaskFailed(task.name, task.attempt, "simulated", final=False))
         return task is not None
 
     def kill_worker(self) -> bool:
         """A node dies and comes back."""
-        living = [worker for worker in self._site.workers if worker.alive]
-        if not living:
-            return False
-        worker = self._world.rng.choice(living)
-        self._world.note("faults", "kill worker", worker.name)
-        worker.crash()
-        self._world.after(self._world.between(0.5, 5.0), worker.start)
-        return True
+        worker = self._pick([worker for worker in self._site.workers if worker.alive])
+        if worker is not None:
+            self._world.note("faults", "kill worker", worker.name)
+            self._crash(worker, 5.0)
+        return worker is not None
 
     def freeze_task(self) -> bool:
         """A process stops for a while without knowing it, and may wake when it is lost, or in another epoch."""
-        task = self._pick_task()
+        task = self._pick(self._tasks())
         if task is not None:
             task.freeze(self._world.now + self._world.between(0.5, 15.0))
             self._world.note("faults", "freeze task", task.label)
@@ -143,50 +132,44 @@ class NodeFaults:
 
     def _freeze(self, *, node: bool) -> bool:
         living = [worker for worker in self._site.workers if worker.alive]
-        busy = [worker for worker in living if worker.tasks]
-        if not living:
-            return False
-        worker = self._world.rng.choice(busy or living)
-        self._world.note("faults", "freeze node" if node else "freeze worker", worker.name)
-        worker.freeze(self._world.between(0.5, 20.0), node=node)
-        return True
+        worker = self._pick([worker for worker in living if worker.tasks] or living)
+        if worker is not None:
+            self._world.note("faults", "freeze node" if node else "freeze worker", worker.name)
+            worker.freeze(self._world.between(0.5, 20.0), node=node)
+        return worker is not None
 
     def crash_controller(self) -> bool:
         """A controller dies and comes back."""
-        living = [controller for controller in self._site.controllers if controller.alive]
-        if not living:
-            return False
-        controller = self._world.rng.choice(living)
-        self._world.note("faults", "kill controller", controller.name)
-        controller.crash()
-        self._world.after(self._world.between(0.5, 8.0), controller.start)
-        return True
+        controller = self._pick([controller for controller in self._site.controllers if controller.alive])
+        if controller is not None:
+            self._world.note("faults", "kill controller", controller.name)
+            self._crash(controller, 8.0)
+        return controller is not None
 
     def freeze_controller(self) -> bool:
         """A controller, rather the leader, stops for a while without knowing it."""
         living = [item for item in self._site.controllers if item.alive and not item.frozen]
-        leaders = [item for item in living if item.leads]
-        if not living:
-            return False
-        controller = self._world.rng.choice(leaders or living)
-        self._world.note("faults", "freeze controller", controller.name)
-        controller.frozen = True
-        self._world.after(self._world.between(0.5, 15.0), controller.thaw)
-        return True
+        controller = self._pick([item for item in living if item.leads] or living)
+        if controller is not None:
+            self._world.note("faults", "freeze controller", controller.name)
+            controller.frozen = True
+            self._world.after(self._world.between(0.5, 15.0), controller.thaw)
+        return controller is not None
 
     def break_session(self) -> bool:
         """A connection breaks."""
-        sessions = [worker.session for worker in self._site.workers if worker.session is not None]
-        if sessions:
-            self._world.rng.choice(sessions).end("broken by a fault")
-        return bool(sessions)
+        if (session := self._pick(self._sessions())) is not None:
+            session.end("broken by a fault")
+        return session is not None
 
     def leave_session(self) -> bool:
         """A worker comes back before its controller has noticed that it had gone; its last words come behind that."""
-        sessions = [worker.session for worker in self._site.workers if worker.session is not None]
-        if sessions:
-            self._world.rng.choice(sessions).abandon()
-        return bool(sessions)
+        if (session := self._pick(self._sessions())) is not None:
+            session.abandon()
+        return session is not None
+
+    def _sessions(self) -> list[SimulatedSession]:
+        return [worker.session for worker in self._site.workers if worker.session is not None]
 
     def dial_again(self) -> bool:
         """An end with the ticket of an earlier making of a link, or of a dead attempt, dials."""
@@ -201,12 +184,10 @@ class NodeFaults:
 
     def part_workers(self) -> bool:
         """Two workers that are joined by links cannot reach each other for a while, or for a moment."""
-        pairs = self._site.wires.between()
-        if pairs:
-            pair = self._world.rng.choice(pairs)
+        if (pair := self._pick(self._site.wires.between())) is not None:
             self._world.note("faults", "part", sorted(pair))
             self._site.wires.part(pair, self._world.between(0.0, 6.0))
-        return bool(pairs)
+        return pair is not None
 
     def retire_controller(self) -> bool:
         """Somebody ends the leader of a cluster in order, and starts it again."""
@@ -219,8 +200,7 @@ class NodeFaults:
 
     def _retired(self, leader: SimulatedController, life: int) -> None:
         if leader.alive and leader.life == life:
-            leader.crash()
-            self._world.after(self._world.between(0.5, 4.0), leader.start)
+            self._crash(leader, 4.0)
 
     # -- what fails --
 

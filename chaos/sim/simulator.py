@@ -10,14 +10,14 @@ Known weakness: it finds no fault of a shell, nothing slow, and nothing that nee
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace.chaos.sim.cluster import SimulatedCluster
 from headrace.chaos.sim.network import MARKER_BYTES, SimulatedFrame
 from headrace.chaos.sim.node_faults import NodeFaults
-from headrace.chaos.sim.nodes import SimulatedController, SimulatedWorker
+from headrace.chaos.sim.nodes import SimulatedController, SimulatedSink, SimulatedWorker, Site
 from headrace.chaos.sim.world import ViolationError, World
 from headrace.store.datasets import collection
 from headrace.store.ledger import LedgerState
@@ -67,18 +67,17 @@ class Faults(NodeFaults):
     def settle(self) -> None:
         """See `NodeFaults`."""
         self._cluster.operator.settle()
-        for task in self._tasks():
-            if task.sink is not None:
-                task.sink.corrupt = task.sink.haunted = False
+        for sink in self._sinks():
+            sink.corrupt = sink.haunted = False
 
     # -- what dies --
 
     def kill_index(self) -> bool:
         """A task that remembers, where there is one, gets SIGKILL: the decider, or a partition of its index."""
-        remembering = [task for task in self._tasks() if task.remembers]
-        if remembering:
-            self._world.rng.choice(remembering).die(-9, "killed by a fault")
-        return bool(remembering)
+        task = self._pick([task for task in self._tasks() if task.remembers])
+        if task is not None:
+            task.die(-9, "killed by a fault")
+        return task is not None
 
     def mislead_workers(self) -> bool:
         """Every worker goes to a standby, whose run has not begun, and comes back; then the leader may die."""
@@ -104,8 +103,7 @@ class Faults(NodeFaults):
 
     def _end_leader(self, leader: SimulatedController, life: int) -> None:
         if leader.alive and leader.life == life and not self._cluster.quiet:
-            leader.crash()
-            self._world.after(self._world.between(0.5, 8.0), leader.start)
+            self._crash(leader, 8.0)
 
     # -- what lies --
 
@@ -124,10 +122,12 @@ class Faults(NodeFaults):
 
     def corrupt_shard(self) -> bool:
         """A sink will write a shard that claims a record twice and another not at all."""
-        sinks = [task.sink for task in self._tasks() if task.sink is not None]
-        if sinks:
-            self._world.rng.choice(sinks).corrupt = True
-        return bool(sinks)
+        if (sink := self._pick(self._sinks())) is not None:
+            sink.corrupt = True
+        return sink is not None
+
+    def _sinks(self) -> list[SimulatedSink]:
+        return [task.sink for task in self._tasks() if task.sink is not None]
 
     def repeat_proposal(self) -> bool:
         """Old proposals come in once more, from whatever attempt and epoch, by the worker that had it."""
@@ -142,16 +142,14 @@ class Faults(NodeFaults):
 
     def wake_ghost(self) -> bool:
         """A sink that was given up wakes when another is about to propose the same, and is first."""
-        sinks = [task.sink for task in self._tasks() if task.sink is not None]
-        if sinks and self._cluster.corpus.texts is not None:
-            self._world.rng.choice(sinks).haunted = True
-            return True
-        return False
+        sink = self._pick(self._sinks()) if self._cluster.corpus.texts is not None else None
+        if sink is not None:
+            sink.haunted = True
+        return sink is not None
 
     def stray_frame(self) -> bool:
         """A frame of another epoch arrives on a link."""
-        links = [link for worker in self._cluster.workers for link in worker.links()]
-        link = self._world.rng.choice(links) if links else None
+        link = self._pick([link for worker in self._cluster.workers for link in worker.links()])
         if link is None or link.receiver is None or not link.receiver.alive:
             return False
         return link.try_send(SimulatedFrame(link.receiver.epoch + 1, MARKER_BYTES, sweep=1 << 30))
@@ -226,20 +224,14 @@ class SimulationOutcome:
     quarantined: int
     duplicates: int
     #: Proposals that controllers believed: of sinks that were given up, and those that came once more.
-    ghosts: int
-    repeats: int
+    ghosts: int = 0
+    repeats: int = 0
     #: How often a run of a queue gave way, and went on.
     held: int = 0
     gone_on: int = 0
     violation: str = ""
     number: int = -1
     story: tuple[str, ...] = ()
-
-
-def simulate(seed: int) -> SimulationOutcome:
-    """Run one seed to its end, or to the first invariant that does not hold."""
-    with without_garbage():
-        return _simulate(seed)
 
 
 @contextmanager
@@ -259,32 +251,39 @@ def without_garbage() -> Iterator[None]:
             gc.enable()
 
 
-def _simulate(seed: int) -> SimulationOutcome:
+@without_garbage()
+def simulate(seed: int) -> SimulationOutcome:
+    """Run one seed to its end, or to the first invariant that does not hold."""
     cluster = SimulatedCluster(seed)
-    faults = Faults(cluster)
-    violation = ""
-    number = -1
-    seconds = 0.0
+    faults, checker = Faults(cluster), cluster.checker
+    outcome = outcome_of(seed, cluster, faults, [checker.ledger], lambda: _run(cluster, faults))
+    return replace(outcome, ghosts=checker.ghosts, repeats=checker.repeats)
+
+
+def outcome_of(
+    seed: int, site: Site, faults: NodeFaults, ledgers: Sequence[LedgerState], run: Callable[[], float]
+) -> SimulationOutcome:
+    """Run to the end, or to the first invariant that does not hold; what became of it."""
+    violation, number, seconds = "", -1, 0.0
     try:
-        seconds = _run(cluster, faults)
+        seconds = run()
     except ViolationError as error:
         violation, number = str(error), error.number
+    counts = [item for ledger in ledgers for item in ledger.counts.values()]
     return SimulationOutcome(
         seed=seed,
-        events=cluster.world.events,
+        events=site.world.events,
         faults=tuple(faults.happened),
         pairs=tuple(faults.pairs),
         seconds=seconds,
-        entries=len(cluster.log.entries),
-        terms=cluster.checker.ledger.term,
-        truncated=cluster.log.truncated,
-        quarantined=sum(counts.quarantined for counts in cluster.checker.ledger.counts.values()),
-        duplicates=sum(counts.duplicate for counts in cluster.checker.ledger.counts.values()),
-        ghosts=cluster.checker.ghosts,
-        repeats=cluster.checker.repeats,
+        entries=len(site.log.entries),
+        terms=site.checker.ledger.term,
+        truncated=site.log.truncated,
+        quarantined=sum(item.quarantined for item in counts),
+        duplicates=sum(item.duplicate for item in counts),
         violation=violation,
         number=number,
-        story=tuple(cluster.world.tail()) if violation else (),
+        story=tuple(site.world.tail()) if violation else (),
     )
 
 

@@ -40,13 +40,10 @@ from headrace.cluster import (
     public_key_fingerprint,
     utc_now,
 )
+from headrace.controller.effects import LineBudget
 from headrace.controller.membership.cluster_files import CONTROLLER, ClusterFiles
 from headrace.daemon import Effects
 from headrace.protos.protocol import Spoken, spoken_here, why_foreign
-
-#: Seconds within which LINES_MAX of those that are sent away are named in the log; the rest are counted.
-WINDOW_S = 10.0
-LINES_MAX = 10
 
 
 class Strangers:
@@ -82,24 +79,6 @@ class Strangers:
             self._by_address[found[0]] -= 1
             if not self._by_address[found[0]]:
                 del self._by_address[found[0]]
-
-
-class LineBudget:
-    """How many lines a door may write of those that it sends away."""
-
-    def __init__(self) -> None:
-        self._since, self._lines, self._left_out = float("-inf"), 0, 0
-
-    def line(self, words: str, now: float) -> str:
-        """The line to write at this time, with how many were not written before it; empty for none."""
-        if now >= self._since + WINDOW_S:
-            self._since, self._lines = now, 0
-        if self._lines >= LINES_MAX:
-            self._left_out += 1
-            return ""
-        more = f"; {self._left_out} more were not told" if self._left_out else ""
-        self._lines, self._left_out = self._lines + 1, 0
-        return f"{words}{more}"
 
 
 logger = logging.getLogger("headrace.controller")

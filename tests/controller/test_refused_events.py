@@ -2,7 +2,8 @@
 
 import pytest
 
-from headrace.controller.shell import LINES_MAX, WINDOW_S, RefusedEvents
+from headrace.controller.effects.lines import LINES_MAX, WINDOW_S
+from headrace.controller.shell import RefusedEvents
 
 
 def test_a_worker_that_lies_endlessly_gets_lines_and_a_number(caplog: pytest.LogCaptureFixture) -> None:

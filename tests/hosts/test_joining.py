@@ -25,8 +25,9 @@ from headrace.cluster.certificates import (
     role_host,
 )
 from headrace.cluster.join import PORT_OFFSET, JoinToken, encode_token, read_token
+from headrace.controller.effects.lines import LINES_MAX
 from headrace.controller.membership.cluster_files import ClusterFiles
-from headrace.controller.membership.joining import HANDSHAKE_S, LINES_MAX, STRANGERS_MAX
+from headrace.controller.membership.joining import HANDSHAKE_S, STRANGERS_MAX
 from headrace.protos import control_pb2 as pb, control_pb2_grpc as rpc
 from headrace.worker.membership.join import JoinError, join, read_membership
 from tests.kits.run.kill import headrace

@@ -55,12 +55,8 @@ STILL: dict[str, set[str]] = {
 }
 #: Classes of one name that no reader meets together: they are of other processes, and no module uses both.
 TWICE = {
-    "Asked": {"chaos/live/faults/remote.py", "chaos/sim/checks/observed.py", "cli/commands/bench.py"},
+    "Asked": {"chaos/live/faults/remote.py", "cli/commands/bench.py"},
     "Batch": {"loader/batch/fields.py", "stages/runtime/batch.py"},
-    "Cluster": {
-        *("chaos/live/scenario/scenario.py", "chaos/sim/nodes/parts.py"),
-        "controller/core/cluster/applications.py",
-    },
     "Cut": {"loader/order/plan.py", "stages/sources/objects/units.py"},
     "Model": {"cli/demo/demo.py", "stages/quality/models/models.py"},
     "Pieces": {"loader/dataset/shard.py", "stages/sources/objects/unpack.py"},

@@ -16,7 +16,7 @@ from headrace.chaos.gates import callers, callers_of_socket, holders, holders_of
 from headrace.chaos.live.faults import HostReach, Process, ProcessRole, every_process, parent_of
 from headrace.chaos.live.scenario import NETWORK, Scenario
 from headrace.client import Client, CliError, ControllerAt
-from headrace.daemon import INSECURE, SOCKET
+from headrace.daemon import INSECURE, SOCKET, host_and_port
 
 #: Generations between a task and its worker that are looked through.
 ANCESTORS_MAX = 8
@@ -77,22 +77,17 @@ class AttachedCluster:
 def _serving(address: str) -> list[int]:
     if address.startswith(SOCKET):
         return holders_of_socket(address.removeprefix(SOCKET))
-    return holders("tcp", _split(address)[1])
+    return holders("tcp", host_and_port(address.removeprefix(INSECURE))[1])
 
 
 def _calling(address: str) -> list[int]:
     if address.startswith(SOCKET):
         return callers_of_socket(address.removeprefix(SOCKET))
-    return callers(_split(address)[1])
+    return callers(host_and_port(address.removeprefix(INSECURE))[1])
 
 
 def _is_here(address: str) -> bool:
-    return address.startswith(SOCKET) or _is_ours(_split(address)[0])
-
-
-def _split(address: str) -> tuple[str, int]:
-    host, _, port = address.removeprefix(INSECURE).rpartition(":")
-    return host.strip("[]"), int(port)
+    return address.startswith(SOCKET) or _is_ours(host_and_port(address.removeprefix(INSECURE))[0])
 
 
 def _is_ours(host: str) -> bool:

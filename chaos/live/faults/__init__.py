@@ -10,7 +10,6 @@ if TYPE_CHECKING:
         Marked as Marked,
         Process as Process,
         ProcessRole as ProcessRole,
-        Subjects as Subjects,
         every_process as every_process,
         hold as hold,
         matching as matching,

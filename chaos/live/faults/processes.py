@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import IO, Protocol
+from typing import IO
 
 from headrace.daemon import ending_with_this
 
@@ -88,32 +88,21 @@ class Marked:
         self, command: Sequence[str], out: IO[bytes], errors: IO[bytes], environment: Mapping[str, str]
     ) -> subprocess.Popen[bytes]:
         """Start another command under the same mark."""
+        # SPT_NOENV: a process title must not be written over the environment that the mark stands in.
+        own = {**ending_with_this(), MARK: self.mark, "SPT_NOENV": "1"}
         return subprocess.Popen(  # noqa: S603 - a command of this run
             list(command),
             cwd=self.cwd,
-            env={**os.environ, **self.environment, **environment, **self._own()},
+            env={**os.environ, **self.environment, **environment, **own},
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=errors,
             start_new_session=True,
         )
 
-    def _own(self) -> dict[str, str]:
-        # SPT_NOENV: a process title must not be written over the environment that the mark stands in.
-        return {**ending_with_this(), MARK: self.mark, "SPT_NOENV": "1"}
-
     def alive(self) -> list[Process]:
         """Everything that carries the mark and is no zombie, by title."""
-        wanted = f"{MARK}={self.mark}".encode()
-        found: list[Process] = []
-        for entry in pathlib.Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
-            try:
-                if wanted in (entry / "environ").read_bytes().split(b"\0") and not _zombie(entry):
-                    found.append(_described(int(entry.name), (entry / "cmdline").read_bytes()))
-            except OSError:
-                continue
+        found = every_process(f"{MARK}={self.mark}".encode())
         return sorted(found, key=lambda process: (process.title, process.pid))
 
     def kill(self) -> list[Process]:
@@ -129,18 +118,6 @@ class Marked:
                     os.kill(process.pid, signal.SIGKILL)
             time.sleep(_PAUSE_S)
         return list(killed.values())
-
-
-class Subjects(Protocol):
-    """The processes that faults affect."""
-
-    def alive(self) -> list[Process]:
-        """Those that live, by title."""
-        ...
-
-    def kill(self) -> list[Process]:
-        """SIGKILL to all; those that were hit."""
-        ...
 
 
 class Handle:
@@ -187,13 +164,14 @@ def matching(target: str, processes: Sequence[Process], ways: Mapping[str, Seque
     return [task for task in tasks if task.stage == head]
 
 
-def every_process() -> list[Process]:
-    """Every process of this host that is no zombie and may be looked at."""
+def every_process(mark: bytes = b"") -> list[Process]:
+    """Every process of this host that is no zombie and may be looked at, and has the mark in its environment."""
     found: list[Process] = []
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
-                if not _zombie(entry):
+                marked = not mark or mark in (entry / "environ").read_bytes().split(b"\0")
+                if marked and not _zombie(entry):
                     found.append(_described(int(entry.name), (entry / "cmdline").read_bytes()))
     return found
 

@@ -36,7 +36,8 @@ class FaultTimeline:
         self._dataset = dataset
         self._again_at = 0.0
         self.commits: list[Commit] = []
-        self._closes = 0
+        #: How many of them close records.
+        self.closes = 0
         #: How often the epoch was raised.
         self.epochs = 0
 
@@ -45,18 +46,13 @@ class FaultTimeline:
         """How many there are."""
         return len(self.commits)
 
-    @property
-    def closes(self) -> int:
-        """How many of them close records."""
-        return self._closes
-
     def look(self, at_s: float) -> None:
         """Take in what has come."""
         while (data := self._entry(len(self.commits), at_s)) is not None:
             changes = decode_entry(data).changes
             records = sum(change.counts.records for change in changes if isinstance(change, Closed))
             self.commits.append(Commit(len(self.commits), at_s, records))
-            self._closes += records > 0
+            self.closes += records > 0
             self.epochs += sum(isinstance(change, EpochRaised) for change in changes)
 
     def _entry(self, number: int, at_s: float) -> bytes | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -182,6 +182,10 @@ class Scenario:
         return any(fault.kind in kinds for fault in self.faults)
 
 
+#: Digits of what was drawn, in a report.
+_DIGITS = {"after": 3, "for_s": 3, "pick": 6, "share": 6, "delay_s": 6}
+
+
 @dataclass(frozen=True, slots=True)
 class Planned:
     """One firing of a schedule.
@@ -211,20 +215,9 @@ class Planned:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
-        return {
-            "fault": self.fault,
-            "nth": self.nth,
-            "kind": self.kind.value,
-            "target": self.target,
-            "after": round(self.after, 3),
-            "base": None if self.base is None else list(self.base),
-            "unit": self.unit.value,
-            "for_s": round(self.for_s, 3),
-            "pick": round(self.pick, 6),
-            "share": round(self.share, 6),
-            "delay_s": round(self.delay_s, 6),
-            "optional": self.optional,
-        }
+        base = None if self.base is None else list(self.base)
+        plain = asdict(self) | {"kind": self.kind.value, "base": base, "unit": self.unit.value}
+        return plain | {name: round(plain[name], digits) for name, digits in _DIGITS.items()}
 
 
 def draw(scenario: Scenario, seed: int) -> tuple[Planned, ...]:

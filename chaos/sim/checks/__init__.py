@@ -6,11 +6,6 @@ from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
     from headrace.chaos.sim.checks.invariants import Checker as Checker
-    from headrace.chaos.sim.checks.logs import Assignments as Assignments
-    from headrace.chaos.sim.checks.observed import (
-        Asked as Asked,
-        Folding as Folding,
-        OperatorRequest as OperatorRequest,
-    )
+    from headrace.chaos.sim.checks.logs import Assignments as Assignments, OperatorRequest as OperatorRequest
 else:
     __getattr__ = door(__name__)

@@ -7,10 +7,9 @@ that fold. It looks into the cores and changes nothing.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from headrace.chaos.sim.checks.logs import Assignments, History
-from headrace.chaos.sim.checks.observed import Asked, Folding, Observed, ObservedSink, OperatorRequest
+from headrace.chaos.sim.checks.logs import Assignments, History, OperatorRequest
 from headrace.chaos.sim.checks.reading import Provenance, Rereading
 from headrace.chaos.sim.checks.verdicts import Verdicts
 from headrace.chaos.sim.checks.versions import SimulatedBuilds, SimulatedGate
@@ -32,6 +31,9 @@ from headrace.store.ledger import ClaimsReleased, Closed, Entry, EpochRaised, Le
 from headrace.store.shards import KEYS_ROLE, epoch_of, numbered_role
 from headrace.worker.task import HELD_TIMES_MAX, NEED_BYTES
 
+if TYPE_CHECKING:
+    from headrace.chaos.sim.nodes import Cluster, SimulatedController, SimulatedSink
+
 #: The one batch that a sink lets in below its budget.
 BATCH_BYTES_MAX = BATCH_RECORDS_MAX * HELD_BYTES
 
@@ -39,7 +41,7 @@ BATCH_BYTES_MAX = BATCH_RECORDS_MAX * HELD_BYTES
 class Checker:
     """The judge of one simulated run."""
 
-    def __init__(self, cluster: Observed) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.dataset = History(cluster.log, LedgerState(), summary)
         #: The fold of all that is durable in the dataset's log.
@@ -55,7 +57,7 @@ class Checker:
         #: What is asked of duplicates, where there is a dedup stage.
         self.verdicts = Verdicts(cluster.corpus.texts or SimulatedTexts(), cluster.corpus.dedups)
         #: The controllers that have handled an event since the last check: no other fold can have changed.
-        self._stirred: list[Folding] = []
+        self._stirred: list[SimulatedController] = []
         self._proposals: dict[tuple[str, int, int], set[bytes]] = {}
         #: What was proposed, each with the worker that it came from.
         self.proposed: list[tuple[str, core.ShardProposed]] = []
@@ -68,7 +70,7 @@ class Checker:
 
     # -- after each event --
 
-    def stirred(self, controller: Folding) -> None:
+    def stirred(self, controller: SimulatedController) -> None:
         """A controller's core has been given an event, which is all that changes its folds."""
         self._stirred.append(controller)
 
@@ -86,7 +88,7 @@ class Checker:
 
     # -- the log --
 
-    def write_asked(self, controller: Asked, command: core.WriteEntry, data: bytes) -> None:
+    def write_asked(self, controller: SimulatedController, command: core.WriteEntry, data: bytes) -> None:
         """1, 3: what a controller wants to write."""
         if self.assignments is not None and command.log == CLUSTER:
             self.assignments.history.write_asked(controller, command, data)
@@ -178,7 +180,7 @@ class Checker:
 
     # -- what is said --
 
-    def commanded(self, controller: Asked, command: core.Command, given: Fence) -> None:
+    def commanded(self, controller: SimulatedController, command: core.Command, given: Fence) -> None:
         """2, 3: nothing is done in a term before its Led is durable; an accepted shard is named by a durable entry."""
         if self.assignments is not None:
             self.assignments.commanded(controller, command, given.term)
@@ -203,7 +205,7 @@ class Checker:
             if term:
                 self._obeyed[worker, life, log] = term
 
-    def granted(self, controller: Asked, request: OperatorRequest) -> None:
+    def granted(self, controller: SimulatedController, request: OperatorRequest) -> None:
         """3: what was promised is in the cluster's log, where there is one."""
         if self.assignments is not None:
             self.assignments.granted(controller, request)
@@ -231,7 +233,7 @@ class Checker:
             if sum(end - first for first, end in closed) < item.count:
                 raise ViolationError(3, f"{task} lets go of records {item.first}..{item.end - 1}, which are open")
 
-    def held(self, task: str, sink: ObservedSink) -> None:
+    def held(self, task: str, sink: SimulatedSink) -> None:
         """16: held bytes are within the budget; a verdict that waits counts more than it did as part of its batch."""
         held, budget = sink.core.held_bytes, HELD_TIMES_MAX * sink.core.policy.held_bytes_max + BATCH_BYTES_MAX
         if held > budget and held > budget + NEED_BYTES * sink.waiting():

@@ -10,11 +10,10 @@ controller writes, or has folded.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar, assert_never
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, assert_never
 
 import orjson
 
-from headrace.chaos.sim.checks.observed import Asked, Folding, OperatorRequest
 from headrace.chaos.sim.storage import SimulatedLog
 from headrace.chaos.sim.world import ViolationError
 from headrace.controller.core.cluster import plan_from_plain
@@ -38,7 +37,14 @@ from headrace.store.ledger import (
     WorkerDrainAsked,
 )
 
+if TYPE_CHECKING:
+    from headrace.chaos.sim.nodes import SimulatedController
+
 S = TypeVar("S", bound=LogState)
+#: What people ask of a controller, and are answered.
+OperatorRequest = (
+    core.PipelineRequested | core.SteerRequested | core.DrainRequested | core.QueueRequested | TokenOffered
+)
 
 
 class History(Generic[S]):
@@ -60,7 +66,7 @@ class History(Generic[S]):
         """Who leads a term, once its `Led` is durable."""
         return self._leaders.get(term)
 
-    def write_asked(self, controller: Asked, command: WriteEntry, data: bytes) -> None:
+    def write_asked(self, controller: SimulatedController, command: WriteEntry, data: bytes) -> None:
         """1, 3: the bytes of a number never change, and no number is tried before the one below it is known."""
         author = controller.identity, command.entry.term
         before = self._writing.get(author)
@@ -94,7 +100,7 @@ class History(Generic[S]):
             raise ViolationError(4, str(error)) from error
         self._summaries.append(self._summary(self.ledger))
 
-    def compare(self, controller: Folding, ledger: S) -> None:
+    def compare(self, controller: SimulatedController, ledger: S) -> None:
         """1: what a controller has folded is a prefix of the log, and is folded alike."""
         key = f"{controller.identity}/{id(ledger)}"
         if ledger.number < 0 or self._folded.get(key) == ledger.number:
@@ -153,12 +159,12 @@ class Assignments:
         if record is not None and record.gated is not None:
             raise ViolationError(24, f"entry {number} pauses run {change.name} for its gate a second time")
 
-    def commanded(self, controller: Asked, command: core.Command, term: int) -> None:
+    def commanded(self, controller: SimulatedController, command: core.Command, term: int) -> None:
         """2: who does not lead the cluster commands nothing."""
         if self.history.led_by(term) != controller.identity:
             raise ViolationError(2, f"{controller.name} commands in the cluster's term {term}, not its own: {command}")
 
-    def granted(self, controller: Asked, request: OperatorRequest) -> None:
+    def granted(self, controller: SimulatedController, request: OperatorRequest) -> None:
         """3: what somebody was told is accepted stands in the log, and outlives who said so."""
         match request:
             case core.PipelineRequested():
@@ -178,7 +184,7 @@ class Assignments:
         if not durable:
             raise ViolationError(3, f"{controller.name} accepts what no entry of the cluster's log says: {request}")
 
-    def compare(self, controller: Folding) -> None:
+    def compare(self, controller: SimulatedController) -> None:
         """1: the fold of a prefix; and where nothing is on its way, what is done is what the log says."""
         log, drained = controller.core.log, controller.core.drained
         if log is None:

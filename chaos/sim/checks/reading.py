@@ -15,8 +15,8 @@ then of that fragment nothing is asked any more.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from headrace.chaos.sim.checks.observed import Asked, Observed
 from headrace.chaos.sim.world import Part, ViolationError
 from headrace.controller.core.messages import ChangedInput, Command, ReadFragment, StopTask, SweepTask, TaskSwept
 from headrace.controller.core.run import GIVES_WAY, Run
@@ -33,11 +33,14 @@ from headrace.store.ledger import (
     VersionSeen,
 )
 
+if TYPE_CHECKING:
+    from headrace.chaos.sim.nodes import Cluster, SimulatedController
+
 
 class Provenance:
     """Where what the ledger names has come from."""
 
-    def __init__(self, cluster: Observed, ledger: LedgerState) -> None:
+    def __init__(self, cluster: Cluster, ledger: LedgerState) -> None:
         self._cluster, self._ledger = cluster, ledger
         self._by_uri: dict[str, list[FragmentState]] = {}
         #: The version that a fragment was read in, where nothing was closed of the one that it was listed in.
@@ -72,7 +75,7 @@ class Provenance:
             )
 
     def _listed(self, number: int, fragment: Fragment) -> None:
-        if ChangedInput.REREAD in self._cluster.operator.choices:
+        if ChangedInput.REREAD in self._cluster.inputs.choices:
             return
         for state in self._by_uri.get(fragment.uri, ()):
             raise ViolationError(
@@ -92,14 +95,14 @@ class Provenance:
             self._read_in.update((item.id, there) for item in unread)
         if change.same and not same:
             raise ViolationError(6, f"entry {number} takes {change.uri} for the same in version {change.version}")
-        if not change.same and ChangedInput.DROP not in self._cluster.operator.choices:
+        if not change.same and ChangedInput.DROP not in self._cluster.inputs.choices:
             raise ViolationError(6, f"entry {number} passes {change.uri} over, and nobody chose that")
 
     def _dropped(self, number: int, change: FragmentDropped) -> None:
         state = self._ledger.fragments[change.fragment]
         uri = state.fragment.uri
         choice = ChangedInput.REREAD if change.reread else ChangedInput.DROP
-        if choice not in self._cluster.operator.choices:
+        if choice not in self._cluster.inputs.choices:
             raise ViolationError(6, f"entry {number} gives up {uri}, and nobody chose to {choice.value}")
         if uri not in self._cluster.inputs.disturbed:
             raise ViolationError(6, f"entry {number} gives up {uri}, which never changed")
@@ -135,13 +138,13 @@ SWEEPS_BACK = 20
 class Rereading:
     """The orders to read of one seed, and what sinks said in sweeps."""
 
-    def __init__(self, cluster: Observed, ledger: LedgerState) -> None:
+    def __init__(self, cluster: Cluster, ledger: LedgerState) -> None:
         self._cluster, self._ledger = cluster, ledger
         #: By controller and sweep: the tasks that were asked, and what each answered.
         self._asked: dict[tuple[str, int], set[str]] = {}
         self._answers: dict[tuple[str, int], dict[str, TaskSwept]] = {}
 
-    def commanded(self, controller: Asked, run: Run, command: Command) -> None:
+    def commanded(self, controller: SimulatedController, run: Run, command: Command) -> None:
         """A controller gives an order."""
         if isinstance(command, SweepTask):
             self._asked.setdefault((controller.identity, command.sweep), set()).add(command.task)
@@ -150,11 +153,11 @@ class Rereading:
         elif isinstance(command, StopTask) and command.reason == GIVES_WAY:
             self._gave_way(run, command)
 
-    def answered(self, controller: Asked, event: TaskSwept) -> None:
+    def answered(self, controller: SimulatedController, event: TaskSwept) -> None:
         """A task has let a marker pass."""
         self._answers.setdefault((controller.identity, event.sweep), {})[event.task] = event
 
-    def _ordered(self, controller: Asked, run: Run, command: ReadFragment) -> None:
+    def _ordered(self, controller: SimulatedController, run: Run, command: ReadFragment) -> None:
         """19: a source is told to read these gaps: each record in them is missing at a sink."""
         fragment = command.fragment
         if fragment.id in self._cluster.wires.strayed or run.leadership.term < self._ledger.term:
@@ -189,7 +192,9 @@ class Rereading:
             if item.fragment not in self._cluster.wires.strayed and sum(b - a for a, b in closed) < item.count:
                 raise ViolationError(19, f"{command.task} gives way and holds {item}")
 
-    def _held(self, controller: Asked, run: Run, sink: str, fragment: Fragment) -> Iterator[tuple[int, int]]:
+    def _held(
+        self, controller: SimulatedController, run: Run, sink: str, fragment: Fragment
+    ) -> Iterator[tuple[int, int]]:
         """What sinks that live said in the newest sweep that went through."""
         for task in self._newest(controller, run).values():
             if run.works is not None and run.works.current(task.task, task.attempt) is not None:
@@ -198,7 +203,7 @@ class Rereading:
                         if item.fragment == fragment.id:
                             yield item.first, item.end
 
-    def _newest(self, controller: Asked, run: Run) -> dict[str, TaskSwept]:
+    def _newest(self, controller: SimulatedController, run: Run) -> dict[str, TaskSwept]:
         for sweep in range(run.intake.sweep, max(0, run.intake.sweep - SWEEPS_BACK), -1):
             answers = self._answers.get((controller.identity, sweep), {})
             if answers and answers.keys() >= self._asked[controller.identity, sweep]:

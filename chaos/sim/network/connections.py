@@ -11,36 +11,24 @@ from __future__ import annotations
 import functools
 import random
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from headrace.chaos.sim.network.links import LinkedTask, SimulatedLink
+from headrace.chaos.sim.network.links import SimulatedLink
 from headrace.chaos.sim.world import ViolationError, World
 from headrace.cluster import TicketError, match_ticket
 from headrace.controller.core.messages import messages as core
+
+if TYPE_CHECKING:
+    from headrace.chaos.sim.nodes import SimulatedTask, SimulatedWorker
 
 #: Seconds after which an end that hears nothing of the other gives up.
 DIAL_S = 5.0
 
 
-class Joined(Protocol):
-    """A worker, as the links between workers see it."""
-
-    name: str
-    alive: bool
-
-    def living_task(self, task: str, attempt: int) -> LinkedTask | None:
-        """The task of that name and attempt, if it lives here."""
-        ...
-
-    def link_cut(self, task: str, attempt: int, link: str, generation: int, reason: str) -> None:
-        """An end of a link found it cut."""
-        ...
-
-
 @dataclass(slots=True)
 class _End:
-    worker: Joined
-    task: LinkedTask
+    worker: SimulatedWorker
+    task: SimulatedTask
     ticket: bytes
 
 
@@ -68,11 +56,11 @@ class Wires:
         #: Workers that cannot reach each other, and until when.
         self._apart: dict[frozenset[str], float] = {}
 
-    def told(self, worker: Joined, command: core.MakeLink, ticket: bytes) -> None:
+    def told(self, worker: SimulatedWorker, command: core.MakeLink, ticket: bytes) -> None:
         """A worker is told to make its end of a link."""
         mine = command.sender_worker == worker.name
         name = (command.sender, command.sender_attempt) if mine else (command.receiver, command.receiver_attempt)
-        task = worker.living_task(*name)
+        task = worker.tasks.get(name)
         if task is None:
             return
         key = command.link, command.sender_attempt, command.receiver_attempt
@@ -97,7 +85,7 @@ class Wires:
         else:
             world.after(world.between(1.0, DIAL_S), self._give_up, wire)
 
-    def replace(self, worker: Joined, task: LinkedTask, command: core.MakeLink) -> None:
+    def replace(self, worker: SimulatedWorker, task: SimulatedTask, command: core.MakeLink) -> None:
         """A task has one end of that name: the one before is closed without a word, and its peer finds that out."""
         key = command.link, command.sender_attempt, command.receiver_attempt
         for other, wire in self._wires.items():

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.chaos.sim.world import Name, ViolationError, World
 from headrace.controller.core.messages import MakeLink
@@ -24,6 +24,9 @@ from headrace.transport.core import (
     frame_size,
 )
 from headrace.transport.quic import FrameAssembler
+
+if TYPE_CHECKING:
+    from headrace.chaos.sim.nodes import SimulatedTask
 
 #: Seconds within which a transport gives up a link on which something never arrives.
 STUCK_S = 10.0
@@ -56,23 +59,6 @@ class SimulatedFrame(NamedTuple):
     message: object = None
 
 
-class LinkedTask(Protocol):
-    """A task, as its links see it."""
-
-    name: str
-    attempt: int
-    epoch: int
-    alive: bool
-
-    def wake(self) -> None:
-        """There may be something to do."""
-        ...
-
-    def deliver(self, message: object) -> None:
-        """Something comes down its control channel."""
-        ...
-
-
 class Harm(Enum):
     """What a network can do to one frame, if the transport lets it."""
 
@@ -102,8 +88,8 @@ class SimulatedLink:
         self,
         world: World,
         made: MakeLink,
-        sender: LinkedTask | None,
-        receiver: LinkedTask | None,
+        sender: SimulatedTask | None,
+        receiver: SimulatedTask | None,
         window_bytes: int,
     ) -> None:
         self._world = world
@@ -123,7 +109,7 @@ class SimulatedLink:
         #: Fragments with a frame that arrives late, or twice.
         self.strayed: set[bytes] = set()
 
-    def join(self, task: LinkedTask, *, sends: bool) -> None:
+    def join(self, task: SimulatedTask, *, sends: bool) -> None:
         """An end has been told of the link, and has it from now on."""
         if sends:
             self.sender = task

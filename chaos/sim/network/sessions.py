@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.chaos.sim.world import World
 from headrace.controller.core.log import Fence
-from headrace.controller.core.messages import Event, messages as core
+from headrace.controller.core.messages import messages as core
+
+if TYPE_CHECKING:
+    from headrace.chaos.sim.nodes import SimulatedController, SimulatedWorker
 
 #: Share of messages that are lost; each one takes its session with it.
 LOSS = 0.002
@@ -24,64 +26,10 @@ class FencedCommand(NamedTuple):
     ticket: bytes = b""
 
 
-class SessionWorld(Protocol):
-    """A cluster, as a session sees it."""
-
-    world: World
-    quiet: bool
-
-
-class ControllerEnd(Protocol):
-    """A controller, as its sessions see it."""
-
-    name: str
-    frozen: bool
-
-    @property
-    def leads(self) -> bool:
-        """Whether it leads."""
-        ...
-
-    def hear(self, worker: str, event: Event) -> None:
-        """An event came by a worker's session."""
-        ...
-
-    def post(self, event: Event) -> None:
-        """Take what follows from what a worker says."""
-        ...
-
-    def session_over(self, session: SimulatedSession, reason: str) -> None:
-        """The session broke."""
-        ...
-
-
-class WorkerEnd(Protocol):
-    """A worker, as its session sees it."""
-
-    name: str
-
-    @property
-    def cluster(self) -> SessionWorld:
-        """What it is a part of."""
-        ...
-
-    def take(self, order: FencedCommand) -> None:
-        """A command has come."""
-        ...
-
-    def session_left(self, session: SimulatedSession) -> None:
-        """The session broke at this end alone."""
-        ...
-
-    def session_over(self, session: SimulatedSession) -> None:
-        """The session broke."""
-        ...
-
-
 class SimulatedSession:
     """One session. What is under way when it breaks is lost, or where only the worker knows of it, comes late."""
 
-    def __init__(self, controller: ControllerEnd, worker: WorkerEnd, life: int) -> None:
+    def __init__(self, controller: SimulatedController, worker: SimulatedWorker, life: int) -> None:
         self.controller, self.worker, self.life = controller, worker, life
         self.open = True
         #: Seconds by which what the worker had said before it left comes later than the rest.

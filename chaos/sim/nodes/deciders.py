@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.chaos.sim.network import SimulatedFrame
-from headrace.chaos.sim.nodes.parts import FramePart
 from headrace.chaos.sim.world import DEDUPS, Name, SimulatedTexts, ViolationError, ordinals
 from headrace.controller.core.messages import Records, dedup, messages
 from headrace.stages.dedup import decider as core, kept, partitions
 from headrace.store.ledger import LedgerState
 from headrace.worker.task import DedupRole
+
+if TYPE_CHECKING:
+    from headrace.chaos.sim.nodes.tasks import SimulatedTask
 
 
 class SimulatedIndex:
@@ -130,7 +132,7 @@ class SimulatedPartition:
 
     def __init__(
         self,
-        task: FramePart,
+        task: SimulatedTask,
         texts: SimulatedTexts,
         stage: int,
         sinks: Sequence[str],
@@ -177,7 +179,7 @@ class SimulatedPartition:
                 self._holders.setdefault(key, name)
 
 
-def kept_names(task: FramePart, sinks: Sequence[str], stage: int, position: int | None) -> list[Name]:
+def kept_names(task: SimulatedTask, sinks: Sequence[str], stage: int, position: int | None) -> list[Name]:
     """What was kept up to an entry (None: the last), from the log and the objects that it names."""
     state, cluster = LedgerState(), task.cluster
     for number, entry in cluster.log.behind(-1):
@@ -196,7 +198,14 @@ class SimulatedDecider:
     """One dedup stage in one task."""
 
     def __init__(
-        self, task: FramePart, texts: SimulatedTexts, stage: int, sinks: Sequence[str], partitions: int, *, fenced: bool
+        self,
+        task: SimulatedTask,
+        texts: SimulatedTexts,
+        stage: int,
+        sinks: Sequence[str],
+        partitions: int,
+        *,
+        fenced: bool,
     ) -> None:
         self.parted = SimulatedPartitions(partitions) if partitions else None
         self.index = self.parted or SimulatedIndex()

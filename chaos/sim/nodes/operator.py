@@ -5,12 +5,16 @@ from __future__ import annotations
 import random
 import re
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from headrace.chaos.sim.checks import Asked, OperatorRequest
-from headrace.chaos.sim.nodes.parts import Cluster
+from headrace.chaos.sim.checks import OperatorRequest
 from headrace.chaos.sim.world import DEDUPS, PIPELINE, make_pipeline
 from headrace.controller.core.messages import ChangedInput, TokenOffered, messages as core
 from headrace.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from headrace.chaos.sim import SimulatedCluster
+    from headrace.chaos.sim.nodes.controllers import SimulatedController
 
 #: Seconds before a controller that has no run is asked again.
 ASK_S = 1.5
@@ -25,7 +29,7 @@ SURGERY_AGAIN_MAX, SURGERY_AGAIN_S = 8, 3.0
 class Operator:
     """Applies, stops, amends, steers."""
 
-    def __init__(self, cluster: Cluster, *, fuse: bool, replicas: int) -> None:
+    def __init__(self, cluster: SimulatedCluster, *, fuse: bool, replicas: int) -> None:
         self._cluster, self._gate = cluster, cluster.checker.gate
         self._fuse, self._replicas = fuse, replicas
         self._asked: set[tuple[str, int]] = set()
@@ -53,12 +57,10 @@ class Operator:
         self._changed_input = corpus.changed_input
         self._asked_at: dict[str, float] = {}
         self._remedy = cluster.world.rng.choice((None, ChangedInput.DROP, ChangedInput.REREAD))
-        #: Choices that were made so far.
-        self.choices = {self._changed_input}
         #: A run was completed that has listed the input as it stands.
         self.completed = False
 
-    def ask_soon(self, controller: Asked) -> None:
+    def ask_soon(self, controller: SimulatedController) -> None:
         """Ask a controller for the run in a while, unless that is under way."""
         key = (controller.name, controller.life)
         if key not in self._asked and not self.completed:
@@ -142,14 +144,9 @@ class Operator:
                 self._cluster.inputs.restore(self._cluster.checker.ledger)
             else:
                 self._changed_input = self._remedy
-                self.choices.add(self._remedy)
+                self._cluster.inputs.choices.add(self._remedy)
 
-    def _tell(self, event: core.Event) -> None:
-        for controller in self._cluster.controllers:
-            if controller.alive:
-                controller.post(event)
-
-    def hear(self, controller: Asked, command: core.AnswerRequest | core.ReportRun) -> None:
+    def hear(self, controller: SimulatedController, command: core.AnswerRequest | core.ReportRun) -> None:
         """A controller answers."""
         request = self._requests.pop(command.request, None) if isinstance(command, core.AnswerRequest) else None
         if isinstance(command, core.AnswerRequest) and command.accepted and request is not None:
@@ -176,7 +173,9 @@ class Operator:
 
     def stop(self, *, cancel: bool) -> None:
         """Ask every controller to stop; they are asked to go on again when they have."""
-        self._tell(core.StopRequested(PIPELINE, cancel))
+        for controller in self._cluster.controllers:
+            if controller.alive:
+                controller.post(core.StopRequested(PIPELINE, cancel))
 
     def operate(self) -> None:
         """Another graph is to take the place of the one by which records flow."""
@@ -221,7 +220,7 @@ class Operator:
         self._rule, self._amended = 1 if self._rule == 2 else 2, True
         self.stop(cancel=self._cluster.world.chance(0.5))
 
-    def _ask(self, controller: Asked, life: int) -> None:
+    def _ask(self, controller: SimulatedController, life: int) -> None:
         self._asked.discard((controller.name, life))
         if controller.life != life or not controller.alive or self.completed:
             return

@@ -11,10 +11,10 @@ and not every sink has had an attempt before this one. Answers to it are nobody'
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from headrace.chaos.sim.network import SimulatedFrame
-from headrace.chaos.sim.nodes.parts import FramePart, core_of
+from headrace.chaos.sim.nodes.parts import core_of
 from headrace.chaos.sim.storage import CALM
 from headrace.chaos.sim.world import GHOST_PROPOSALS, HELD_BYTES, Name, Part, keys_of
 from headrace.controller.core.messages import (
@@ -30,6 +30,9 @@ from headrace.controller.core.messages import (
 from headrace.store.ledger import Counts, Range, StoredObject
 from headrace.store.shards import KEYS_ROLE, numbered_role
 from headrace.worker.task import NEED_BYTES, HeldBatches, SealPolicy, held as core, sink_core
+
+if TYPE_CHECKING:
+    from headrace.chaos.sim.nodes.tasks import SimulatedTask
 
 #: Seals by size, by held bytes and by age all happen within a simulated run.
 POLICY = SealPolicy(target_bytes=120, held_bytes_max=200, age_s=2.0)
@@ -48,7 +51,7 @@ Written = tuple[tuple[Part, ...], tuple[StoredObject, ...]]
 class SimulatedSink:
     """One sink in one task."""
 
-    def __init__(self, task: FramePart, name: str) -> None:
+    def __init__(self, task: SimulatedTask, name: str) -> None:
         self.name = name
         self.policy = DEPENDENT_POLICY if task.cluster.corpus.texts is not None else POLICY
         self._dependent = task.cluster.corpus.texts is not None
@@ -253,7 +256,7 @@ def _dependent_within(content: Sequence[Part]) -> tuple[Name, Name] | None:
 
 
 def _wake_ghost(
-    task: FramePart, content: Sequence[Part], make: Callable[[int, tuple[Part, ...]], ShardProposed]
+    task: SimulatedTask, content: Sequence[Part], make: Callable[[int, tuple[Part, ...]], ShardProposed]
 ) -> bool:
     """Propose a record that a duplicate of this shard names, and then the duplicate. False if there is none."""
     pair = _dependent_within(content)
@@ -274,7 +277,7 @@ def _wake_ghost(
     return True
 
 
-def _answer_again(task: FramePart) -> None:
+def _answer_again(task: SimulatedTask) -> None:
     task.cluster.log.error_share = 0.0 if task.cluster.quiet else CALM
 
 

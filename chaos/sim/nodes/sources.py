@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from headrace.chaos.sim.network import SimulatedFrame
-from headrace.chaos.sim.nodes.parts import FramePart
 from headrace.chaos.sim.world import BATCH_RECORDS_MAX, RECORD_BYTES, SOURCE, InputReader, Part, ViolationError
 from headrace.controller.core.messages import messages as core
 from headrace.stages.runtime import FragmentChanged
 from headrace.store.ledger import UNKNOWN, Fragment, Gap, Range
 from headrace.worker.task import ReadQueue, messages
+
+if TYPE_CHECKING:
+    from headrace.chaos.sim.nodes.tasks import SimulatedTask
 
 #: Fragments in a page of a listing.
 PAGE_FRAGMENTS = 3
@@ -21,26 +23,10 @@ PAGE_FRAGMENTS = 3
 PREFIX_SHARE = 0.4
 
 
-class SimulatedReading(FramePart, Protocol):
-    """A task that reads."""
-
-    def poison(self, fragment: bytes, ordinal: int, stage: str) -> bool:
-        """Whether a record is poison at a stage."""
-        ...
-
-    def outlives(self, stage: str, parts: Sequence[Part], hand: Range | None = None) -> bool:
-        """Whether the process lives on after a stage has had these records."""
-        ...
-
-    def do(self, event: messages.Event) -> bool:
-        """Give the core an event."""
-        ...
-
-
 class SimulatedSource:
     """The source in one task."""
 
-    def __init__(self, task: SimulatedReading, reading: ReadQueue) -> None:
+    def __init__(self, task: SimulatedTask, reading: ReadQueue) -> None:
         self._reading, self._task = reading, task
         self._reader = InputReader(task.cluster.inputs)
         #: What is being listed, and of which stage.

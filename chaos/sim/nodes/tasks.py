@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from headrace.chaos.sim.network import MARKER_BYTES, SimulatedFrame, SimulatedLink
 from headrace.chaos.sim.nodes.deciders import SimulatedAnswer, SimulatedDecider, SimulatedPartition, resumed, role_of
-from headrace.chaos.sim.nodes.parts import Cluster, SimulatedHost, core_of
+from headrace.chaos.sim.nodes.parts import Cluster, core_of
 from headrace.chaos.sim.nodes.sinks import SimulatedSink
 from headrace.chaos.sim.nodes.sources import SimulatedSource
 from headrace.chaos.sim.world import ASKERS, DEDUPS, FILTER, SOURCE, Part
@@ -25,6 +25,9 @@ from headrace.worker.task import (
     messages,
     sink_core,
 )
+
+if TYPE_CHECKING:
+    from headrace.chaos.sim.nodes.workers import SimulatedWorker
 
 #: Seconds that a source takes for a batch, and any stage for a step.
 READ_S, STEP_S = (0.05, 0.4), (0.001, 0.05)
@@ -43,7 +46,7 @@ def _following(order: core.StartTask) -> tuple[str, ...]:
 class SimulatedTask:
     """One attempt."""
 
-    def __init__(self, worker: SimulatedHost, order: core.StartTask) -> None:
+    def __init__(self, worker: SimulatedWorker, order: core.StartTask) -> None:
         self.cluster: Cluster = worker.cluster.of(order.task)
         self._corpus = self.cluster.corpus
         self.clock = worker.clock

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, assert_never
 
 from headrace.chaos.sim.network import FencedCommand, SimulatedLink, SimulatedSession
-from headrace.chaos.sim.nodes.parts import FramePart, Site
+from headrace.chaos.sim.nodes.parts import Site
 from headrace.chaos.sim.nodes.tasks import SimulatedTask
 from headrace.controller.core.messages import dedup, messages as core
 from headrace.worker.core import Fencing, LiveTasks, supervisor
@@ -43,15 +43,11 @@ class SimulatedWorker:
         self._next = 0
         self._seeking = False
         #: What dead tasks had in hand, and what their worker killed them for.
-        self._stories: dict[tuple[str, int], FramePart] = {}
+        self._stories: dict[tuple[str, int], SimulatedTask] = {}
         self._timer_at: float | None = None
         #: Until when the daemon is stopped and does not know it, and what waits for it meanwhile, in order.
         self.frozen_until = 0.0
         self._waiting: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-
-    def living_task(self, task: str, attempt: int) -> SimulatedTask | None:
-        """The task of that name and attempt, if it lives here."""
-        return self.tasks.get((task, attempt))
 
     def links(self) -> list[SimulatedLink]:
         """The links that stand."""
@@ -313,12 +309,12 @@ class SimulatedWorker:
         else:
             self._outbox.append(event)
 
-    def task_gone(self, task: FramePart, code: int) -> None:
+    def task_gone(self, task: SimulatedTask, code: int) -> None:
         """A process ended; its exit is seen a little later."""
         world = self.cluster.world
         world.after(world.between(0.001, 0.1), self._exited, task, code, self._life)
 
-    def _exited(self, task: FramePart, code: int, life: int) -> None:
+    def _exited(self, task: SimulatedTask, code: int, life: int) -> None:
         if life == self._life and self.alive and not self._postponed(self._exited, task, code, life):
             self.tasks.pop((task.name, task.attempt), None)
             self._live.exited(task.name, task.attempt)

@@ -18,13 +18,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from headrace.chaos.sim.checks import Asked, Assignments, Checker, Folding, OperatorRequest
+from headrace.chaos.sim.checks import Assignments, OperatorRequest
 from headrace.chaos.sim.nodes import SimulatedController
 from headrace.chaos.sim.queues.standing import Claimed, QueueHistory, View, cores_of, views
-from headrace.chaos.sim.storage import SimulatedLog
-from headrace.chaos.sim.world import CLUSTER, FILTER, ViolationError, World
+from headrace.chaos.sim.world import CLUSTER, FILTER, ViolationError
 from headrace.controller.core.cluster import Queues, plan_from_plain
 from headrace.controller.core.log import Fence, LeaderState
 from headrace.controller.core.messages import messages as core
@@ -45,49 +44,11 @@ from headrace.store.ledger import (
     WorkerLeft,
 )
 
+if TYPE_CHECKING:
+    from headrace.chaos.sim.queues.tenants import TenantCluster
+
 #: Seconds in which a run that begins has places for its tasks, or gives up: a minute, and a lost store besides.
 PLANNED_S = 75.0
-
-
-class JudgedTenant(Protocol):
-    """One pipeline of the cluster."""
-
-    checker: Checker
-    demands: bool
-
-    def holds(self, run: Run) -> str:
-        """What of it is not sealed."""
-        ...
-
-
-class QueueUsers(Protocol):
-    """Those who apply, and stop what they applied."""
-
-    def stoppers(self, name: str, token: object) -> set[str]:
-        """Who has stopped that application."""
-        ...
-
-
-class JudgedCluster(Protocol):
-    """The cluster."""
-
-    world: World
-    log: SimulatedLog
-    controllers: list[SimulatedController]
-
-    @property
-    def tenants(self) -> Mapping[str, JudgedTenant]:
-        """Its pipelines."""
-        ...
-
-    @property
-    def operator(self) -> QueueUsers:
-        """Its users."""
-        ...
-
-    def of(self, about: str, /) -> JudgedTenant:
-        """The pipeline of a task, or of a dataset's log."""
-        ...
 
 
 @dataclass(slots=True)
@@ -109,7 +70,7 @@ def _rank(options: Mapping[str, Any]) -> int:
 class QueueJudge:
     """The judge of a cluster in queues."""
 
-    def __init__(self, cluster: JudgedCluster) -> None:
+    def __init__(self, cluster: TenantCluster) -> None:
         self._cluster = cluster
         self._log = Assignments(cluster.log)
         #: The fold of all that is durable in the cluster's log.
@@ -118,7 +79,7 @@ class QueueJudge:
         self._queue_history = QueueHistory()
         #: What was asked of each leader at rest last, so that it is asked once.
         self._asked: dict[str, object] = {}
-        self._stirred: list[Folding] = []
+        self._stirred: list[SimulatedController] = []
         #: When places were lost last.
         self._disturbed_at = 0.0
         #: How often a run gave way, went on, and began, so that a test sees that it happens.
@@ -126,8 +87,8 @@ class QueueJudge:
 
     # -- as the judge of every pipeline --
 
-    def stirred(self, controller: Folding) -> None:
-        """See `Judge`."""
+    def stirred(self, controller: SimulatedController) -> None:
+        """See `Checker`."""
         self._queue_history.note(controller)
         self._stirred.append(controller)
         for tenant in self._cluster.tenants.values():
@@ -143,28 +104,28 @@ class QueueJudge:
         for tenant in self._cluster.tenants.values():
             tenant.checker.check()
 
-    def write_asked(self, controller: Asked, command: core.WriteEntry, data: bytes) -> None:
-        """See `Judge`."""
+    def write_asked(self, controller: SimulatedController, command: core.WriteEntry, data: bytes) -> None:
+        """See `Checker`."""
         history = self._log.history if command.log == CLUSTER else self._cluster.of(command.log).checker.dataset
         history.write_asked(controller, command, data)
 
-    def commanded(self, controller: Asked, command: core.Command, given: Fence) -> None:
-        """See `Judge`."""
+    def commanded(self, controller: SimulatedController, command: core.Command, given: Fence) -> None:
+        """See `Checker`."""
         self._log.commanded(controller, command, given.term)
         if given.log:
             self._cluster.of(given.log).checker.commanded(controller, command, given)
 
     def obeyed(self, worker: str, life: int, given: Fence) -> None:
-        """See `Judge`."""
+        """See `Checker`."""
         if given.log:
             self._cluster.of(given.log).checker.obeyed(worker, life, given)
 
     def said(self, worker: str, event: core.Event) -> None:
-        """See `Judge`."""
+        """See `Checker`."""
         if isinstance(event, core.TaskEvent):
             self._cluster.of(event.task).checker.said(worker, event)
 
-    def granted(self, controller: Asked, request: OperatorRequest) -> None:
+    def granted(self, controller: SimulatedController, request: OperatorRequest) -> None:
         """3: what somebody was told is accepted stands in the log."""
         self._log.granted(controller, request)
 
@@ -174,7 +135,7 @@ class QueueJudge:
         for tenant in self._cluster.tenants.values():
             tenant.checker.finish()
 
-    def _compare_queues(self, controller: Folding) -> None:
+    def _compare_queues(self, controller: SimulatedController) -> None:
         log, queues = controller.core.log, controller.core.queues
         if log is None or log.state is not LeaderState.LEADING or not log.quiet:
             return
@@ -190,7 +151,7 @@ class QueueJudge:
         self._check_places(controller.name, queues, log.ledger)
         self._check_rest(controller)
 
-    def _check_rest(self, controller: Folding) -> None:
+    def _check_rest(self, controller: SimulatedController) -> None:
         """31, of a leader that knows all that is durable and waits for no worker."""
         core = controller.core
         known = core.log is not None and core.log.ledger.number == len(self._cluster.log.entries) - 1
@@ -322,7 +283,7 @@ class QueueJudge:
         lately = [view for view in self._queue_history.since(writer) if view.standing.claims.keys() >= using.keys()]
         if not any(self._within(view, using, claim.options["queue"]) for view in lately):
             raise ViolationError(25, f"entry {number} gives {name} cores, and {sorted(using)} use more than there are")
-        if not any(view.allows(name, self._excused) for view in lately):
+        if not any(view.allows(name, self._lacks_nothing_else) for view in lately):
             raise ViolationError(28, f"entry {number} gives {name} cores, and who comes before it waits")
 
     def _within(self, view: View, using: Collection[str], queue: str) -> bool:
@@ -342,10 +303,6 @@ class QueueJudge:
             if claim.begun and (not claim.held or open_still):
                 using[name] = claim
         return using
-
-    def _excused(self, claim: Claimed) -> bool:
-        """Whether a claim may lack more than cores, or is stopped."""
-        return not self._lacks_nothing_else(claim)
 
 
 def _stands(run: Run) -> bool:

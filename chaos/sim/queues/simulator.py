@@ -5,18 +5,20 @@ Faults of a cluster in queues: nodes and stores fail, and people change their mi
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from headrace.chaos.sim import (
     CLOSE_S,
     EVENTS_MAX,
     VACATE_S,
     NodeFaults,
     SimulationOutcome,
+    outcome_of,
     until,
     vacated,
     without_garbage,
 )
 from headrace.chaos.sim.queues.tenants import TenantCluster
-from headrace.chaos.sim.world import ViolationError
 
 #: Seconds within which a worker that says that it is about to end has ended.
 LEAVES_S = 6.0
@@ -82,42 +84,14 @@ class QueueFaults(NodeFaults):
         self._people.settle()
 
 
+@without_garbage()
 def simulate_queues(seed: int) -> SimulationOutcome:
     """Run one seed to its end, or to the first invariant that does not hold."""
-    with without_garbage():
-        return _simulate(seed)
-
-
-def _simulate(seed: int) -> SimulationOutcome:
     cluster = TenantCluster(seed)
-    faults = QueueFaults(cluster)
-    violation, number, seconds = "", -1, 0.0
-    try:
-        seconds = _run(cluster, faults)
-    except ViolationError as error:
-        violation, number = str(error), error.number
-    judge = cluster.checker
+    faults, judge = QueueFaults(cluster), cluster.checker
     ledgers = [tenant.checker.ledger for tenant in cluster.tenants.values()]
-    counts = [item for ledger in ledgers for item in ledger.counts.values()]
-    return SimulationOutcome(
-        seed=seed,
-        events=cluster.world.events,
-        faults=tuple(faults.happened),
-        pairs=tuple(faults.pairs),
-        seconds=seconds,
-        entries=len(cluster.log.entries),
-        terms=judge.ledger.term,
-        truncated=cluster.log.truncated,
-        quarantined=sum(item.quarantined for item in counts),
-        duplicates=sum(item.duplicate for item in counts),
-        ghosts=0,
-        repeats=0,
-        held=judge.held,
-        gone_on=judge.gone_on,
-        violation=violation,
-        number=number,
-        story=tuple(cluster.world.tail()) if violation else (),
-    )
+    outcome = outcome_of(seed, cluster, faults, ledgers, lambda: _run(cluster, faults))
+    return replace(outcome, held=judge.held, gone_on=judge.gone_on)
 
 
 def _run(cluster: TenantCluster, faults: QueueFaults) -> float:

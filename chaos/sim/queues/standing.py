@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from headrace.chaos.sim.checks import Folding
+from headrace.chaos.sim.nodes import SimulatedController
 from headrace.controller.core.cluster import plan_from_plain
 from headrace.store.ledger import (
     Change,
@@ -167,7 +167,7 @@ class View:
 
     # -- the two questions --
 
-    def allows(self, name: str, excused: Callable[[Claimed], bool]) -> bool:
+    def allows(self, name: str, lacks_nothing_else: Callable[[Claimed], bool]) -> bool:
         """Whether a pipeline may get cores: whoever comes before it can have none, or stands in a queue that is full.
 
         A queue is full when its quota has no room for the first of it that waits: nobody overtakes that one there.
@@ -179,7 +179,7 @@ class View:
         for other in self.waiting():
             if self.rank(other) >= self.rank(claim):
                 break
-            if self.never(other) or excused(other):
+            if self.never(other) or not lacks_nothing_else(other):
                 continue
             if self.wanted(other) > self.room(other.queue):
                 full.add(other.queue)
@@ -243,7 +243,7 @@ class QueueHistory:
         self._standings.append(self.now)
         self._changes.append((number, change))
 
-    def note(self, controller: Folding) -> None:
+    def note(self, controller: SimulatedController) -> None:
         """Something happened at a controller, or is about to."""
         identity, cores = controller.identity, cores_of(controller)
         if controller.core.log is None or controller.core.log.quiet:
@@ -270,7 +270,7 @@ def views(standing: LoggedQueues, cores: int, outside: int, sealed: frozenset[st
             yield View(standing, cores, outside, frozenset(sealing))
 
 
-def cores_of(controller: Folding) -> tuple[int, int]:
+def cores_of(controller: SimulatedController) -> tuple[int, int]:
     """The cores of the workers that are with a controller, and of them those used outside of all queues."""
     core = controller.core
     cores = sum(item.cores for name, item in core.workers.items() if name not in core.drained)

@@ -5,22 +5,20 @@ Those who share a simulated cluster: they set queues, apply pipelines to them, a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
 
-from headrace.chaos.sim.checks import Asked, Checker, OperatorRequest
+from headrace.chaos.sim.checks import Checker, OperatorRequest
 from headrace.chaos.sim.network import Wires
-from headrace.chaos.sim.nodes import SimulatedController, SimulatedTask, SimulatedWorker
+from headrace.chaos.sim.nodes import SimulatedController, SimulatedTask, SimulatedWorker, Site
 from headrace.chaos.sim.queues.checks import QueueJudge
 from headrace.chaos.sim.storage import SimulatedLog, SimulatedManifest, SimulatedObjects
-from headrace.chaos.sim.world import CLUSTER, TIERS, Corpus, InputObjects, World, make_pipeline
+from headrace.chaos.sim.world import CLUSTER, TIERS, Corpus, InputObjects, make_pipeline
 from headrace.controller.core.log import LogLimits
 from headrace.controller.core.messages import ChangedInput, messages as core
 from headrace.controller.core.run import Run
 from headrace.controller.membership import Act, why_not
 from headrace.pipeline import Pipeline
-from headrace.store.ledger import ClusterState, RunRecord
+from headrace.store.ledger import RunRecord
 
 #: Seconds after which it is looked whether all that is wanted is so, and within which all pipelines are applied.
 LOOK_S, APPLIED_S = 1.5, 20.0
@@ -36,45 +34,6 @@ OUTSIDE_SHARE = 0.3
 HEAVY_CORES_MAX = 2
 #: Tasks of a stage of a pipeline that asked for all cores.
 ALL_TASKS_MAX = 4
-
-
-class TenantDeclaration(Protocol):
-    """A pipeline of the cluster."""
-
-    declared: Pipeline
-    #: Whether a worker has memory for one of its tasks alone.
-    heavy: bool
-
-
-class PeopleJudge(Protocol):
-    """What people are told is held against this."""
-
-    @property
-    def ledger(self) -> ClusterState:
-        """The fold of all that is durable in the cluster's log."""
-        ...
-
-    def granted(self, controller: Asked, request: OperatorRequest) -> None:
-        """Somebody was told that it is accepted."""
-        ...
-
-
-class PeopleCluster(Protocol):
-    """The cluster, as people see it."""
-
-    world: World
-    controllers: list[SimulatedController]
-    workers: list[SimulatedWorker]
-
-    @property
-    def tenants(self) -> Mapping[str, TenantDeclaration]:
-        """The pipelines."""
-        ...
-
-    @property
-    def checker(self) -> PeopleJudge:
-        """Who judges."""
-        ...
 
 
 @dataclass(slots=True)
@@ -97,7 +56,7 @@ class TenantRequest:
 class QueuePeople:
     """Everybody who has a say."""
 
-    def __init__(self, cluster: PeopleCluster) -> None:
+    def __init__(self, cluster: TenantCluster) -> None:
         self._cluster, self._world = cluster, cluster.world
         rng = self._world.rng
         self._requests: dict[int, OperatorRequest] = {}
@@ -187,11 +146,11 @@ class QueuePeople:
 
     # -- what they see --
 
-    def ask_soon(self, controller: Asked) -> None:
-        """See `People`: they look again by themselves."""
+    def ask_soon(self, controller: SimulatedController) -> None:
+        """See `Operator`: they look again by themselves."""
 
-    def hear(self, controller: Asked, command: core.AnswerRequest | core.ReportRun) -> None:
-        """See `People`."""
+    def hear(self, controller: SimulatedController, command: core.AnswerRequest | core.ReportRun) -> None:
+        """See `Operator`."""
         request = self._requests.pop(command.request, None) if isinstance(command, core.AnswerRequest) else None
         if request is not None and isinstance(command, core.AnswerRequest) and command.accepted:
             self._cluster.checker.granted(controller, request)
@@ -253,13 +212,6 @@ TENANTS = (2, 5)
 HEAVY_SHARE, HEAVY_BYTES = 0.2, 600 << 20
 
 
-@dataclass(slots=True)
-class Choices:
-    """What people chose about changed input; here nobody changes it."""
-
-    choices: set[ChangedInput]
-
-
 class Tenant:
     """One pipeline with its dataset, on a cluster that others use too."""
 
@@ -270,7 +222,7 @@ class Tenant:
         self.objects = SimulatedObjects(site.world)
         self.manifest = SimulatedManifest(site.world, self.log.store)
         self.inputs = InputObjects(site.world, corpus)
-        self.operator = Choices({ChangedInput.HALT})
+        self.inputs.choices = {ChangedInput.HALT}  # nobody changes it
         #: The judge of the cluster's own log is the cluster's.
         self.cluster_log: SimulatedLog | None = None
         self.controllers, self.workers, self.wires = site.controllers, site.workers, site.wires
@@ -294,8 +246,7 @@ class Tenant:
 
     def attempt(self, task: str, attempt: int) -> SimulatedTask | None:
         """This attempt of a task, if it lives."""
-        found = (one for worker in self.workers for one in worker.tasks.values())
-        return next((one for one in found if one.alive and (one.name, one.attempt) == (task, attempt)), None)
+        return self._site.attempt(task, attempt)
 
     def living(self, run: Run) -> list[SimulatedTask]:
         """The tasks that live, and of which a run knows that they do."""
@@ -312,24 +263,24 @@ class Tenant:
         return ""
 
 
-class TenantCluster:
+class TenantCluster(Site):
     """What a seed draws: nodes, queues, and pipelines that want more cores than there are."""
 
+    checker: QueueJudge
+    operator: QueuePeople
+
     def __init__(self, seed: int) -> None:
-        self.world = world = World(seed)
-        self.log = SimulatedLog(world, CLUSTER)
-        self.cluster_log: SimulatedLog | None = self.log
-        #: No fault happens any more.
-        self.quiet = False
+        super().__init__(seed)
+        world = self.world
+        self.cluster_log = self.log = SimulatedLog(world, CLUSTER)
         self.window_bytes = world.rng.choice((40, 100, 1000))
         self.log_limits = LogLimits(world.rng.choice((3, 8, 1 << 30)))
         self.provable = world.chance(0.4)
         self.wires = Wires(world, self.window_bytes)
-        self.controllers: list[SimulatedController] = []
-        self.workers: list[SimulatedWorker] = []
         names = [f"tenant{number}" for number in range(world.rng.randint(*TENANTS))]
         self.tenants = {name: Tenant(self, name) for name in names}
         self.checker = QueueJudge(self)
+        self.cluster_ledger = self.checker.ledger
         self.log.durable = self.checker.durable
         self.controllers += [
             SimulatedController(self, name, standby=False) for name in ("alpha", "beta")[: world.rng.randint(1, 2)]
@@ -345,38 +296,14 @@ class TenantCluster:
         return self.tenants[about.removeprefix("sim://").split("/", 1)[0]]
 
     def logs(self) -> list[SimulatedLog]:
-        """Every log that there is."""
+        """See `Site`."""
         return [self.log, *(tenant.log for tenant in self.tenants.values())]
 
     def stores(self) -> list[SimulatedLog | SimulatedObjects]:
-        """All that may fail."""
+        """See `Site`."""
         return [*self.logs(), *(tenant.objects for tenant in self.tenants.values())]
 
-    def log_of(self, uri: str) -> SimulatedLog:
-        """See `Site`."""
-        return next(log for log in self.logs() if log.uri == uri)
-
-    def leader_alive(self, uri: str) -> bool | None:
-        """See `Site`."""
-        ledger = self.checker.ledger if uri == CLUSTER else self.of(uri).checker.ledger
-        leader = ledger.leader.get("id")
-        if not self.provable or leader is None:
-            return None
-        return any(controller.alive and controller.identity == leader for controller in self.controllers)
-
-    def living(self, run: Run) -> list[SimulatedTask]:
-        """The tasks that live, and of which a run knows that they do."""
-        works = run.works
-        return [
-            task
-            for worker in self.workers
-            for task in worker.tasks.values()
-            if task.alive and works is not None and works.current(task.name, task.attempt) is not None
-        ]
-
     def start(self) -> None:
-        """Everything comes up, one after the other."""
-        nodes: list[SimulatedController | SimulatedWorker] = [*self.controllers, *self.workers]
-        for node in nodes:
-            self.world.after(self.world.between(0.0, 0.5), node.start)
+        """See `Site`."""
+        super().start()
         self.operator.begin()

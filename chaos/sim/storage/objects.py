@@ -124,7 +124,5 @@ class SimulatedManifest:
             )
 
     def _stands(self) -> int:
-        return int(orjson.loads(self._store.get(manifest.MANIFEST_KEY))["entry"]) if self._written() else -1
-
-    def _written(self) -> bool:
-        return self._store.head(manifest.MANIFEST_KEY) is not None
+        written = self._store.head(manifest.MANIFEST_KEY) is not None
+        return int(orjson.loads(self._store.get(manifest.MANIFEST_KEY))["entry"]) if written else -1

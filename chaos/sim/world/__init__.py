@@ -28,6 +28,6 @@ if TYPE_CHECKING:
         ordinals as ordinals,
     )
     from headrace.chaos.sim.world.inputs import InputObjects as InputObjects, InputReader as InputReader
-    from headrace.chaos.sim.world.world import Clock as Clock, ViolationError as ViolationError, World as World
+    from headrace.chaos.sim.world.world import ViolationError as ViolationError, World as World
 else:
     __getattr__ = door(__name__)

@@ -32,8 +32,6 @@ GET_BYTES = 16 * RECORD_BYTES
 class InputObjects:
     """The objects as they stand; as much of an `ObjectStore` as a reader needs."""
 
-    capabilities = Capabilities()
-
     def __init__(self, world: World, corpus: Corpus) -> None:
         self._world, self._corpus = world, corpus
         self.uri = "sim://input"
@@ -44,6 +42,8 @@ class InputObjects:
         #: The URIs of which a version was overwritten or taken away, and when anything changed last.
         self.disturbed: set[str] = set()
         self.changed_at = -1.0
+        #: What people chose so far about what changed.
+        self.choices = {corpus.changed_input}
         self._bytes: dict[bytes, bytes] = {}
         #: The object that somebody read last.
         self._at = ""

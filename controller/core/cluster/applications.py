@@ -2,52 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from headrace.controller.core.cluster.queues import QueueCluster, Queues
 from headrace.controller.core.cluster.records import options_of
 from headrace.controller.core.messages import AnswerRequest, Command, PipelineRequested
-from headrace.controller.core.plan import Need, Plan, plan
+from headrace.controller.core.plan import Plan, plan
 from headrace.controller.core.run import ENDED, Run
 from headrace.pipeline import Pipeline, PipelineError, validate
 from headrace.store import counted
 from headrace.store.ledger import RunBegun
 
-
-class Cluster(QueueCluster, Protocol):
-    """What pipelines are applied to."""
-
-    queues: Queues
-
-    @property
-    def leads(self) -> bool:
-        """Whether this controller leads."""
-        ...
-
-    @property
-    def known(self) -> Mapping[str, object]:
-        """The workers of the log."""
-        ...
-
-    @property
-    def elsewhere(self) -> str:
-        """Who leads, where this controller does not."""
-        ...
-
-    def reserved_by_others(self, pipeline: str, released: frozenset[str] = frozenset()) -> dict[str, Need]:
-        """What the tasks of all other runs reserve, by worker."""
-        ...
-
-    def open_run(self, request: PipelineRequested) -> list[Command]:
-        """Begin a run."""
-        ...
+if TYPE_CHECKING:
+    from headrace.controller.core.cluster.controller import Controller
 
 
 class Applications:
     """The requests of one leadership that begin runs."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Controller) -> None:
         self._cluster = cluster
         #: Requests whose `RunBegun` is on its way.
         self._asked: dict[str, PipelineRequested] = {}

@@ -120,7 +120,7 @@ class Controller:
         self._usurpations: set[str] = set()
         self._members = Members(expelled)
         self.queues = Queues(self)
-        self._applications = Applications(self)
+        self.applications = Applications(self)
         self._requests = Requests(self)
         #: What workers brought of runs that are not begun here.
         self._reported = ReportedTasks()
@@ -255,7 +255,7 @@ class Controller:
         assert self.log is not None
         match change:
             case RunBegun():
-                return self._applications.durable(change)
+                return self.applications.durable(change)
             case QueueSet() | QueueRemoved() | RunQueued() | RunUnqueued() | RunHeld():
                 return self.queues.durable(change, now)
             case RunStopAsked():
@@ -350,19 +350,13 @@ class Controller:
         """Another leads, or nobody can: forget what was decided here, and watch."""
         assert self.log is not None
         reason = self.log.why_not_leading()
-        commands = [*self._applications.drop(reason), *self.queues.drop(reason)]
+        commands = [*self.applications.drop(reason), *self.queues.drop(reason)]
         commands += self._members.drop(reason) + self._requests.drop(reason)
-        self.drained.clear()
-        self.leaving.clear()
-        self.runs.clear()
-        self.workers.clear()
-        self._left.clear()
+        for known in (self.drained, self.leaving, self.runs, self.workers, self._left, self.plans, self._recorded):
+            known.clear()
+        for of_runs in (self._usurpations, self._orphans, self._reported):
+            of_runs.clear()
         self.lost = DeathCounts()
-        self.plans.clear()
-        self._recorded.clear()
-        self._usurpations.clear()
-        self._orphans.clear()
-        self._reported.clear()
         broken = self.log.state is LeaderState.BROKEN
         self.log = self._leadership(self.log.log, self.log.ledger)
         if broken:
@@ -424,11 +418,7 @@ class Controller:
     def _requested(self, event: PipelineRequested, now: float) -> list[Command]:
         if (known := self._requests.asked_before(event)) is not None:
             return known
-        return self._applications.handle(event, now)
-
-    def begin(self, event: PipelineRequested) -> list[Command]:
-        """Begin the run of a request that waited."""
-        return self._applications.begin(event)
+        return self.applications.handle(event, now)
 
     def owner(self, pipeline: str) -> str | None:
         """Who applied a pipeline, as far as is known; None where there is none of that name."""
@@ -437,13 +427,6 @@ class Controller:
         if waiting is not None or run is not None:
             return waiting.by if waiting is not None else run.request.by if run is not None else ""
         return None if record is None else str(record.options.get("by", ""))
-
-    def planned(self, event: PipelineRequested, released: frozenset[str] = frozenset()) -> Plan:
-        """The plan that a request would lead to, where these runs give up their cores; nothing is changed.
-
-        PipelineError, with the reason, if to none.
-        """
-        return self._applications.planned(event, released)
 
     @property
     def elsewhere(self) -> str:

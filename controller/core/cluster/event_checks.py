@@ -10,11 +10,10 @@ Every kind of event has its case here; one without is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from ipaddress import ip_address
 from math import isfinite
-from typing import Protocol
 
 from headrace.controller.core.messages import (
     DecisionAsked,
@@ -36,11 +35,10 @@ from headrace.controller.core.messages import (
     VerdictsLetGo,
     WorkerRegistered,
 )
-from headrace.controller.core.plan import LinkPlan
 from headrace.controller.core.run import Run
 from headrace.controller.core.run.tasks import AttemptFacts, ReportedTasks
 from headrace.pipeline import STAGES_MAX
-from headrace.store.ledger import UNBOUNDED, Fragment, FragmentState, Gap, IntervalSet, Range
+from headrace.store.ledger import UNBOUNDED, Fragment, Gap, IntervalSet, Range
 from headrace.store.shards import epoch_of
 
 #: Characters of a text that a task or a worker may say, and of a name, an address or a label.
@@ -66,24 +64,6 @@ PORT_MAX = (1 << 16) - 1
 _SHOWN = 80
 
 
-class Known(Protocol):
-    """What of a run the words of its tasks are held against."""
-
-    @property
-    def fragments(self) -> Mapping[bytes, FragmentState]:
-        """Those of the ledger."""
-        ...
-
-    @property
-    def sources(self) -> Collection[str]:
-        """The stages that list and read."""
-        ...
-
-    def link(self, name: str) -> LinkPlan | None:
-        """A link of the plan."""
-        ...
-
-
 def stranger(worker: str, task: str, attempt: int, born: AttemptFacts | None) -> str:
     """Why a worker may not speak for an attempt; empty if it may."""
     if born is None:
@@ -93,7 +73,7 @@ def stranger(worker: str, task: str, attempt: int, born: AttemptFacts | None) ->
     return ""
 
 
-def fault(event: TaskEvent, born: AttemptFacts, known: Known) -> str:
+def fault(event: TaskEvent, born: AttemptFacts, known: Run) -> str:
     """What an attempt says that it cannot know, or that cannot be; empty if nothing is."""
     check = _CHECKS.get(type(event))
     return f"{type(event).__name__} is no word of a task" if check is None else check(event, born, known)
@@ -145,14 +125,14 @@ def _numbers_fault(name: str, *numbers: int) -> str:
 # ---- one check for each kind of event ----
 
 
-def _ready(event: TaskReady, _born: AttemptFacts, _known: Known) -> str:
+def _ready(event: TaskReady, _born: AttemptFacts, _known: Run) -> str:
     words = (*event.facts, *event.facts.values(), *event.addresses)
     if len(words) > WORDS_MAX or any(len(word) > NAME_MAX for word in words):
         return f"more than {WORDS_MAX} facts and addresses, or one of more than {NAME_MAX} characters"
     return _addresses_fault(event.addresses)
 
 
-def _exited(event: TaskExited, born: AttemptFacts, known: Known) -> str:
+def _exited(event: TaskExited, born: AttemptFacts, known: Run) -> str:
     for hand in event.in_hand:
         if hand.stage not in born.stages:
             return f"stage {hand.stage[:NAME_MAX]!r} had something in hand, and the task has none of that name"
@@ -161,11 +141,11 @@ def _exited(event: TaskExited, born: AttemptFacts, known: Known) -> str:
     return _text_fault(event.story, event.killed_for)
 
 
-def _failed(event: TaskFailed, _born: AttemptFacts, _known: Known) -> str:
+def _failed(event: TaskFailed, _born: AttemptFacts, _known: Run) -> str:
     return _text_fault(event.error)
 
 
-def _listed(event: SourceListed, born: AttemptFacts, known: Known) -> str:
+def _listed(event: SourceListed, born: AttemptFacts, known: Run) -> str:
     if event.stage not in born.stages or event.stage not in known.sources:
         return f"a listing of {event.stage[:NAME_MAX]!r}, which is no source of the task"
     for item in event.fragments:
@@ -174,7 +154,7 @@ def _listed(event: SourceListed, born: AttemptFacts, known: Known) -> str:
     return _text_fault(event.error, event.skipped)
 
 
-def _was_read(event: FragmentWasRead, born: AttemptFacts, known: Known) -> str:
+def _was_read(event: FragmentWasRead, born: AttemptFacts, known: Run) -> str:
     if not -1 <= event.count <= UNBOUNDED:
         return f"a fragment of {event.count} records"
     if event.prefix and not (event.count > 0 and event.prefix > 0 and event.checksum):
@@ -182,11 +162,11 @@ def _was_read(event: FragmentWasRead, born: AttemptFacts, known: Known) -> str:
     return _source_fault(event.fragment, born, known) or _text_fault(event.error, event.compared or "")
 
 
-def _were_read(event: FragmentsWereRead, born: AttemptFacts, known: Known) -> str:
+def _were_read(event: FragmentsWereRead, born: AttemptFacts, known: Run) -> str:
     return next((wrong for item in event.reads if (wrong := _was_read(item, born, known))), "")
 
 
-def _proposed(event: ShardProposed, born: AttemptFacts, known: Known) -> str:
+def _proposed(event: ShardProposed, born: AttemptFacts, known: Run) -> str:
     if event.sink not in born.stages:
         return f"a shard of {event.sink[:NAME_MAX]!r}, which is no sink of the task"
     if len(event.ranges) != len(event.coverage):
@@ -200,17 +180,17 @@ def _proposed(event: ShardProposed, born: AttemptFacts, known: Known) -> str:
     return wrong or _released_fault(event)
 
 
-def _needs(event: NeedsAsked, born: AttemptFacts, _known: Known) -> str:
+def _needs(event: NeedsAsked, born: AttemptFacts, _known: Run) -> str:
     if event.sink not in born.stages:
         return f"a question of {event.sink[:NAME_MAX]!r}, which is no sink of the task"
     return _records_fault(event.records)
 
 
-def _let_go(_event: VerdictsLetGo, _born: AttemptFacts, _known: Known) -> str:
+def _let_go(_event: VerdictsLetGo, _born: AttemptFacts, _known: Run) -> str:
     return ""
 
 
-def _asked(event: DecisionAsked, born: AttemptFacts, known: Known) -> str:
+def _asked(event: DecisionAsked, born: AttemptFacts, known: Run) -> str:
     question = event.question
     if not born.alone:
         return "a question for the decider, and the task is no solitary one"
@@ -221,13 +201,13 @@ def _asked(event: DecisionAsked, born: AttemptFacts, known: Known) -> str:
     return _fragment_known(question.fragment, known)
 
 
-def _decided(event: DecisionMade, _born: AttemptFacts, _known: Known) -> str:
+def _decided(event: DecisionMade, _born: AttemptFacts, _known: Run) -> str:
     # That it is the decider who decides, and a living task that is told, is seen to where it is passed on.
     target = event.decision.duplicate_of
     return "" if target is None or 0 <= target[1] <= UNBOUNDED else f"a duplicate of record {target[1]}"
 
 
-def _swept(event: TaskSwept, born: AttemptFacts, known: Known) -> str:
+def _swept(event: TaskSwept, born: AttemptFacts, known: Run) -> str:
     for fragment, gaps in event.pending:
         if wrong := _source_fault(fragment, born, known) or _gaps_fault(gaps):
             return wrong
@@ -240,7 +220,7 @@ def _swept(event: TaskSwept, born: AttemptFacts, known: Known) -> str:
     return ""
 
 
-def _link_lost(event: LinkLost, _born: AttemptFacts, known: Known) -> str:
+def _link_lost(event: LinkLost, _born: AttemptFacts, known: Run) -> str:
     link = known.link(event.link)
     if link is not None and event.task not in (link.sender, link.receiver):
         return f"link {event.link} is cut, and the task is no end of it"
@@ -288,11 +268,11 @@ def _is_address(text: str) -> bool:
     return 0 < number <= PORT_MAX and text == (f"[{found}]:{number}" if found.version == 6 else f"{found}:{number}")
 
 
-def _fragment_known(fragment: bytes, known: Known) -> str:
+def _fragment_known(fragment: bytes, known: Run) -> str:
     return "" if fragment in known.fragments else f"fragment {fragment[:16].hex()} was never listed"
 
 
-def _source_fault(fragment: bytes, born: AttemptFacts, known: Known) -> str:
+def _source_fault(fragment: bytes, born: AttemptFacts, known: Run) -> str:
     state = known.fragments.get(fragment)
     if state is None:
         return _fragment_known(fragment, known)
@@ -300,7 +280,7 @@ def _source_fault(fragment: bytes, born: AttemptFacts, known: Known) -> str:
     return "" if stage in born.stages else f"fragment {fragment.hex()} is of source {stage}, which the task has not"
 
 
-def _range_fault(item: Range, known: Known, *, least: int) -> str:
+def _range_fault(item: Range, known: Run, *, least: int) -> str:
     if item.first < 0 or item.count < least or item.end > UNBOUNDED:
         return f"a range of {item.count} records from {item.first} on"
     if not (-1 <= item.offset < UNBOUNDED and -1 <= item.length < UNBOUNDED):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import ceil
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from headrace.controller.core.cluster.records import options_of, request_of
 from headrace.controller.core.cluster.scheduler import (
@@ -30,17 +30,15 @@ from headrace.controller.core.cluster.scheduler import (
     why_no_claim,
     why_no_rule,
 )
-from headrace.controller.core.log import Leadership
 from headrace.controller.core.messages import (
     AnswerRequest,
     Command,
     HoldDecided,
     PipelineRequested,
     QueueRequested,
-    WorkerRegistered,
 )
-from headrace.controller.core.plan import Plan, TaskPlan
-from headrace.controller.core.run import REJOIN_S, Run, RunState
+from headrace.controller.core.plan import TaskPlan
+from headrace.controller.core.run import REJOIN_S, RunState
 from headrace.pipeline import PipelineError
 from headrace.store import counted
 from headrace.store.ledger import (
@@ -53,39 +51,18 @@ from headrace.store.ledger import (
     RunUnqueued,
 )
 
+if TYPE_CHECKING:
+    from headrace.controller.core.cluster.controller import Controller
+
 #: The queue of who names none.
 DEFAULT = "default"
 QueueChange = QueueSet | QueueRemoved | RunQueued | RunUnqueued | RunHeld
 
 
-class QueueCluster(Protocol):
-    """What the queues are of."""
-
-    workers: dict[str, WorkerRegistered]
-    runs: dict[str, Run]
-    log: Leadership[ClusterState] | None
-    drained: set[str]
-    #: The plans that the cluster's log has or gets, so those of runs that wait for their dataset's log.
-    plans: dict[str, Plan]
-
-    def planned(self, event: PipelineRequested, released: frozenset[str] = frozenset()) -> Plan:
-        """The plan of a request, where these runs have given up their cores."""
-        ...
-
-    def begin(self, event: PipelineRequested) -> list[Command]:
-        """Begin the run of a request."""
-        ...
-
-    @property
-    def missing(self) -> bool:
-        """Whether workers of an earlier leader are not back."""
-        ...
-
-
 class Queues:
     """The queues of one leadership."""
 
-    def __init__(self, cluster: QueueCluster) -> None:
+    def __init__(self, cluster: Controller) -> None:
         self._cluster = cluster
         self._scheduler = Scheduler()
         #: Requests that wait, by pipeline.
@@ -97,14 +74,9 @@ class Queues:
         self._begun: set[str] = set()
         self._numbers = 0
         self._seen: object = None
-        #: When workers that are missing are waited for no more; None: not yet known, or over.
-        self._wait_until: float | None = None
+        #: When `look` is wanted next: missing workers are waited for no more then; None: not yet known, or over.
+        self.wake_at: float | None = None
         self._took_over = False
-
-    @property
-    def wake_at(self) -> float | None:
-        """When `look` is wanted next."""
-        return self._wait_until
 
     # -- what people ask --
 
@@ -253,7 +225,7 @@ class Queues:
         self._scheduler.clear()
         for kept in (self.waiting, self._asked, self._begun):
             kept.clear()
-        self._seen, self._wait_until, self._took_over = None, None, False
+        self._seen, self.wake_at, self._took_over = None, None, False
         return answers
 
     # -- decisions --
@@ -261,7 +233,7 @@ class Queues:
     def look(self, now: float) -> list[Command]:
         """What follows from how things stand."""
         if not self._scheduler.claims:
-            self._wait_until = None
+            self.wake_at = None
             return []
         self._note_runs()
         if self._waits_for_workers(now):
@@ -299,17 +271,17 @@ class Queues:
     def _waits_for_workers(self, now: float) -> bool:
         """Whether workers of an earlier leader may still come to this one: fewer cores are no reason to decide."""
         if self._took_over:
-            self._took_over, self._wait_until = False, now + REJOIN_S
-        if self._wait_until is not None and (now >= self._wait_until or not self._cluster.missing):
-            self._wait_until = None
-        return self._wait_until is not None
+            self._took_over, self.wake_at = False, now + REJOIN_S
+        if self.wake_at is not None and (now >= self.wake_at or not self._cluster.missing):
+            self.wake_at = None
+        return self.wake_at is not None
 
     def _do(self, decision: QueueDecision, now: float) -> list[Command]:
         match decision:
             case Begin(name):
                 event = self.waiting.pop(name)
                 self._begun.add(name)
-                return self._cluster.begin(event)
+                return self._cluster.applications.begin(event)
             case Hold(name, reason):
                 return self._submit(RunHeld(name, True, reason), now)
             case GoOn(name):
@@ -319,7 +291,7 @@ class Queues:
         """Why the tasks of a pipeline that waits cannot all be placed at once."""
         event = self.waiting[name]
         try:
-            made = self._cluster.planned(event, released)
+            made = self._cluster.applications.planned(event, released)
         except PipelineError as error:
             return str(error)
         declared = sum(task.need.cores for task in made.tasks)

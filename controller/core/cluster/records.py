@@ -72,10 +72,10 @@ def amended_of(name: str, run: Run) -> list[RunAmended]:
     return [RunAmended(name, request.pipeline, options_of(amending(request, run.request)), plan_to_plain(plan))]
 
 
-def request_of(pipeline: Mapping[str, Any], options: Mapping[str, Any], request: int = 0) -> PipelineRequested:
+def request_of(pipeline: Mapping[str, Any], options: Mapping[str, Any]) -> PipelineRequested:
     """The request of these options; what this Headrace does not know of them is left out."""
     known = {item.name for item in fields(PipelineRequested)} - set(_NOT_OPTIONS)
     values = {name: value for name, value in options.items() if name in known}
     values["allowance"] = Allowance(**values.get("allowance", {}))
     values["changed_input"] = ChangedInput(values.get("changed_input", ChangedInput.HALT.value))
-    return PipelineRequested(request, pipeline, **values)
+    return PipelineRequested(0, pipeline, **values)

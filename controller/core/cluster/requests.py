@@ -7,11 +7,9 @@ is done at once and forgotten with the process.
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol, TypeAlias, assert_never
+from typing import TYPE_CHECKING, TypeAlias, assert_never
 
-from headrace.controller.core.cluster.queues import Queues
 from headrace.controller.core.cluster.records import change_to_plain
-from headrace.controller.core.log import Leadership
 from headrace.controller.core.messages import (
     AnswerRequest,
     ClearAdmitted,
@@ -24,35 +22,21 @@ from headrace.controller.core.messages import (
     SteerRequested,
     StopRequested,
     WorkerDrained,
-    WorkerRegistered,
 )
 from headrace.controller.core.run import Run
 from headrace.pipeline import PipelineError
-from headrace.store.ledger import ClusterState, RunsCleared, RunSteered, RunStopAsked, WorkerDrainAsked
+from headrace.store.ledger import RunsCleared, RunSteered, RunStopAsked, WorkerDrainAsked
+
+if TYPE_CHECKING:
+    from headrace.controller.core.cluster.controller import Controller
 
 LiveRequest: TypeAlias = StopRequested | SteerRequested | DrainRequested | ClearRequested | QueueRequested
-
-
-class Live(Protocol):
-    """What the requests are about."""
-
-    workers: dict[str, WorkerRegistered]
-    runs: dict[str, Run]
-    log: Leadership[ClusterState] | None
-    drained: set[str]
-    leaving: set[str]
-    queues: Queues
-
-    @property
-    def leads(self) -> bool:
-        """Whether this controller leads."""
-        ...
 
 
 class Requests:
     """The requests of one leadership, in the order of their entries."""
 
-    def __init__(self, cluster: Live) -> None:
+    def __init__(self, cluster: Controller) -> None:
         self._cluster = cluster
         self._waiting: deque[SteerAdmitted | DrainRequested | ClearAdmitted] = deque()
 

@@ -5,10 +5,6 @@ weight, the pipeline's priority, the user who has the least of that queue, who c
 for cores alone, so nothing starves. Who lacks cores may take those of a queue of lower priority, of a pipeline of
 lower priority in its own queue, or of a queue that has more than its fair share and keeps it. None of these can take
 them back, so the decisions come to rest.
-
-A pipeline's claim to cores, and where it stands.
-
-The queues of a cluster as operators set them, and what may be asked of them.
 """
 
 from __future__ import annotations

@@ -13,8 +13,6 @@ same program for one host).
 
 Where cores are short, tasks wait for them while they count as busy. How much is told by the stage that waits least:
 its seconds beyond those of a core are taken for waiting, of all stages alike.
-
-The throughput of a run after a change, predicted by its model.
 """
 
 from __future__ import annotations

@@ -13,12 +13,10 @@ class Worker:
 
     def __init__(self, name: str, task: str) -> None:
         self.name, self.alive = name, True
-        self._task: Any = SimpleNamespace(name=task, attempt=1, epoch=1, alive=True)
-        self._task.deliver, self._task.wake = lambda _message: None, lambda: None
+        ours: Any = SimpleNamespace(name=task, attempt=1, epoch=1, alive=True)
+        ours.deliver, ours.wake = lambda _message: None, lambda: None
+        self.tasks = {(task, 1): ours}
         self.cut: list[int] = []
-
-    def living_task(self, task: str, _attempt: int) -> Any:
-        return self._task if task == self._task.name else None
 
     def link_cut(self, _task: str, _attempt: int, _link: str, generation: int, _reason: str) -> None:
         self.cut.append(generation)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.controller.membership.joining import LINES_MAX, WINDOW_S, LineBudget, Strangers
+from headrace.controller.effects.lines import LINES_MAX, WINDOW_S, LineBudget
+from headrace.controller.membership.joining import Strangers
 
 
 def test_the_oldest_of_the_address_with_most_gives_way() -> None:

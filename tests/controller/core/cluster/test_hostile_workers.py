@@ -22,6 +22,7 @@ from headrace.controller.core.cluster.event_checks import (
     registration_fault,
 )
 from headrace.controller.core.messages import messages as m
+from headrace.controller.core.plan import LinkPlan
 from headrace.controller.core.run.states import RunState
 from headrace.controller.core.run.tasks.task_table import AttemptFacts
 from headrace.protos import control_pb2 as pb
@@ -315,9 +316,9 @@ def test_a_task_that_says_what_cannot_be_has_failed(kind: str, number: int) -> N
     assert house.stand.run.state.value == "running", "one lie ends an attempt and no run"
 
 
-def foreign_link() -> event_checks.LinkPlan:
+def foreign_link() -> LinkPlan:
     """A link of the plan between two tasks of others."""
-    return event_checks.LinkPlan("run/of.others", "run/a.0", "a", "run/b.0", "b")
+    return LinkPlan("run/of.others", "run/a.0", "a", "run/b.0", "b")
 
 
 @pytest.mark.parametrize(
