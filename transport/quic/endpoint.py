@@ -20,7 +20,6 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self, assert_never
 
 from headrace.cluster import Credentials, Expelled, Peer, PeerError, utc_now
@@ -200,9 +199,7 @@ class QuicEndpoint:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _post(self, link: QuicLink) -> None:

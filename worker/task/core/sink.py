@@ -94,6 +94,13 @@ TRANSITIONS: dict[tuple[ShardState, ShardTurn], ShardState] = {
 
 
 @dataclass(frozen=True, slots=True)
+class OfShard:
+    """What concerns one shard, by its number."""
+
+    shard: int
+
+
+@dataclass(frozen=True, slots=True)
 class BatchGathered:
     """A batch arrived. `target_bytes` count towards the shard's size, `held_bytes` are what it occupies.
 
@@ -116,41 +123,34 @@ class SealAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class NeedsAnswered:
+class NeedsAnswered(OfShard):
     """Of a shard's duplicates, the records whose verdicts must wait, and those whose verdicts are void."""
 
-    shard: int
     waiting: Collection[Range] = ()
     void: Collection[Range] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class ShardWritten:
+class ShardWritten(OfShard):
     """The objects of a shard are durable."""
-
-    shard: int
 
 
 @dataclass(frozen=True, slots=True)
-class ShardStalled:
+class ShardStalled(OfShard):
     """The store took no more of a shard, for a reason that may pass; for people, `why`."""
 
-    shard: int
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class ShardAccepted:
+class ShardAccepted(OfShard):
     """The ledger names the shard."""
-
-    shard: int
 
 
 @dataclass(frozen=True, slots=True)
-class ShardOverlapped:
+class ShardOverlapped(OfShard):
     """Parts of the shard's ranges are closed already."""
 
-    shard: int
     overlaps: tuple[Range, ...]
 
 
@@ -160,27 +160,23 @@ class SealTimePassed:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteShard:
+class WriteShard(OfShard):
     """Write a shard of these ranges, in this order. A range may be a part of the batch that it came in."""
 
-    shard: int
     ranges: Ranges
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class AskNeeds:
+class AskNeeds(OfShard):
     """Ask which of the records that the duplicates of these batches name are kept, if there are any such."""
 
-    shard: int
     ranges: Ranges
 
 
 @dataclass(frozen=True, slots=True)
-class ProposeShard:
+class ProposeShard(OfShard):
     """Propose a shard that is written."""
-
-    shard: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,18 +187,15 @@ class LetGo:
 
 
 @dataclass(frozen=True, slots=True)
-class RenewShard:
+class RenewShard(OfShard):
     """What is left of a shard is the shard `into` from now on, which is asked for or written next."""
 
-    shard: int
     into: int
 
 
 @dataclass(frozen=True, slots=True)
-class ReleaseShard:
+class ReleaseShard(OfShard):
     """Let go of the batches of a shard."""
-
-    shard: int
 
 
 Event = (
