@@ -44,8 +44,6 @@ SHARDS_OPEN_MAX: Final = 512
 #: how long a thread waits for another that opens the same shard
 LOAD_S_MAX: Final = 900.0
 
-__all__ = ["Manifest", "Pieces", "Shard", "ShardEntry", "TokenDataset", "open_dataset"]
-
 
 class TokenDataset:
     """The newest version of a dataset, for reading; made by `open_dataset`.

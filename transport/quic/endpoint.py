@@ -50,8 +50,6 @@ from headrace.transport.quic.links import CheckTicket, LinkState, QuicLink, Quic
 from headrace.transport.quic.stream_frames import FrameAssembler
 from headrace.transport.quic.udp import UdpSocket
 
-__all__ = ["QuicEndpoint", "QuicSettings"]
-
 DEFAULT_WINDOW_BYTES = 8 << 20
 #: What is queued on a stream at most, acknowledged or not, before the next slice waits.
 BACKLOG_BYTES = 1 << 20

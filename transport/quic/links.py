@@ -24,7 +24,6 @@ from headrace.transport import (
     LinkClosed,
     LinkCorruptError,
     LinkStatistics,
-    TransportError,
 )
 from headrace.transport.core import (
     FRAME_LIMIT_BYTES,
@@ -380,6 +379,3 @@ class QuicReceiver(QuicLink):
     def _cut(self, by: str, reason: str) -> None:
         super()._cut(by, reason)
         self._inbox.clear()
-
-
-__all__ = ["CheckTicket", "LinkState", "QuicLink", "QuicReceived", "QuicReceiver", "QuicSender", "TransportError"]

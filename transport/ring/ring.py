@@ -68,12 +68,8 @@ from headrace.transport.ring.memory import (
     HeaderPage,
     Party,
     RingHandles,
-    RingOwner,
     RingState,
-    create_ring,
 )
-
-__all__ = ["RingHandles", "RingOwner", "RingReceived", "RingReceiver", "RingSender", "create_ring"]
 
 #: Instead of a length: go on at the next multiple of the capacity.
 _SKIP = (1 << 64) - 1

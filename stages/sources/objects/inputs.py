@@ -307,11 +307,6 @@ def file_version(status: os.stat_result) -> str:
     return f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
 
 
-def to_uri(path: str) -> str:
-    """The `file://` URI of an absolute path."""
-    return pathlib.Path(path).as_uri()
-
-
 def to_path(uri: str) -> str:
     """The path behind a `file://` URI; another URI is its own path."""
     return decode_path(uri) if uri.startswith("file:///") else uri
@@ -350,7 +345,7 @@ def file_at(path: str, root: str = "") -> InputObject | None:
         raise unreadable("list", path, error) from error
     if not stat.S_ISREG(status.st_mode):
         return None
-    return InputObject(to_uri(path), status.st_size, file_version(status))
+    return InputObject(pathlib.Path(path).as_uri(), status.st_size, file_version(status))
 
 
 def _no_file(path: str) -> str:

@@ -40,18 +40,14 @@ class Isolation:
     def __init__(self) -> None:
         #: By fragment, ordinal and stage: a record may kill several stages.
         self._stories: dict[tuple[bytes, int, str], str] = {}
-        self._probed: set[bytes] = set()
+        self.probed: set[bytes] = set()
 
     def learn(self, message: pb.ReadFragment) -> None:
         """Take what comes with an order to read."""
         for item in message.poison:
             self._stories[message.fragment.id, item.ordinal, item.stage] = item.story
         if message.trial:
-            self._probed.add(message.fragment.id)
-
-    def wants_probe(self, fragment: bytes) -> bool:
-        """Whether a sink is to write each record of this fragment by itself first."""
-        return fragment in self._probed
+            self.probed.add(message.fragment.id)
 
     def at(self, stage: str, batch: Batch) -> Batch:
         """The batch of one record, without that record where it is poison at this stage."""

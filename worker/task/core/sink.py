@@ -340,7 +340,7 @@ class Gathering:
     def _seal_all(self, reason: str) -> None:
         """Commit all that gathers, and soon what an overlap leaves waiting of a shard that is on its way."""
         self._again_s = NEEDS_AGAIN_S
-        self._seal = reason if self._gathers or self._asking() else ""
+        self._seal = reason if self._gathers or self._of_state(ShardState.ASKING) else ""
         for shard in self._shards.values():
             if shard.state is not ShardState.ASKING:
                 shard.reason = reason
@@ -422,11 +422,8 @@ class Gathering:
         del self._shards[shard.number]
         return [*commands, ReleaseShard(shard.number)]
 
-    def _asking(self) -> list[_Shard]:
-        return [shard for shard in self._shards.values() if shard.state is ShardState.ASKING]
-
     def _ask_again(self, now: float) -> list[Command]:
-        late = [shard for shard in self._asking() if now >= shard.proposed_at + PROPOSE_AGAIN_S]
+        late = [shard for shard in self._of_state(ShardState.ASKING) if now >= shard.proposed_at + PROPOSE_AGAIN_S]
         for shard in late:
             shard.proposed_at = now
         return [AskNeeds(shard.number, shard.ranges) for shard in late]
@@ -435,11 +432,8 @@ class Gathering:
         busy = (ShardState.ASKING, ShardState.WRITING, ShardState.STALLED)
         return any(shard.state in busy for shard in self._shards.values())
 
-    def _stalled(self) -> list[_Shard]:
-        return [shard for shard in self._shards.values() if shard.state is ShardState.STALLED]
-
-    def _proposed(self) -> list[_Shard]:
-        return [shard for shard in self._shards.values() if shard.state is ShardState.PROPOSED]
+    def _of_state(self, state: ShardState) -> list[_Shard]:
+        return [shard for shard in self._shards.values() if shard.state is state]
 
     def _written(self, number: int, now: float) -> list[Command]:
         shard = self._shards[number]
@@ -454,7 +448,7 @@ class Gathering:
         shard.trouble, shard.stalls = event.why, shard.stalls + 1
 
     def _write_again(self, now: float) -> list[Command]:
-        due = [shard for shard in self._stalled() if now >= shard.again_at]
+        due = [shard for shard in self._of_state(ShardState.STALLED) if now >= shard.again_at]
         for shard in due:
             shard.turn(ShardTurn.WAITED)
         return [WriteShard(shard.number, shard.ranges, "stall") for shard in due]
@@ -481,7 +475,7 @@ class Gathering:
 
     def _propose_again(self, now: float) -> list[Command]:
         again: list[Command] = []
-        for shard in self._proposed():
+        for shard in self._of_state(ShardState.PROPOSED):
             if now >= shard.proposed_at + PROPOSE_AGAIN_S:
                 shard.proposed_at = now
                 again.append(ProposeShard(shard.number))
