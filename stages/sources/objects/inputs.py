@@ -55,10 +55,15 @@ class InputObject:
     size: int
     version: str
 
-    def fragment(self, stage: str, reader: str, start: int = 0, end: int = -1, size: int | None = None) -> Fragment:
-        """The fragment of a range of it; `size` in bytes where it is not the whole."""
-        length = self.size if size is None else size
-        return Fragment.named(stage, self.uri, self.version, start=start, end=end, reader=reader, size=length)
+    def fragment(self, stage: str, reader: str, start: int = 0, end: int = -1) -> Fragment:
+        """The fragment of a range of it, by default of the whole."""
+        size = (self.size if end < 0 else end) - start
+        return Fragment.named(stage, self.uri, self.version, start=start, end=end, reader=reader, size=size)
+
+    def fragments(self, stage: str, reader: str, starts: Sequence[int]) -> Iterator[Fragment]:
+        """The fragments that begin at these bytes, of which each ends where the next begins."""
+        for start, end in zip(starts, [*starts[1:], -1], strict=True):
+            yield self.fragment(stage, reader, start, end)
 
 
 class SkippedFiles:

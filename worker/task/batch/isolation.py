@@ -6,26 +6,10 @@ A record that has killed its process is not given to that stage again: it is qua
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import cast
 
-import pyarrow as pa
-
 from headrace.protos import control_pb2 as pb
-from headrace.stages.runtime import (
-    QUARANTINED,
-    ROW,
-    SOURCE_ROWS,
-    Batch,
-    FragmentEnd,
-    Sink,
-    as_json,
-    cut_raw,
-    join_verdicts,
-    make_verdicts,
-    no_verdicts,
-    parts_of,
-)
+from headrace.stages.runtime import Batch, Columns, FragmentEnd, Sink, quarantine
 from headrace.store.contract import Buffer, Capabilities, ObjectStore
 from headrace.store.ledger import UNKNOWN, Fragment, Gap, Range
 from headrace.worker.task.batch.coverage import part
@@ -55,20 +39,7 @@ class Isolation:
         if story is None or not batch.rows.num_rows:
             return batch
         # One row, unless a stage before has split the record.
-        cut: list[tuple[str, bytes]] = []
-        for index in range(batch.rows.num_rows):
-            raw = as_json(batch.rows.slice(index, 1))
-            cut.append(cut_raw(f"{KILLED}{story}", raw, len(raw)))
-        verdict = make_verdicts(
-            rows=batch.rows.column(ROW),
-            ids=batch.rows.column("id"),
-            stage=stage,
-            verdict=QUARANTINED,
-            reasons=[reason for reason, _ in cut],
-            raw=[kept for _, kept in cut],
-            parts=parts_of(batch.rows),
-        )
-        return replace(batch, rows=batch.rows.slice(0, 0), verdicts=join_verdicts(batch.verdicts, verdict))
+        return quarantine(batch, dict.fromkeys(range(batch.rows.num_rows), f"{KILLED}{story}"), stage)
 
     def around(self, stage: str, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Gap | Batch]:
         """The gaps without the records that are poison at the source, and a batch for each of those, in order."""
@@ -117,14 +88,6 @@ class _Nowhere:
 
 def _unread(stage: str, fragment: Fragment, ordinal: int, story: str) -> Batch:
     """The batch of a record that its source cannot read: there is nothing of it to keep."""
-    verdicts = make_verdicts(
-        rows=pa.array([ordinal], pa.int64()),
-        ids=pa.array([f"{fragment.uri}#{ordinal}"], pa.string()),
-        stage=stage,
-        verdict=QUARANTINED,
-        reasons=[f"{KILLED}{story}"],
-        raw=[b""],
-    )
-    rows = SOURCE_ROWS.empty_table().to_batches()
-    empty = rows[0] if rows else pa.RecordBatch.from_pylist([], schema=SOURCE_ROWS)
-    return Batch(fragment.id, fragment.uri, ordinal, 1, UNKNOWN, UNKNOWN, empty, join_verdicts(no_verdicts(), verdicts))
+    columns = Columns(fragment.uri)
+    columns.reject(ordinal, None, f"{KILLED}{story}", b"")
+    return columns.batch(fragment, stage, ordinal, 1, UNKNOWN, UNKNOWN)
