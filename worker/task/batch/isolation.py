@@ -5,7 +5,7 @@ A record that has killed its process is not given to that stage again: it is qua
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import cast
 
 from headrace.protos import control_pb2 as pb
@@ -44,17 +44,28 @@ class Isolation:
     def around(self, stage: str, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Gap | Batch]:
         """The gaps without the records that are poison at the source, and a batch for each of those, in order."""
         poison = sorted(ordinal for name, ordinal, at in self._stories if name == fragment.id and at == stage)
-        for gap in gaps:
-            first, offset = gap.first, gap.offset
-            for ordinal in poison:
-                if not gap.first <= ordinal < gap.end:
-                    continue
-                if first < ordinal:
-                    yield Gap(first, ordinal, offset)
-                yield _unread(stage, fragment, ordinal, self._stories[fragment.id, ordinal, stage])
-                first, offset = ordinal + 1, UNKNOWN
-            if first < gap.end:
-                yield Gap(first, gap.end, offset)
+        for piece, is_poison in (found for gap in gaps for found in split_at(gap, poison)):
+            yield self._unread(stage, fragment, piece.first) if is_poison else piece
+
+    def _unread(self, stage: str, fragment: Fragment, ordinal: int) -> Batch:
+        """The batch of a record that its source cannot read: there is nothing of it to keep."""
+        columns = Columns(fragment.uri)
+        columns.reject(ordinal, None, f"{KILLED}{self._stories[fragment.id, ordinal, stage]}", b"")
+        return columns.batch(fragment, stage, ordinal, 1, UNKNOWN, UNKNOWN)
+
+
+def split_at(gap: Gap, ordinals: Iterable[int]) -> Iterator[tuple[Gap, bool]]:
+    """The gap in parts that stop and begin at each of these ascending ordinals, and whether a part is one of them."""
+    first, offset = gap.first, gap.offset
+    for ordinal in ordinals:
+        if not gap.first <= ordinal < gap.end:
+            continue
+        if first < ordinal:
+            yield Gap(first, ordinal, offset), False
+        yield Gap(ordinal, ordinal + 1, offset if first == ordinal else UNKNOWN), True
+        first, offset = ordinal + 1, UNKNOWN
+    if first < gap.end:
+        yield Gap(first, gap.end, offset), False
 
 
 def singly(items: Iterator[Batch | FragmentEnd]) -> Iterator[Batch | FragmentEnd]:
@@ -84,10 +95,3 @@ class _Nowhere:
 
     def head(self, _key: str) -> None:
         return None
-
-
-def _unread(stage: str, fragment: Fragment, ordinal: int, story: str) -> Batch:
-    """The batch of a record that its source cannot read: there is nothing of it to keep."""
-    columns = Columns(fragment.uri)
-    columns.reject(ordinal, None, f"{KILLED}{story}", b"")
-    return columns.batch(fragment, stage, ordinal, 1, UNKNOWN, UNKNOWN)
