@@ -371,7 +371,7 @@ async def work(
     member: Membership | None = None,
     forkserver: Forkserver | None = None,
 ) -> int:
-    """Attend until a signal, a notice, the lifeline's end, or a refusal; the exit code. `args` as of `worker_parser`."""
+    """Attend until a signal, a notice, the lifeline's end, or a refusal; the exit code. `args`: of `worker_parser`."""
     loop = asyncio.get_running_loop()
     daemon = Daemon(name, args.cores, book, labels=args.label, member=member, measured=dict(args.fact))
     departure = daemon.plan_departure(args.drain, args.notice, args.idle)
