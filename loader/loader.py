@@ -51,8 +51,6 @@ from headrace.loader.world import RankPlace, World, given_world, host_ranks
 
 T = TypeVar("T")
 
-__all__ = ["Batch", "LastBatch", "Loader", "LoaderStatistics", "Source"]
-
 
 class Loader:
     """Batches of one rank, as dicts of numpy arrays (`headrace.loader.batch.fields.Batch`).
@@ -333,7 +331,7 @@ class Loader:
             "pass": pass_,
             "step": step,
             "journal": journal_to_json(self._events),
-            **self._binding(),
+            **binding_of(self.sources, [one.layout for one in self.sources.datasets], self._shuffle, self._samples),
             **({} if self._before is None else {"before": self._before}),
         }
 
@@ -482,9 +480,6 @@ class Loader:
         if self._running is not None:
             self._running.close()
         self._running = None
-
-    def _binding(self) -> dict[str, Any]:
-        return binding_of(self.sources, [one.layout for one in self.sources.datasets], self._shuffle, self._samples)
 
 
 def _rebuilt(plain: Mapping[str, Any]) -> Loader:

@@ -6,7 +6,6 @@ import os
 import re
 import threading
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from headrace.loader.statistics import HasStatistics
@@ -44,9 +43,7 @@ class LoaderReport:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._closing.set()
         self._thread.join(REPORT_S)
 

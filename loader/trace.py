@@ -92,9 +92,8 @@ class ReadPiece:
 
     source: str
     shard: int
-    #: keys of the shard's tokens and documents
+    #: the key of the shard's tokens
     tokens_key: str
-    documents_key: str
     #: the row of the documents table
     document: int
     row: int
@@ -220,11 +219,8 @@ class Trace:
                 if not self._retracted(shard, document, position):
                     place = position % self._samples
                     found.append(
-                        ReadPiece(
-                            source, shard, entry.tokens, entry.documents, document, row, start, length, place,
-                            entry.pipeline,
-                        )
-                    )  # fmt: skip
+                        ReadPiece(source, shard, entry.tokens, document, row, start, length, place, entry.pipeline)
+                    )
         return found
 
     def tokens_of(self, pieces: Sequence[ReadPiece]) -> list[Any]:

@@ -9,6 +9,7 @@ they have, and the worker tries to register again.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextvars
 import itertools
@@ -362,42 +363,36 @@ class Daemon:
 
 
 async def work(
+    args: argparse.Namespace,
     controller: str,
     *,
     book: LogFiles,
     name: str,
-    cores: int,
-    labels: Sequence[str] = (),
-    measured: Mapping[str, float] | None = None,
     member: Membership | None = None,
     forkserver: Forkserver | None = None,
-    metrics: str = "",
-    relay_port: int = NO_RELAY,
-    allow_chaos: bool = False,
-    controller_fd: int = -1,
-    lifeline_fd: int = -1,
-    ending: tuple[float, str, float] = (0.0, "", 0.0),
 ) -> int:
-    """Attend until a signal, a notice, the lifeline's end, or a refusal; the exit code. `ending`: as of Departure."""
+    """Attend until a signal, a notice, the lifeline's end, or a refusal; the exit code. `args`: of `worker_parser`."""
     loop = asyncio.get_running_loop()
-    daemon = Daemon(name, cores, book, labels=labels, member=member, measured=measured)
-    departure = daemon.plan_departure(*ending)
+    daemon = Daemon(name, args.cores, book, labels=args.label, member=member, measured=dict(args.fact))
+    departure = daemon.plan_departure(args.drain, args.notice, args.idle)
     hear_on(loop, departure.ask)
 
     def let_go() -> None:
         # Its end would be told at each turn of the loop, for as long as this process takes to end.
-        loop.remove_reader(lifeline_fd)
+        loop.remove_reader(args.lifeline_fd)
         departure.end()
 
-    if lifeline_fd >= 0:
-        loop.add_reader(lifeline_fd, let_go)
+    if args.lifeline_fd >= 0:
+        loop.add_reader(args.lifeline_fd, let_go)
     try:
-        scraped = _serve_metrics(metrics, daemon) if metrics else None
+        scraped = _serve_metrics(args.metrics, daemon) if args.metrics else None
     except OSError as error:
-        logger.error("cannot serve metrics on %s: %s; choose another address with --metrics", metrics, error.strerror)
+        logger.error(
+            "cannot serve metrics on %s: %s; choose another address with --metrics", args.metrics, error.strerror
+        )
         return 1
     try:
-        daemon.open(forkserver, relay_port, allow_chaos=allow_chaos)
+        daemon.open(forkserver, args.relay_port, allow_chaos=args.allow_chaos)
     except LinkRefusedError as error:
         logger.error("%s; choose another port with --relay-port", error)
         return 1
@@ -413,7 +408,7 @@ async def work(
 
     end_on_surprise(loop, surprised)
     watched = effects.start("the watchdog", keep_alive())
-    running = effects.start("the sessions with controllers", _attend(daemon, controller, controller_fd))
+    running = effects.start("the sessions with controllers", _attend(daemon, controller, args.controller_fd))
     waiting = effects.start("the wait for the end", departure.wait())
     try:
         await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -470,21 +465,4 @@ def main(argv: Sequence[str] | None = None, forkserver: Forkserver | None = None
     name = member.name if member else args.name
     book.process = f"worker {name}"
     setproctitle.setproctitle(f"headrace worker {name}")
-    return uvloop.run(
-        work(
-            controller,
-            book=book,
-            name=name,
-            cores=args.cores,
-            labels=args.label,
-            measured=dict(args.fact),
-            member=member,
-            forkserver=forkserver,
-            metrics=args.metrics,
-            relay_port=args.relay_port,
-            allow_chaos=args.allow_chaos,
-            controller_fd=args.controller_fd,
-            lifeline_fd=args.lifeline_fd,
-            ending=(args.drain, args.notice, args.idle),
-        )
-    )
+    return uvloop.run(work(args, controller, book=book, name=name, member=member, forkserver=forkserver))

@@ -46,7 +46,7 @@ class Kernels:
     @functools.cached_property
     def loops(self) -> Loops:
         """The arithmetic of orders by the loops, which must be loaded."""
-        return Loops(CompiledWalk(self._module), CompiledLocate(self._module))
+        return Loops(functools.partial(_walk, self._module), functools.partial(_locate, self._module))
 
     def request(self) -> None:
         """Have them loaded by a thread; a second call does nothing."""
@@ -91,31 +91,19 @@ def _after_fork() -> None:
 os.register_at_fork(before=KERNELS.wait_loading, after_in_child=_after_fork)
 
 
-class CompiledWalk:
+def _walk(kernels: Any, values: U64, n: int, keys: Sequence[U64]) -> U64:
     """See `headrace.loader.order.order.walk_forth`; `kernels` is what `Kernels.get` gave."""
-
-    def __init__(self, kernels: Any) -> None:
-        self._kernels = kernels
-
-    def __call__(self, values: U64, n: int, keys: Sequence[U64]) -> U64:
-        """The same images."""
-        images = np.empty_like(values)
-        self._kernels.walk(np.ascontiguousarray(values), n, isqrt(n - 1) + 1, np.stack(keys), images)
-        return images
+    images = np.empty_like(values)
+    kernels.walk(np.ascontiguousarray(values), n, isqrt(n - 1) + 1, np.stack(keys), images)
+    return images
 
 
-class CompiledLocate:
+def _locate(kernels: Any, order: Windowed, places: I64) -> tuple[I64, I64]:
     """See `headrace.loader.order.order.Order.locate`; `kernels` is what `Kernels.get` gave."""
-
-    def __init__(self, kernels: Any) -> None:
-        self._kernels = kernels
-
-    def __call__(self, order: Windowed, places: I64) -> tuple[I64, I64]:
-        """The same shards and rows."""
-        shards, rows = np.empty_like(places), np.empty_like(places)
-        keys = np.stack(order.block_keys)
-        self._kernels.locate(np.ascontiguousarray(places), order.blocks, order.row_key, keys, order.ends, shards, rows)
-        return shards, rows
+    shards, rows = np.empty_like(places), np.empty_like(places)
+    keys = np.stack(order.block_keys)
+    kernels.locate(np.ascontiguousarray(places), order.blocks, order.row_key, keys, order.ends, shards, rows)
+    return shards, rows
 
 
 class CompiledIndex:

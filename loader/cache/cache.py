@@ -204,7 +204,7 @@ class ShardCache:
                     raise not_wanted(key)
                 break
             try:
-                if self._is_there(name):
+                if any((self._root / (self._final(name) + end)).exists() for end in ("", PARTIAL)):
                     continue
                 if needed:
                     self._require_room(part, needed, name)
@@ -253,9 +253,6 @@ class ShardCache:
                     if not name.endswith(".part") and rest.partition(".")[0] != self._boot:
                         self._old.setdefault(stem, []).append(self._root / name)
                 self._is_made = True
-
-    def _is_there(self, name: str) -> bool:
-        return any((self._root / (self._final(name) + end)).exists() for end in ("", PARTIAL))
 
     def _find(self, name: str, checksum: str, store: ObjectStore, key: str) -> HeldShard | PartialShard | None:
         """The shard's file under a shared lock, whole or not, or None where there is none."""

@@ -23,8 +23,6 @@ from headrace.loader.order import LoaderError
 
 #: between two looks at a lock that somebody else holds
 POLL_S: Final = 0.01
-#: a mode that gives group and others nothing
-_PRIVATE: Final = 0o700
 #: how much of a file is held at once while its checksum is taken
 CHUNK_BYTES: Final = 1 << 20
 CHECKSUM_KIND: Final = "xxh3-128:"

@@ -255,8 +255,10 @@ class Spans:
         except Exception as error:  # noqa: BLE001 - it belongs to the thread that waits
             # what was asked for ahead is asked for again by whoever needs a part of it, and perhaps not the bad one
             if span.is_urgent and not partial.has_all(span.first, span.end):
-                known = isinstance(error, StoreError | LoaderError)
-                partial.fail(span.first, span.end, error if known else _unexpected(partial, error))
+                if not isinstance(error, StoreError | LoaderError):
+                    where = f"{partial.remote.uri}: {partial.key!r}"
+                    error = LoaderError(f"{where} could not be fetched into the cache: {error!r}")
+                partial.fail(span.first, span.end, error)
         finally:
             self._running.remove(span)
             if coming is not None:
@@ -297,7 +299,9 @@ class Spans:
         # at once, and not when an error is collected that holds it: its connection would be closed in the pool
         with closing(pieces):
             for piece in pieces:
-                count = _check(partial, span.at, piece)
+                wrong, count = table.first_wrong(span.at, piece)
+                if wrong is not None:
+                    raise wrong_block(partial.remote.uri, partial.key, wrong)
                 partial.write(span.at, piece)
                 if partial.awaited:
                     self._wake(partial, span.at, span.at + count)
@@ -365,15 +369,3 @@ def _drop(head: ShardHead | None) -> None:
 
 def _missing(partial: PartialShard, wanted: list[tuple[int, int]]) -> list[int]:
     return [first + int(at) for first, end in wanted for at in np.flatnonzero(partial.present[first:end] == 0)]
-
-
-def _check(partial: PartialShard, first: int, piece: memoryview) -> int:
-    """How many blocks this piece holds, all of them right. Raises ChecksumMismatch."""
-    wrong, count = partial.table.first_wrong(first, piece)
-    if wrong is not None:
-        raise wrong_block(partial.remote.uri, partial.key, wrong)
-    return count
-
-
-def _unexpected(partial: PartialShard, error: Exception) -> LoaderError:
-    return LoaderError(f"{partial.remote.uri}: {partial.key!r} could not be fetched into the cache: {error!r}")

@@ -26,7 +26,7 @@ from headrace.loader.cache import (
     parse_blocks,
 )
 from headrace.loader.dataset.manifest import Manifest, ShardEntry, parse_manifest
-from headrace.loader.dataset.shard import Pieces, Shard, mapped_rows, mapping_of
+from headrace.loader.dataset.shard import Shard, mapped_rows, mapping_of
 from headrace.loader.dataset.verify import FIRST_BYTES_MAX, WAIT_S_MAX, Verifier
 from headrace.loader.order import I64, LoaderError, SampleLayout
 from headrace.store import FormatError, ObjectMissing, ObjectStore, counted, open_store
@@ -43,8 +43,6 @@ logger = logging.getLogger("headrace.loader")
 SHARDS_OPEN_MAX: Final = 512
 #: how long a thread waits for another that opens the same shard
 LOAD_S_MAX: Final = 900.0
-
-__all__ = ["Manifest", "Pieces", "Shard", "ShardEntry", "TokenDataset", "open_dataset"]
 
 
 class TokenDataset:
@@ -68,6 +66,10 @@ class TokenDataset:
         self.store = store
         self.manifest = manifest
         self.cache = cache
+        #: tokens a sequence, and the token that fills what no document does
+        self.seq_len, self.pad_id = manifest.seq_len, manifest.pad_id
+        #: whether the version's input was read to its end; not where its run was stopped before
+        self.complete = manifest.complete
         identity = "\n".join(manifest.shards.layouts).encode()
         sequences = np.array(manifest.shards.sequences, dtype=np.int64)
         self.layout = SampleLayout(sequences, identity)
@@ -145,21 +147,6 @@ class TokenDataset:
         return TokenDataset(self.store, self.manifest, verify=self.verify, cache=cache, version=version)
 
     @property
-    def complete(self) -> bool:
-        """Whether the version's input was read to its end; not where its run was stopped before."""
-        return self.manifest.complete
-
-    @property
-    def seq_len(self) -> int:
-        """Tokens a sequence."""
-        return self.manifest.seq_len
-
-    @property
-    def pad_id(self) -> int:
-        """The token that fills what no document does."""
-        return self.manifest.pad_id
-
-    @property
     def verified_bytes(self) -> int:
         """Bytes that were read to check checksums."""
         return self.verifier.bytes
@@ -182,10 +169,6 @@ class TokenDataset:
             for sequence, start, length in opened.document_pieces(document):
                 tokens[rows == sequence, start : start + length] = self.pad_id
         return tokens
-
-    def pieces(self, shard: int, rows: I64) -> Pieces:
-        """The pieces of `rows` [k] of a shard."""
-        return self.shard(shard).pieces(rows)
 
     def shard(self, number: int, stopped: Callable[[], bool] = never) -> Shard:
         """The shard, opened if it was not; `stopped` ends each wait. Raises the store's errors, LoaderClosed."""

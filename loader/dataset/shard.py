@@ -12,7 +12,6 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -97,20 +96,6 @@ PieceTable = NDArray[np.int32]
 Indexer = Callable[[Sequence[NDArray[Any]], int, I64, PieceTable], bool]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Pieces:
-    """Pieces of some rows of one shard, ordered by (`row`, `start`); all arrays are int64 [pieces].
-
-    `row` indexes the rows that were asked for, `start` and `length` are in tokens, and `document` is a row of the
-    shard's documents table.
-    """
-
-    row: I64
-    start: I64
-    length: I64
-    document: I64
-
-
 class Shard:
     """One token shard: `tokens` [sequences, seq_len] uint16 or uint32, mapped read-only, and its pieces by row.
 
@@ -184,15 +169,8 @@ class Shard:
             else:
                 arriving.wait(rows, stopped)
 
-    def pieces(self, rows: I64) -> Pieces:
-        """The pieces of `rows` [k] (each may be named more than once)."""
-        counts, table = self.piece_table(rows)
-        row = np.repeat(np.arange(rows.size, dtype=np.int64), counts)
-        wide = table.astype(np.int64)
-        return Pieces(row, wide[:, START], wide[:, LENGTH], wide[:, DOCUMENT])
-
     def piece_table(self, rows: I64) -> tuple[I64, PieceTable]:
-        """(pieces a row [k], their table) of `rows` [k], ordered by (row, start)."""
+        """(pieces a row [k], their table) of `rows` [k], ordered by (row, start); a row may be named more than once."""
         if self._index is None:
             if self._scans < SCANS_MAX and rows.size * 8 < self.tokens.shape[0]:
                 self._scans += 1

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, assert_never
+from typing import Any, Final
 
 import numpy as np
 
@@ -46,6 +46,15 @@ _BINDING: Final = ("layout_root", "samples", "tokenizer", "seq_len", "seed", "we
 _SINCE: Final = "_steps_since_snapshot"
 #: and whether the loop came to its end
 _FINISHED: Final = "_iterator_finished"
+
+#: the events of a journal, as the state names them; their fields have their own names there
+_NAMES: Final[dict[type[Event], str]] = {
+    Skipped: "skipped",
+    Reweighted: "reweighted",
+    Revised: "revised",
+    Grew: "grew",
+    Recut: "cut",
+}
 
 #: what tells the states of several loaders in one checkpoint apart
 _LOADER: Final = ("uri", "seed", "order", "weights")
@@ -167,32 +176,14 @@ def journal_to_json(events: Sequence[Event]) -> list[dict[str, Any]]:
 
 
 def _event_to_json(event: Event) -> dict[str, Any]:
-    match event:
-        case Skipped():
-            return {"event": "skipped", "first": event.first, "count": event.count}
-        case Reweighted():
-            return {"event": "reweighted", "position": event.position, "weights": list(event.weights)}
-        case Revised():
-            return {"event": "revised", "position": event.position, "versions": list(event.versions)}
-        case Grew():
-            return {
-                "event": "grew",
-                "position": event.position,
-                "source": event.source,
-                "samples": event.samples,
-                "layout_root": event.layout_root,
-            }
-        case Recut():
-            return {
-                "event": "cut",
-                "position": event.position,
-                "step": event.step,
-                "batch_size": event.cut.batch_size,
-                "world_size": event.cut.world_size,
-                "last": event.cut.last.value,
-            }
-        case _:
-            assert_never(event)
+    fields: dict[str, Any] = {"event": _NAMES[type(event)]}
+    for name in event.__dataclass_fields__:
+        value = getattr(event, name)
+        fields[name] = list(value) if isinstance(value, tuple) else value
+    if isinstance(event, Recut):
+        cut = fields.pop("cut")
+        fields |= {"batch_size": cut.batch_size, "world_size": cut.world_size, "last": cut.last.value}
+    return fields
 
 
 def parse_journal(journal: object) -> tuple[Event, ...]:

@@ -24,7 +24,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from headrace.pipeline import PipelineError
@@ -32,19 +31,7 @@ from headrace.stages.commands.arrow_stream import ArrowStream
 from headrace.stages.commands.exchange import ArrowExchange, Exchange, LineExchange
 from headrace.stages.commands.process import CommandFailedError, CommandProcess, KeeperProcess
 from headrace.stages.functions import pack_metadata, settle
-from headrace.stages.runtime import (
-    QUARANTINED,
-    ROW,
-    Batch,
-    StageContractError,
-    Transform,
-    as_json,
-    cut_raw,
-    join_verdicts,
-    make_verdicts,
-    parts_of,
-    text_of,
-)
+from headrace.stages.runtime import Batch, StageContractError, Transform, quarantine, text_of
 from headrace.stages.text import with_column
 
 GAVE_NO_LINE = "command gave no line"
@@ -132,7 +119,7 @@ class Command(Transform):
                 # Of several records an exit code says nothing: jq gives that of the last.
                 spans += [_Span(at, at + 1, alone=True) for at in exchange.missing(span.first)]
             answers |= {span.first + index: answer for index, answer in exchange.answers.items()}
-        return self._settle(_quarantine(batch, self.name, stories), answers, stories)
+        return self._settle(quarantine(batch, stories, self.name), answers, stories)
 
     def close(self) -> None:
         """End the process and its keeper."""
@@ -267,27 +254,3 @@ def _parts(span: _Span, answered: int, *, hung: bool) -> list[_Span]:
     # One row alone has not been tried as such yet.
     halves = [(middle, span.end), (span.first, middle)]
     return [_Span(first, end, span.alone, halve=hung and end - first > 1) for first, end in halves]
-
-
-def _quarantine(batch: Batch, stage: str, stories: dict[int, str]) -> Batch:
-    """The batch without the rows that have a story."""
-    if not stories:
-        return batch
-    places = sorted(stories)
-    gone = batch.rows.take(pa.array(places, pa.int64()))
-    cut: list[tuple[str, bytes]] = []
-    for index, place in enumerate(places):
-        raw = as_json(gone.slice(index, 1))
-        cut.append(cut_raw(stories[place], raw, len(raw)))
-    verdicts = make_verdicts(
-        rows=gone.column(ROW),
-        ids=gone.column("id"),
-        stage=stage,
-        verdict=QUARANTINED,
-        reasons=[reason for reason, _ in cut],
-        raw=[kept for _, kept in cut],
-        parts=parts_of(gone),
-    )
-    kept = np.setdiff1d(np.arange(batch.rows.num_rows), places)
-    rows = batch.rows.take(pa.array(kept, pa.int64()))
-    return replace(batch, rows=rows, verdicts=join_verdicts(batch.verdicts, verdicts))

@@ -26,7 +26,7 @@ from headrace.pipeline import Pipeline, chain_order
 from headrace.stages.dedup.core.scheme import KEY_MAKER, Scheme, scheme_of
 from headrace.stages.dedup.key_index import KeyIndex, Match
 from headrace.stages.dedup.sketches import is_sketch
-from headrace.stages.runtime import InputError
+from headrace.stages.runtime import InputError, make_schema
 from headrace.store.datasets import Dataset
 from headrace.store.files import Scratch
 from headrace.store.shards import (
@@ -169,7 +169,7 @@ class OfflineRecords:
         #: Of each shard: the dataset, the keys of its tokens, of its keys and of its sketches.
         self.objects = objects
         whole = pa.concat_tables(tables) if tables else _FACTS.empty_table()
-        order = pc.sort_indices(whole, sort_keys=[(name, way) for name, way in _ORDER])
+        order = pc.sort_indices(whole, sort_keys=_ORDER)
         self.table = whole.take(order).combine_chunks()
         self.count = self.table.num_rows
 
@@ -205,29 +205,21 @@ class OfflineRecords:
         return KeptRecord(place, tokens, row["place"], row["id"])
 
 
-_FACTS = pa.schema(
-    [
-        pa.field(name, kind)
-        for name, kind in {
-            "by": pa.float64(),
-            "dataset": pa.int64(),
-            "source": pa.large_string(),
-            "start": pa.int64(),
-            "row": pa.int64(),
-            "fragment": pa.large_string(),
-            "id": pa.large_string(),
-            "object": pa.int64(),
-            "place": pa.int64(),
-        }.items()
-    ]
+_FACTS = make_schema(
+    by=pa.float64(),
+    dataset=pa.int64(),
+    source=pa.large_string(),
+    start=pa.int64(),
+    row=pa.int64(),
+    fragment=pa.large_string(),
+    id=pa.large_string(),
+    object=pa.int64(),
+    place=pa.int64(),
 )
-_ORDER: tuple[tuple[str, Literal["ascending", "descending"]], ...] = (
+_ORDER: list[tuple[str, Any]] = [
     ("by", "descending"),
-    ("dataset", "ascending"),
-    ("source", "ascending"),
-    ("start", "ascending"),
-    ("row", "ascending"),
-)
+    *((name, "ascending") for name in ("dataset", "source", "start", "row")),
+]
 
 
 def _facts(

@@ -7,7 +7,6 @@ import logging
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -40,8 +39,6 @@ from headrace.stages.runtime import (
     StageContractError,
     StatefulTransform,
     Transform,
-    join_verdicts,
-    make_verdicts,
     ordinals_of,
     text_of,
 )
@@ -228,24 +225,10 @@ class Dedup(StatefulTransform):
 
     def _without(self, batch: Batch, duplicates_of: Sequence[Any]) -> Batch:
         lost = [place for place, found in enumerate(duplicates_of) if found is not None]
-        if not lost:
-            return batch
-        mask = np.ones(len(duplicates_of), np.bool_)
-        mask[lost] = False
-        gone = batch.rows.select([ROW, "id"]).take(pa.array(lost, pa.int64()))
-        verdicts = make_verdicts(
-            rows=gone.column(ROW),
-            ids=gone.column("id"),
-            stage=self.name,
-            verdict=DUPLICATE,
-            reasons=[
-                self.scheme.reason(near=duplicates_of[place].near, score=duplicates_of[place].score) for place in lost
-            ],
-            duplicates_of=[duplicates_of[place].name for place in lost],
-            settled=[duplicates_of[place].settled for place in lost],
-        )
-        kept = batch.rows.filter(pa.array(mask))
-        return replace(batch, rows=kept, verdicts=join_verdicts(batch.verdicts, verdicts))
+        found = [duplicates_of[place] for place in lost]
+        reasons = [self.scheme.reason(near=match.near, score=match.score) for match in found]
+        names, settled = [match.name for match in found], [match.settled for match in found]
+        return batch.lose(lost, self.name, DUPLICATE, reasons, duplicates_of=names, settled=settled)
 
     def _sketches(self, rows: pa.RecordBatch) -> pa.Array[Any]:
         column = self._columns[1]

@@ -23,12 +23,12 @@ from headrace.stages.runtime import (
     UnsoundArrow,
     join_verdicts,
     load_target,
-    make_verdicts,
     ordinals_of,
     parts_of,
     row_keys,
     sound,
     text_of,
+    verdicts_of,
 )
 from headrace.stages.text import with_column
 from headrace.store.shards import keys_of, rows_of
@@ -237,15 +237,8 @@ def settle(
     verdicts = batch.verdicts
     if len(lost):
         gone = batch.rows.take(pa.array(lost, pa.int64()))
-        new = make_verdicts(
-            rows=gone.column(ROW),
-            ids=gone.column("id"),
-            stage=stage,
-            verdict=FILTERED,
-            reasons=[reasons if isinstance(reasons, str) else reasons[place] for place in lost.tolist()],
-            parts=parts_of(gone),
-        )
-        verdicts = join_verdicts(verdicts, new)
+        why = [reasons if isinstance(reasons, str) else reasons[place] for place in lost.tolist()]
+        verdicts = join_verdicts(verdicts, verdicts_of(gone, stage, FILTERED, why))
     edits = {**batch.edits, stage: batch.edits.get(stage, 0) + edited} if edited else batch.edits
     return replace(batch, rows=rows, verdicts=verdicts, edits=edits)
 

@@ -10,6 +10,7 @@ import hashlib
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal
 
 from headrace.pipeline import PipelineError, Stage, StageKind
@@ -22,6 +23,7 @@ STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 STOP_WORDS_MAX = 60
 #: Occurrences of a top n-gram may overlap, so that its share can be above 1.
 _NGRAMS_MAX = 100.0
+_SHARES_OF_PARTS = ("lines_max", "line_characters_max", "paragraphs_max", "paragraph_characters_max")
 
 
 def gopher_repetition(
@@ -40,14 +42,7 @@ def gopher_repetition(
     Limits are shares of lines, paragraphs and characters: duplicate ones, those in the top 2- to 4-gram, and those in
     duplicate 5- to 10-grams.
     """
-    shares = {
-        "lines_max": lines_max,
-        "line_characters_max": line_characters_max,
-        "paragraphs_max": paragraphs_max,
-        "paragraph_characters_max": paragraph_characters_max,
-    }
-    for parameter, value in shares.items():
-        check_number(name, parameter, value, 0, 1)
+    shares = _checked(locals(), numbers=dict.fromkeys(_SHARES_OF_PARTS, (0, 1)))
     lists = {
         "top_ngrams_max": _shares(name, "top_ngrams_max", top_ngrams_max, 3),
         "duplicate_ngrams_max": _shares(name, "duplicate_ngrams_max", duplicate_ngrams_max, 6),
@@ -90,32 +85,19 @@ def gopher_quality(
 
     Words and their lengths are counted without words of symbols alone; hash signs and ellipses are held against all.
     """
-    check_integer(name, "words_min", words_min, 0, 1 << 40)
-    check_integer(name, "words_max", words_max, words_min, 1 << 40)
-    check_number(name, "word_length_min", word_length_min, 0, 1e6)
-    check_number(name, "word_length_max", word_length_max, word_length_min, 1e9)
-    check_number(name, "symbols_per_word_max", symbols_per_word_max, 0, 1e9)
-    shares = {
-        "bullet_lines_max": bullet_lines_max,
-        "ellipsis_lines_max": ellipsis_lines_max,
-        "alphabetic_words_min": alphabetic_words_min,
+    given = locals()
+    parameters = _checked(given, integers={"words_min": (0, 1 << 40)}, numbers={"word_length_min": (0, 1e6)})
+    limits = {
+        "word_length_max": (word_length_min, 1e9),
+        "symbols_per_word_max": (0, 1e9),
+        **dict.fromkeys(("bullet_lines_max", "ellipsis_lines_max", "alphabetic_words_min"), (0, 1)),
     }
-    for parameter, share in shares.items():
-        check_number(name, parameter, share, 0, 1)
+    parameters |= _checked(given, integers={"words_max": (words_min, 1 << 40)}, numbers=limits)
     words = list(stop_words)
     if len(words) > STOP_WORDS_MAX or not all(isinstance(word, str) and word for word in words):
         raise PipelineError(f'stage "{name}": stop_words must be at most {STOP_WORDS_MAX} words')
     check_integer(name, "stop_words_min", stop_words_min, 0, len(words))
-    parameters = {
-        "words_min": words_min,
-        "words_max": words_max,
-        "word_length_min": word_length_min,
-        "word_length_max": word_length_max,
-        "symbols_per_word_max": symbols_per_word_max,
-        **shares,
-        "stop_words_min": stop_words_min,
-        "stop_words": words,
-    }
+    parameters |= {"stop_words_min": stop_words_min, "stop_words": words}
     return _stage(name, "gopher:GopherQuality", parameters, tag)
 
 
@@ -139,25 +121,13 @@ def c4_quality(
     citation marks, pages with "lorem ipsum", lines with "javascript", pages with curly brackets and lines about
     policies are left as they are. What is dropped of a text that is kept is counted as an edit.
     """
-    check_integer(name, "sentences_min", sentences_min, 0, 1 << 30)
-    check_integer(name, "words_per_line_min", words_per_line_min, 0, 1 << 30)
-    check_integer(name, "word_characters_max", word_characters_max, 1, 1 << 40)
-    switches = {
-        "terminal_punctuation": terminal_punctuation,
-        "citations": citations,
-        "lorem_ipsum": lorem_ipsum,
-        "javascript": javascript,
-        "curly_brackets": curly_brackets,
-        "policies": policies,
-    }
-    for parameter, value in switches.items():
-        check_switch(name, parameter, value)
     limits = {
-        "sentences_min": sentences_min,
-        "words_per_line_min": words_per_line_min,
-        "word_characters_max": word_characters_max,
+        "sentences_min": (0, 1 << 30),
+        "words_per_line_min": (0, 1 << 30),
+        "word_characters_max": (1, 1 << 40),
     }
-    return _stage(name, "c4:C4Quality", {**limits, **switches}, tag)
+    switches = ("terminal_punctuation", "citations", "lorem_ipsum", "javascript", "curly_brackets", "policies")
+    return _stage(name, "c4:C4Quality", _checked(locals(), integers=limits, switches=switches), tag)
 
 
 def fineweb_quality(
@@ -171,18 +141,9 @@ def fineweb_quality(
     name: str = "fineweb-quality",
 ) -> Stage:
     """Filter lists and menus: the line rules that FineWeb adds (Penedo et al. 2024, section 3.6)."""
-    check_number(name, "punctuated_lines_min", punctuated_lines_min, 0, 1)
-    check_number(name, "short_lines_max", short_lines_max, 0, 1)
-    check_integer(name, "short_line_characters", short_line_characters, 0, 1 << 20)
-    check_number(name, "duplicate_characters_max", duplicate_characters_max, 0, 1)
-    check_number(name, "lines_per_word_max", lines_per_word_max, 0, 1e9)
-    parameters = {
-        "punctuated_lines_min": punctuated_lines_min,
-        "short_lines_max": short_lines_max,
-        "short_line_characters": short_line_characters,
-        "duplicate_characters_max": duplicate_characters_max,
-        "lines_per_word_max": lines_per_word_max,
-    }
+    shares = dict.fromkeys(("punctuated_lines_min", "short_lines_max", "duplicate_characters_max"), (0, 1))
+    limits = {**shares, "lines_per_word_max": (0, 1e9)}
+    parameters = _checked(locals(), integers={"short_line_characters": (0, 1 << 20)}, numbers=limits)
     return _stage(name, "fineweb:FinewebQuality", parameters, tag)
 
 
@@ -256,9 +217,7 @@ def decontaminate(
 
 def redact_pii(*, email: bool = True, ip: bool = True, phone: bool = True, name: str = "pii") -> Stage:
     """Put `<email>`, `<ip-address>` (public ones) and `<phone-number>` where these stand."""
-    switches = {"email": email, "ip": ip, "phone": phone}
-    for parameter, value in switches.items():
-        check_switch(name, parameter, value)
+    switches = _checked(locals(), switches=("email", "ip", "phone"))
     if not any(switches.values()):
         raise PipelineError(f'stage "{name}": email, ip and phone are all False: leave the stage out')
     return _stage(name, "edits:PersonalData", switches)
@@ -268,9 +227,8 @@ def remove_junk(
     *, blob_characters_min: int = 100, markup_max: float = 0.3, tag: bool = False, name: str = "junk"
 ) -> Stage:
     """Take out control characters and blobs of base64; filter texts of which more than `markup_max` is markup."""
-    check_integer(name, "blob_characters_min", blob_characters_min, 20, 1 << 20)
-    check_number(name, "markup_max", markup_max, 0, 1)
-    return _stage(name, "edits:Junk", {"blob_characters_min": blob_characters_min, "markup_max": markup_max}, tag)
+    limits = _checked(locals(), integers={"blob_characters_min": (20, 1 << 20)}, numbers={"markup_max": (0, 1)})
+    return _stage(name, "edits:Junk", limits, tag)
 
 
 def normalize(form: str = "NFC", *, mojibake: bool = True, name: str = "normalize") -> Stage:
@@ -299,6 +257,23 @@ def check_switch(stage: str, parameter: str, value: Any) -> None:
     """Raise PipelineError unless `value` is True or False."""
     if type(value) is not bool:
         raise PipelineError(f'stage "{stage}": {parameter} is {value!r}; it must be True or False')
+
+
+def _checked(
+    given: Mapping[str, Any],
+    *,
+    integers: Mapping[str, tuple[int, int]] = MappingProxyType({}),
+    numbers: Mapping[str, tuple[float, float]] = MappingProxyType({}),
+    switches: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Those of the parameters `given` that are named, within their limits. Raises PipelineError."""
+    for parameter, (least, most) in integers.items():
+        check_integer(given["name"], parameter, given[parameter], least, most)
+    for parameter, (low, high) in numbers.items():
+        check_number(given["name"], parameter, given[parameter], low, high)
+    for parameter in switches:
+        check_switch(given["name"], parameter, given[parameter])
+    return {parameter: given[parameter] for parameter in (*integers, *numbers, *switches)}
 
 
 def _shares(stage: str, parameter: str, given: Sequence[float], count: int) -> list[float]:

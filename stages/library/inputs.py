@@ -61,12 +61,7 @@ def read_jsonl(
     record. Links below a folder lead out of it only with `follow_links`. `window_bytes_max` is the memory that a .zst
     file written with `zstd --long` may ask for, up to 2 << 30 (`--long=31`).
     """
-    return _source(
-        JSONL.source, name, input, follow_links=follow_links, text_key=text_key,
-        id_key=id_key, metadata_key=metadata_key, fragment_bytes=fragment_bytes, batch_bytes=batch_bytes,
-        batch_records=batch_records, max_record_bytes=max_record_bytes, window_bytes_max=window_bytes_max,
-        damaged=damaged,
-    )  # fmt: skip
+    return _source(JSONL.source, locals())
 
 
 def read_spool(
@@ -113,11 +108,7 @@ def read_parquet(
     A directory stands for its *.parquet at any depth, as Hugging Face datasets lay them out. `text_key` may name a
     field within a column: "doc.text".
     """
-    return _source(
-        PARQUET.source, name, input, follow_links=follow_links, text_key=text_key,
-        id_key=id_key, fragment_bytes=fragment_bytes, batch_bytes=batch_bytes, batch_records=batch_records,
-        max_record_bytes=max_record_bytes, damaged=damaged,
-    )  # fmt: skip
+    return _source(PARQUET.source, locals())
 
 
 def read_orc(
@@ -134,11 +125,7 @@ def read_orc(
     name: str = "read",
 ) -> Stage:
     """Read ORC: a record a row, a run of stripes of about `fragment_bytes` a fragment; else as `read_parquet`."""
-    return _source(
-        ORC.source, name, input, follow_links=follow_links, text_key=text_key,
-        id_key=id_key, fragment_bytes=fragment_bytes, batch_bytes=batch_bytes, batch_records=batch_records,
-        max_record_bytes=max_record_bytes, damaged=damaged,
-    )  # fmt: skip
+    return _source(ORC.source, locals())
 
 
 def read_arrow(
@@ -158,11 +145,7 @@ def read_arrow(
 
     The rest is as in `read_parquet`.
     """
-    return _source(
-        ARROW.source, name, input, follow_links=follow_links, text_key=text_key,
-        id_key=id_key, fragment_bytes=fragment_bytes, batch_bytes=batch_bytes, batch_records=batch_records,
-        max_record_bytes=max_record_bytes, damaged=damaged,
-    )  # fmt: skip
+    return _source(ARROW.source, locals())
 
 
 def read_csv(
@@ -182,11 +165,7 @@ def read_csv(
 
     Fields are quoted as RFC 4180 has it and may hold newlines. A row with other fields than the first is quarantined.
     """
-    return _source(
-        CSV.source, name, input, follow_links=follow_links, text_key=text_key, id_key=id_key,
-        batch_bytes=batch_bytes, batch_records=batch_records, max_record_bytes=max_record_bytes,
-        window_bytes_max=window_bytes_max, damaged=damaged,
-    )  # fmt: skip
+    return _source(CSV.source, locals())
 
 
 def read_tar(
@@ -206,11 +185,7 @@ def read_tar(
 
     `key.json` has the metadata, and the text in the field `text_key` where there is no member of it. The id is the key.
     """
-    return _source(
-        TAR.source, name, input, follow_links=follow_links, text_key=text_key, id_key=id_key,
-        batch_bytes=batch_bytes, batch_records=batch_records, max_record_bytes=max_record_bytes,
-        window_bytes_max=window_bytes_max, damaged=damaged,
-    )  # fmt: skip
+    return _source(TAR.source, locals())
 
 
 def read_warc(
@@ -231,15 +206,10 @@ def read_warc(
     `main_content` leaves menus, headers and footers out. Answers that are no text are filtered, as are records whose
     type is missing or unknown.
     """
-    more: dict[str, Any] = {}
-    if fragment_bytes != ReadOptions().fragment_bytes:
-        more["fragment_bytes"] = fragment_bytes
-    return _source(
-        WARC.source, name, input, follow_links=follow_links, main_content=main_content,
-        untyped=True, batch_bytes=batch_bytes, batch_records=batch_records, max_record_bytes=max_record_bytes,
-        window_bytes_max=window_bytes_max, damaged=damaged,
-        **more,
-    )  # fmt: skip
+    given = {**locals(), "untyped": True}
+    if fragment_bytes == ReadOptions().fragment_bytes:
+        del given["fragment_bytes"]
+    return _source(WARC.source, given)
 
 
 def read(
@@ -263,12 +233,7 @@ def read(
     These are JSON Lines, Parquet, ORC, Arrow IPC, WARC, CSV, tar and text. The parameters are those of the formats'
     own functions.
     """
-    return _source(
-        MIXED_SOURCE, name, input, follow_links=follow_links, text_key=text_key,
-        id_key=id_key, metadata_key=metadata_key, main_content=main_content, untyped=True,
-        fragment_bytes=fragment_bytes, batch_bytes=batch_bytes, batch_records=batch_records,
-        max_record_bytes=max_record_bytes, window_bytes_max=window_bytes_max, damaged=damaged,
-    )  # fmt: skip
+    return _source(MIXED_SOURCE, {**locals(), "untyped": True})
 
 
 def read_files(
@@ -285,24 +250,15 @@ def read_files(
     A directory stands for its *.txt, *.md and *.rst, at any depth. Of a file that is cut off or damaged nothing is
     kept.
     """
-    return _source(
-        TEXT.source, name, input, ("window_bytes_max",), follow_links=follow_links,
-        max_record_bytes=max_record_bytes, window_bytes_max=window_bytes_max, damaged=damaged,
-    )  # fmt: skip
+    return _source(TEXT.source, locals(), ("window_bytes_max",))
 
 
-def _source(
-    target: str,
-    name: str,
-    given: Input,
-    volatile: tuple[str, ...] = BATCH_OPTIONS,
-    *,
-    follow_links: bool,
-    **options: Any,
-) -> Stage:
-    """A source of files, with the options that its format takes. Raises PipelineError."""
+def _source(target: str, given: dict[str, Any], volatile: tuple[str, ...] = BATCH_OPTIONS) -> Stage:
+    """A source of files, with the parameters that its function was given. Raises PipelineError."""
+    options = dict(given)
+    name, patterns, follow_links = options.pop("name"), options.pop("input"), options.pop("follow_links")
     ReadOptions(**options).check(name)
-    parameters = {"input": _patterns(name, given), **options}
+    parameters = {"input": _patterns(name, patterns), **options}
     source = Stage(name, StageKind.SOURCE, target, parameters, volatile=volatile)
     return with_followed_links(source) if follow_links else source
 

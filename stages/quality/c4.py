@@ -39,7 +39,7 @@ from headrace.stages.text import (
     text_bytes,
     with_texts,
 )
-from headrace.stages.text.machine import compiled, entry, is_prepared, pointer, prepared
+from headrace.stages.text.machine import compiled, entry, pointer, prepared
 
 LOREM, SCRIPT, POLICY, CURLY, CITATION = 1, 2, 4, 8, 16
 #: What is looked for in a line: each phrase, what it means, and the rare letter by which it is found.
@@ -58,12 +58,6 @@ _SENTENCES, _OUTCOME, _DROPPED, _KEPT = range(4)
 _COLUMNS = 4
 _FINE, _HAS_LOREM, _HAS_CURLY = 0, 1, 2
 _LINE_FEED, _CURLY, _BRACKET, _CLOSING = 0x0A, 0x7B, 0x5B, 0x5D
-
-
-def preload() -> None:
-    """Load the loops that are compiled already, for the tasks that are forked; compiling them is a task's work."""
-    if is_prepared("c4"):
-        compile_loops()
 
 
 def compile_loops() -> None:

@@ -5,6 +5,7 @@ Lines end at a line feed, and blank ones are left out of account; their white sp
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -31,17 +32,11 @@ from headrace.stages.text import (
     tag,
     text_bytes,
 )
-from headrace.stages.text.machine import compiled, entry, hash_span, is_prepared, pointer, prepared
+from headrace.stages.text.machine import compiled, entry, hash_span, pointer, prepared
 
 _LINES, _PUNCTUATED, _SHORT, _DUPLICATE, _CHARACTERS, _FEEDS, _WORDS = range(7)
 _COLUMNS = 7
 _LINE_FEED = 0x0A
-
-
-def preload() -> None:
-    """Load the loops that are compiled already, for the tasks that are forked; compiling them is a task's work."""
-    if is_prepared("fineweb"):
-        compile_loops()
 
 
 def compile_loops() -> None:
@@ -50,30 +45,23 @@ def compile_loops() -> None:
         fineweb_scores(ONE_WORD, 1)
 
 
+@dataclass(eq=False)
 class FinewebQuality(Transform):
     """Filters lists, menus and texts whose lines repeat."""
 
     merges = True
     judges = True
 
-    def __init__(
-        self,
-        name: str,
-        punctuated_lines_min: float,
-        short_lines_max: float,
-        short_line_characters: int,
-        duplicate_characters_max: float,
-        lines_per_word_max: float,
-        tag: bool = False,
-    ) -> None:
-        self.name = name
-        self.punctuated_lines_min = punctuated_lines_min
-        self.short_lines_max = short_lines_max
-        self.short_line_characters = short_line_characters
-        self.duplicate_characters_max = duplicate_characters_max
-        self.lines_per_word_max = lines_per_word_max
-        self.tag = tag
-        # So that what is not compiled yet is compiled before there is a batch to wait for.
+    name: str
+    punctuated_lines_min: float
+    short_lines_max: float
+    short_line_characters: int
+    duplicate_characters_max: float
+    lines_per_word_max: float
+    tag: bool = False
+
+    def __post_init__(self) -> None:
+        """So that what is not compiled yet is compiled before there is a batch to wait for."""
         compile_loops()
 
     def process(self, batch: Batch) -> Batch:

@@ -5,6 +5,7 @@ A word of symbols alone is no word to the rules on how many words there are and 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ from headrace.stages.text import (
     tag,
     text_bytes,
 )
-from headrace.stages.text.machine import compiled, entry, hash_of, is_prepared, pointer, prepared
+from headrace.stages.text.machine import compiled, entry, hash_of, pointer, prepared
 
 #: The words of which Gopher asks for two.
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
@@ -60,12 +61,6 @@ def _may_break() -> npt.NDArray[np.bool_]:
 _MAY_BREAK = _may_break()
 
 
-def preload() -> None:
-    """Load the loops that are compiled already, for the tasks that are forked; compiling them is a task's work."""
-    if is_prepared("gopher"):
-        compile_loops()
-
-
 def compile_loops() -> None:
     """Compile what is not in the cache."""
     compile_words()
@@ -73,37 +68,28 @@ def compile_loops() -> None:
         gopher_scores(ONE_WORD)
 
 
+@dataclass(eq=False)
 class GopherQuality(Transform):
     """Filters texts that do not read like prose."""
 
     merges = True
     judges = True
 
-    def __init__(
-        self,
-        name: str,
-        words_min: int,
-        words_max: int,
-        word_length_min: float,
-        word_length_max: float,
-        symbols_per_word_max: float,
-        bullet_lines_max: float,
-        ellipsis_lines_max: float,
-        alphabetic_words_min: float,
-        stop_words_min: int,
-        stop_words: list[str],
-        tag: bool = False,
-    ) -> None:
-        self.name = name
-        self.words = (words_min, words_max)
-        self.word_length = (word_length_min, word_length_max)
-        self.symbols_per_word_max = symbols_per_word_max
-        self.bullet_lines_max, self.ellipsis_lines_max = bullet_lines_max, ellipsis_lines_max
-        self.alphabetic_words_min = alphabetic_words_min
-        self.stop_words_min = stop_words_min
-        self.stop_words = stop_words
-        self.tag = tag
-        # So that what is not compiled yet is compiled before there is a batch to wait for.
+    name: str
+    words_min: int
+    words_max: int
+    word_length_min: float
+    word_length_max: float
+    symbols_per_word_max: float
+    bullet_lines_max: float
+    ellipsis_lines_max: float
+    alphabetic_words_min: float
+    stop_words_min: int
+    stop_words: list[str]
+    tag: bool = False
+
+    def __post_init__(self) -> None:
+        """So that what is not compiled yet is compiled before there is a batch to wait for."""
         compile_loops()
 
     def process(self, batch: Batch) -> Batch:
@@ -115,10 +101,10 @@ class GopherQuality(Transform):
         """Each reason, and which texts with these scores it holds for."""
         words, length = scores["words"], scores["word length"]
         return [
-            ("too few words", words < self.words[0]),
-            ("too many words", words > self.words[1]),
-            ("words too short", length < self.word_length[0]),
-            ("words too long", length > self.word_length[1]),
+            ("too few words", words < self.words_min),
+            ("too many words", words > self.words_max),
+            ("words too short", length < self.word_length_min),
+            ("words too long", length > self.word_length_max),
             ("too many hash signs", scores["hash signs per word"] > self.symbols_per_word_max),
             ("too many ellipses", scores["ellipses per word"] > self.symbols_per_word_max),
             ("too many bullet lines", scores["bullet lines"] > self.bullet_lines_max),

@@ -36,7 +36,7 @@ from headrace.stages.text import (
     tag,
     text_bytes,
 )
-from headrace.stages.text.machine import FOLD, MULTIPLIER, compiled, entry, hash_span, is_prepared, pointer, prepared
+from headrace.stages.text.machine import FOLD, MULTIPLIER, compiled, entry, hash_span, pointer, prepared
 
 TOP_LENGTHS = (2, 3, 4)
 DUPLICATE_LENGTHS = (5, 6, 7, 8, 9, 10)
@@ -48,12 +48,6 @@ _COLUMNS = _GRAMS + 9
 _LIMITS_OF_PARTS = 4
 _LIMITS = _LIMITS_OF_PARTS + 9
 _LINE_FEED = 0x0A
-
-
-def preload() -> None:
-    """Load the loops that are compiled already, for the tasks that are forked; compiling them is a task's work."""
-    if is_prepared("repetition"):
-        compile_loops()
 
 
 def compile_loops() -> None:

@@ -39,12 +39,13 @@ if TYPE_CHECKING:
         text_of as text_of,
         uncut as uncut,
         verdict_keys as verdict_keys,
+        verdicts_of as verdicts_of,
     )
     from headrace.stages.runtime.build import (
-        as_json as as_json,
         build_stage as build_stage,
         load_target as load_target,
         process_safely as process_safely,
+        quarantine as quarantine,
     )
     from headrace.stages.runtime.contract import (
         ContentAnswer as ContentAnswer,

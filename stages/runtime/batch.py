@@ -110,19 +110,31 @@ class Batch:
 
     def keep(self, mask: npt.NDArray[np.bool_], stage: str, reasons: Sequence[str | None]) -> Batch:
         """Keep the rows where `mask` holds; filter the others for `reasons[i]` (one for each row of the batch)."""
-        if mask.all():
-            return self
         lost = np.flatnonzero(~mask).tolist()
-        places = pa.array(lost, pa.int64())
-        verdicts = make_verdicts(
-            rows=self.rows.column(ROW).take(places),
-            ids=self.rows.column("id").take(places),
-            parts=parts.take(places) if (parts := parts_of(self.rows)) is not None else None,
-            stage=stage,
-            verdict=FILTERED,
-            reasons=[reasons[int(index)] for index in lost],
-        )
-        return replace(self, rows=self.rows.filter(pa.array(mask)), verdicts=join_verdicts(self.verdicts, verdicts))
+        return self.lose(lost, stage, FILTERED, [reasons[int(index)] for index in lost])
+
+    def lose(
+        self, places: Sequence[int], stage: str, verdict: str, reasons: Sequence[str | None], **more: Sequence[Any]
+    ) -> Batch:
+        """The batch without the rows at these places, which have a verdict each; `more` as `make_verdicts` takes it."""
+        if not places:
+            return self
+        names = [name for name in (ROW, PART, "id") if name in self.rows.schema.names]
+        gone = self.rows.select(names).take(pa.array(places, pa.int64()))
+        mask = np.ones(self.rows.num_rows, np.bool_)
+        mask[list(places)] = False
+        verdicts = join_verdicts(self.verdicts, verdicts_of(gone, stage, verdict, reasons, **more))
+        return replace(self, rows=self.rows.filter(pa.array(mask)), verdicts=verdicts)
+
+
+def verdicts_of(
+    rows: pa.RecordBatch, stage: str, verdict: str, reasons: Sequence[str | None], **more: Any
+) -> pa.RecordBatch:
+    """A table of VERDICTS for these rows; `more` as `make_verdicts` takes it."""
+    return make_verdicts(
+        rows=rows.column(ROW), ids=rows.column("id"), stage=stage, verdict=verdict, reasons=reasons,
+        parts=parts_of(rows), **more,
+    )  # fmt: skip
 
 
 def make_verdicts(

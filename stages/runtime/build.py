@@ -15,13 +15,10 @@ import pyarrow as pa
 from headrace.pipeline import PipelineError, Stage
 from headrace.stages.runtime.batch import (
     QUARANTINED,
-    ROW,
     Batch,
     cut_raw,
     join_verdicts,
-    make_verdicts,
     no_verdicts,
-    parts_of,
     row_keys,
     verdict_keys,
 )
@@ -128,26 +125,24 @@ def join_rows(parts: list[pa.RecordBatch], stage_name: str) -> pa.RecordBatch:
 
 
 def _quarantined(batch: Batch, stage_name: str, error: Exception) -> Batch:
-    raw = as_json(batch.rows)
     message = " ".join(str(error).split())[:MESSAGE_CHARACTERS_MAX]
-    reason, kept = cut_raw(f"{type(error).__name__}: {message}", raw, len(raw))
-    verdict = make_verdicts(
-        rows=batch.rows.column(ROW),
-        ids=batch.rows.column("id"),
-        stage=stage_name,
-        verdict=QUARANTINED,
-        reasons=[reason],
-        raw=[kept],
-        parts=parts_of(batch.rows),
-    )
-    return replace(batch, rows=batch.rows.slice(0, 0), verdicts=join_verdicts(batch.verdicts, verdict))
+    return quarantine(batch, {0: f"{type(error).__name__}: {message}"}, stage_name)
 
 
-def as_json(rows: pa.RecordBatch) -> bytes:
-    """The first record as a stage saw it, less the columns that are hidden."""
-    record = rows.slice(0, 1).to_pylist()[0]
-    seen = {key: value for key, value in record.items() if not key.startswith("__")}
-    return orjson.dumps(seen, default=repr, option=orjson.OPT_NON_STR_KEYS)
+def quarantine(batch: Batch, reasons: Mapping[int, str], stage_name: str) -> Batch:
+    """The batch without the rows at these places, each quarantined for its reason, with the record as a stage saw it.
+
+    Columns that are hidden are left out of that.
+    """
+    cut: list[tuple[str, bytes]] = []
+    places = sorted(reasons)
+    for place in places:
+        record = batch.rows.slice(place, 1).to_pylist()[0]
+        seen = {key: value for key, value in record.items() if not key.startswith("__")}
+        raw = orjson.dumps(seen, default=repr, option=orjson.OPT_NON_STR_KEYS)
+        cut.append(cut_raw(reasons[place], raw, len(raw)))
+    kept = [raw for _, raw in cut]
+    return batch.lose(places, stage_name, QUARANTINED, [reason for reason, _ in cut], raw=kept)
 
 
 def _check_answer(answer: Batch, batch: Batch, stage_name: str, *, splits: bool) -> None:

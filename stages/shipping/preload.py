@@ -19,7 +19,8 @@ REMOTE = "headrace.store.s3.store"
 LIBRARY = "headrace.stages."
 #: Those that have a `preload`.
 MODULES = ("headrace.stages.tokenizer.tokenize", "headrace.stages.dedup.stage", MINIFIED)
-#: Those whose `preload` takes no parameters: it loads machine code.
+#: Those of which machine code is loaded where it is compiled already, under the module's own name: compiling it is a
+#: task's work.
 COMPILED = tuple(f"headrace.stages.quality.{name}" for name in ("repetition", "gopher", "fineweb", "c4"))
 
 #: Stages that judge and hold much, a model or machine code: where a base says for most records that they pass, they
@@ -66,5 +67,10 @@ def preload(module: str, parameters: Mapping[str, Any]) -> None:
     if not module.startswith(LIBRARY) and module != REMOTE:
         raise ValueError(f"{module} is not of the library, {LIBRARY}*")
     found = importlib.import_module(module)
-    if module in MODULES or module in COMPILED:
+    if module in MODULES:
         found.preload(**parameters)
+    elif module in COMPILED:
+        from headrace.stages.text.machine import is_prepared
+
+        if is_prepared(module.rpartition(".")[2]):
+            found.compile_loops()

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
-    from headrace.stages.sources.base import FileSource as FileSource
+    from headrace.stages.sources.base import FileSource as FileSource, prefix_of as prefix_of
     from headrace.stages.sources.options import ReadOptions as ReadOptions
     from headrace.stages.sources.spool import (
         CLOSED as CLOSED,

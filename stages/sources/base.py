@@ -34,6 +34,7 @@ from headrace.stages.sources.objects import (
     globs_of,
     has_several,
     open_raw,
+    partition_of,
     to_path,
 )
 from headrace.stages.sources.options import QUARANTINE, ReadOptions
@@ -83,6 +84,16 @@ def step_of(size: int, wanted: int) -> int:
     return max(1, wanted, -(-size // FRAGMENTS_A_FILE_MAX))
 
 
+def prefix_of(fragment: Fragment) -> str:
+    """By what a record of a fragment is named that has no id of its own, before its number."""
+    return f"{fragment.uri}@{fragment.start}" if fragment.start else fragment.uri
+
+
+def columns_of(fragment: Fragment) -> Columns:
+    """What the records of a fragment are gathered in."""
+    return Columns(prefix_of(fragment), partition_of(fragment.uri))
+
+
 class FileSource(Source):
     """The base of the sources that read one format."""
 
@@ -130,11 +141,7 @@ class FileSource(Source):
         if not (self.UNIT is not None and codec_of(found.uri) and found.size > step and self._has_units(found)):
             yield found.fragment(self.name, self.READER)
             return
-        starts = range(0, found.size, step)
-        for start in starts:
-            end = -1 if start == starts[-1] else start + step
-            length = (found.size if end < 0 else end) - start
-            yield found.fragment(self.name, self.READER + UNITS, start, end, length)
+        yield from found.fragments(self.name, self.READER + UNITS, range(0, found.size, step))
 
     def _has_units(self, found: InputObject) -> bool:
         whole, window = found.fragment(self.name, self.READER), self.options.window_bytes_max

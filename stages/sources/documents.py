@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from headrace.stages.runtime import Batch, BatchDraft, Columns, DamagedInput, FragmentEnd
-from headrace.stages.sources.base import FileSource
+from headrace.stages.sources.base import FileSource, columns_of
 from headrace.stages.sources.lines import BOM
 from headrace.stages.sources.objects import (
     TEXT,
@@ -16,7 +16,6 @@ from headrace.stages.sources.objects import (
     checksum_of,
     codec_of,
     open_raw,
-    partition_of,
     to_path,
 )
 from headrace.store.ledger import UNBOUNDED, Fragment, Gap
@@ -76,7 +75,7 @@ class FilesSource(FileSource):
         return data
 
     def _draft(self, fragment: Fragment, data: bytes, size: int, words: str) -> BatchDraft:
-        columns = Columns(fragment.uri, partition_of(fragment.uri))
+        columns = columns_of(fragment)
         if size > self.options.max_record_bytes:
             columns.reject(0, None, f"file too large: {words}", data, size)
         else:

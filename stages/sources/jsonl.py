@@ -23,7 +23,7 @@ from headrace.stages.runtime import (
     WrongFormat,
     giving_back,
 )
-from headrace.stages.sources.base import FileSource, step_of
+from headrace.stages.sources.base import FileSource, columns_of, step_of
 from headrace.stages.sources.lines import BOM, LineBlock, first_line_from, scan_lines
 from headrace.stages.sources.objects import (
     HEAD_BYTES,
@@ -32,7 +32,6 @@ from headrace.stages.sources.objects import (
     InputStream,
     codec_of,
     data_format,
-    partition_of,
     to_path,
 )
 from headrace.store.ledger import UNBOUNDED, Fragment, Gap
@@ -82,11 +81,7 @@ class JsonlSource(FileSource):
             yield from super().fragments(found)
             return
         size, step = found.size, step_of(found.size, self.options.fragment_bytes)
-        starts = range(1) if size <= step else range(0, size, step)
-        for start in starts:
-            end = -1 if start == starts[-1] else start + step
-            length = (size if end < 0 else end) - start
-            yield found.fragment(self.name, self.READER, start, end, length)
+        yield from found.fragments(self.name, self.READER, range(1) if size <= step else range(0, size, step))
 
     def drafts(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[BatchDraft | Batch | FragmentEnd]:
         """The records of the gaps. A batch's bytes reach from the end of the record before it to its last newline."""
@@ -171,8 +166,7 @@ class JsonlSource(FileSource):
     def _batch(self, fragment: Fragment, first: int, run: _Run, part: slice, at: int) -> BatchDraft | Batch:
         if run.damage:
             return self.lost(fragment, first, run.damage)
-        prefix = f"{fragment.uri}@{fragment.start}" if fragment.start else fragment.uri
-        columns = Columns(prefix, partition_of(fragment.uri))
+        columns = columns_of(fragment)
         ends = run.ends[part]
         giving_back.meets(ends[-1] - at, time.monotonic())
         if run.overlong_bytes:

@@ -12,9 +12,9 @@ from typing import Any, Final
 import orjson
 
 from headrace.stages.runtime import Batch, Columns, DamagedInput, WrongFormat
-from headrace.stages.sources.base import StreamedSource
+from headrace.stages.sources.base import StreamedSource, columns_of
 from headrace.stages.sources.lines import BOM
-from headrace.stages.sources.objects import HEAD_BYTES, TAR, InputStream, data_format, partition_of, to_path
+from headrace.stages.sources.objects import HEAD_BYTES, TAR, InputStream, data_format, to_path
 from headrace.store.ledger import Fragment, Gap
 
 BLOCK_BYTES: Final = 512
@@ -78,7 +78,7 @@ class TarSource(StreamedSource):
     def _gap(self, file: InputStream, fragment: Fragment, gap: Gap) -> Generator[Batch, None, int]:
         """Batches up to the gap's end; returns the ordinal behind them."""
         ordinal, at = (gap.first, gap.offset) if gap.offset >= 0 and gap.first else (0, 0)
-        columns, first, begin = Columns(fragment.uri, partition_of(fragment.uri)), ordinal, at
+        columns, first, begin = columns_of(fragment), ordinal, at
         damage = ""
         try:
             for sample in self._samples(file, fragment, at):
@@ -92,7 +92,7 @@ class TarSource(StreamedSource):
                 full = at - begin >= self.batch_bytes or ordinal - first == self.batch_records
                 if full or ordinal == gap.end:
                     yield self._batch(columns, file, fragment, first, ordinal - first, begin, at)
-                    columns, first, begin = Columns(fragment.uri, partition_of(fragment.uri)), ordinal, at
+                    columns, first, begin = columns_of(fragment), ordinal, at
                 if ordinal == gap.end:
                     return ordinal
         except DamagedInput as error:

@@ -13,17 +13,10 @@ from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.encoding import bytes_to_str, detect_encoding, map_encoding_to_html5
 from resiliparse.parse.html import HTMLTree
 
-from headrace.stages.runtime import (
-    RAW_BYTES_MAX,
-    Batch,
-    Columns,
-    DamagedInput,
-    InputError,
-    WrongFormat,
-)
-from headrace.stages.sources.base import EndingStream, StreamedSource
+from headrace.stages.runtime import RAW_BYTES_MAX, Batch, Columns, DamagedInput, InputError, WrongFormat
+from headrace.stages.sources.base import EndingStream, StreamedSource, columns_of
 from headrace.stages.sources.lines import BOM
-from headrace.stages.sources.objects import HEAD_BYTES, WARC, InputStream, misnamed, partition_of, to_path
+from headrace.stages.sources.objects import HEAD_BYTES, WARC, InputStream, misnamed, to_path
 from headrace.stages.sources.options import ReadOptions
 from headrace.stages.sources.warc_payloads import UndecodablePayload, decode_payload
 from headrace.store.ledger import Fragment, Gap
@@ -101,7 +94,7 @@ class WarcSource(StreamedSource):
         """Batches up to the gap's end; returns the ordinal behind them."""
         ordinal, at = (gap.first, gap.offset) if gap.offset >= 0 and gap.first else (0, 0)
         at += fragment.start
-        filling = _Filling(_columns(fragment), ordinal, at)
+        filling = _Filling(columns_of(fragment), ordinal, at)
         damage = ""
         for stop, page in self._pages(file, fragment, gap, ordinal, at):
             if isinstance(page, DamagedInput):
@@ -109,14 +102,14 @@ class WarcSource(StreamedSource):
                 break
             if ordinal < gap.first:
                 self.bytes_skipped += stop - at
-                filling = _Filling(_columns(fragment), ordinal + 1, stop)
+                filling = _Filling(columns_of(fragment), ordinal + 1, stop)
             else:
                 self._take(filling, page, ordinal)
                 full = filling.size >= self.batch_bytes or filling.count == self.batch_records
                 if full or ordinal + 1 == gap.end or stop < 0:
                     file.check()
                     yield self._batch(filling, fragment, stop, file)
-                    filling = _Filling(_columns(fragment), ordinal + 1, stop)
+                    filling = _Filling(columns_of(fragment), ordinal + 1, stop)
             at, ordinal = stop, ordinal + 1
             if ordinal == gap.end:
                 return ordinal
@@ -285,11 +278,6 @@ def nesting(body: bytes) -> int:
         depth = max(0, depth - 1) if found[1] else depth + 1
         deepest = max(deepest, depth)
     return deepest
-
-
-def _columns(fragment: Fragment) -> Columns:
-    prefix = f"{fragment.uri}@{fragment.start}" if fragment.start else fragment.uri
-    return Columns(prefix, partition_of(fragment.uri))
 
 
 def _check_ends(file: InputStream, name: str, begin: int) -> None:

@@ -12,7 +12,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.stages.runtime import LINEAGE, Batch, text_of
+from headrace.stages.runtime import LINEAGE, Batch
 from headrace.store import counted
 from headrace.store.shards import SCORE_PREFIX
 
@@ -158,18 +158,3 @@ def with_column(rows: pa.RecordBatch, name: str, values: Any) -> pa.RecordBatch:
         names.append(name)
         columns.append(values)
     return pa.RecordBatch.from_arrays(columns, names=names)
-
-
-__all__ = [
-    "LoopRoom",
-    "ONE_WORD",
-    "PADDING",
-    "drop",
-    "longest",
-    "share",
-    "tag",
-    "text_bytes",
-    "text_of",
-    "with_column",
-    "with_texts",
-]

@@ -13,7 +13,7 @@ from headrace.transport.core.relay_table import RelayTable, rendezvous
 from headrace.transport.pipe.pipe import PipeReceiver, PipeSender, create_pipe
 from headrace.transport.quic.endpoint import QuicEndpoint
 from headrace.transport.quic.relay import Relay
-from headrace.transport.ring.ring import RingHandles, RingReceiver, RingSender, create_ring
+from headrace.transport.ring import RingHandles, RingReceiver, RingSender, create_ring
 from tests.kits.transport.inline import create_inline
 from tests.kits.transport.links import PATIENCE_S, MakePair, MakeRing, SettledPair, Spawn
 from tests.kits.transport.quic import LOOPBACK, Cluster, opened

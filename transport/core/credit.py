@@ -24,86 +24,69 @@ GRANT_FRACTION = 4
 class CreditSender:
     """The sender's half: what may still be sent into a window of `window_bytes`."""
 
-    __slots__ = ("_in_flight_bytes", "_window_bytes")
+    __slots__ = ("in_flight_bytes", "window_bytes")
 
     def __init__(self, window_bytes: int) -> None:
-        self._window_bytes = _checked_window(window_bytes)
-        self._in_flight_bytes = 0
-
-    @property
-    def window_bytes(self) -> int:
-        """The window in bytes."""
-        return self._window_bytes
-
-    @property
-    def in_flight_bytes(self) -> int:
-        """Bytes that were sent and not yet granted back."""
-        return self._in_flight_bytes
+        self.window_bytes = _checked_window(window_bytes)
+        #: Bytes that were sent and not yet granted back.
+        self.in_flight_bytes = 0
 
     @property
     def available(self) -> int:
         """Bytes of credit left. A frame larger than this may still go when nothing is in flight: ask `can_send`."""
-        return max(0, self._window_bytes - self._in_flight_bytes)
+        return max(0, self.window_bytes - self.in_flight_bytes)
 
     def can_send(self, size_bytes: int) -> bool:
         """Say whether a frame of `size_bytes` may be sent now."""
-        in_flight = self._in_flight_bytes
-        return in_flight == 0 or in_flight + size_bytes <= self._window_bytes
+        in_flight = self.in_flight_bytes
+        return in_flight == 0 or in_flight + size_bytes <= self.window_bytes
 
     def sent(self, size_bytes: int) -> None:
         """A frame of `size_bytes` was sent. Raises CreditError where `can_send` says no."""
-        in_flight = self._in_flight_bytes + size_bytes
+        in_flight = self.in_flight_bytes + size_bytes
         # One comparison for a frame that may go and has a size: this is done for each frame.
-        if not self._in_flight_bytes < in_flight <= self._window_bytes:
+        if not self.in_flight_bytes < in_flight <= self.window_bytes:
             _check_positive("sent", size_bytes)
-            if self._in_flight_bytes:
+            if self.in_flight_bytes:
                 raise CreditError(
                     f"a frame of {size_bytes} bytes sent with {self.available} bytes of credit left "
-                    f"(window {self._window_bytes}); ask can_send first"
+                    f"(window {self.window_bytes}); ask can_send first"
                 )
-        self._in_flight_bytes = in_flight
+        self.in_flight_bytes = in_flight
 
     def granted(self, size_bytes: int) -> None:
         """The receiver granted `size_bytes` back. Raises CreditError for more than is in flight."""
-        if not 0 < size_bytes <= self._in_flight_bytes:
+        if not 0 < size_bytes <= self.in_flight_bytes:
             _check_positive("granted", size_bytes)
             raise CreditError(
-                f"the receiver granted {size_bytes} bytes with only {self._in_flight_bytes} in flight; "
+                f"the receiver granted {size_bytes} bytes with only {self.in_flight_bytes} in flight; "
                 "it counts wrongly, abort the link"
             )
-        self._in_flight_bytes -= size_bytes
+        self.in_flight_bytes -= size_bytes
 
 
 class CreditReceiver:
     """The receiver's half: what it holds, and when a grant is due."""
 
-    __slots__ = ("_held_bytes", "_window_bytes", "_withheld_bytes")
+    __slots__ = ("held_bytes", "window_bytes", "withheld_bytes")
 
     def __init__(self, window_bytes: int) -> None:
-        self._window_bytes = _checked_window(window_bytes)
-        self._held_bytes = 0
-        self._withheld_bytes = 0
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes received and not yet released."""
-        return self._held_bytes
-
-    @property
-    def withheld_bytes(self) -> int:
-        """Bytes released whose grant is not yet due: always less than a quarter of the window."""
-        return self._withheld_bytes
+        self.window_bytes = _checked_window(window_bytes)
+        #: Bytes received and not yet released.
+        self.held_bytes = 0
+        #: Bytes released whose grant is not yet due: always less than a quarter of the window.
+        self.withheld_bytes = 0
 
     def received(self, size_bytes: int) -> None:
         """A frame of `size_bytes` came in. Raises CreditError if the sender had no credit for it."""
         _check_positive("received", size_bytes)
-        in_flight = self._held_bytes + self._withheld_bytes
-        if in_flight and in_flight + size_bytes > self._window_bytes:
+        in_flight = self.held_bytes + self.withheld_bytes
+        if in_flight and in_flight + size_bytes > self.window_bytes:
             raise CreditError(
-                f"the sender sent {size_bytes} bytes with {in_flight} of a window of {self._window_bytes} in use; "
+                f"the sender sent {size_bytes} bytes with {in_flight} of a window of {self.window_bytes} in use; "
                 "it sends without credit, abort the link"
             )
-        self._held_bytes += size_bytes
+        self.held_bytes += size_bytes
 
     def released(self, size_bytes: int) -> int:
         """`size_bytes` of what is held were released. Return the grant to send now in bytes, 0 for none.
@@ -111,13 +94,13 @@ class CreditReceiver:
         Raises CreditError for more than is held.
         """
         _check_positive("released", size_bytes)
-        if size_bytes > self._held_bytes:
-            raise CreditError(f"{size_bytes} bytes released with only {self._held_bytes} held")
-        self._held_bytes -= size_bytes
-        self._withheld_bytes += size_bytes
-        if self._held_bytes and self._withheld_bytes * GRANT_FRACTION < self._window_bytes:
+        if size_bytes > self.held_bytes:
+            raise CreditError(f"{size_bytes} bytes released with only {self.held_bytes} held")
+        self.held_bytes -= size_bytes
+        self.withheld_bytes += size_bytes
+        if self.held_bytes and self.withheld_bytes * GRANT_FRACTION < self.window_bytes:
             return 0
-        grant_bytes, self._withheld_bytes = self._withheld_bytes, 0
+        grant_bytes, self.withheld_bytes = self.withheld_bytes, 0
         return grant_bytes
 
 

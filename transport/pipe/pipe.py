@@ -131,9 +131,9 @@ class _PipeEnd:
     """What both ends share: the control channel, the epoll, and how the link ended."""
 
     def __init__(self, handles: PipeHandles, role: str, control_fd: int) -> None:
-        self._name = handles.name
+        self.name = handles.name
         self._role = role
-        self._limit_bytes = handles.limit_bytes
+        self.limit_bytes = handles.limit_bytes
         self._control = socket.socket(fileno=control_fd)
         self._epoll = select.epoll()
         #: What arm watches, and what it does watch now.
@@ -143,11 +143,6 @@ class _PipeEnd:
         #: All is heard that the peer has said, and it will say no more.
         self._peer_gone = False
         self._frames = self._frame_bytes = self._blocked = 0
-
-    @property
-    def name(self) -> str:
-        """The name of the pipe."""
-        return self._name
 
     def fileno(self) -> int:
         """Return the descriptor of the epoll over this end's channels."""
@@ -182,7 +177,7 @@ class _PipeEnd:
     def abort(self, reason: str) -> None:
         """Give the link up; the peer learns the reason, if it lives and its channel has room."""
         if self._end is None:
-            self._end = LinkAborted(self._name, self._role, reason)
+            self._end = LinkAborted(self.name, self._role, reason)
             if not self._say(Aborted(0, reason)):
                 # Full of grants that the peer has not read: it will read them, and then that there is no more.
                 self._control.shutdown(socket.SHUT_WR)
@@ -228,11 +223,11 @@ class _PipeEnd:
         raise NotImplementedError
 
     def _cut(self, by: str, reason: str) -> LinkAborted:
-        self._end = LinkAborted(self._name, by, reason)
+        self._end = LinkAborted(self.name, by, reason)
         return self._end
 
     def _unexpected(self, message: Control) -> FrameKindError:
-        return FrameKindError(f'pipe "{self._name}": {message} from the wrong end; abort the link')
+        return FrameKindError(f'pipe "{self.name}": {message} from the wrong end; abort the link')
 
     def detach(self) -> None:
         """Close this end's descriptors; a peer that is still there sees a death. A second call does nothing."""
@@ -254,11 +249,6 @@ class PipeSender(_PipeEnd):
         #: Whether credit has come back that was counted and not yet looked at: it is news still.
         self._credited = False
 
-    @property
-    def limit_bytes(self) -> int:
-        """The largest encoded frame, in bytes."""
-        return self._limit_bytes
-
     def credit_bytes(self) -> int:
         """Return the bytes of credit left."""
         self._listen()
@@ -270,12 +260,11 @@ class PipeSender(_PipeEnd):
         self._listen()
         self._credited = False
         if self._closed:
-            raise LinkClosed(f'pipe "{self._name}": this end has closed it; nothing can be sent any more')
+            raise LinkClosed(f'pipe "{self.name}": this end has closed it; nothing can be sent any more')
         size_bytes = encoded_size(frame)
-        if size_bytes > self._limit_bytes:
+        if size_bytes > self.limit_bytes:
             raise FrameOversizeError(
-                f'pipe "{self._name}": frame of {size_bytes} bytes, the limit is {self._limit_bytes}; '
-                "cut smaller batches"
+                f'pipe "{self.name}": frame of {size_bytes} bytes, the limit is {self.limit_bytes}; cut smaller batches'
             )
         if not self._credit.can_send(size_bytes) or not self._flush():
             self._blocked += 1
@@ -417,7 +406,7 @@ class PipeReceiver(_PipeEnd):
             # The sender may have said why since this end listened.
             self._listen()
         if self._frames_promised is not None and self._frames >= self._frames_promised:
-            raise LinkClosed(f'pipe "{self._name}": closed by its sender after {self._frames} frames')
+            raise LinkClosed(f'pipe "{self.name}": closed by its sender after {self._frames} frames')
         if self._reader.ended:
             raise self._cut("owner", "the sender is gone: the pipe ended without a close")
         self._blocked += 1
@@ -441,7 +430,7 @@ class PipeReceiver(_PipeEnd):
 
     def _taken(self, raw: memoryview) -> PipeReceived:
         size_bytes = raw.nbytes
-        frame = decode(raw, self._limit_bytes)
+        frame = decode(raw, self.limit_bytes)
         self._credit.received(size_bytes)
         self._frames += 1
         self._frame_bytes += size_bytes

@@ -26,6 +26,7 @@ Bounds on nodes: a stream and a connection hold at most their window of data out
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -252,19 +253,15 @@ class QuicCore:
             entry.quic.send_stream_data(stream, data, end_stream=end)  # type: ignore[arg-type]
             self._dirty[connection] = entry
 
-    def cut_stream(self, connection: int, stream: int, *, sends: bool, receives: bool) -> None:
+    def cut_stream(self, connection: int, stream: int) -> None:
         """Give a stream up: what is queued is dropped, and what comes is not wanted."""
         entry = self._connections.get(connection)
         if entry is None:
             return
-        try:
-            if sends:
-                entry.quic.reset_stream(stream, CLOSE_NORMAL)
-            if receives:
-                entry.quic.stop_stream(stream, CLOSE_NORMAL)
-        except ValueError:
-            # It has ended by itself.
-            pass
+        # ValueError: it has ended by itself.
+        with suppress(ValueError):
+            entry.quic.reset_stream(stream, CLOSE_NORMAL)
+            entry.quic.stop_stream(stream, CLOSE_NORMAL)
         self._dirty[connection] = entry
 
     def backlog_bytes(self, connection: int, stream: int) -> int:

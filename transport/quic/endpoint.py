@@ -20,7 +20,6 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self, assert_never
 
 from headrace.cluster import Credentials, Expelled, Peer, PeerError, utc_now
@@ -50,8 +49,6 @@ from headrace.transport.quic.dial import Dial, Dialing, Rendezvous
 from headrace.transport.quic.links import CheckTicket, LinkState, QuicLink, QuicReceiver, QuicSender, link_key
 from headrace.transport.quic.stream_frames import FrameAssembler
 from headrace.transport.quic.udp import UdpSocket
-
-__all__ = ["QuicEndpoint", "QuicSettings"]
 
 DEFAULT_WINDOW_BYTES = 8 << 20
 #: What is queued on a stream at most, acknowledged or not, before the next slice waits.
@@ -102,6 +99,8 @@ class QuicEndpoint:
     ) -> None:
         self._core = QuicCore(credentials, settings or QuicSettings())
         self._socket = UdpSocket(address, offload=offload)
+        #: Where it listens.
+        self.address = self._socket.address
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._epoll = select.epoll()
         self._epoll.register(self._wake_fd, select.EPOLLIN)
@@ -128,11 +127,6 @@ class QuicEndpoint:
         self._active: dict[tuple[int, int], QuicSender] = {}
         # Its links are cut when it ends, whatever it raised: whoever waits for them is told.
         self._thread = threads.start("quic", self._run, died=lambda: None)
-
-    @property
-    def address(self) -> Address:
-        """The address that it listens on."""
-        return self._socket.address
 
     def reachable(self, address: Address) -> Address:
         """Return an address as this endpoint's socket writes it, for comparison with a sender's."""
@@ -200,9 +194,7 @@ class QuicEndpoint:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _post(self, link: QuicLink) -> None:
@@ -280,7 +272,7 @@ class QuicEndpoint:
                 self._violation(event, error)
         for key in [key for key, waiting in self._waiting.items() if waiting.until < now]:
             waiting = self._waiting.pop(key)
-            self._refuse(waiting.connection, waiting.stream, "nobody here expects this link")
+            self._notify(waiting.connection, waiting.stream, "nobody here expects this link")
 
     def _handle(self, event: Event, now: float) -> None:
         match event:
@@ -331,11 +323,11 @@ class QuicEndpoint:
     def _greeted(self, event: StreamReceived, hello: Frame, now: float) -> None:
         ticket = bytes(hello.metadata)
         if hello.kind is not FrameKind.HELLO:
-            self._refuse(event.connection, event.stream, f"a link begins with HELLO and not with {hello.kind.name}")
+            self._notify(event.connection, event.stream, f"a link begins with HELLO and not with {hello.kind.name}")
         elif (receiver := self._expected.get(hello.fragment)) is not None:
             self._welcome(receiver, event.connection, event.stream, ticket)
         elif len(self._waiting) >= WAITING_MAX or hello.fragment in self._waiting:
-            self._refuse(event.connection, event.stream, "nobody here expects this link, and too many wait already")
+            self._notify(event.connection, event.stream, "nobody here expects this link, and too many wait already")
         else:
             self._waiting[hello.fragment] = _Waiting(event.connection, event.stream, ticket, now + WAITING_S)
 
@@ -345,7 +337,7 @@ class QuicEndpoint:
             return
         reason = receiver.check(ticket, peer)
         if reason is not None:
-            self._refuse(connection, stream, f"the ticket is not accepted: {reason}")
+            self._notify(connection, stream, f"the ticket is not accepted: {reason}")
             return
         self._expected.pop(link_key(receiver.name), None)
         receiver.connection, receiver.stream = connection, stream
@@ -453,16 +445,13 @@ class QuicEndpoint:
         if finish:
             self._core.send(*key, b"", end=True)
 
-    def _refuse(self, connection: int, stream: int, reason: str) -> None:
-        self._notify(connection, stream, reason)
-
     def _notify(self, connection: int, stream: int, reason: str) -> None:
         """Tell the peer why a link is cut, and cut its stream."""
         if connection in self._peers:
             self._core.send(
                 connection, self._core.open_notice(connection), encode_control(Aborted(stream, reason)), end=True
             )
-            self._core.cut_stream(connection, stream, sends=True, receives=True)
+            self._core.cut_stream(connection, stream)
 
     def _violation(self, event: StreamReceived, error: PeerError) -> None:
         """A peer has broken the rules on one stream. The link is cut; the connection and its other links go on."""
@@ -476,7 +465,7 @@ class QuicEndpoint:
     def _drop(self, link: QuicLink) -> None:
         if link.connection is not None and link.stream is not None:
             self._links.pop((link.connection, link.stream), None)
-            self._core.cut_stream(link.connection, link.stream, sends=True, receives=True)
+            self._core.cut_stream(link.connection, link.stream)
 
     def _never_began(self, link: QuicLink) -> None:
         if isinstance(link, QuicReceiver):

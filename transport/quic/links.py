@@ -24,7 +24,6 @@ from headrace.transport import (
     LinkClosed,
     LinkCorruptError,
     LinkStatistics,
-    TransportError,
 )
 from headrace.transport.core import (
     FRAME_LIMIT_BYTES,
@@ -91,7 +90,7 @@ class QuicLink:
     role = "owner"
 
     def __init__(self, name: str, post: Callable[["QuicLink"], None]) -> None:
-        self._name = name
+        self.name = name
         self._post = post
         self.lock = threading.Lock()
         self.wake = Wake()
@@ -108,11 +107,6 @@ class QuicLink:
         #: How often something changed for this end, and how often it has looked.
         self._news = self._news_seen = 0
         self._frames = self._frame_bytes = self._blocked = 0
-
-    @property
-    def name(self) -> str:
-        """The name of the link."""
-        return self._name
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable after a wake."""
@@ -166,7 +160,7 @@ class QuicLink:
 
     def _cut(self, by: str, reason: str) -> None:
         self.state = LinkState.ABORTED
-        self._aborted = LinkAborted(self._name, by, reason)
+        self._aborted = LinkAborted(self.name, by, reason)
         self._changed()
 
     def _changed(self) -> None:
@@ -199,13 +193,9 @@ class QuicSender(QuicLink):
         self.outbox: deque[memoryview] = deque()
         self.finish_unsaid = False
         self._credit: CreditSender | None = None
-        self._limit_bytes = FRAME_LIMIT_BYTES
+        #: Our own limit, until the receiver has said its.
+        self.limit_bytes = FRAME_LIMIT_BYTES
         self._answers = FrameAssembler(FRAME_LIMIT_BYTES, lambda _: None)
-
-    @property
-    def limit_bytes(self) -> int:
-        """The largest encoded frame, in bytes: our own limit, until the receiver has said its."""
-        return self._limit_bytes
 
     def credit_bytes(self) -> int:
         """Return the bytes of credit left."""
@@ -219,10 +209,10 @@ class QuicSender(QuicLink):
         with self.lock:
             self._look()
             if self.state is LinkState.CLOSED:
-                raise LinkClosed(f'link "{self._name}": this end has closed it; nothing can be sent any more')
-            if size_bytes > self._limit_bytes:
+                raise LinkClosed(f'link "{self.name}": this end has closed it; nothing can be sent any more')
+            if size_bytes > self.limit_bytes:
                 raise FrameOversizeError(
-                    f'link "{self._name}": frame of {size_bytes} bytes, the limit is {self._limit_bytes}; '
+                    f'link "{self.name}": frame of {size_bytes} bytes, the limit is {self.limit_bytes}; '
                     "cut smaller batches"
                 )
             if self._credit is None or not self._credit.can_send(size_bytes):
@@ -263,13 +253,13 @@ class QuicSender(QuicLink):
         match message:
             case Welcomed(window_bytes, limit_bytes) if self._credit is None:
                 self._credit = CreditSender(window_bytes)
-                self._limit_bytes = min(limit_bytes, FRAME_LIMIT_BYTES)
+                self.limit_bytes = min(limit_bytes, FRAME_LIMIT_BYTES)
                 if self.state is LinkState.OPENING:
                     self.state = LinkState.OPEN
             case Granted(size_bytes) if self._credit is not None:
                 self._credit.granted(size_bytes)
             case _:
-                raise LinkCorruptError(f'link "{self._name}": the receiver says {message}, out of turn')
+                raise LinkCorruptError(f'link "{self.name}": the receiver says {message}, out of turn')
         self._changed()
 
     def _cut(self, by: str, reason: str) -> None:
@@ -325,7 +315,7 @@ class QuicReceiver(QuicLink):
         #: Answers that wait for the driver.
         self.answers: list[bytes] = []
         self._credit = CreditReceiver(window_bytes)
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
         self._assembler = FrameAssembler(limit_bytes, self._admit)
         self._inbox: deque[memoryview] = deque()
         self._held_bytes = 0
@@ -336,14 +326,14 @@ class QuicReceiver(QuicLink):
             self._look()
             if not self._inbox:
                 if self.state is LinkState.CLOSED:
-                    raise LinkClosed(f'link "{self._name}": closed by its sender after {self._frames} frames')
+                    raise LinkClosed(f'link "{self.name}": closed by its sender after {self._frames} frames')
                 self._blocked += 1
                 return None
             raw = self._inbox.popleft()
             if self._inbox:
                 # The next one is news still.
                 self._news_seen -= 1
-        frame = decode(raw, self._limit_bytes)
+        frame = decode(raw, self.limit_bytes)
         self._frames += 1
         self._frame_bytes += raw.nbytes
         self._held_bytes += raw.nbytes
@@ -374,7 +364,7 @@ class QuicReceiver(QuicLink):
         """Bytes came from the sender. Called by the driver; raises TransportError for what breaks the rules."""
         frames = self._assembler.feed(data)
         if end and not self._assembler.is_empty:
-            raise LinkCorruptError(f'link "{self._name}": it ends in the middle of a frame')
+            raise LinkCorruptError(f'link "{self.name}": it ends in the middle of a frame')
         with self.lock:
             self._inbox.extend(frames)
             if end and self.state is LinkState.OPEN:
@@ -389,6 +379,3 @@ class QuicReceiver(QuicLink):
     def _cut(self, by: str, reason: str) -> None:
         super()._cut(by, reason)
         self._inbox.clear()
-
-
-__all__ = ["CheckTicket", "LinkState", "QuicLink", "QuicReceived", "QuicReceiver", "QuicSender", "TransportError"]

@@ -28,6 +28,7 @@ Each word that changes has exactly one writer and a cache line that it shares wi
 import fcntl
 import mmap
 import os
+from array import array
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -157,15 +158,10 @@ def create_ring(
     # Sealed, so that no peer can shrink it under a reader, which would be a SIGBUS.
     fcntl.fcntl(memory_fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
     with mmap.mmap(memory_fd, HEADER_PAGE_BYTES) as page, memoryview(page) as view, view.cast("Q") as words:
-        words[:6] = memoryview(_layout_words(generation, capacity_bytes, window_bytes, soft_bytes)).cast("Q")
+        words[:6] = array("Q", (_MAGIC, _LAYOUT_VERSION, generation, capacity_bytes, window_bytes, soft_bytes))
     flags = os.EFD_CLOEXEC | os.EFD_NONBLOCK
     sender_fd, receiver_fd = os.eventfd(0, flags), os.eventfd(0, flags)
     return RingHandles(name, generation, capacity_bytes, window_bytes, soft_bytes, memory_fd, sender_fd, receiver_fd)
-
-
-def _layout_words(generation: int, capacity_bytes: int, window_bytes: int, soft_bytes: int) -> bytes:
-    values = (_MAGIC, _LAYOUT_VERSION, generation, capacity_bytes, window_bytes, soft_bytes)
-    return b"".join(value.to_bytes(8, "little") for value in values)
 
 
 def _smallest_capacity() -> int:

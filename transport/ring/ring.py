@@ -68,12 +68,8 @@ from headrace.transport.ring.memory import (
     HeaderPage,
     Party,
     RingHandles,
-    RingOwner,
     RingState,
-    create_ring,
 )
-
-__all__ = ["RingHandles", "RingOwner", "RingReceived", "RingReceiver", "RingSender", "create_ring"]
 
 #: Instead of a length: go on at the next multiple of the capacity.
 _SKIP = (1 << 64) - 1
@@ -106,9 +102,9 @@ class _RingEnd:
                 "let the planner choose: it takes a pipe"
             )
         self._party = party
-        self._name = handles.name
+        self.name = handles.name
         self._capacity = handles.capacity_bytes
-        self._limit_bytes = min(FRAME_LIMIT_BYTES, self._capacity - RECORD_PREFIX_BYTES)
+        self.limit_bytes = min(FRAME_LIMIT_BYTES, self._capacity - RECORD_PREFIX_BYTES)
         self._page = HeaderPage(handles)
         self._page.claim(party)
         self._words = self._page.words
@@ -124,11 +120,6 @@ class _RingEnd:
         self._peer_flag = WORD_RECEIVER_WAITING if sender else WORD_SENDER_WAITING
         self._barrier = threading.Lock()
         self._frames = self._frame_bytes = self._blocked = self._wakes = 0
-
-    @property
-    def name(self) -> str:
-        """The name of the ring."""
-        return self._name
 
     def fileno(self) -> int:
         """Return the eventfd that the peer writes to."""
@@ -196,9 +187,7 @@ class _RingEnd:
             os.eventfd_write(self._peer_fd, 1)
 
     def _corrupt(self, what: str) -> LinkCorruptError:
-        return LinkCorruptError(
-            f'ring "{self._name}": {what}; the peer writes what no correct one does, abort the link'
-        )
+        return LinkCorruptError(f'ring "{self.name}": {what}; the peer writes what no correct one does, abort the link')
 
 
 class RingSender(_RingEnd):
@@ -212,11 +201,6 @@ class RingSender(_RingEnd):
         self._tail = 0
         #: (position after the record, bytes of the frame) of what was sent and has not come back.
         self._in_flight: deque[tuple[int, int]] = deque()
-
-    @property
-    def limit_bytes(self) -> int:
-        """The largest encoded frame, in bytes."""
-        return self._limit_bytes
 
     def credit_bytes(self) -> int:
         """Return the bytes of credit left."""
@@ -235,7 +219,7 @@ class RingSender(_RingEnd):
             raise self._oversize(encoded_size(frame)) from None
         head_bytes = len(head)
         size_bytes = head_bytes + body_bytes
-        if size_bytes > self._limit_bytes:
+        if size_bytes > self.limit_bytes:
             raise self._oversize(size_bytes)
         self._collect()
         record_bytes = _record_bytes(size_bytes)
@@ -264,7 +248,7 @@ class RingSender(_RingEnd):
 
     def _oversize(self, size_bytes: int) -> FrameOversizeError:
         return FrameOversizeError(
-            f'ring "{self._name}": frame of {size_bytes} bytes, the limit is {self._limit_bytes}; '
+            f'ring "{self.name}": frame of {size_bytes} bytes, the limit is {self.limit_bytes}; '
             "cut smaller batches or give the ring more capacity"
         )
 
@@ -294,7 +278,7 @@ class RingSender(_RingEnd):
         if self._any_aborted():
             self._page.raise_aborted()
         if words[_SENDER_STATE_WORD] == _CLOSED:
-            raise LinkClosed(f'ring "{self._name}": this end has closed it; nothing can be sent any more')
+            raise LinkClosed(f'ring "{self.name}": this end has closed it; nothing can be sent any more')
 
     def has_news(self) -> bool:
         """Look for news since this end last looked, without a system call."""
@@ -400,11 +384,11 @@ class RingReceiver(_RingEnd):
         length = self._next_length(head)
         if length is None:
             if closed:
-                raise LinkClosed(f'ring "{self._name}": closed by its sender after {self._frames} frames')
+                raise LinkClosed(f'ring "{self.name}": closed by its sender after {self._frames} frames')
             self._blocked += 1
             return None
         frame_at = self._position % self._capacity + RECORD_PREFIX_BYTES
-        frame = decode(self._data[frame_at : frame_at + length], self._limit_bytes, trust_body=True)
+        frame = decode(self._data[frame_at : frame_at + length], self.limit_bytes, trust_body=True)
         self._credit.received(length)
         self._position += _record_bytes(length)
         received = RingReceived(self, frame, length, self._position)
@@ -471,7 +455,7 @@ class RingReceiver(_RingEnd):
     def _checked_length(self, length: int, offset: int, head: int) -> int:
         end = _record_bytes(length)
         fits = offset + end <= self._capacity and self._position + end <= head
-        if not HEADER_BYTES <= length <= self._limit_bytes or not fits:
+        if not HEADER_BYTES <= length <= self.limit_bytes or not fits:
             raise self._corrupt(f"a frame of {length} bytes at {self._position}, with head at {head}")
         return length
 

@@ -52,35 +52,32 @@ TRANSITIONS: dict[tuple[ProcessState, ProcessTurn], ProcessState] = {
 
 
 @dataclass(frozen=True, slots=True)
-class StartAsked:
-    """The controller wants attempt `attempt` of a task here."""
+class OfAttempt:
+    """What concerns one attempt of a task."""
 
     task: str
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
-class TaskStopAsked:
+class StartAsked(OfAttempt):
+    """The controller wants this attempt here."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStopAsked(OfAttempt):
     """A task was told to end by itself."""
 
-    task: str
-    attempt: int
-
 
 @dataclass(frozen=True, slots=True)
-class KillAsked:
+class KillAsked(OfAttempt):
     """An attempt must not go on."""
 
-    task: str
-    attempt: int
-
 
 @dataclass(frozen=True, slots=True)
-class ProcessExited:
+class ProcessExited(OfAttempt):
     """A process is gone; `code` is negative for a signal."""
 
-    task: str
-    attempt: int
     code: int
 
 
@@ -90,36 +87,26 @@ class WatchTimePassed:
 
 
 @dataclass(frozen=True, slots=True)
-class SpawnProcess:
+class SpawnProcess(OfAttempt):
     """Start a process for an attempt."""
 
-    task: str
-    attempt: int
-
 
 @dataclass(frozen=True, slots=True)
-class KillProcess:
+class KillProcess(OfAttempt):
     """Send SIGKILL."""
 
-    task: str
-    attempt: int
-
 
 @dataclass(frozen=True, slots=True)
-class CutLinks:
+class CutLinks(OfAttempt):
     """Abort every link of an attempt, so that its peers learn of its death."""
 
-    task: str
-    attempt: int
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class ReportExit:
+class ReportExit(OfAttempt):
     """Tell the controller."""
 
-    task: str
-    attempt: int
     code: int
 
 

@@ -22,7 +22,7 @@ from headrace.transport.pipe import PipeHandles, create_pipe
 from headrace.transport.ring import Party, RingHandles, RingOwner, create_ring
 from headrace.worker.links.handoff import HandoffSocket, Tie, close_all
 
-RING, PIPE = "ring", "pipe"
+PIPE = "pipe"
 End = tuple[str, int]
 
 
@@ -149,15 +149,13 @@ class HostLinks:
         held = _Held(_ends(message), message.generation)
 
         def take(description: dict[str, Any], descriptors: list[int], tie: Tie) -> None:
+            _check(descriptors, 2 if message.transport == PIPE else 3, message.link)
             if message.transport == PIPE:
-                _check(descriptors, 2, message.link)
                 PipeHandles.from_description(description)
                 self._hand(message, message.receiver_end, description, descriptors, far=True)
                 close_all(descriptors)
             else:
-                _check(descriptors, 3, message.link)
-                ring = RingHandles.from_description(description)
-                ring = ring.with_descriptors(descriptors[0], descriptors[1], descriptors[2])
+                ring = RingHandles.from_description(description).with_descriptors(*descriptors)
                 # It looks at the memory: what is not a ring of these sizes is refused here, and no task meets it.
                 held.ring = RingOwner(ring, Party.RECEIVER)
                 self._hand(message, message.receiver_end, description, descriptors, far=True)

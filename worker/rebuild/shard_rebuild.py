@@ -25,10 +25,10 @@ from headrace.stages.runtime import QUARANTINED, Batch, FragmentEnd, Sink, reaso
 from headrace.stages.sinks import count_fates
 from headrace.store import FormatError, ObjectMissing, ObjectStore, StoreRefused, counted, find, open_store, put
 from headrace.store.datasets import fold_ledger
-from headrace.store.ledger import UNKNOWN, Closed, ClosedShard, Counts, Fragment, Gap, LedgerState, Range, StoredObject
+from headrace.store.ledger import Closed, ClosedShard, Counts, Fragment, Gap, LedgerState, Range, StoredObject
 from headrace.store.shards import read_table
 from headrace.worker.task import Chain, KeyWriter, recall_verdicts
-from headrace.worker.task.batch import KILLED
+from headrace.worker.task.batch import KILLED, split_at
 
 _COLUMNS = ("fragment", "row", "stage", "verdict", "reason")
 
@@ -48,16 +48,8 @@ class PoisonRecords:
 
     def around(self, item: Range) -> Iterator[tuple[Gap, bool]]:
         """The range in parts that stop and begin at each poison record, and whether a part is such a record."""
-        first, offset = item.first, item.offset
-        for ordinal in sorted(self._by_fragment.get(item.fragment, ())):
-            if not item.first <= ordinal < item.end:
-                continue
-            if first < ordinal:
-                yield Gap(first, ordinal, offset), False
-            yield Gap(ordinal, ordinal + 1, offset if first == ordinal else UNKNOWN), True
-            first, offset = ordinal + 1, UNKNOWN
-        if first < item.end:
-            yield Gap(first, item.end, offset), False
+        poison = sorted(self._by_fragment.get(item.fragment, ()))
+        return split_at(Gap(item.first, item.end, item.offset), poison)
 
     def decide(self, pipeline: Pipeline, path: list[str], fragment: Fragment, gap: Gap) -> Batch:
         """The batch of one poison record: it has gone through all stages before the one that it killed."""

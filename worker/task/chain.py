@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -239,16 +240,20 @@ class Chain:
     def decided(self, batch: Batch) -> Batch:
         """The batch less its duplicates, for which the partitions of the index have answered."""
         assert self.dedup is not None
-        statistics, watch = self.statistics[self.dedup.name], Watch(self.dedup)
-        ranges = ranges_of(batch)
-        self._in_flight.take(STAGES, self.dedup.name, ranges, timed=True)
+        return self._at_work(self.dedup.name, self.dedup, self.dedup.process, batch)
+
+    def _at_work(self, name: str, transform: Transform, process: Callable[[Batch], Batch], batch: Batch) -> Batch:
+        """What a transform makes of a batch, by `process`; timed, counted and traced."""
         before, lost = batch.rows.num_rows, batch.verdicts.num_rows
-        batch = self.dedup.process(batch)
+        watch, ranges = Watch(transform), ranges_of(batch)
+        self._in_flight.take(STAGES, name, ranges, timed=True)
+        batch = process(batch)
         self._in_flight.clear(STAGES)
+        statistics, dropped = self.statistics[name], batch.verdicts.num_rows - lost
         seconds = watch.stop(statistics)
-        self._count(statistics, batch.length, before, batch.verdicts.num_rows - lost)
+        self._count(statistics, batch.length, before, dropped)
         if self.tracer is not None:
-            self.tracer.batch(self.dedup.name, ranges[0], before, batch.verdicts.num_rows - lost, seconds)
+            self.tracer.batch(name, ranges[0], before, dropped, seconds)
         return batch
 
     def past_decider(self, batch: Batch) -> Batch:
@@ -295,22 +300,14 @@ class Chain:
 
     def _through(self, transforms: Sequence[tuple[str, Transform]], batch: Batch) -> Batch:
         for name, transform in transforms:
-            statistics, passed = self.statistics[name], self._passed
+            passed = self._passed
             if self.isolation is not None:
                 batch = self.isolation.at(name, batch)
-            before, lost = batch.rows.num_rows, batch.verdicts.num_rows
-            watch = Watch(transform)
-            ranges = ranges_of(batch)
-            self._in_flight.take(STAGES, name, ranges, timed=True)
             if passed is not None and name in passed.stages:
-                batch = passed.through(batch, transform, name)
+                process = functools.partial(passed.through, judge=transform, name=name)
             else:
-                batch = process_safely(transform, batch, name)
-            self._in_flight.clear(STAGES)
-            seconds = watch.stop(statistics)
-            self._count(statistics, batch.length, before, batch.verdicts.num_rows - lost)
-            if self.tracer is not None:
-                self.tracer.batch(name, ranges[0], before, batch.verdicts.num_rows - lost, seconds)
+                process = functools.partial(process_safely, transform, stage_name=name)
+            batch = self._at_work(name, transform, process, batch)
         return batch
 
     def probe(self, batch: Batch) -> Batch:
@@ -318,7 +315,7 @@ class Chain:
         if self.isolation is None or self.sink is None:
             return batch
         batch = self.isolation.at(self.sink_name, batch)
-        if self.isolation.wants_probe(batch.fragment) and batch.rows.num_rows:
+        if batch.fragment in self.isolation.probed and batch.rows.num_rows:
             self._in_flight.take(STAGES, self.sink_name, ranges_of(batch))
             try_writing(self.sink, batch)
             self._in_flight.clear(STAGES)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from headrace.daemon import NotPrivateError, check_socket, runtime_folder, short_path
 from headrace.pipeline import PipelineError
-from headrace.stages.quality.models.model_host import file_digest, is_ours, receive, send
+from headrace.stages.quality.models.model_host import is_ours, receive, send
 from headrace.stages.quality.models.models import PACKAGES
 from headrace.stages.runtime import Batch, Transform, text_of
 from headrace.stages.text import Rule, drop, tag
@@ -153,6 +153,3 @@ class SharedModel:
                 f'stage "{self._stage}": the process for {self._path} does not start (exit code {started.returncode}); '
                 "try: python -m headrace.stages.quality.models.model_host"
             )
-
-
-__all__ = ["ModelScore", "SharedModel", "file_digest"]

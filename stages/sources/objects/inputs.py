@@ -55,10 +55,15 @@ class InputObject:
     size: int
     version: str
 
-    def fragment(self, stage: str, reader: str, start: int = 0, end: int = -1, size: int | None = None) -> Fragment:
-        """The fragment of a range of it; `size` in bytes where it is not the whole."""
-        length = self.size if size is None else size
-        return Fragment.named(stage, self.uri, self.version, start=start, end=end, reader=reader, size=length)
+    def fragment(self, stage: str, reader: str, start: int = 0, end: int = -1) -> Fragment:
+        """The fragment of a range of it, by default of the whole."""
+        size = (self.size if end < 0 else end) - start
+        return Fragment.named(stage, self.uri, self.version, start=start, end=end, reader=reader, size=size)
+
+    def fragments(self, stage: str, reader: str, starts: Sequence[int]) -> Iterator[Fragment]:
+        """The fragments that begin at these bytes, of which each ends where the next begins."""
+        for start, end in zip(starts, [*starts[1:], -1], strict=True):
+            yield self.fragment(stage, reader, start, end)
 
 
 class SkippedFiles:
@@ -307,11 +312,6 @@ def file_version(status: os.stat_result) -> str:
     return f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
 
 
-def to_uri(path: str) -> str:
-    """The `file://` URI of an absolute path."""
-    return pathlib.Path(path).as_uri()
-
-
 def to_path(uri: str) -> str:
     """The path behind a `file://` URI; another URI is its own path."""
     return decode_path(uri) if uri.startswith("file:///") else uri
@@ -350,7 +350,7 @@ def file_at(path: str, root: str = "") -> InputObject | None:
         raise unreadable("list", path, error) from error
     if not stat.S_ISREG(status.st_mode):
         return None
-    return InputObject(to_uri(path), status.st_size, file_version(status))
+    return InputObject(pathlib.Path(path).as_uri(), status.st_size, file_version(status))
 
 
 def _no_file(path: str) -> str:

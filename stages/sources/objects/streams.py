@@ -369,7 +369,7 @@ class InputStream:
     def read(self, size: int = -1) -> bytes:
         """Up to `size` bytes (-1: as many as come at once); none only at the end. Raises DamagedInput."""
         if not self._codec:
-            return self._read_raw(size)
+            return self._stored.read(STEP_BYTES if size < 0 else size) or b""
         if self._used == len(self._data):
             self._data, self._used = self._step(), 0
         found = self._data[self._used :] if size < 0 else self._data[self._used : self._used + size]
@@ -403,9 +403,6 @@ class InputStream:
             at = min(at, self.fragment.start + self.fragment.size)
         since, self._told = max(0, at - self._told), at
         return since
-
-    def _read_raw(self, size: int) -> bytes:
-        return self._stored.read(STEP_BYTES if size < 0 else size) or b""
 
     def _restart(self) -> None:
         self._raw.seek(self._begin if self._cut is None else self._cut[0])

@@ -37,7 +37,7 @@ from headrace.stages.runtime import (
     make_verdicts,
     no_verdicts,
 )
-from headrace.stages.sources import FileSource, ReadOptions
+from headrace.stages.sources import FileSource, ReadOptions, prefix_of
 from headrace.stages.sources.objects import (
     ARROW,
     BLOCK_BYTES,
@@ -101,13 +101,12 @@ class ColumnSource(FileSource):
         whole = found.fragment(self.name, self.READER)
         try:
             with open_raw(self.inputs, whole, ahead=False, size=found.size) as raw, self._gate() as gate:
-                starts, size = self._cuts(self._open(gate, raw, whole)), found.size
+                starts = self._cuts(self._open(gate, raw, whole))
         except DamagedInput:
             if not self._salvages:
                 raise
-            starts, size = [0], found.size
-        for start, end in zip(starts, [*starts[1:], -1], strict=True):
-            yield found.fragment(self.name, self.READER, start, end, (size if end < 0 else end) - start)
+            starts = [0]
+        yield from found.fragments(self.name, self.READER, starts)
 
     def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
         """The rows of the gaps. Row groups before a gap cost nothing; within one its first rows are skipped."""
@@ -252,7 +251,7 @@ class ColumnSource(FileSource):
         """The footer says how many rows a damaged row group has, so each is quarantined and the others are read."""
         while first < end:
             count = min(self.batch_records, end - first)
-            columns = Columns(self._prefix(fragment))
+            columns = Columns(prefix_of(fragment))
             for ordinal in range(first, first + count):
                 columns.reject(ordinal, None, f"damaged file: {why}", b"")
             yield columns.batch(fragment, self.name, first, count, -1, -1)
@@ -337,7 +336,7 @@ class ColumnSource(FileSource):
             if not ids.null_count:
                 return ids
             known = ids.to_pylist()
-        prefix = self._prefix(fragment)
+        prefix = prefix_of(fragment)
         return pa.array(
             [f"{prefix}#{first + at}" if name is None else name for at, name in enumerate(known)], pa.string()
         )
@@ -367,10 +366,6 @@ class ColumnSource(FileSource):
             if record is None:
                 why.setdefault(index, ("invalid UTF-8 in a column of the metadata", b""))
         return pa.array(packed, pa.string())
-
-    @staticmethod
-    def _prefix(fragment: Fragment) -> str:
-        return f"{fragment.uri}@{fragment.start}" if fragment.start else fragment.uri
 
 
 def _known_ids(column: pa.Array[Any]) -> pa.Array[Any]:

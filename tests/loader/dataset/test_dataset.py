@@ -32,9 +32,9 @@ def test_the_pieces_of_a_row_come_by_start_with_their_document(tiny_dataset: str
         for sequence, start, length, document in sorted(table)
         if sequence == row
     ]
-    pieces = dataset.pieces(2, np.array(asked))
-    found = zip(*(array.tolist() for array in (pieces.row, pieces.start, pieces.length, pieces.document)), strict=True)
-    assert list(found) == expected
+    counts, pieces = dataset.shard(2).piece_table(np.array(asked))
+    rows = np.repeat(np.arange(len(asked)), counts).tolist()
+    assert [(row, *piece[:3]) for row, piece in zip(rows, pieces.tolist(), strict=True)] == expected
 
 
 def test_the_layout_counts_the_sequences_of_all_shards(tiny_dataset: str):
@@ -108,7 +108,7 @@ def test_a_piece_outside_of_its_sequence_is_refused(make_dataset: Callable[..., 
     arrays[name][1] = value
     safetensors.numpy.save_file(arrays, path)
     with pytest.raises(FormatError, match="outside of"):
-        dataset.pieces(0, np.array([0]))
+        dataset.shard(0).piece_table(np.array([0]))
 
 
 @pytest.mark.parametrize("field", ["version", "seq_len", "pad_id", "eos_id"])

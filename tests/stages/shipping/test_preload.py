@@ -16,7 +16,7 @@ def test_loops_that_are_kept_are_loaded_and_no_others_compiled(
 ) -> None:
     done: list[str] = []
     found = importlib.import_module(module)
-    monkeypatch.setattr(found, "is_prepared", lambda _loops: kept)
+    monkeypatch.setattr("headrace.stages.text.machine.is_prepared", lambda _loops: kept)
     monkeypatch.setattr(found, "compile_loops", lambda: done.append(module))
     stage = {"target": f"{module}:Any", "parameters": {"words_min": 50}}
     ((named, parameters),) = inherited_by([stage], "file:///out")

@@ -236,7 +236,7 @@ def test_a_sender_without_credit_that_sends_all_the_same_is_cut_off(endpoints: E
     sender, receiver = link(*endpoints, window_bytes=1000)
     bystander = link(*endpoints)
     assert sender._credit is not None
-    sender._credit._window_bytes = 1 << 20
+    sender._credit.window_bytes = 1 << 20
     # It may be found out before it is done.
     with suppress(LinkAborted):
         for number in range(20):

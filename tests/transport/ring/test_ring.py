@@ -21,8 +21,9 @@ from headrace.transport.core.errors import (
     TransportError,
 )
 from headrace.transport.core.frame import Frame, FrameKind, encoded_size
+from headrace.transport.ring import RingHandles, RingOwner, RingReceiver, RingSender, create_ring
 from headrace.transport.ring.memory import HEADER_PAGE_BYTES, WORD_HEAD, WORD_TAIL
-from headrace.transport.ring.ring import RingHandles, RingOwner, RingReceived, RingReceiver, RingSender, create_ring
+from headrace.transport.ring.ring import RingReceived
 from headrace.transport.wait import wait_any
 from tests.kits.transport.links import PATIENCE_S, Later, MakeRing, Spawn, fill, frame_of, take, take_frame
 from tests.kits.transport.ring_peer import body_of

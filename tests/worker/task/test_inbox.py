@@ -18,7 +18,7 @@ from headrace.stages.sinks.tokens import TokenSink
 from headrace.store.open import open_store
 from headrace.transport.core.errors import LinkAborted
 from headrace.transport.core.frame import Frame
-from headrace.transport.ring.ring import RingOwner, RingReceiver, RingSender, create_ring
+from headrace.transport.ring import RingOwner, RingReceiver, RingSender, create_ring
 from headrace.worker.links.ends import Inbox
 from headrace.worker.task.chain import Chain
 from headrace.worker.task.codec import batch_to_frame, frame_to_batch

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         KILLED as KILLED,
         Isolation as Isolation,
         singly as singly,
+        split_at as split_at,
         try_writing as try_writing,
     )
     from headrace.worker.task.batch.takeover import (

@@ -149,8 +149,8 @@ def apart(batch: Batch) -> list[Batch]:
         verdicts = verdicts.take(as_column(order))
     lost = _shared(verdicts, "row", edges, shifts) if verdicts.num_rows else [no_verdicts()] * len(batch.members)
     parts = [
-        Batch(*_name_of(member), kept, others, scratch=batch.scratch)
-        for member, kept, others in zip(batch.members, rows, lost, strict=True)
+        Batch(of.fragment, of.uri, of.first, of.count, of.offset, of.length, kept, others, scratch=batch.scratch)
+        for of, kept, others in zip(batch.members, rows, lost, strict=True)
     ]
     return [replace(parts[0], edits=batch.edits, counters=batch.counters), *parts[1:]]
 
@@ -166,10 +166,6 @@ def _shared(
     own = table.set_column(table.schema.get_field_index(column), column, as_column(places + shifts[members]))
     bounds = np.searchsorted(members, np.arange(len(shifts) + 1)).tolist()
     return [own.slice(low, high - low) for low, high in itertools.pairwise(bounds)]
-
-
-def _name_of(member: Member) -> tuple[bytes, str, int, int, int, int]:
-    return member.fragment, member.uri, member.first, member.count, member.offset, member.length
 
 
 def _range_of(member: Member) -> Range:

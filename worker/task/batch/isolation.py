@@ -5,27 +5,11 @@ A record that has killed its process is not given to that stage again: it is qua
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
 from typing import cast
 
-import pyarrow as pa
-
 from headrace.protos import control_pb2 as pb
-from headrace.stages.runtime import (
-    QUARANTINED,
-    ROW,
-    SOURCE_ROWS,
-    Batch,
-    FragmentEnd,
-    Sink,
-    as_json,
-    cut_raw,
-    join_verdicts,
-    make_verdicts,
-    no_verdicts,
-    parts_of,
-)
+from headrace.stages.runtime import Batch, Columns, FragmentEnd, Sink, quarantine
 from headrace.store import Buffer, Capabilities, ObjectStore
 from headrace.store.ledger import UNKNOWN, Fragment, Gap, Range
 from headrace.worker.task.batch.coverage import part
@@ -40,18 +24,14 @@ class Isolation:
     def __init__(self) -> None:
         #: By fragment, ordinal and stage: a record may kill several stages.
         self._stories: dict[tuple[bytes, int, str], str] = {}
-        self._probed: set[bytes] = set()
+        self.probed: set[bytes] = set()
 
     def learn(self, message: pb.ReadFragment) -> None:
         """Take what comes with an order to read."""
         for item in message.poison:
             self._stories[message.fragment.id, item.ordinal, item.stage] = item.story
         if message.trial:
-            self._probed.add(message.fragment.id)
-
-    def wants_probe(self, fragment: bytes) -> bool:
-        """Whether a sink is to write each record of this fragment by itself first."""
-        return fragment in self._probed
+            self.probed.add(message.fragment.id)
 
     def at(self, stage: str, batch: Batch) -> Batch:
         """The batch of one record, without that record where it is poison at this stage."""
@@ -59,35 +39,33 @@ class Isolation:
         if story is None or not batch.rows.num_rows:
             return batch
         # One row, unless a stage before has split the record.
-        cut: list[tuple[str, bytes]] = []
-        for index in range(batch.rows.num_rows):
-            raw = as_json(batch.rows.slice(index, 1))
-            cut.append(cut_raw(f"{KILLED}{story}", raw, len(raw)))
-        verdict = make_verdicts(
-            rows=batch.rows.column(ROW),
-            ids=batch.rows.column("id"),
-            stage=stage,
-            verdict=QUARANTINED,
-            reasons=[reason for reason, _ in cut],
-            raw=[kept for _, kept in cut],
-            parts=parts_of(batch.rows),
-        )
-        return replace(batch, rows=batch.rows.slice(0, 0), verdicts=join_verdicts(batch.verdicts, verdict))
+        return quarantine(batch, dict.fromkeys(range(batch.rows.num_rows), f"{KILLED}{story}"), stage)
 
     def around(self, stage: str, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Gap | Batch]:
         """The gaps without the records that are poison at the source, and a batch for each of those, in order."""
         poison = sorted(ordinal for name, ordinal, at in self._stories if name == fragment.id and at == stage)
-        for gap in gaps:
-            first, offset = gap.first, gap.offset
-            for ordinal in poison:
-                if not gap.first <= ordinal < gap.end:
-                    continue
-                if first < ordinal:
-                    yield Gap(first, ordinal, offset)
-                yield _unread(stage, fragment, ordinal, self._stories[fragment.id, ordinal, stage])
-                first, offset = ordinal + 1, UNKNOWN
-            if first < gap.end:
-                yield Gap(first, gap.end, offset)
+        for piece, is_poison in (found for gap in gaps for found in split_at(gap, poison)):
+            yield self._unread(stage, fragment, piece.first) if is_poison else piece
+
+    def _unread(self, stage: str, fragment: Fragment, ordinal: int) -> Batch:
+        """The batch of a record that its source cannot read: there is nothing of it to keep."""
+        columns = Columns(fragment.uri)
+        columns.reject(ordinal, None, f"{KILLED}{self._stories[fragment.id, ordinal, stage]}", b"")
+        return columns.batch(fragment, stage, ordinal, 1, UNKNOWN, UNKNOWN)
+
+
+def split_at(gap: Gap, ordinals: Iterable[int]) -> Iterator[tuple[Gap, bool]]:
+    """The gap in parts that stop and begin at each of these ascending ordinals, and whether a part is one of them."""
+    first, offset = gap.first, gap.offset
+    for ordinal in ordinals:
+        if not gap.first <= ordinal < gap.end:
+            continue
+        if first < ordinal:
+            yield Gap(first, ordinal, offset), False
+        yield Gap(ordinal, ordinal + 1, offset if first == ordinal else UNKNOWN), True
+        first, offset = ordinal + 1, UNKNOWN
+    if first < gap.end:
+        yield Gap(first, gap.end, offset), False
 
 
 def singly(items: Iterator[Batch | FragmentEnd]) -> Iterator[Batch | FragmentEnd]:
@@ -117,18 +95,3 @@ class _Nowhere:
 
     def head(self, _key: str) -> None:
         return None
-
-
-def _unread(stage: str, fragment: Fragment, ordinal: int, story: str) -> Batch:
-    """The batch of a record that its source cannot read: there is nothing of it to keep."""
-    verdicts = make_verdicts(
-        rows=pa.array([ordinal], pa.int64()),
-        ids=pa.array([f"{fragment.uri}#{ordinal}"], pa.string()),
-        stage=stage,
-        verdict=QUARANTINED,
-        reasons=[f"{KILLED}{story}"],
-        raw=[b""],
-    )
-    rows = SOURCE_ROWS.empty_table().to_batches()
-    empty = rows[0] if rows else pa.RecordBatch.from_pylist([], schema=SOURCE_ROWS)
-    return Batch(fragment.id, fragment.uri, ordinal, 1, UNKNOWN, UNKNOWN, empty, join_verdicts(no_verdicts(), verdicts))

@@ -94,51 +94,44 @@ class BatchHeld(Generic[B]):
 
 
 @dataclass(frozen=True, slots=True)
-class BatchesWritten(Generic[R]):
+class BatchesWritten(sink.OfShard, Generic[R]):
     """The objects of a shard are durable; `result` is what the writer says of them."""
 
-    shard: int
     result: R
 
 
 @dataclass(frozen=True, slots=True)
-class ProposalAccepted:
+class ProposalAccepted(sink.OfShard):
     """The ledger names the shard."""
-
-    shard: int
 
 
 @dataclass(frozen=True, slots=True)
-class ProposalOverlaps:
+class ProposalOverlaps(sink.OfShard):
     """Parts of the shard's ranges are closed already."""
 
-    shard: int
     overlaps: tuple[Range, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class DependenciesAnswered:
+class DependenciesAnswered(sink.OfShard):
     """Of the records that a shard's duplicates name, those that are not closed yet and those that are not kept."""
 
-    shard: int
     open: Records = ()
     gone: Records = ()
 
 
 @dataclass(frozen=True, slots=True)
-class WriteBatches(Generic[B]):
+class WriteBatches(sink.OfShard, Generic[B]):
     """Write a shard of these batches, in this order."""
 
-    shard: int
     batches: tuple[B, ...]
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class ProposeBatches(Generic[B, R]):
+class ProposeBatches(sink.OfShard, Generic[B, R]):
     """Propose a shard that is written. `needs` are records that its duplicates name, `released` claims to give back."""
 
-    shard: int
     batches: tuple[B, ...]
     result: R
     needs: Records
@@ -146,10 +139,9 @@ class ProposeBatches(Generic[B, R]):
 
 
 @dataclass(frozen=True, slots=True)
-class AskDependencies:
+class AskDependencies(sink.OfShard):
     """Ask the controller which of these records are kept."""
 
-    shard: int
     records: Records
 
 

@@ -94,6 +94,13 @@ TRANSITIONS: dict[tuple[ShardState, ShardTurn], ShardState] = {
 
 
 @dataclass(frozen=True, slots=True)
+class OfShard:
+    """What concerns one shard, by its number."""
+
+    shard: int
+
+
+@dataclass(frozen=True, slots=True)
 class BatchGathered:
     """A batch arrived. `target_bytes` count towards the shard's size, `held_bytes` are what it occupies.
 
@@ -116,41 +123,34 @@ class SealAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class NeedsAnswered:
+class NeedsAnswered(OfShard):
     """Of a shard's duplicates, the records whose verdicts must wait, and those whose verdicts are void."""
 
-    shard: int
     waiting: Collection[Range] = ()
     void: Collection[Range] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class ShardWritten:
+class ShardWritten(OfShard):
     """The objects of a shard are durable."""
-
-    shard: int
 
 
 @dataclass(frozen=True, slots=True)
-class ShardStalled:
+class ShardStalled(OfShard):
     """The store took no more of a shard, for a reason that may pass; for people, `why`."""
 
-    shard: int
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class ShardAccepted:
+class ShardAccepted(OfShard):
     """The ledger names the shard."""
-
-    shard: int
 
 
 @dataclass(frozen=True, slots=True)
-class ShardOverlapped:
+class ShardOverlapped(OfShard):
     """Parts of the shard's ranges are closed already."""
 
-    shard: int
     overlaps: tuple[Range, ...]
 
 
@@ -160,27 +160,23 @@ class SealTimePassed:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteShard:
+class WriteShard(OfShard):
     """Write a shard of these ranges, in this order. A range may be a part of the batch that it came in."""
 
-    shard: int
     ranges: Ranges
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class AskNeeds:
+class AskNeeds(OfShard):
     """Ask which of the records that the duplicates of these batches name are kept, if there are any such."""
 
-    shard: int
     ranges: Ranges
 
 
 @dataclass(frozen=True, slots=True)
-class ProposeShard:
+class ProposeShard(OfShard):
     """Propose a shard that is written."""
-
-    shard: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,18 +187,15 @@ class LetGo:
 
 
 @dataclass(frozen=True, slots=True)
-class RenewShard:
+class RenewShard(OfShard):
     """What is left of a shard is the shard `into` from now on, which is asked for or written next."""
 
-    shard: int
     into: int
 
 
 @dataclass(frozen=True, slots=True)
-class ReleaseShard:
+class ReleaseShard(OfShard):
     """Let go of the batches of a shard."""
-
-    shard: int
 
 
 Event = (
@@ -347,7 +340,7 @@ class Gathering:
     def _seal_all(self, reason: str) -> None:
         """Commit all that gathers, and soon what an overlap leaves waiting of a shard that is on its way."""
         self._again_s = NEEDS_AGAIN_S
-        self._seal = reason if self._gathers or self._asking() else ""
+        self._seal = reason if self._gathers or self._of_state(ShardState.ASKING) else ""
         for shard in self._shards.values():
             if shard.state is not ShardState.ASKING:
                 shard.reason = reason
@@ -429,11 +422,8 @@ class Gathering:
         del self._shards[shard.number]
         return [*commands, ReleaseShard(shard.number)]
 
-    def _asking(self) -> list[_Shard]:
-        return [shard for shard in self._shards.values() if shard.state is ShardState.ASKING]
-
     def _ask_again(self, now: float) -> list[Command]:
-        late = [shard for shard in self._asking() if now >= shard.proposed_at + PROPOSE_AGAIN_S]
+        late = [shard for shard in self._of_state(ShardState.ASKING) if now >= shard.proposed_at + PROPOSE_AGAIN_S]
         for shard in late:
             shard.proposed_at = now
         return [AskNeeds(shard.number, shard.ranges) for shard in late]
@@ -442,11 +432,8 @@ class Gathering:
         busy = (ShardState.ASKING, ShardState.WRITING, ShardState.STALLED)
         return any(shard.state in busy for shard in self._shards.values())
 
-    def _stalled(self) -> list[_Shard]:
-        return [shard for shard in self._shards.values() if shard.state is ShardState.STALLED]
-
-    def _proposed(self) -> list[_Shard]:
-        return [shard for shard in self._shards.values() if shard.state is ShardState.PROPOSED]
+    def _of_state(self, state: ShardState) -> list[_Shard]:
+        return [shard for shard in self._shards.values() if shard.state is state]
 
     def _written(self, number: int, now: float) -> list[Command]:
         shard = self._shards[number]
@@ -461,7 +448,7 @@ class Gathering:
         shard.trouble, shard.stalls = event.why, shard.stalls + 1
 
     def _write_again(self, now: float) -> list[Command]:
-        due = [shard for shard in self._stalled() if now >= shard.again_at]
+        due = [shard for shard in self._of_state(ShardState.STALLED) if now >= shard.again_at]
         for shard in due:
             shard.turn(ShardTurn.WAITED)
         return [WriteShard(shard.number, shard.ranges, "stall") for shard in due]
@@ -488,7 +475,7 @@ class Gathering:
 
     def _propose_again(self, now: float) -> list[Command]:
         again: list[Command] = []
-        for shard in self._proposed():
+        for shard in self._of_state(ShardState.PROPOSED):
             if now >= shard.proposed_at + PROPOSE_AGAIN_S:
                 shard.proposed_at = now
                 again.append(ProposeShard(shard.number))

@@ -13,49 +13,9 @@ from enum import Enum
 from typing import Any, Generic, TypeVar, assert_never
 
 from headrace.store.ledger import Range
+from headrace.worker.task.core import messages
 from headrace.worker.task.core.asked import WAITING_MAX, AskedBatches
 from headrace.worker.task.core.held import HeldBatches
-from headrace.worker.task.core.messages import (
-    AnswerArrived,
-    AnswerSweep,
-    AskDecider,
-    BatchDecided,
-    BatchProcessed,
-    BatchRead,
-    BatchReceived,
-    Command,
-    Decide,
-    DeciderJoined,
-    DecisionArrived,
-    DecisionNeeded,
-    DropInput,
-    Event,
-    FrameArrived,
-    HoldBatch,
-    IndexServes,
-    InputClosed,
-    LetThroughNone,
-    LinkOpened,
-    ListAsked,
-    ListingPaused,
-    ListPage,
-    MarkersSent,
-    PageListed,
-    PutQuestion,
-    ReadAsked,
-    ReadNext,
-    ReceiveBatch,
-    ReceiveFrame,
-    RefuseFrame,
-    ResumeStages,
-    RunStages,
-    SendBatch,
-    SendMarkers,
-    SendUnsent,
-    StopAsked,
-    SweepAsked,
-    Turned,
-)
 from headrace.worker.task.core.source import ReadQueue
 
 #: Seconds after which a source that had nothing more to list is asked again.
@@ -110,14 +70,15 @@ class SweepMarkers:
 
     def __init__(self) -> None:
         self._asked = 0
-        self._halt = False
+        #: Whether the sweep that is due wants sources to let go of what they have not sent.
+        self.halting = False
         self._done = 0
         self._inputs: dict[str, int] = {}
 
     def asked(self, sweep: int, *, halt: bool = False) -> None:
         """The controller asks for a sweep; `halt`: let go of what has not been sent."""
         if sweep > self._asked:
-            self._asked, self._halt = sweep, halt
+            self._asked, self.halting = sweep, halt
 
     def opened(self, link: str) -> None:
         """An input link stands."""
@@ -131,11 +92,6 @@ class SweepMarkers:
         """A marker came in, behind all that was sent before it on this link."""
         if link in self._inputs:
             self._inputs[link] = max(self._inputs[link], sweep)
-
-    @property
-    def halting(self) -> bool:
-        """Whether the sweep that is due wants sources to let go of what they have not sent."""
-        return self._halt
 
     def due(self) -> int | None:
         """The sweep to pass on and answer now."""
@@ -156,7 +112,8 @@ class PendingQuestion:
     """
 
     def __init__(self) -> None:
-        self._number = 0
+        #: Of the last question.
+        self.number = 0
         self._due_at: float | None = None
 
     @property
@@ -164,16 +121,11 @@ class PendingQuestion:
         """Whether a question has no answer yet."""
         return self._due_at is not None
 
-    @property
-    def number(self) -> int:
-        """The number of the last question."""
-        return self._number
-
     def ask(self, now: float) -> int:
         """There is a question, to be put at once; its number."""
-        self._number += 1
+        self.number += 1
         self._due_at = now
-        return self._number
+        return self.number
 
     def wake_at(self) -> float | None:
         """When it is to be put, for the first time or again."""
@@ -188,7 +140,7 @@ class PendingQuestion:
 
     def answered(self, number: int) -> bool:
         """An answer came; whether it is to the question that waits."""
-        if self._due_at is None or number != self._number:
+        if self._due_at is None or number != self.number:
             return False
         self._due_at = None
         return True
@@ -258,28 +210,28 @@ class TaskCore(Generic[B, D]):
             times.append(self._listing_at)
         return min((time for time in times if time is not None), default=None)
 
-    def handle(self, event: Event, now: float) -> list[Command]:
+    def handle(self, event: messages.Event, now: float) -> list[messages.Command]:
         """Take one event; give the commands that follow from it. Carry out each before the next event."""
         match event:
-            case Turned():
+            case messages.Turned():
                 return self._turn(self.state(now, unsent=event.unsent), now)
-            case BatchRead():
+            case messages.BatchRead():
                 return self._begin(event.batch, event.item)
-            case BatchReceived():
+            case messages.BatchReceived():
                 return self._begin(event.batch, None)
-            case BatchProcessed():
+            case messages.BatchProcessed():
                 return self._processed(event, now)
-            case BatchDecided():
+            case messages.BatchDecided():
                 return self._pass_on(event.batch, decided=self._dedup is DedupRole.ASKS)
-            case DeciderJoined():
-                return [AskDecider(*question, again=True) for question in self.asked.unanswered()]
-            case FrameArrived():
+            case messages.DeciderJoined():
+                return [messages.AskDecider(*question, again=True) for question in self.asked.unanswered()]
+            case messages.FrameArrived():
                 return self._arrived(event)
-            case MarkersSent():
+            case messages.MarkersSent():
                 return self._swept(event.sweep)
-            case DecisionNeeded():
+            case messages.DecisionNeeded():
                 return self._asked_alone(event.question)
-            case AnswerArrived() if self._dedup is DedupRole.CONSULTS and event.answer is None:
+            case messages.AnswerArrived() if self._dedup is DedupRole.CONSULTS and event.answer is None:
                 return self._fence()
             case _:
                 self._note(event, now)
@@ -287,115 +239,115 @@ class TaskCore(Generic[B, D]):
 
     def _note(
         self,
-        event: ListAsked
-        | ReadAsked
-        | SweepAsked
-        | DecisionArrived[Any]
-        | AnswerArrived[Any]
-        | IndexServes
-        | StopAsked
-        | LinkOpened
-        | InputClosed
-        | PageListed
-        | ListingPaused,
+        event: messages.ListAsked
+        | messages.ReadAsked
+        | messages.SweepAsked
+        | messages.DecisionArrived[Any]
+        | messages.AnswerArrived[Any]
+        | messages.IndexServes
+        | messages.StopAsked
+        | messages.LinkOpened
+        | messages.InputClosed
+        | messages.PageListed
+        | messages.ListingPaused,
         now: float,
     ) -> None:
         """What changes what the next turn does, and nothing at once."""
         match event:
-            case ListAsked():
+            case messages.ListAsked():
                 self._listing, self._listing_at = event.listing, now
-            case ReadAsked():
+            case messages.ReadAsked():
                 self.reading.give(event.fragment, event.gaps)
-            case SweepAsked():
+            case messages.SweepAsked():
                 self._markers.asked(event.sweep, halt=event.halt)
-            case DecisionArrived():
+            case messages.DecisionArrived():
                 if self._question.answered(event.number):
                     self._decision = event.decision
-            case AnswerArrived():
+            case messages.AnswerArrived():
                 self.asked.answered(event.number, event.answer)
-            case IndexServes():
+            case messages.IndexServes():
                 self._waits_for_epoch = False
-            case StopAsked():
+            case messages.StopAsked():
                 self._stopped = True
-            case LinkOpened():
+            case messages.LinkOpened():
                 self._markers.opened(event.link)
-            case InputClosed():
+            case messages.InputClosed():
                 self._markers.closed(event.link)
-            case PageListed():
+            case messages.PageListed():
                 self._listing = None if event.last else self._listing
-            case ListingPaused():
+            case messages.ListingPaused():
                 self._listing_at = now + LISTING_AGAIN_S
             case _:
                 assert_never(event)
 
     # -- one turn --
 
-    def _turn(self, state: TaskState, now: float) -> list[Command]:
+    def _turn(self, state: TaskState, now: float) -> list[messages.Command]:
         match state:
             case TaskState.SENDING:
-                return [SendUnsent()]
+                return [messages.SendUnsent()]
             case TaskState.RESUMING:
-                return [ResumeStages(*self.asked.take()), *self._next_decision()]
+                return [messages.ResumeStages(*self.asked.take()), *self._next_decision()]
             case TaskState.SWEEPING:
                 return self._sweep()
             case TaskState.ASKING:
                 return self._ask(now)
             case TaskState.LISTING:
                 assert self._listing is not None
-                return [ListPage(self._listing)]
+                return [messages.ListPage(self._listing)]
             case TaskState.READING:
-                return [ReadNext()]
+                return [messages.ReadNext()]
             case TaskState.RECEIVING:
-                return [ReceiveFrame()]
+                return [messages.ReceiveFrame()]
             case TaskState.STOPPED | TaskState.WAITING | TaskState.FULL | TaskState.IDLE:
                 return []
             case _:
                 assert_never(state)
 
-    def _sweep(self) -> list[Command]:
-        sweep, commands = self._markers.due(), list[Command]()
+    def _sweep(self) -> list[messages.Command]:
+        sweep, commands = self._markers.due(), list[messages.Command]()
         assert sweep is not None
         if self._markers.halting and (self.reading.fragments or self._undecided is not None):
             self.reading.halt()
             self._question.let_go()
             self._undecided = self._decision = self._item = None
-            commands.append(DropInput())
-        return [*commands, *([SendMarkers(sweep)] if self._outputs else self._swept(sweep))]
+            commands.append(messages.DropInput())
+        return [*commands, *([messages.SendMarkers(sweep)] if self._outputs else self._swept(sweep))]
 
-    def _swept(self, sweep: int) -> list[Command]:
+    def _swept(self, sweep: int) -> list[messages.Command]:
         self._markers.passed(sweep)
         held = tuple(self.sink.ranges()) if self.sink is not None else ()
-        return [AnswerSweep(sweep, tuple(self.reading.pending()), held, self._dedup is DedupRole.FENCED)]
+        return [messages.AnswerSweep(sweep, tuple(self.reading.pending()), held, self._dedup is DedupRole.FENCED)]
 
-    def _ask(self, now: float) -> list[Command]:
+    def _ask(self, now: float) -> list[messages.Command]:
         assert self._undecided is not None
         if self._question.due(now):
-            return [PutQuestion(self._question.number, self._undecided)]
+            return [messages.PutQuestion(self._question.number, self._undecided)]
         if self._decision is None:
             return []
         batch, decision = self._undecided, self._decision
         self._undecided = self._decision = None
-        return [ResumeStages(batch, decision)]
+        return [messages.ResumeStages(batch, decision)]
 
     # -- the way of a batch --
 
-    def _arrived(self, event: FrameArrived) -> list[Command]:
+    def _arrived(self, event: messages.FrameArrived) -> list[messages.Command]:
         if fault := epoch_fault(event.link, event.epoch, self.epoch):
-            return [RefuseFrame(fault)]
+            return [messages.RefuseFrame(fault)]
         if event.sweep is None:
-            return [ReceiveBatch()]
+            return [messages.ReceiveBatch()]
         self._markers.arrived(event.link, event.sweep)
         return []
 
-    def _begin(self, batch: B, item: Range | None) -> list[Command]:
+    def _begin(self, batch: B, item: Range | None) -> list[messages.Command]:
         self._item = item
         if self._dedup is DedupRole.FENCED:
             # It is open and held by nobody, and read again when the epoch is raised.
             self._sent()
-            return [LetThroughNone(batch)]
-        return [RunStages(batch)]
+            return [messages.LetThroughNone(batch)]
+        return [messages.RunStages(batch)]
 
-    def _processed(self, event: BatchProcessed[B], now: float) -> list[Command]:
+    def _processed(self, event: messages.BatchProcessed[B], now: float) -> list[messages.Command]:
         if self._dedup is DedupRole.ASKS_ALONE and event.kept:
             # It is pending until it is decided: a sweep says so.
             self._undecided = event.batch
@@ -404,10 +356,10 @@ class TaskCore(Generic[B, D]):
         if self._dedup in (DedupRole.ASKS, DedupRole.CONSULTS) and event.kept:
             # It is on its way: a sweep waits until it is passed on.
             self._sent()
-            return [AskDecider(self.asked.ask(event.batch), event.batch)]
+            return [messages.AskDecider(self.asked.ask(event.batch), event.batch)]
         return self._pass_on(event.batch)
 
-    def _asked_alone(self, question: Any) -> list[Command]:
+    def _asked_alone(self, question: Any) -> list[messages.Command]:
         if self._waits_for_epoch:
             # It is asked again.
             return []
@@ -415,20 +367,20 @@ class TaskCore(Generic[B, D]):
             if question not in self._decisions:
                 self._decisions.append(question)
             return self._next_decision()
-        return [Decide(question)] if self._dedup is DedupRole.DECIDES else []
+        return [messages.Decide(question)] if self._dedup is DedupRole.DECIDES else []
 
-    def _next_decision(self) -> list[Command]:
+    def _next_decision(self) -> list[messages.Command]:
         if self.asked.full or not self._decisions:
             return []
         question = self._decisions.pop(0)
-        return [AskDecider(self.asked.ask(question), question)]
+        return [messages.AskDecider(self.asked.ask(question), question)]
 
-    def _fence(self) -> list[Command]:
+    def _fence(self) -> list[messages.Command]:
         """A partition was lost, with claims: nothing is let through from now on."""
         dropped, self.asked = [batch for _, batch in self.asked.unanswered()], AskedBatches[Any]()
         self._dedup = DedupRole.FENCED
         self._decisions.clear()
-        return [LetThroughNone(batch) for batch in dropped]
+        return [messages.LetThroughNone(batch) for batch in dropped]
 
     @property
     def _waits(self) -> bool:
@@ -439,9 +391,9 @@ class TaskCore(Generic[B, D]):
             return self.asked.full and not self.due
         return self.asked.full or (self.due and not self.asked.empty)
 
-    def _pass_on(self, batch: B, *, decided: bool = False) -> list[Command]:
+    def _pass_on(self, batch: B, *, decided: bool = False) -> list[messages.Command]:
         self._sent()
-        return [HoldBatch(batch) if self.sink is not None else SendBatch(batch, decided)]
+        return [messages.HoldBatch(batch) if self.sink is not None else messages.SendBatch(batch, decided)]
 
     def _sent(self) -> None:
         """The batch is on its way, and pending no longer."""
