@@ -129,7 +129,7 @@ class Client:
         self._credentials = at.credentials
         self._channel: Any = None
         self._stub: Any = None
-        self._connect(self.addresses[0])
+        self.connect(self.addresses[0])
 
     def __enter__(self) -> Self:
         return self
@@ -299,11 +299,8 @@ class Client:
         except grpc.RpcError as error:
             raise _silence(self.address, error) from error
 
-    def reconnect(self) -> None:
-        """Open the connection anew, where the controller was started again."""
-        self._connect(self.address)
-
-    def _connect(self, address: str) -> None:
+    def connect(self, address: str) -> None:
+        """Open the connection anew: elsewhere, or where the controller was started again."""
         options: list[tuple[str, Any]] = [
             ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
             ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
@@ -328,17 +325,14 @@ class Client:
 
     def _try_another(self, hint: str) -> None:
         """Connect to the hinted leader, else to the next controller, after a moment."""
-        if hint and not self._may_follow(hint):
+        # To plain TCP only if the user named plain TCP.
+        if hint.startswith(INSECURE) and not any(item.startswith(INSECURE) for item in self.addresses):
             hint = ""
         if hint and hint not in self.addresses:
             self.addresses.append(hint)
         following = self.addresses[(self.addresses.index(self.address) + 1) % len(self.addresses)]
-        self._connect(hint if hint and hint != self.address else following)
+        self.connect(hint if hint and hint != self.address else following)
         time.sleep(BETWEEN_S)
-
-    def _may_follow(self, hint: str) -> bool:
-        """Whether to follow this hint: to plain TCP only if the user named plain TCP."""
-        return not hint.startswith(INSECURE) or any(item.startswith(INSECURE) for item in self.addresses)
 
     def _call(self, method: str, request: Any, within_s: float) -> Any:
         try:

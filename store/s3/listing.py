@@ -59,11 +59,6 @@ class OutOfOrder(Exception):  # noqa: N818 - named after what is so
     """A flat listing was not in the order of keys, before anything of it was given away."""
 
 
-def is_folder_minded(answer: Answer) -> bool:
-    """Whether the server is one that is known to list folder by folder."""
-    return answer.headers.get("Server", "").startswith("SeaweedFS")
-
-
 def list_flat(fetch: Fetch, prefix: str, after: str) -> Iterator[Listed]:
     """Yield the objects whose key starts with `prefix` and is greater than `after`, as the server sorts them.
 
@@ -73,7 +68,9 @@ def list_flat(fetch: Fetch, prefix: str, after: str) -> Iterator[Listed]:
     last = ""
     for number, page in enumerate(_pages(fetch, prefix, after, delimiter="")):
         keys = [last, *(line.key for line in page.lines)]
-        if any(key <= before for before, key in itertools.pairwise(keys)) or is_folder_minded(page.answer):
+        # This server is known to list folder by folder.
+        is_folder_minded = page.answer.headers.get("Server", "").startswith("SeaweedFS")
+        if any(key <= before for before, key in itertools.pairwise(keys)) or is_folder_minded:
             if number == 0:
                 raise OutOfOrder
             raise StoreUnavailable(

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from headrace.store import StoreRefused, StoreStalled, StoreUnavailable
 from headrace.store.s3.connection import Answer, BadXml, NoAnswer, S3Target, Wire, read_xml
@@ -345,6 +346,10 @@ class Retrier:
             failures += 1
             self._pause(what, started, failures, problem)
 
+    def send(self, what: str, method: str, key: str | None = None, *more: Any, **named: Any) -> Reply:
+        """The same with a request of the wire: see `Wire.send`."""
+        return self.ask(what, lambda: self.wire.send(method, key, *more, **named))
+
     def once(self, attempt: Callable[[], Answer]) -> tuple[AnswerKind, Answer] | None:
         """One attempt, whatever the breaker says; None where nothing came of it."""
         try:
@@ -357,7 +362,7 @@ class Retrier:
         """Raise `StoreRefused` if there is no bucket: an answer without a body cannot tell that from a missing key."""
         if self.health.has_bucket:
             return
-        if self.ask(what, lambda: self.wire.send("HEAD")).outcome is AnswerKind.MISSING:
+        if self.send(what, "HEAD").outcome is AnswerKind.MISSING:
             raise StoreRefused(f"{self.target.uri}: cannot {what}: {no_bucket(self.target)}")
 
     def _answered(self, answer: Answer, outcome: AnswerKind) -> None:

@@ -91,17 +91,13 @@ def show_dataset(
     out = console()
     out.print(title(str(facts["pipeline"]) or "dataset", f"version {balance.version}", good=balance.balanced))
     out.print(place(dataset.uri))
-    out.print()
-    out.print(balance_page(balance))
+    out.print_below(balance_page(balance))
     _say_standing(dataset)
-    out.print()
-    out.print(facts_page(_facts_of(dataset, balance, recipes)))
+    out.print_below(facts_page(_facts_of(dataset, balance, recipes)))
     if len(recipes) > 1:
-        out.print()
-        out.print(recipes_page(recipes))
+        out.print_below(recipes_page(recipes))
     if ranges:
-        out.print()
-        out.print(ranges_page(closed))
+        out.print_below(ranges_page(closed))
     for item in list(_given_up(dataset))[:GIVEN_UP_SHOWN]:
         out.print(f"  given up  {safe(item['uri'])}: {safe(item['reason'])}", style="yellow", markup=False)
     if samples:
@@ -146,11 +142,9 @@ _STYLES = {"kept": ("[-", "-]", "red"), "other": ("{+", "+}", "green"), "same": 
 def _print_pairs(pairs: Sequence[DuplicatePair]) -> None:
     out = console()
     if not pairs:
-        out.print()
-        out.print(Text("  no duplicates are sampled", style=FAINT))
+        out.print_below(Text("  no duplicates are sampled", style=FAINT))
     for pair in pairs:
-        out.print()
-        out.print(
+        out.print_below(
             Text.assemble(
                 "  duplicate ", (safe(pair.id), ACCENT), " of ", (safe(pair.kept), ACCENT), f"  {safe(pair.reason)}"
             )
