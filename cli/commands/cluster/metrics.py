@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -301,7 +301,7 @@ def _alert(alert: Alert) -> dict[str, Any]:
 
 
 def metrics(
-    what: Annotated[str, typer.Argument(metavar="WHAT", help="board (for Grafana) or rules (for Prometheus).")],
+    what: str = typer.Argument(metavar="WHAT", help="board (for Grafana) or rules (for Prometheus)."),
 ) -> int:
     """Print a board for Grafana, or objectives and alerts for Prometheus, as JSON."""
     from headrace.client import UsageError

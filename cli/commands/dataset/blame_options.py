@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from headrace.cli.ui import Json
@@ -11,28 +9,16 @@ from headrace.client import UsageError
 
 
 def dataset_blame(
-    uri: Annotated[
-        str, typer.Argument(metavar="URI", help="The dataset's URI or folder; URI@VERSION or URI@TAG.")
-    ] = "",
-    checkpoint: Annotated[str, typer.Option(metavar="FILE", help="A loader's state: JSON, or a checkpoint.")] = "",
-    losses: Annotated[str, typer.Option(metavar="FILE", help="Losses by step: CSV with a header.")] = "",
-    columns: Annotated[
-        str, typer.Option(metavar="STEP,LOSS", help="Names of its two columns; default: found by name.")
-    ] = "",
-    offset: Annotated[int, typer.Option(min=0, metavar="N", help="Step of the file at which this loader began.")] = 0,
-    before: Annotated[int, typer.Option(min=0, max=16, metavar="N", help="Steps before a spike to look into.")] = 1,
-    height: Annotated[
-        float, typer.Option(min=1, max=1000, metavar="N", help="Standard deviations above the usual loss.")
-    ] = 6.0,
-    moved: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=URI", help="The new place of a dataset; repeatable.")
-    ] = None,
-    trust_uris: Annotated[
-        bool, typer.Option("--trust-uris", help="Connect to the servers that the checkpoint names.")
-    ] = False,
-    tokenizer: Annotated[
-        str, typer.Option(metavar="NAME", help="The tokenizer, if it is not where the pipeline had it.")
-    ] = "",
+    uri: str = typer.Argument("", metavar="URI", help="The dataset's URI or folder; URI@VERSION or URI@TAG."),
+    checkpoint: str = typer.Option("", metavar="FILE", help="A loader's state: JSON, or a checkpoint."),
+    losses: str = typer.Option("", metavar="FILE", help="Losses by step: CSV with a header."),
+    columns: str = typer.Option("", metavar="STEP,LOSS", help="Names of its two columns; default: found by name."),
+    offset: int = typer.Option(0, min=0, metavar="N", help="Step of the file at which this loader began."),
+    before: int = typer.Option(1, min=0, max=16, metavar="N", help="Steps before a spike to look into."),
+    height: float = typer.Option(6.0, min=1, max=1000, metavar="N", help="Standard deviations above the usual loss."),
+    moved: list[str] | None = typer.Option(None, metavar="NAME=URI", help="The new place of a dataset; repeatable."),
+    trust_uris: bool = typer.Option(False, "--trust-uris", help="Connect to the servers that the checkpoint names."),
+    tokenizer: str = typer.Option("", metavar="NAME", help="The tokenizer, if it is not where the pipeline had it."),
     json: Json = False,
 ) -> int:
     """Find spikes of a loss, the documents of those steps, and their unusual traits."""
