@@ -216,28 +216,26 @@ class Client:
     def stop(self, pipeline: str, *, cancel: bool) -> None:
         """Have a pipeline stop: with what is held committed, or at once. Raises CliError."""
         self.status(pipeline)
-        request = pb.StopRequest(pipeline=pipeline, cancel=cancel)
-        reply: pb.StopReply = self._ask("Stop", request, ANSWER_S, lambda reply: reply.standby)
-        if not reply.accepted:
-            raise CliError(reply.reason)
+        self._agreed("Stop", pb.StopRequest(pipeline=pipeline, cancel=cancel), lambda reply: reply.standby)
 
     def steer(self, request: pb.SteerRequest) -> tuple[str, ...]:
         """Pause, resume or change a run, or drain a worker; the changes in words. Raises CliError."""
-        reply: pb.SteerReply = self._ask("Steer", request, ANSWER_S, lambda reply: reply.again)
-        if not reply.accepted:
-            raise CliError(reply.reason)
-        return tuple(reply.changes)
+        return tuple(self._agreed("Steer", request, lambda reply: reply.again).changes)
 
     def queue(self, request: pb.QueueRequest) -> None:
         """Set or remove a queue. Raises CliError."""
         self.status(_NOBODY)
-        reply: pb.QueueReply = self._ask("Queue", request, ANSWER_S, lambda reply: reply.again)
-        if not reply.accepted:
-            raise CliError(reply.reason)
+        self._agreed("Queue", request, lambda reply: reply.again)
 
     def fault(self, asked: pb.FaultAsked) -> pb.FaultTold:
         """Ask a fault of a worker. It is done once by its name, so that it may be asked for again."""
         reply: pb.FaultTold = self._ask("Fault", asked, ANSWER_S, lambda reply: reply.again)
+        return reply
+
+    def _agreed(self, method: str, request: Any, again: Callable[[Any], bool]) -> Any:
+        reply = self._ask(method, request, ANSWER_S, again)
+        if not reply.accepted:
+            raise CliError(reply.reason)
         return reply
 
     def _ask(self, method: str, request: Any, within_s: float, again: Callable[[Any], bool]) -> Any:

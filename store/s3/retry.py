@@ -332,19 +332,16 @@ class Retrier:
                     renewed = True
                     self.wire.forget_credentials()
                     continue
-                if outcome in (AnswerKind.REFUSED, AnswerKind.EXPIRED):
-                    raise StoreRefused(
-                        f"{self.target.uri}: cannot {what}: {problem_of(answer)}; {remedy_of(answer, self.target)}"
-                    )
-                if outcome is AnswerKind.FULL:
-                    raise StoreStalled(
+                if outcome in (AnswerKind.REFUSED, AnswerKind.EXPIRED, AnswerKind.FULL):
+                    kind = StoreStalled if outcome is AnswerKind.FULL else StoreRefused
+                    raise kind(
                         f"{self.target.uri}: cannot {what}: {problem_of(answer)}; {remedy_of(answer, self.target)}"
                     )
                 if outcome is not AnswerKind.AGAIN:
                     return Reply(outcome, answer, failures)
                 problem = problem_of(answer)
             failures += 1
-            self._pause(what, started, failures, problem)
+            self._sleep(self._policy.delay_s(failures, self._pace.chance()), what, started, failures, problem)
 
     def send(self, what: str, method: str, key: str | None = None, *more: Any, **named: Any) -> Reply:
         """The same with a request of the wire: see `Wire.send`."""
@@ -385,7 +382,6 @@ class Retrier:
             health.breaker.failed(self._pace.clock())
 
     def _hold_back(self, what: str, started: float, failures: int, problem: str) -> None:
-        """Wait while the breaker is open."""
         health = self.health
         while True:
             with health.lock:
@@ -393,9 +389,6 @@ class Retrier:
             if wait_s <= 0:
                 return
             self._sleep(wait_s, what, started, failures, problem)
-
-    def _pause(self, what: str, started: float, failures: int, problem: str) -> None:
-        self._sleep(self._policy.delay_s(failures, self._pace.chance()), what, started, failures, problem)
 
     def _sleep(self, wait_s: float, what: str, started: float, failures: int, problem: str) -> None:
         waited = self._pace.clock() - started

@@ -64,11 +64,7 @@ def show_dataset(
     facts = {
         "dataset": dataset.uri,
         "pipeline": str(dataset.state.pipeline.get("name", "")),
-        "pipeline_version": described.pipeline_version,
-        "tokenizer": described.tokenizer,
-        "seq_len": described.seq_len,
-        "eos_id": described.eos_id,
-        "pad_id": described.pad_id,
+        **asdict(described),
         "recipes": recipes.to_json(),
         **balance.to_dict(),
         **completeness_of(dataset.state).to_dict(),
@@ -284,20 +280,17 @@ def _version(row: dict[str, Any]) -> str:
     return f"{row['version']}{'' if row['version_complete'] else ', incomplete'}"
 
 
+#: What a list of datasets has of each balance.
+_LISTED = ("version", "records_read", "records_closed", "records_open", "kept", "tokens", "shards", "complete")
+
+
 def _listed(dataset: Dataset) -> dict[str, Any]:
-    balance = balance_of(dataset.state)
+    balance = balance_of(dataset.state).to_dict()
     return {
         "dataset": dataset.uri,
         "pipeline": str(dataset.state.pipeline.get("name", "")),
         "recipes": len(Recipes.of(dataset.state)),
-        "version": balance.version,
-        "records_read": balance.records_read,
-        "records_closed": balance.records_closed,
-        "records_open": balance.records_open,
-        "kept": balance.counts.kept,
-        "tokens": balance.counts.tokens,
-        "shards": balance.shards,
-        "complete": balance.complete,
+        **{name: balance[name] for name in _LISTED},
         **completeness_of(dataset.state).to_dict(),
     }
 
