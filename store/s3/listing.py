@@ -13,6 +13,7 @@ import itertools
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, cast
 
 from minio.datatypes import parse_list_objects
@@ -154,7 +155,7 @@ def _hostile(prefix: str, why: str) -> StoreUnavailable:
 def _parse(answer: Answer, prefix: str) -> _Page:
     try:
         check_xml(answer.body)
-        objects, is_truncated, token, _ = parse_list_objects(cast("Any", _Response(answer.body)))
+        objects, is_truncated, token, _ = parse_list_objects(cast("Any", SimpleNamespace(data=answer.body)))
     except (ET.ParseError, ValueError, TypeError) as error:
         raise _hostile(prefix, str(error)) from error
     if len(objects) > PAGE_LINES_MAX:
@@ -163,13 +164,6 @@ def _parse(answer: Answer, prefix: str) -> _Page:
         raise _hostile(prefix, "an object has less than no bytes")
     lines = [Listed(found.object_name or "", found.size or 0, found.etag or "") for found in objects]
     return _Page(answer, lines, (token or "") if is_truncated else None)
-
-
-@dataclass(frozen=True, slots=True)
-class _Response:
-    """As much of a response as the client's parser looks at."""
-
-    data: bytes
 
 
 def _first_fall(keys: list[str]) -> str:

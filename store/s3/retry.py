@@ -285,11 +285,6 @@ class Reply:
 _HEALTH: dict[tuple[int, str, str], Health] = {}
 
 
-def health_of(target: S3Target) -> Health:
-    """The health of a target in this process: a child after a fork starts with its own."""
-    return _HEALTH.setdefault((os.getpid(), target.where, target.bucket), Health())
-
-
 class Retrier:
     """Makes requests on behalf of a store, and turns what stays a failure into an error with a remedy."""
 
@@ -303,8 +298,8 @@ class Retrier:
 
     @property
     def health(self) -> Health:
-        """What this process knows of the endpoint."""
-        return self._own_health or health_of(self.target)
+        """What this process knows of the endpoint: a child after a fork starts with its own."""
+        return self._own_health or _HEALTH.setdefault((os.getpid(), self.target.where, self.target.bucket), Health())
 
     def ask(self, what: str, attempt: Callable[[], Answer]) -> Reply:
         """Make attempts until one is answered for good. `what` is the deed, for messages: "get 'a/b'".

@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli.ui import CanaryOptions, Controller, Json
+from headrace.pipeline import Late
 
 if TYPE_CHECKING:
+    from headrace.cli.commands.cluster import reconfigure
     from headrace.pipeline import Pipeline, Stage as PipelineStage
+else:
+    reconfigure = Late("headrace.cli.commands.cluster.reconfigure")
 
 Name = Annotated[str, typer.Argument(metavar="PIPELINE", help="The pipeline's name.")]
 Maybe = Annotated[str, typer.Argument(metavar="PIPELINE", help="One pipeline; default: all.")]
@@ -132,15 +136,11 @@ def cost(
 
 def pause(pipeline: Name, *, on: Controller, wait: Wait = False, json: Json = False) -> int:
     """Pause a pipeline; its sinks commit what they hold first."""
-    from headrace.cli.commands.cluster import reconfigure
-
     return reconfigure.pause(on.at(), pipeline, on=True, wait=wait, as_json=json)
 
 
 def resume(pipeline: Name, *, on: Controller, wait: Wait = False, json: Json = False) -> int:
     """Resume a paused pipeline."""
-    from headrace.cli.commands.cluster import reconfigure
-
     return reconfigure.pause(on.at(), pipeline, on=False, wait=wait, as_json=json)
 
 
@@ -154,8 +154,6 @@ def scale(
     json: Json = False,
 ) -> int:
     """Change the number of tasks of a stage and the stages fused with it, while records flow."""
-    from headrace.cli.commands.cluster import reconfigure
-
     return reconfigure.replan(on.at(), pipeline, replicas={stage: tasks}, wait=wait, as_json=json)
 
 
@@ -169,8 +167,6 @@ def move(
     json: Json = False,
 ) -> int:
     """Move a stage to a worker, or to workers with a label, while records flow."""
-    from headrace.cli.commands.cluster import reconfigure
-
     return reconfigure.replan(on.at(), pipeline, places={stage: place}, wait=wait, as_json=json)
 
 
@@ -184,8 +180,6 @@ def relink(
     json: Json = False,
 ) -> int:
     """Change the transport of the links into a stage, while records flow."""
-    from headrace.cli.commands.cluster import reconfigure
-
     return reconfigure.replan(on.at(), pipeline, transports={stage: transport}, wait=wait, as_json=json)
 
 
@@ -216,7 +210,6 @@ def insert(
     json: Json = False,
 ) -> int:
     """Insert a stage into a running pipeline, without a pause."""
-    from headrace.cli.commands.cluster import reconfigure
     from headrace.client import UsageError
 
     if not after and not before:
@@ -240,7 +233,6 @@ def replace(
     json: Json = False,
 ) -> int:
     """Replace a stage of a running pipeline, without a pause."""
-    from headrace.cli.commands.cluster import reconfigure
 
     def edit(old: Pipeline, new: PipelineStage) -> Pipeline:
         return old.with_replaced(name, new)
@@ -258,8 +250,6 @@ def remove(
     json: Json = False,
 ) -> int:
     """Remove a stage from a running pipeline, without a pause."""
-    from headrace.cli.commands.cluster import reconfigure
-
     return reconfigure.surgery(
         on.at(), pipeline, "", [], lambda old, _: old.with_removed(name), dry_run=dry_run, canary=canary, as_json=json
     )
@@ -274,8 +264,6 @@ def drain(
     json: Json = False,
 ) -> int:
     """Move all tasks off a worker, while records flow."""
-    from headrace.cli.commands.cluster import reconfigure
-
     return reconfigure.drain(on.at(), worker, back=back, wait=wait, as_json=json)
 
 
@@ -288,15 +276,11 @@ def stop(
     json: Json = False,
 ) -> int:
     """Stop a pipeline; its sinks commit what they hold first."""
-    from headrace.cli.commands.cluster import reconfigure
-
     return reconfigure.stop(on.at(), pipeline, cancel=now, wait=wait, as_json=json)
 
 
 def cancel(pipeline: Name, *, on: Controller, wait: Wait = False, json: Json = False) -> int:
     """Stop a pipeline at once; the next run reads again what its sinks hold."""
-    from headrace.cli.commands.cluster import reconfigure
-
     return reconfigure.stop(on.at(), pipeline, cancel=True, wait=wait, as_json=json)
 
 
@@ -307,6 +291,4 @@ def clear(
     json: Json = False,
 ) -> int:
     """Remove ended pipelines from `status`; their datasets stay."""
-    from headrace.cli.commands.cluster import reconfigure
-
     return reconfigure.clear(on.at(), pipeline, as_json=json)

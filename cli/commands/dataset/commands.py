@@ -6,12 +6,19 @@ They import what they need when they run.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from headrace.cli.ui import Json
 from headrace.client import UsageError
+from headrace.pipeline import Late
+
+if TYPE_CHECKING:
+    from headrace.cli.commands.dataset import blame, history, page, records, show, trace
+else:
+    _MODULES = ("blame", "history", "page", "records", "show", "trace")
+    blame, history, page, records, show, trace = (Late(f"headrace.cli.commands.dataset.{name}") for name in _MODULES)
 
 Dataset = Annotated[str, typer.Argument(metavar="URI", help="The dataset's URI or folder.")]
 Version = Annotated[str, typer.Argument(metavar="URI", help="The dataset's URI or folder; URI@VERSION or URI@TAG.")]
@@ -35,9 +42,7 @@ def add_to(app: typer.Typer, dataset: typer.Typer) -> None:
 
 def dataset_ls(root: str = typer.Argument(".", metavar="ROOT", help="A folder or its URI."), json: Json = False) -> int:
     """List the datasets below a folder."""
-    from headrace.cli.commands.dataset.show import list_datasets
-
-    return list_datasets(root, as_json=json)
+    return show.list_datasets(root, as_json=json)
 
 
 def dataset_show(
@@ -53,12 +58,10 @@ def dataset_show(
 ) -> int:
     """Show the contents of a dataset and the verdicts of its records."""
     if card:
-        from headrace.cli.commands.dataset.show import write_card
-
-        return write_card(uri, Path(card))
-    from headrace.cli.commands.dataset.show import show_dataset
-
-    return show_dataset(uri, quarantine=quarantine, samples=samples, duplicates=duplicates, ranges=ranges, as_json=json)
+        return show.write_card(uri, Path(card))
+    return show.show_dataset(
+        uri, quarantine=quarantine, samples=samples, duplicates=duplicates, ranges=ranges, as_json=json
+    )
 
 
 def dataset_page(
@@ -67,9 +70,7 @@ def dataset_page(
     json: Json = False,
 ) -> int:
     """Show a dataset in a browser: card, verdicts, samples, versions, lineage."""
-    from headrace.cli.commands.dataset.page import show_page
-
-    return show_page(uri, listen, as_json=json)
+    return page.show_page(uri, listen, as_json=json)
 
 
 def dataset_log(
@@ -78,9 +79,7 @@ def dataset_log(
     json: Json = False,
 ) -> int:
     """Show each version: when and by what it was made, recipe, input and balance."""
-    from headrace.cli.commands.dataset.history import show_log
-
-    return show_log(uri, limit=limit, as_json=json)
+    return history.show_log(uri, limit=limit, as_json=json)
 
 
 def dataset_tag(
@@ -91,11 +90,9 @@ def dataset_tag(
     json: Json = False,
 ) -> int:
     """Name a version: the newest, or the one that URI names."""
-    from headrace.cli.commands.dataset.history import change_tag, list_tags
-
     if not name:
-        return list_tags(uri, as_json=json)
-    return change_tag(uri, name, delete=delete, move=move, as_json=json)
+        return history.list_tags(uri, as_json=json)
+    return history.change_tag(uri, name, delete=delete, move=move, as_json=json)
 
 
 def dataset_rollback(
@@ -103,9 +100,7 @@ def dataset_rollback(
     json: Json = False,
 ) -> int:
     """Publish a version that shows what an earlier one showed; nothing is deleted."""
-    from headrace.cli.commands.dataset.history import roll_back
-
-    return roll_back(uri, as_json=json)
+    return history.roll_back(uri, as_json=json)
 
 
 def dataset_publish(
@@ -114,9 +109,7 @@ def dataset_publish(
     json: Json = False,
 ) -> int:
     """Publish the version that a gate holds."""
-    from headrace.cli.commands.dataset.history import publish_held
-
-    return publish_held(uri, anyway=anyway, as_json=json)
+    return history.publish_held(uri, anyway=anyway, as_json=json)
 
 
 def dataset_diff(
@@ -125,9 +118,7 @@ def dataset_diff(
     json: Json = False,
 ) -> int:
     """Show the records whose fate or text changed, by stage and reason."""
-    from headrace.cli.commands.dataset.history import show_differences
-
-    return show_differences(before, after, as_json=json)
+    return history.show_differences(before, after, as_json=json)
 
 
 def dataset_bisect(
@@ -138,9 +129,7 @@ def dataset_bisect(
     json: Json = False,
 ) -> int:
     """Find the first version for which a command fails."""
-    from headrace.cli.commands.dataset.history import bisect
-
-    return bisect(uri, run, good=good, bad=bad, as_json=json)
+    return history.bisect(uri, run, good=good, bad=bad, as_json=json)
 
 
 def dataset_blame(
@@ -159,22 +148,18 @@ def dataset_blame(
     """Find spikes of a loss, the documents of those steps, and their unusual traits."""
     if not checkpoint or not losses:
         raise UsageError("give --checkpoint FILE and --losses FILE")
-    from headrace.cli.commands.dataset.blame import BlameQuestion, blame_dataset
-
     names = tuple(name.strip() for name in columns.split(",")) if columns else ()
-    asked = BlameQuestion(
+    asked = blame.BlameQuestion(
         uri, checkpoint, losses, names, offset, before, height, tuple(moved or ()), trust_uris, tokenizer
     )
-    return blame_dataset(asked, as_json=json)
+    return blame.blame_dataset(asked, as_json=json)
 
 
 def dataset_head(
     uri: Version, count: Count = 10, characters: Characters = 2000, tokenizer: Tokenizer = "", json: Json = False
 ) -> int:
     """Show the first records as text."""
-    from headrace.cli.commands.dataset.records import show_first
-
-    return show_first(uri, count, characters=characters, tokenizer=tokenizer, as_json=json)
+    return records.show_first(uri, count, characters=characters, tokenizer=tokenizer, as_json=json)
 
 
 def dataset_cat(
@@ -185,9 +170,7 @@ def dataset_cat(
     json: Json = False,
 ) -> int:
     """Show records as text."""
-    from headrace.cli.commands.dataset.records import show_records
-
-    return show_records(uri, ids or [], characters=characters, tokenizer=tokenizer, as_json=json)
+    return records.show_records(uri, ids or [], characters=characters, tokenizer=tokenizer, as_json=json)
 
 
 def dataset_sample(
@@ -199,9 +182,7 @@ def dataset_sample(
     json: Json = False,
 ) -> int:
     """Show randomly drawn records as text."""
-    from headrace.cli.commands.dataset.records import show_sample
-
-    return show_sample(uri, count, seed, characters=characters, tokenizer=tokenizer, as_json=json)
+    return records.show_sample(uri, count, seed, characters=characters, tokenizer=tokenizer, as_json=json)
 
 
 def dataset_verify(
@@ -211,14 +192,10 @@ def dataset_verify(
 ) -> int:
     """Check every object and every record against the ledger."""
     if gate:
-        from headrace.cli.commands.dataset.show import pass_gate
-
-        failed = pass_gate(uri, gate)
+        failed = show.pass_gate(uri, gate)
         if failed:
             return failed
-    from headrace.cli.commands.dataset.show import verify_dataset
-
-    return verify_dataset(uri, as_json=json)
+    return show.verify_dataset(uri, as_json=json)
 
 
 def dataset_trace(
@@ -240,20 +217,14 @@ def dataset_trace(
     if checkpoint:
         if (step is None) == (not document) or name:
             raise UsageError("give --checkpoint with --step N, or with --document ID")
-        from headrace.cli.commands.dataset.trace import trace_checkpoint
-
-        return trace_checkpoint(
+        return trace.trace_checkpoint(
             checkpoint, uri, step=step, document=document, as_json=json, moved=moved or (), trusted=trust_uris
         )
     if index and uri and not name:
-        from headrace.cli.commands.dataset.trace import index_traces
-
-        return index_traces(uri, as_json=json)
+        return trace.index_traces(uri, as_json=json)
     if not uri or not name or document or step is not None or moved or index:
         raise UsageError("give a dataset and a record's id, or --checkpoint with --step N or --document ID")
-    from headrace.cli.commands.dataset.trace import trace_record
-
-    return trace_record(uri, name, as_json=json)
+    return trace.trace_record(uri, name, as_json=json)
 
 
 def dataset_export(
@@ -304,9 +275,7 @@ def dataset_rebuild(
     json: Json = False,
 ) -> int:
     """Rebuild a shard from its source, and compare it byte by byte. This runs code that the ledger names."""
-    from headrace.cli.commands.dataset.trace import rebuild_shard
-
-    return rebuild_shard(uri, shard, restore=restore, trust_code=trust_code, as_json=json)
+    return trace.rebuild_shard(uri, shard, restore=restore, trust_code=trust_code, as_json=json)
 
 
 def dataset_dedup(
