@@ -90,14 +90,10 @@ def apply(
     pipeline: PipelineFile,
     *,
     on: Controller,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Show progress until the pipeline ends, then the balance.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan with its reasons; start nothing.")] = False,
+    wait: bool = typer.Option(False, "--wait", help="Show progress until the pipeline ends, then the balance."),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Show the plan with its reasons; start nothing."),
     canary: CanaryOptions,
-    workers: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Wait at most 300 s until so many workers are connected.")
-    ] = 0,
+    workers: int = typer.Option(0, min=0, metavar="N", help="Wait at most 300 s until so many workers are connected."),
     json: Json = False,
     **given: Any,
 ) -> int:
@@ -121,11 +117,11 @@ def apply(
 
 @app.command()
 def quickstart(
-    data: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write to.")] = Path("data"),
-    fresh: Annotated[bool, typer.Option("--fresh", help="Remove an earlier quickstart in the folder first.")] = False,
-    steps: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Training steps; default: as many as fit 20 seconds.")
-    ] = None,
+    data: Path = typer.Option(Path("data"), metavar="DIR", help="The folder to write to."),
+    fresh: bool = typer.Option(False, "--fresh", help="Remove an earlier quickstart in the folder first."),
+    steps: int | None = typer.Option(
+        None, min=1, metavar="N", help="Training steps; default: as many as fit 20 seconds."
+    ),
     json: Json = False,
 ) -> int:
     """Filter, tokenize and pack text of this machine, and train a tiny model on it."""
@@ -142,17 +138,13 @@ def _examples_that_begin(incomplete: str) -> list[str]:
 
 @app.command()
 def examples(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME",
-            help="The example, or the group of examples; default: all.",
-            autocompletion=_examples_that_begin,
-        ),
-    ] = "",
-    to: Annotated[
-        str | None, typer.Option("--to", metavar="FILE", help="Write it to this file, or into this folder/.")
-    ] = None,
+    name: str = typer.Argument(
+        "",
+        metavar="NAME",
+        help="The example, or the group of examples; default: all.",
+        autocompletion=_examples_that_begin,
+    ),
+    to: str | None = typer.Option(None, "--to", metavar="FILE", help="Write it to this file, or into this folder/."),
 ) -> int:
     """List the examples that came with Headrace, print one, or write them out."""
     from headrace.cli.commands import show_examples
@@ -162,14 +154,14 @@ def examples(
 
 @app.command()
 def simulate(
-    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Number of seeds.")] = 100,
-    seed: Annotated[int | None, typer.Option(metavar="SEED", help="Replay this one seed.")] = None,
-    start: Annotated[int, typer.Option(min=0, metavar="SEED", help="The first seed.")] = 0,
-    jobs: Annotated[int, typer.Option(min=0, metavar="N", help="Processes; default: one a core.")] = 0,
-    mutant: Annotated[
-        str, typer.Option(metavar="NAME", help="Plant this defect, to see the simulator find it; ? lists all.")
-    ] = "",
-    queues: Annotated[bool, typer.Option("--queues", help="Several pipelines on one cluster, in queues.")] = False,
+    seeds: int = typer.Option(100, min=1, metavar="N", help="Number of seeds."),
+    seed: int | None = typer.Option(None, metavar="SEED", help="Replay this one seed."),
+    start: int = typer.Option(0, min=0, metavar="SEED", help="The first seed."),
+    jobs: int = typer.Option(0, min=0, metavar="N", help="Processes; default: one a core."),
+    mutant: str = typer.Option(
+        "", metavar="NAME", help="Plant this defect, to see the simulator find it; ? lists all."
+    ),
+    queues: bool = typer.Option(False, "--queues", help="Several pipelines on one cluster, in queues."),
 ) -> int:
     """Run the cores of controller and worker in virtual time with faults, and check every invariant."""
     from headrace.chaos import ALL_MUTANTS, main as run_seeds
@@ -200,9 +192,7 @@ def _show_version(asked: bool) -> None:
 
 @app.callback()
 def _everywhere(
-    shown: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
-    ] = False,
+    shown: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Print the version."),
 ) -> None:
     """Raw text in, token shards out, every record accounted for."""
 
@@ -211,39 +201,27 @@ def _everywhere(
 class ChaosOptions:
     """What `headrace chaos run` is asked: fields of `headrace.chaos.live.ChaosRequest`."""
 
-    seed: Annotated[int, typer.Option(metavar="SEED", help="Seed of the scenario's ranges and choices.")] = 0
-    output: Annotated[str, typer.Option(metavar="NAME", help="The parameter of build() that names the output.")] = (
-        "output"
+    seed: int = typer.Option(0, metavar="SEED", help="Seed of the scenario's ranges and choices.")
+    output: str = typer.Option("output", metavar="NAME", help="The parameter of build() that names the output.")
+    id_key: str = typer.Option("id", metavar="KEY", help="The JSON Lines field of the record id.")
+    reference: Path | None = typer.Option(
+        None, metavar="DIR", help="A dataset of the same pipeline without faults; default: made first."
     )
-    id_key: Annotated[str, typer.Option(metavar="KEY", help="The JSON Lines field of the record id.")] = "id"
-    reference: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="A dataset of the same pipeline without faults; default: made first."),
-    ] = None
-    folder: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder for both datasets; default: the temporary folder.")
-    ] = None
-    store: Annotated[
-        str, typer.Option(metavar="s3://...?endpoint=...", help="Store for the dataset of the run with faults.")
-    ] = ""
-    controller: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Inject faults into the running cluster of this controller.")
-    ] = ""
-    cluster: Annotated[str, typer.Option(metavar="DIR", help="Folder of that cluster, for mutual TLS.")] = ""
-    here: Annotated[
-        bool, typer.Option("--here", help="Inject faults only into processes of that cluster on this host.")
-    ] = False
-    report: Annotated[Path, typer.Option(metavar="DIR", help="Folder for report.md and report.json.")] = Path(
-        "chaos-report"
+    folder: Path | None = typer.Option(
+        None, metavar="DIR", help="Folder for both datasets; default: the temporary folder."
     )
-    rebuilds: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Shards to rebuild from the source and compare.")
-    ] = 3
-    rounds: Annotated[
-        int,
-        typer.Option(min=1, metavar="N", help="Maximum runs with faults until every planned fault was injected."),
-    ] = 5
-    keep: Annotated[bool, typer.Option("--keep", help="Keep datasets and logs even if every check passes.")] = False
+    store: str = typer.Option("", metavar="s3://...?endpoint=...", help="Store for the dataset of the run with faults.")
+    controller: str = typer.Option(
+        "", metavar="HOST:PORT", help="Inject faults into the running cluster of this controller."
+    )
+    cluster: str = typer.Option("", metavar="DIR", help="Folder of that cluster, for mutual TLS.")
+    here: bool = typer.Option(False, "--here", help="Inject faults only into processes of that cluster on this host.")
+    report: Path = typer.Option(Path("chaos-report"), metavar="DIR", help="Folder for report.md and report.json.")
+    rebuilds: int = typer.Option(3, min=0, metavar="N", help="Shards to rebuild from the source and compare.")
+    rounds: int = typer.Option(
+        5, min=1, metavar="N", help="Maximum runs with faults until every planned fault was injected."
+    )
+    keep: bool = typer.Option(False, "--keep", help="Keep datasets and logs even if every check passes.")
 
 
 @chaos_app.command("run")
@@ -264,13 +242,11 @@ def chaos_run(
 
 @tokenizer_app.command("train")
 def tokenizer_train(
-    source: Annotated[
-        str, typer.Argument(metavar="INPUT", help="Input as in `-p input=`: a path, glob, folder or s3:// URI.")
-    ],
-    output: Annotated[str, typer.Argument(metavar="TOKENIZER.json", help="The file to write.")],
-    vocab_size: Annotated[int, typer.Option(metavar="N", help="Size of the vocabulary.")] = 32_000,
-    sample_mb: Annotated[int, typer.Option(min=1, metavar="MIB", help="Maximum size of the sample.")] = 256,
-    text_key: Annotated[str, typer.Option(metavar="KEY", help="The field of the text.")] = "text",
+    source: str = typer.Argument(metavar="INPUT", help="Input as in `-p input=`: a path, glob, folder or s3:// URI."),
+    output: str = typer.Argument(metavar="TOKENIZER.json", help="The file to write."),
+    vocab_size: int = typer.Option(32_000, metavar="N", help="Size of the vocabulary."),
+    sample_mb: int = typer.Option(256, min=1, metavar="MIB", help="Maximum size of the sample."),
+    text_key: str = typer.Option("text", metavar="KEY", help="The field of the text."),
     json: Json = False,
 ) -> int:
     """Train a byte-level BPE tokenizer on a sample of a source."""

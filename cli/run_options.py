@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.client import UsageError
+from headrace.client import UsageError, pairs_by_stage
 
 if TYPE_CHECKING:
     from headrace.client import RunOptions
@@ -187,8 +187,8 @@ def run_options(given: Mapping[str, Any]) -> RunOptions:
         **{name: given[name] for name in _AS_THEY_ARE if name in given},
         quarantined_max=records,
         quarantined_share_max=share,
-        places=_by_stage("--place", given.get("place", ())),
-        transports=_by_stage("--transport", given.get("transport", ())),
+        places=pairs_by_stage("--place", given.get("place", ())),
+        transports=pairs_by_stage("--transport", given.get("transport", ())),
         record_s=given["record_seconds"],
         task_bytes=given["task_memory"] << 20,
         seal_age_s=given["seal_seconds"],
@@ -203,15 +203,6 @@ def _gate(path: str) -> dict[str, Any]:
     from headrace.cli.commands.dataset import read_gate
 
     return read_gate(path)
-
-
-def _by_stage(option: str, given: Sequence[str]) -> dict[str, str]:
-    """`STAGE=VALUE` pairs of a repeated option."""
-    pairs = [item.partition("=") for item in given]
-    for item, (stage, _, value) in zip(given, pairs, strict=True):
-        if not stage or not value:
-            raise UsageError(f"{option} {item!r}: give a stage and its value as STAGE=VALUE")
-    return {stage: value for stage, _, value in pairs}
 
 
 def _allowance(text: str) -> tuple[int | None, float | None]:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         check_pairs as check_pairs,
         check_without_cluster as check_without_cluster,
         explain as explain,
+        pairs_by_stage as pairs_by_stage,
     )
     from headrace.client.new_cluster import (
         init as init,

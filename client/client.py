@@ -129,7 +129,7 @@ class Client:
         self._credentials = at.credentials
         self._channel: Any = None
         self._stub: Any = None
-        self._connect(self.addresses[0])
+        self.connect(self.addresses[0])
 
     def __enter__(self) -> Self:
         return self
@@ -216,28 +216,26 @@ class Client:
     def stop(self, pipeline: str, *, cancel: bool) -> None:
         """Have a pipeline stop: with what is held committed, or at once. Raises CliError."""
         self.status(pipeline)
-        request = pb.StopRequest(pipeline=pipeline, cancel=cancel)
-        reply: pb.StopReply = self._ask("Stop", request, ANSWER_S, lambda reply: reply.standby)
-        if not reply.accepted:
-            raise CliError(reply.reason)
+        self._agreed("Stop", pb.StopRequest(pipeline=pipeline, cancel=cancel), lambda reply: reply.standby)
 
     def steer(self, request: pb.SteerRequest) -> tuple[str, ...]:
         """Pause, resume or change a run, or drain a worker; the changes in words. Raises CliError."""
-        reply: pb.SteerReply = self._ask("Steer", request, ANSWER_S, lambda reply: reply.again)
-        if not reply.accepted:
-            raise CliError(reply.reason)
-        return tuple(reply.changes)
+        return tuple(self._agreed("Steer", request, lambda reply: reply.again).changes)
 
     def queue(self, request: pb.QueueRequest) -> None:
         """Set or remove a queue. Raises CliError."""
         self.status(_NOBODY)
-        reply: pb.QueueReply = self._ask("Queue", request, ANSWER_S, lambda reply: reply.again)
-        if not reply.accepted:
-            raise CliError(reply.reason)
+        self._agreed("Queue", request, lambda reply: reply.again)
 
     def fault(self, asked: pb.FaultAsked) -> pb.FaultTold:
         """Ask a fault of a worker. It is done once by its name, so that it may be asked for again."""
         reply: pb.FaultTold = self._ask("Fault", asked, ANSWER_S, lambda reply: reply.again)
+        return reply
+
+    def _agreed(self, method: str, request: Any, again: Callable[[Any], bool]) -> Any:
+        reply = self._ask(method, request, ANSWER_S, again)
+        if not reply.accepted:
+            raise CliError(reply.reason)
         return reply
 
     def _ask(self, method: str, request: Any, within_s: float, again: Callable[[Any], bool]) -> Any:
@@ -299,11 +297,8 @@ class Client:
         except grpc.RpcError as error:
             raise _silence(self.address, error) from error
 
-    def reconnect(self) -> None:
-        """Open the connection anew, where the controller was started again."""
-        self._connect(self.address)
-
-    def _connect(self, address: str) -> None:
+    def connect(self, address: str) -> None:
+        """Open the connection anew: elsewhere, or where the controller was started again."""
         options: list[tuple[str, Any]] = [
             ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
             ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
@@ -328,17 +323,14 @@ class Client:
 
     def _try_another(self, hint: str) -> None:
         """Connect to the hinted leader, else to the next controller, after a moment."""
-        if hint and not self._may_follow(hint):
+        # To plain TCP only if the user named plain TCP.
+        if hint.startswith(INSECURE) and not any(item.startswith(INSECURE) for item in self.addresses):
             hint = ""
         if hint and hint not in self.addresses:
             self.addresses.append(hint)
         following = self.addresses[(self.addresses.index(self.address) + 1) % len(self.addresses)]
-        self._connect(hint if hint and hint != self.address else following)
+        self.connect(hint if hint and hint != self.address else following)
         time.sleep(BETWEEN_S)
-
-    def _may_follow(self, hint: str) -> bool:
-        """Whether to follow this hint: to plain TCP only if the user named plain TCP."""
-        return not hint.startswith(INSECURE) or any(item.startswith(INSECURE) for item in self.addresses)
 
     def _call(self, method: str, request: Any, within_s: float) -> Any:
         try:

@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Self
 
@@ -101,7 +101,7 @@ class Embedded:
             # Before the controller: a run waits longest for the worker's forkserver, whose imports need a core.
             arguments = ["--controller-fd", str(told_read), "--name", "local", "--cores", str(cores)]
             if forks:
-                self._fork("worker", _worker, arguments, told_read, told_read)
+                self._fork("worker", arguments, told_read, told_read)
                 self._fork_controller()
             else:
                 self._start("worker", "headrace.worker", arguments, told_read)
@@ -194,7 +194,7 @@ class Embedded:
         word, self._held = os.pipe()
         try:
             arguments = [*self._listening(), "--ready-fd", str(ready_write)]
-            self._fork("controller", _controller, arguments, word, ready_write, word)
+            self._fork("controller", arguments, word, ready_write, word)
         finally:
             os.close(ready_write)
             os.close(word)
@@ -283,9 +283,7 @@ class Embedded:
         )
         self._children.append(_Child(name, process, log))
 
-    def _fork(
-        self, name: str, main: Callable[[list[str], int], int], arguments: list[str], word_fd: int, *pipes: int
-    ) -> None:
+    def _fork(self, name: str, arguments: list[str], word_fd: int, *pipes: int) -> None:
         """The same by a fork: a child that waits for a word on a descriptor before it imports what it needs."""
         log = _open_log(name)
 
@@ -301,7 +299,8 @@ class Embedded:
             setproctitle.setproctitle(f"headrace {name}")
             if not sys.flags.safe_path:
                 del sys.path[0]  # the folder of the command, or the one where it was given
-            return main([*arguments, "--lifeline-fd", str(self._lifeline_read)], word_fd)
+            main = importlib.import_module(f"headrace.{name}.__main__").main
+            return int(main([*arguments, "--lifeline-fd", str(self._lifeline_read)], word_fd))
 
         log_fd = log.fileno()
         process = fork(live, keep=[*pipes, log_fd, self._lifeline_read])
@@ -324,18 +323,6 @@ def _open_log(name: str) -> IO[bytes]:
         return tempfile.TemporaryFile(prefix="headrace-")  # has no name, so nothing stays behind
     os.makedirs(folder, exist_ok=True)
     return open(os.path.join(folder, f"{name}.log"), "w+b")
-
-
-def _worker(arguments: list[str], word_fd: int) -> int:
-    from headrace.worker.__main__ import main
-
-    return main(arguments, word_fd)
-
-
-def _controller(arguments: list[str], word_fd: int) -> int:
-    from headrace.controller.__main__ import main
-
-    return main(arguments, word_fd)
 
 
 _begun: list[Embedded] = []

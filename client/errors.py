@@ -92,6 +92,15 @@ def check_without_cluster(option: str, address: str) -> None:
         raise UsageError(f"{option} {error}") from error
 
 
+def pairs_by_stage(option: str, given: Sequence[str]) -> dict[str, str]:
+    """`STAGE=VALUE` pairs of a repeated option. Raises UsageError."""
+    pairs = [item.partition("=") for item in given]
+    for item, (stage, _, value) in zip(given, pairs, strict=True):
+        if not stage or not value:
+            raise UsageError(f"{option} {item!r}: give a stage and its value as STAGE=VALUE")
+    return {stage: value for stage, _, value in pairs}
+
+
 def check_pairs(option: str, given: Sequence[str]) -> None:
     """Raises UsageError unless each is KEY=VALUE."""
     for item in given:

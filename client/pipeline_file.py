@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import linecache
 import sys
+import traceback
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -231,11 +232,7 @@ def _from_user_code(error: Exception, path: Path) -> Exception:
         return error
     if isinstance(error, SyntaxError):
         return CliError(f"{path.name}:{error.lineno}: {error.msg}: {(error.text or '').strip()}")
-    line: int | None = None
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == str(path):
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    where = path.name if line is None else f"{path.name}:{line}"
+    steps = traceback.walk_tb(error.__traceback__)
+    lines = [line for frame, line in steps if frame.f_code.co_filename == str(path)]
+    where = f"{path.name}:{lines[-1]}" if lines else path.name
     return CliError(f"{where}: {type(error).__name__}: {error}")

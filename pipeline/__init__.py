@@ -8,6 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from headrace.pipeline.base import STAGES_MAX as STAGES_MAX, Base as Base
     from headrace.pipeline.code import fingerprint as fingerprint
+    from headrace.pipeline.door import Late as Late
     from headrace.pipeline.errors import PipelineError as PipelineError
     from headrace.pipeline.graph import (
         Pipeline as Pipeline,

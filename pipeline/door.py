@@ -51,6 +51,16 @@ def door(room: str) -> Callable[[str], Any]:
     return find
 
 
+class Late:
+    """A module that is imported when something of it is asked for. For type checkers an import stands beside it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self._name), name)
+
+
 def remedy(missing: str) -> str | None:
     """How a module that is missing is installed; None for one that nothing of ours needs."""
     top = missing.partition(".")[0]

@@ -75,18 +75,15 @@ def show_plan(pipeline: str, made: pb.PlanReply, *, as_json: bool) -> None:
             why = safe(made.another_index)
             out.print(f"  another index takes over, which knows what is closed: {why}", style=FAINT)
         out.print("  what is closed stays as it was", style=FAINT)
-    out.print()
-    out.print(
+    out.print_below(
         plain_table(("stages", "why there"), [(item.chain.replace("+", ", "), item.reason) for item in made.chains])
     )
-    out.print()
-    out.print(plain_table(("worker", "tasks", "of", "reserved"), _workers(made), right=(1,)))
+    out.print_below(plain_table(("worker", "tasks", "of", "reserved"), _workers(made), right=(1,)))
     more = len({task.worker for task in made.tasks}) - WORKERS_SHOWN_MAX
     if more > 0:
         out.print(f"  and {number(more)} more; --json has them all", style=FAINT)
     if made.links:
-        out.print()
-        out.print(plain_table(("links from", "to", "transport", "links"), _links(made), right=(3,)))
+        out.print_below(plain_table(("links from", "to", "transport", "links"), _links(made), right=(3,)))
 
 
 def _workers(made: pb.PlanReply) -> list[tuple[str, str, str, str]]:
@@ -233,13 +230,11 @@ def show_status(at: ControllerAt, pipeline: str, *, as_json: bool) -> int:
     if reply.trouble:
         out.print(Text(f"  waits: the cluster's log: {safe(reply.trouble)}", style="yellow"))
     if reply.workers:
-        out.print()
-        out.print(workers_table(reply))
+        out.print_below(workers_table(reply))
     else:
         out.print("  no worker is registered: start one with `headrace worker`", style="yellow")
     if reply.queues:
-        out.print()
-        out.print(queues_table(reply))
+        out.print_below(queues_table(reply))
     if reply.expelled:
         names = ", ".join(safe(item.replace("/", " ")) for item in reply.expelled)
         out.print(Text(f"  expelled: {names}", style="yellow"))
@@ -248,8 +243,7 @@ def show_status(at: ControllerAt, pipeline: str, *, as_json: bool) -> int:
     for item in reply.pipelines:
         _show_pipeline(item)
     if not reply.pipelines:
-        out.print()
-        out.print("  no pipeline: give it one with `headrace apply`", style=FAINT)
+        out.print_below("  no pipeline: give it one with `headrace apply`", style=FAINT)
     return 0
 
 
@@ -260,8 +254,7 @@ def _applied(status: pb.PipelineStatus) -> list[tuple[str, str]]:
 
 def _show_pipeline(status: pb.PipelineStatus) -> None:
     out = console()
-    out.print()
-    out.print(title(status.pipeline, status.state, good=status.state in ("running", "completed")))
+    out.print_below(title(status.pipeline, status.state, good=status.state in ("running", "completed")))
     if status.state == "queued":
         out.print(facts_page([("dataset", status.dataset), *_applied(status), *(("waits", w) for w in status.waits)]))
         return
@@ -284,5 +277,4 @@ def _show_pipeline(status: pb.PipelineStatus) -> None:
     out.print(facts_page(facts))
     for table in (tasks_table(status), links_table(status)):
         if table is not None:
-            out.print()
-            out.print(table)
+            out.print_below(table)

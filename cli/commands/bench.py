@@ -191,8 +191,7 @@ def show_advice(given: Sequence[str], *, measured: bool, as_json: bool) -> int:
         return print_json({"numbers": [asdict(one) for one in sized], "too_small": small})
     out = console()
     out.print(title("advice", "too small in places" if broken else "nothing is too small", good=not broken))
-    out.print()
-    out.print(plain_table(("number", "value", "what it is", "by"), [_row(one) for one in sized], right=(1,)))
+    out.print_below(plain_table(("number", "value", "what it is", "by"), [_row(one) for one in sized], right=(1,)))
     for check, times in broken:
         out.print(f"  {check.need} is {times:,.3g} times {check.have}: {check.remedy}", style=BAD, markup=False)
     return 0

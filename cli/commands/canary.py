@@ -115,13 +115,11 @@ def _show(name: str, facts: dict[str, Any], *, made: bool) -> None:
     share = percent(facts["changed"], facts["records"])
     out.print(f"  {counted(facts['changed'], 'record')} would get another verdict, {share}", markup=False)
     for item in facts["changes"][:KINDS_SHOWN]:
-        out.print()
-        out.print(Text(f"  {safe(item['before'])} -> {safe(item['after'])}  {number(item['records'])}"))
+        out.print_below(Text(f"  {safe(item['before'])} -> {safe(item['after'])}  {number(item['records'])}"))
         show_samples(out, [Sample(one["id"], one["text"]) for one in item["samples"]])
         if edited := [Sample("becomes", one["text_kept"]) for one in item["samples"] if one["text_kept"]]:
             show_samples(out, edited)
     if (more := len(facts["changes"]) - KINDS_SHOWN) > 0:
         out.print(f"  and {counted(more, 'more kind')}; `--json` gives all of them")
     if not made:
-        out.print()
-        out.print("  nothing is changed: the same command with --yes makes the change", markup=False)
+        out.print_below("  nothing is changed: the same command with --yes makes the change", markup=False)

@@ -70,5 +70,4 @@ def print_samples(samples: dict[str, list[dict[str, Any]]], counts: dict[str, in
         out.print(Text.assemble(f"  {rows[0]['verdict']} ", (safe(key), ACCENT), (count, FAINT)))
         show_samples(out, [Sample(row["id"], row["text"][:SAMPLE_CHARACTERS_MAX]) for row in rows])
     if not samples:
-        out.print()
-        out.print(Text("  no samples: nothing was filtered", style=FAINT))
+        out.print_below(Text("  no samples: nothing was filtered", style=FAINT))

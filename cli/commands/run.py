@@ -216,7 +216,7 @@ def _watch_through_deaths(
             ending = embedded.restart_controller(str(error).removesuffix(f"; {AGAIN}"))
             book.controller_died(ending)
             progress.note(f"headrace: the controller {ending}; it was restarted, and the run continues")
-            client.reconnect()
+            client.connect(client.address)
             client.wait_for_worker(START_S, embedded.check)
             client.apply(pipeline, options)
             interrupts.obeyed = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -17,30 +16,24 @@ def add_to(app: typer.Typer) -> None:
 
 
 def bench(
-    only: Annotated[
-        list[str],
-        typer.Option(
-            "--only",
-            metavar="PART",
-            help="disk, network, store, tokenizer, filters or loader; repeatable; default: all.",
-        ),
-    ] = [],  # noqa: B006 - typer copies it
-    folder: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder on the disk to measure; default: the temporary folder.")
-    ] = None,
-    store: Annotated[
-        str, typer.Option(metavar="URI", help="Store to measure: objects are written and deleted again.")
-    ] = "",
-    peer: Annotated[
-        str, typer.Option(metavar="HOST:PORT/WORD", help="Host that runs --serve; default: this host's loopback.")
-    ] = "",
-    serve: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Measure nothing; print what --peer takes, and answer one peer.")
-    ] = "",
-    tokenizer: Annotated[
-        str, typer.Option(metavar="NAME", help="Tokenizer to measure; default: a small one, trained here.")
-    ] = "",
-    seconds: Annotated[float, typer.Option(min=0.1, max=60, metavar="S", help="Seconds to measure each part.")] = 2.0,
+    only: list[str] = typer.Option(
+        [],
+        "--only",
+        metavar="PART",
+        help="disk, network, store, tokenizer, filters or loader; repeatable; default: all.",
+    ),
+    folder: Path | None = typer.Option(
+        None, metavar="DIR", help="Folder on the disk to measure; default: the temporary folder."
+    ),
+    store: str = typer.Option("", metavar="URI", help="Store to measure: objects are written and deleted again."),
+    peer: str = typer.Option(
+        "", metavar="HOST:PORT/WORD", help="Host that runs --serve; default: this host's loopback."
+    ),
+    serve: str = typer.Option(
+        "", metavar="HOST:PORT", help="Measure nothing; print what --peer takes, and answer one peer."
+    ),
+    tokenizer: str = typer.Option("", metavar="NAME", help="Tokenizer to measure; default: a small one, trained here."),
+    seconds: float = typer.Option(2.0, min=0.1, max=60, metavar="S", help="Seconds to measure each part."),
     json: Json = False,
 ) -> int:
     """Measure this host: disk, network, store, tokenizer, filters, loader; keep the facts for advise."""
@@ -52,13 +45,12 @@ def bench(
 
 
 def advise(
-    given: Annotated[
-        list[str],
-        typer.Option("--set", metavar="NAME=VALUE", help="A number of the cluster, such as params=7G; repeatable."),
-    ] = [],  # noqa: B006 - typer copies it
-    measured: Annotated[
-        bool, typer.Option("--facts/--no-facts", help="Take what `headrace bench` measured on this host (default).")
-    ] = True,
+    given: list[str] = typer.Option(
+        [], "--set", metavar="NAME=VALUE", help="A number of the cluster, such as params=7G; repeatable."
+    ),
+    measured: bool = typer.Option(
+        True, "--facts/--no-facts", help="Take what `headrace bench` measured on this host (default)."
+    ),
     json: Json = False,
 ) -> int:
     """Size a cluster before you build it: each number with its formula, and what would be too small."""

@@ -11,7 +11,7 @@ import importlib.util
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ from headrace.loader import Loader
 from headrace.loader.batch import IGNORED_LABEL
 from headrace.loader.dataset import open_dataset
 from headrace.loader.order import LastBatch
+
+if TYPE_CHECKING:
+    from headrace.cli.demo.demo_torch import TinyTransformer
 
 ROWS_A_STEP: Final = 16
 #: steps that fit the deadline on two cores, by engine
@@ -37,16 +40,6 @@ class TrainingResult:
     #: for example "torch 2.13.0, a transformer of 0.9 M parameters"
     engine: str
     seconds: float
-
-
-class Model(Protocol):
-    """What both engines give: one step of training on some windows, and a name."""
-
-    engine: str
-
-    def step(self, windows: Windows) -> float:
-        """Train on the windows; the mean loss over counted labels, in nats, before the update."""
-        ...
 
 
 def train(
@@ -91,14 +84,12 @@ def train(
     return TrainingResult(tuple(losses), counted / learning_s, model.engine, time.monotonic() - began)
 
 
-def _make_model(engine: str, seed: int, window_tokens: int) -> Model:
-    # the checker sees this module under two names, loader.demo and headrace.cli.demo.demo
+def _make_model(engine: str, seed: int, window_tokens: int) -> "TinyBigram | TinyTransformer":
     if engine == "torch":
         from headrace.cli.demo.demo_torch import TinyTransformer
 
-        return TinyTransformer(VOCABULARY, window_tokens, seed)  # pyright: ignore[reportReturnType]
-
-    return TinyBigram(VOCABULARY, seed)  # pyright: ignore[reportReturnType]
+        return TinyTransformer(VOCABULARY, window_tokens, seed)
+    return TinyBigram(VOCABULARY, seed)
 
 
 WIDTH: Final = 64
@@ -131,7 +122,7 @@ class TinyBigram:
         self.engine = f"numpy {np.__version__}, a bigram network of {parameters / 1e6:.1f} M parameters"
 
     def step(self, windows: Windows) -> float:
-        """See `headrace.cli.demo.demo.Model.step`."""
+        """Train on the windows; the mean loss over counted labels, in nats, before the update."""
         this, before, labels = self._examples(windows)
         weights = self._weights
         hidden = np.tanh(weights["this"][this] + weights["before"][before])

@@ -72,7 +72,7 @@ class TinyTransformer:
         self.engine = f"torch {version}, a transformer of {parameters / 1e6:.1f} M parameters"
 
     def step(self, windows: Windows) -> float:
-        """See `headrace.cli.demo.demo.Model.step`."""
+        """See `headrace.cli.demo.demo.TinyBigram.step`."""
         self._steps += 1
         for group in self._optimizer.param_groups:
             group["lr"] = LEARNING_RATE * min(1.0, self._steps / WARM_UP)

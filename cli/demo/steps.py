@@ -193,5 +193,4 @@ def _goodbye(report: RunResult) -> None:
     from headrace.cli.ui import FAINT, console
 
     out = console()
-    out.print()
-    out.print(Text(f"  look at it:  headrace dataset show {report.dataset}", style=FAINT, overflow="fold"))
+    out.print_below(Text(f"  look at it:  headrace dataset show {report.dataset}", style=FAINT, overflow="fold"))

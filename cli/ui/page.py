@@ -41,7 +41,7 @@ DIFFERENCES_SHOWN = 20
 NAMES_MIN = 16
 
 
-class _SafeConsole(Console):
+class SafeConsole(Console):
     """A console of which a terminal obeys nothing but its own styles, whatever the text is made of."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
@@ -53,13 +53,18 @@ class _SafeConsole(Console):
             else:
                 yield Segment("\n".join(map(safe, text.split("\n"))), segment.style)
 
+    def print_below(self, part: RenderableType, **how: Any) -> None:
+        """As `print`, below an empty line."""
+        self.print()
+        self.print(part, **how)
 
-def console(stream: IO[str] | None = None, *, live: bool = False) -> Console:
+
+def console(stream: IO[str] | None = None, *, live: bool = False) -> SafeConsole:
     """A console for one of the standard streams, with tables no wider than a page.
 
     Lines of text are not broken, so that a URI or a command in them can be copied; those of a live page are.
     """
-    made = _SafeConsole(file=stream or sys.stdout, highlight=False, soft_wrap=not live)
+    made = SafeConsole(file=stream or sys.stdout, highlight=False, soft_wrap=not live)
     if made.is_terminal or "COLUMNS" in os.environ:
         made.width = min(made.width, WIDTH_MAX)
     else:

@@ -16,6 +16,7 @@ from headrace.cli.ui.page import ACCENT, FAINT
 from headrace.cli.ui.progress_lines import (
     LONG_BATCH_S,
     Meter,
+    Progress,
     Waits,
     closed_line,
     input_bytes_read,
@@ -29,7 +30,7 @@ from headrace.protos import control_pb2 as pb
 from headrace.store import counted
 
 
-class LivePage:
+class LivePage(Progress):
     """A page on a terminal that renews itself and is gone when the run ends."""
 
     def __init__(self, console: Console, name: str) -> None:

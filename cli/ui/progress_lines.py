@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import IO, Protocol, Self
+from typing import IO, Self
 
 from headrace.cli.ui.report import RunProgress
 from headrace.cli.ui.words import MB, megabytes, padding, safe, seconds
@@ -33,12 +33,14 @@ FORETELL_S = 2.0
 _DIGITS_MAX = 18
 
 
-class Progress(Protocol):
+class Progress:
     """What shows a run; used as a context, from one thread."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        """Put in order what was changed, such as a terminal."""
 
     def update(self, status: pb.PipelineStatus) -> None:
         """Show this status."""
@@ -130,17 +132,7 @@ def start_line(status: pb.PipelineStatus, elapsed_s: float) -> str:
     return "tasks start; filters and dedup are compiled at their first use on a machine"
 
 
-class _OffScreen:
-    """What has nothing to put in order at its end."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return
-
-
-class Lines(_OffScreen):
+class Lines(Progress):
     """A line at each change of state and every few seconds, if it says something new; for logs and pipes."""
 
     def __init__(self, stream: IO[str], name: str) -> None:
@@ -160,10 +152,10 @@ class Lines(_OffScreen):
         done, whole = input_bytes_stored(status), int(status.input_bytes)
         self._meter.take(now, input_bytes_read(status))
         for line in self._waits.changed(status):
-            self._print(f"{self._name}: {line}")
+            self.note(f"{self._name}: {line}")
         if not self._start_told and (line := start_line(status, now - self._began_at)):
             self._start_told = True
-            self._print(f"{self._name}: {line}")
+            self.note(f"{self._name}: {line}")
         if now < self._next_at and status.state == self._state:
             return
         self._next_at, self._state = now + LINE_S, status.state
@@ -174,17 +166,14 @@ class Lines(_OffScreen):
         line = f"{self._name}: {status.state}" + (": " if parts else "") + "; ".join(parts)
         if line != self._line:
             self._line = line
-            self._print(line)
+            self.note(line)
 
     def note(self, line: str) -> None:
         """Print a line."""
-        self._print(line)
-
-    def _print(self, line: str) -> None:
         print(safe(line), file=self._stream, flush=True)
 
 
-class Calls(_OffScreen):
+class Calls(Progress):
     """Calls a function with how far a run is, for programs."""
 
     def __init__(self, call: Callable[[RunProgress], object], name: str) -> None:

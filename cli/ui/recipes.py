@@ -12,6 +12,9 @@ from headrace.pipeline import recipe_difference
 from headrace.store.datasets import Recipe, closed_ranges, recipes_of
 from headrace.store.ledger import LedgerState, main_sink
 
+_TOLD = ("version", "in_force", "shards", "first_entry", "last_entry")
+_COUNTED = ("kept", "filtered", "duplicate", "quarantined", "tokens")
+
 
 @dataclass(frozen=True, slots=True)
 class Recipes:
@@ -40,17 +43,12 @@ class Recipes:
         """An object for each; `difference` is that to the one before."""
         return [
             {
-                "version": recipe.version,
-                "in_force": recipe.in_force,
+                **{
+                    name: getattr(recipe, name)
+                    for name in ("version", "in_force", "shards", "first_entry", "last_entry")
+                },
+                **{name: getattr(recipe.counts, name) for name in _COUNTED},
                 "records_closed": recipe.counts.records,
-                "kept": recipe.counts.kept,
-                "filtered": recipe.counts.filtered,
-                "duplicate": recipe.counts.duplicate,
-                "quarantined": recipe.counts.quarantined,
-                "tokens": recipe.counts.tokens,
-                "shards": recipe.shards,
-                "first_entry": recipe.first_entry,
-                "last_entry": recipe.last_entry,
                 "difference": self.difference(index),
             }
             for index, recipe in enumerate(self.made)

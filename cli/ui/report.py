@@ -95,17 +95,11 @@ class RunResult:
     def to_dict(self) -> dict[str, Any]:
         """As JSON: the keys of `headrace run --json`."""
         return {
-            "pipeline": self.pipeline,
-            "dataset": self.dataset,
-            "state": self.state,
-            "pipeline_version": self.pipeline_version,
-            "recipes": list(self.recipes),
+            **{name: getattr(self, name) for name in _AS_THEY_ARE},
             **self.balance.to_dict(),
-            "bytes_read": self.bytes_read,
+            "recipes": list(self.recipes),
             "seconds": round(self.seconds, 3),
             "first_batch_s": round(self.first_batch_s, 3),
-            "records_resumed": self.records_resumed,
-            "tokenizer_engine": self.tokenizer_engine,
             "stages": [stage.to_dict() for stage in self.stages],
             "deaths": [asdict(death) for death in self.deaths],
             "warnings": list(self.warnings),
@@ -149,6 +143,12 @@ class RunResult:
         from headrace.store.datasets import Dataset, read_rows
 
         return read_rows(Dataset.open(self.dataset).of_version(), role)
+
+
+_AS_THEY_ARE = (
+    *("pipeline", "dataset", "state", "pipeline_version"),
+    *("bytes_read", "records_resumed", "tokenizer_engine"),
+)
 
 
 def read_ledger(dataset: str) -> LedgerState:

@@ -62,10 +62,6 @@ class ObjectDraft(Protocol):
         ...
 
 
-def _no_trouble() -> str:
-    return ""
-
-
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What a store can do beyond the contract. None: it cannot, and the callers named here have a slower way."""
@@ -86,7 +82,7 @@ class Capabilities:
     #: The bucket and its endpoint, whatever the prefix: one race decides for all its stores. Empty: the store's URI.
     bucket: str = ""
     #: What has failed for seconds and is tried again, for people; "" while all is well.
-    trouble: Callable[[], str] = _no_trouble
+    trouble: Callable[[], str] = str
 
 
 class InputStore(Protocol):

@@ -9,7 +9,7 @@ Decoding is total: any bytes give a fold or a FormatError.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgpack
@@ -68,17 +68,11 @@ CLUSTER_COVERED = {*_LOG_FIELDS, "workers", "runs", "tokens", "drained", "leavin
 Arrays = dict[str, npt.NDArray[Any]]
 
 
-class _Words:
+class _Words(dict[str, int]):
     """Strings by number, each once."""
 
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-
     def number(self, word: str) -> int:
-        return self._numbers.setdefault(word, len(self._numbers))
-
-    def all(self) -> list[str]:
-        return list(self._numbers)
+        return self.setdefault(word, len(self))
 
 
 def encode_snapshot(state: LogState) -> bytes:
@@ -216,7 +210,7 @@ def _ledger_columns(state: LedgerState) -> tuple[dict[str, Any], Arrays]:
     arrays: Arrays = {}
     index = {name: number for number, name in enumerate(state.fragments)}
     fragments = [item.fragment for item in state.fragments.values()]
-    arrays["fragment.id"] = np.frombuffer(b"".join(index), dtype="V16") if index else np.empty(0, dtype="V16")
+    arrays["fragment.id"] = _ids(index)
     for name in ("start", "end", "size"):
         arrays[f"fragment.{name}"] = _column([getattr(item, name) for item in fragments])
     for name in ("stage", "uri", "version", "reader"):
@@ -225,14 +219,13 @@ def _ledger_columns(state: LedgerState) -> tuple[dict[str, Any], Arrays]:
     arrays["fragment.count"] = _column(counts)
     checked = [(number, item.checksum) for number, item in enumerate(state.fragments.values()) if item.checksum]
     arrays["checksum.fragment"] = _column([number for number, _ in checked])
-    joined = b"".join(checksum for _, checksum in checked)
-    arrays["checksum.value"] = np.frombuffer(joined, dtype="V16") if joined else _no_ids()
+    arrays["checksum.value"] = _ids(checksum for _, checksum in checked)
     _interval_columns(state, words, arrays)
     _shard_columns(state, words, index, arrays)
-    arrays["accepted.id"] = np.frombuffer(b"".join(state.accepted), dtype="V16") if state.accepted else _no_ids()
+    arrays["accepted.id"] = _ids(state.accepted)
     arrays["accepted.number"] = _column(list(state.accepted.values()))
     tables = {
-        "words": words.all(),
+        "words": list(words),
         "counts": {sink: _counts_row(item) for sink, item in state.counts.items()},
         "dropped": [
             [name, item.dropped.reason, item.dropped.reread]
@@ -287,8 +280,9 @@ def _shard_columns(state: LedgerState, words: _Words, index: dict[bytes, int], a
     arrays["object.size"] = _column([part.size for part in objects])
 
 
-def _no_ids() -> npt.NDArray[Any]:
-    return np.empty(0, dtype="V16")
+def _ids(parts: Iterable[bytes]) -> npt.NDArray[Any]:
+    joined = b"".join(parts)
+    return np.frombuffer(joined, dtype="V16") if joined else np.empty(0, dtype="V16")
 
 
 def _counts_row(counts: Counts) -> list[Any]:
@@ -375,17 +369,20 @@ def _restore_shards(
 
 
 def _cluster_tables(state: ClusterState) -> dict[str, Any]:
-    pick: Callable[[Any, tuple[str, ...]], list[Any]] = lambda item, names: [_plain(getattr(item, n)) for n in names]  # noqa: E731
     return {
-        "workers": [pick(item, _JOINED) for item in state.workers.values()],
-        "runs": {name: pick(item, _RUN) for name, item in state.runs.items()},
-        "tokens": [pick(item, _TOKEN) for item in state.tokens.values()],
+        "workers": [_row(item) for item in state.workers.values()],
+        "runs": {name: _row(item) for name, item in state.runs.items()},
+        "tokens": [_row(item) for item in state.tokens.values()],
         "drained": sorted(state.drained),
         "leaving": sorted(state.leaving),
         "expelled": state.expelled,
-        "queues": [pick(item, _QUEUE) for item in state.queues.values()],
-        "queued": {name: pick(item, _RUN) for name, item in state.queued.items()},
+        "queues": [_row(item) for item in state.queues.values()],
+        "queued": {name: _row(item) for name, item in state.queued.items()},
     }
+
+
+def _row(record: Any) -> list[Any]:
+    return [_plain(getattr(record, name)) for name in record.__match_args__]
 
 
 def _cluster(tables: Any) -> ClusterState:
@@ -399,9 +396,3 @@ def _cluster(tables: Any) -> ClusterState:
     state.queued = {name: _sound(RunRecord(*row)) for name, row in tables.get("queued", {}).items()}
     _sound(state, ("runs", "drained", "leaving", "expelled", "queued"))
     return state
-
-
-_JOINED = tuple(WorkerJoined.__dataclass_fields__)
-_RUN = tuple(RunRecord.__dataclass_fields__)
-_TOKEN = tuple(TokenSpent.__dataclass_fields__)
-_QUEUE = tuple(QueueSet.__dataclass_fields__)

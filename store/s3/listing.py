@@ -13,6 +13,7 @@ import itertools
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, cast
 
 from minio.datatypes import parse_list_objects
@@ -59,11 +60,6 @@ class OutOfOrder(Exception):  # noqa: N818 - named after what is so
     """A flat listing was not in the order of keys, before anything of it was given away."""
 
 
-def is_folder_minded(answer: Answer) -> bool:
-    """Whether the server is one that is known to list folder by folder."""
-    return answer.headers.get("Server", "").startswith("SeaweedFS")
-
-
 def list_flat(fetch: Fetch, prefix: str, after: str) -> Iterator[Listed]:
     """Yield the objects whose key starts with `prefix` and is greater than `after`, as the server sorts them.
 
@@ -73,7 +69,9 @@ def list_flat(fetch: Fetch, prefix: str, after: str) -> Iterator[Listed]:
     last = ""
     for number, page in enumerate(_pages(fetch, prefix, after, delimiter="")):
         keys = [last, *(line.key for line in page.lines)]
-        if any(key <= before for before, key in itertools.pairwise(keys)) or is_folder_minded(page.answer):
+        # This server is known to list folder by folder.
+        is_folder_minded = page.answer.headers.get("Server", "").startswith("SeaweedFS")
+        if any(key <= before for before, key in itertools.pairwise(keys)) or is_folder_minded:
             if number == 0:
                 raise OutOfOrder
             raise StoreUnavailable(
@@ -157,7 +155,7 @@ def _hostile(prefix: str, why: str) -> StoreUnavailable:
 def _parse(answer: Answer, prefix: str) -> _Page:
     try:
         check_xml(answer.body)
-        objects, is_truncated, token, _ = parse_list_objects(cast("Any", _Response(answer.body)))
+        objects, is_truncated, token, _ = parse_list_objects(cast("Any", SimpleNamespace(data=answer.body)))
     except (ET.ParseError, ValueError, TypeError) as error:
         raise _hostile(prefix, str(error)) from error
     if len(objects) > PAGE_LINES_MAX:
@@ -166,13 +164,6 @@ def _parse(answer: Answer, prefix: str) -> _Page:
         raise _hostile(prefix, "an object has less than no bytes")
     lines = [Listed(found.object_name or "", found.size or 0, found.etag or "") for found in objects]
     return _Page(answer, lines, (token or "") if is_truncated else None)
-
-
-@dataclass(frozen=True, slots=True)
-class _Response:
-    """As much of a response as the client's parser looks at."""
-
-    data: bytes
 
 
 def _first_fall(keys: list[str]) -> str:

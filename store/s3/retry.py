@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from headrace.store import StoreRefused, StoreStalled, StoreUnavailable
 from headrace.store.s3.connection import Answer, BadXml, NoAnswer, S3Target, Wire, read_xml
@@ -284,11 +285,6 @@ class Reply:
 _HEALTH: dict[tuple[int, str, str], Health] = {}
 
 
-def health_of(target: S3Target) -> Health:
-    """The health of a target in this process: a child after a fork starts with its own."""
-    return _HEALTH.setdefault((os.getpid(), target.where, target.bucket), Health())
-
-
 class Retrier:
     """Makes requests on behalf of a store, and turns what stays a failure into an error with a remedy."""
 
@@ -302,8 +298,8 @@ class Retrier:
 
     @property
     def health(self) -> Health:
-        """What this process knows of the endpoint."""
-        return self._own_health or health_of(self.target)
+        """What this process knows of the endpoint: a child after a fork starts with its own."""
+        return self._own_health or _HEALTH.setdefault((os.getpid(), self.target.where, self.target.bucket), Health())
 
     def ask(self, what: str, attempt: Callable[[], Answer]) -> Reply:
         """Make attempts until one is answered for good. `what` is the deed, for messages: "get 'a/b'".
@@ -331,19 +327,20 @@ class Retrier:
                     renewed = True
                     self.wire.forget_credentials()
                     continue
-                if outcome in (AnswerKind.REFUSED, AnswerKind.EXPIRED):
-                    raise StoreRefused(
-                        f"{self.target.uri}: cannot {what}: {problem_of(answer)}; {remedy_of(answer, self.target)}"
-                    )
-                if outcome is AnswerKind.FULL:
-                    raise StoreStalled(
+                if outcome in (AnswerKind.REFUSED, AnswerKind.EXPIRED, AnswerKind.FULL):
+                    kind = StoreStalled if outcome is AnswerKind.FULL else StoreRefused
+                    raise kind(
                         f"{self.target.uri}: cannot {what}: {problem_of(answer)}; {remedy_of(answer, self.target)}"
                     )
                 if outcome is not AnswerKind.AGAIN:
                     return Reply(outcome, answer, failures)
                 problem = problem_of(answer)
             failures += 1
-            self._pause(what, started, failures, problem)
+            self._sleep(self._policy.delay_s(failures, self._pace.chance()), what, started, failures, problem)
+
+    def send(self, what: str, method: str, key: str | None = None, *more: Any, **named: Any) -> Reply:
+        """The same with a request of the wire: see `Wire.send`."""
+        return self.ask(what, lambda: self.wire.send(method, key, *more, **named))
 
     def once(self, attempt: Callable[[], Answer]) -> tuple[AnswerKind, Answer] | None:
         """One attempt, whatever the breaker says; None where nothing came of it."""
@@ -357,7 +354,7 @@ class Retrier:
         """Raise `StoreRefused` if there is no bucket: an answer without a body cannot tell that from a missing key."""
         if self.health.has_bucket:
             return
-        if self.ask(what, lambda: self.wire.send("HEAD")).outcome is AnswerKind.MISSING:
+        if self.send(what, "HEAD").outcome is AnswerKind.MISSING:
             raise StoreRefused(f"{self.target.uri}: cannot {what}: {no_bucket(self.target)}")
 
     def _answered(self, answer: Answer, outcome: AnswerKind) -> None:
@@ -380,7 +377,6 @@ class Retrier:
             health.breaker.failed(self._pace.clock())
 
     def _hold_back(self, what: str, started: float, failures: int, problem: str) -> None:
-        """Wait while the breaker is open."""
         health = self.health
         while True:
             with health.lock:
@@ -388,9 +384,6 @@ class Retrier:
             if wait_s <= 0:
                 return
             self._sleep(wait_s, what, started, failures, problem)
-
-    def _pause(self, what: str, started: float, failures: int, problem: str) -> None:
-        self._sleep(self._policy.delay_s(failures, self._pace.chance()), what, started, failures, problem)
 
     def _sleep(self, wait_s: float, what: str, started: float, failures: int, problem: str) -> None:
         waited = self._pace.clock() - started

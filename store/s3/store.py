@@ -202,9 +202,7 @@ class S3Store:
         """See `headrace.store.contract.objects.stream`."""
         path = self._path(key)
         headers = {"Range": f"bytes={offset}-{offset + length - 1}"}
-        reply = self._retrier.ask(
-            f"get {key!r}", lambda: self._retrier.wire.send("GET", path, headers=headers, is_stream=True)
-        )
+        reply = self._retrier.send(f"get {key!r}", "GET", path, headers=headers, is_stream=True)
         if reply.outcome is AnswerKind.MISSING:
             raise ObjectMissing(key, self.uri)
         rest = reply.answer.rest
@@ -256,7 +254,7 @@ class S3Store:
     def delete(self, key: str) -> None:
         """See `ObjectStore.delete`."""
         path = self._path(key)
-        self._retrier.ask(f"delete {key!r}", lambda: self._retrier.wire.send("DELETE", path))
+        self._retrier.send(f"delete {key!r}", "DELETE", path)
 
     def open_local(self, key: str) -> pathlib.Path | None:
         """See `ObjectStore.open_local`: a bucket has no local paths."""
@@ -275,7 +273,7 @@ class S3Store:
 
     def _head(self, path: str) -> Answer | None:
         what = f"look for {path!r}"
-        reply = self._retrier.ask(what, lambda: self._retrier.wire.send("HEAD", path))
+        reply = self._retrier.send(what, "HEAD", path)
         if reply.outcome is AnswerKind.MISSING:
             self._retrier.ensure_bucket(what)
             return None
@@ -287,7 +285,7 @@ class S3Store:
     def _get_range(self, key: str, path: str, offset: int, length: int) -> Answer | None:
         """The first range of an object; None where it starts behind the end. Raises `ObjectMissing`."""
         headers = {"Range": f"bytes={offset}-{offset + length - 1}"}
-        reply = self._retrier.ask(f"get {key!r}", lambda: self._retrier.wire.send("GET", path, headers=headers))
+        reply = self._retrier.send(f"get {key!r}", "GET", path, headers=headers)
         if reply.outcome is AnswerKind.MISSING:
             raise ObjectMissing(key, self.uri)
         return None if reply.outcome is AnswerKind.PAST_END else reply.answer
@@ -318,9 +316,7 @@ class S3Store:
     def _read_into(self, key: str, path: str, etag: str, start: int, into: memoryview) -> bool:
         headers = {"Range": f"bytes={start}-{start + into.nbytes - 1}"} | ({"If-Match": etag} if etag else {})
         with into:
-            reply = self._retrier.ask(
-                f"get {key!r}", lambda: self._retrier.wire.send("GET", path, headers=headers, into=into)
-            )
+            reply = self._retrier.send(f"get {key!r}", "GET", path, headers=headers, into=into)
         if reply.outcome is AnswerKind.MISSING:
             raise ObjectMissing(key, self.uri)
         return reply.outcome is AnswerKind.DONE and reply.answer.status == 206
@@ -371,7 +367,7 @@ class S3Store:
 
     def _fetch(self, query: dict[str, str]) -> Answer:
         what = f"list {query['prefix'].removeprefix(self._target.prefix)!r}"
-        reply = self._retrier.ask(what, lambda: self._retrier.wire.send("GET", query=query))
+        reply = self._retrier.send(what, "GET", query=query)
         if reply.outcome is not AnswerKind.DONE:
             raise StoreRefused(f"{self.uri}: cannot {what}: it answered {reply.answer.status}; correct the endpoint")
         return reply.answer

@@ -140,9 +140,7 @@ def completes_once(retrier: Retrier, prefix: str) -> bool:
         def complete(number: int, key: str = key, uploads: list[str] = uploads, parts: list[list[str]] = parts) -> bool:
             request = _completion(parts[number])
             query = {"uploadId": uploads[number]}
-            reply = retrier.ask(
-                f"probe {key!r}", lambda: retrier.wire.send("POST", key, request, {"If-None-Match": "*"}, query)
-            )
+            reply = retrier.send(f"probe {key!r}", "POST", key, request, {"If-None-Match": "*"}, query)
             return reply.outcome is AnswerKind.DONE
 
         try:
@@ -171,7 +169,7 @@ def replaces_once(retrier: Retrier, prefix: str) -> bool:
         if replace("0" * 32):
             return False
         for lap in range(REPLACE_ROUNDS):
-            standing = retrier.ask(f"probe {key!r}", lambda: retrier.wire.send("HEAD", key)).answer
+            standing = retrier.send(f"probe {key!r}", "HEAD", key).answer
             body = Body([f"lap {lap}".encode()])
             etags = [standing.headers.get("ETag", "").strip('"')] * REPLACE_WIDTH
             if sum(in_parallel(replace, etags, REPLACE_WIDTH)) != 1:
@@ -219,7 +217,7 @@ def _conclude(retrier: Retrier, key: str, writer: str, is_conditional: bool, att
 
 
 def _stands_ours(retrier: Retrier, key: str, writer: str) -> bool:
-    reply = retrier.ask(f"read back {key!r}", lambda: retrier.wire.send("HEAD", key))
+    reply = retrier.send(f"read back {key!r}", "HEAD", key)
     return reply.outcome is AnswerKind.DONE and reply.answer.headers.get(WRITER_HEADER) == writer
 
 
@@ -230,9 +228,7 @@ def _is_ours(retrier: Retrier, key: str, writer: str) -> bool:
 
 
 def _begin(retrier: Retrier, key: str, metadata: Mapping[str, str]) -> str:
-    reply = retrier.ask(
-        f"begin the upload of {key!r}", lambda: retrier.wire.send("POST", key, headers=metadata, query={"uploads": ""})
-    )
+    reply = retrier.send(f"begin the upload of {key!r}", "POST", key, headers=metadata, query={"uploads": ""})
     try:
         upload = read_xml(reply.answer.body).findtext("{*}UploadId")
     except BadXml as error:
@@ -247,7 +243,7 @@ def _begin(retrier: Retrier, key: str, metadata: Mapping[str, str]) -> str:
 def _put_part(retrier: Retrier, key: str, upload: str, number: int, body: Body) -> str:
     query = {"partNumber": str(number), "uploadId": upload}
     headers = {"Content-MD5": body.md5()}
-    reply = retrier.ask(f"upload part {number} of {key!r}", lambda: retrier.wire.send("PUT", key, body, headers, query))
+    reply = retrier.send(f"upload part {number} of {key!r}", "PUT", key, body, headers, query)
     etag = reply.answer.headers.get("ETag", "")
     if reply.outcome is not AnswerKind.DONE or not etag:
         raise StoreUnavailable(

@@ -113,7 +113,7 @@ def encode_keys(
     )
     columns = (keys[holders, words], low, words.astype(np.uint16))
     arrays = [*map(pa.array, columns), fragments, pa.array(rows[holders])]
-    return _keys_file(pa.Table.from_arrays(arrays, schema=_schema()), scheme)
+    return _keys_file(pa.Table.from_arrays(arrays, schema=pa.schema(list(_KEYS_COLUMNS.items()))), scheme)
 
 
 def merge_keys(files: Sequence[tuple[str, bytes]], only: Callable[[pa.Table], pa.Table] | None = None) -> bytes:
@@ -183,10 +183,6 @@ def _keys_table(data: bytes, what: str) -> tuple[pa.Table, str]:
     return table, str(facts.get("scheme"))
 
 
-def _schema() -> pa.Schema:
-    return pa.schema([pa.field(name, kind) for name, kind in _KEYS_COLUMNS.items()])
-
-
 def decode_keys(data: bytes, scheme: str, what: str) -> KeptKeys:
     """The keys of a file. FormatError, naming `what`, for bytes that are none, and for keys of another scheme."""
     table, made = _keys_table(data, what)
@@ -232,7 +228,7 @@ SKETCHES_FORMAT = 1
 SKETCH_BYTES_MAX = 1 << 16
 _SKETCHES_METADATA = b"headrace.sketches"
 _SKETCHES_COLUMNS: dict[str, pa.DataType] = {"fragment": pa.string(), "row": pa.int64(), "sketch": pa.binary()}
-_SKETCHES_SCHEMA = pa.schema([pa.field(name, kind) for name, kind in _SKETCHES_COLUMNS.items()])
+_SKETCHES_SCHEMA = pa.schema(list(_SKETCHES_COLUMNS.items()))
 
 
 def encode_sketches(parts: Sequence[tuple[bytes, npt.NDArray[np.int64], Any]]) -> bytes:

@@ -118,8 +118,7 @@ def _print(used: Sequence[Used], by: str, prices: Prices | None) -> None:
             cells.append(f"{row.cost(prices):,.2f}")
     if len(used) > 1:
         rows.append(["all", *_sums(used), *([f"{sum(row.cost(prices) for row in used):,.2f}"] if prices else [])])
-    out.print()
-    out.print(plain_table(headers, rows, right=right))
+    out.print_below(plain_table(headers, rows, right=right))
 
 
 def _sums(used: Sequence[Used]) -> tuple[str, str, str]:

@@ -33,27 +33,20 @@ def add_to(app: typer.Typer, cluster: typer.Typer) -> None:
 
 
 def controller(
-    listen: Annotated[
-        str,
-        typer.Option(
-            metavar="ADDRESS", help="Address: unix:PATH, or HOST:PORT with --cluster; default: HEADRACE_LISTEN."
-        ),
-    ] = "",
+    listen: str = typer.Option(
+        "", metavar="ADDRESS", help="Address: unix:PATH, or HOST:PORT with --cluster; default: HEADRACE_LISTEN."
+    ),
     cluster: ClusterFolder = "",
-    root: Annotated[
-        str, typer.Option(metavar="URI", help="Store of the cluster's log; further controllers on it stand by.")
-    ] = "",
+    root: str = typer.Option("", metavar="URI", help="Store of the cluster's log; further controllers on it stand by."),
     metrics: Metrics = "",
-    page: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Serve a page for browsers of this host; its log says where.")
-    ] = "",
-    advertise: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Address for workers, if it is behind a forwarder.")
-    ] = "",
+    page: str = typer.Option(
+        "", metavar="HOST:PORT", help="Serve a page for browsers of this host; its log says where."
+    ),
+    advertise: str = typer.Option("", metavar="HOST:PORT", help="Address for workers, if it is behind a forwarder."),
     logs: LogsFolder = "",
-    allow_chaos: Annotated[
-        bool, typer.Option("--allow-chaos", help="Allow `headrace chaos run` on another host to kill and freeze it.")
-    ] = False,
+    allow_chaos: bool = typer.Option(
+        False, "--allow-chaos", help="Allow `headrace chaos run` on another host to kill and freeze it."
+    ),
 ) -> int:
     """Start a controller: it plans pipelines and writes ledgers."""
     from headrace.client import cluster_folder
@@ -78,45 +71,32 @@ def controller(
 
 def worker(
     controller: ControllerAddress = "",
-    name: Annotated[str, typer.Option(metavar="NAME", help="The worker's name; default: the host name.")] = "",
-    cores: Annotated[int, typer.Option(min=0, metavar="N", help="Cores to offer; default: all usable cores.")] = 0,
-    label: Annotated[
-        list[str], typer.Option("--label", metavar="KEY=VALUE", help="A label for placement of stages; repeatable.")
-    ] = [],  # noqa: B006 - typer copies it
-    join: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE",
-            help="Join a cluster by the token in this file; - is standard input. Default: HEADRACE_JOIN_TOKEN.",
-        ),
-    ] = "",
-    state: Annotated[
-        str, typer.Option(metavar="DIR", help="Folder of the member's key; default: HEADRACE_STATE.")
-    ] = "",
+    name: str = typer.Option("", metavar="NAME", help="The worker's name; default: the host name."),
+    cores: int = typer.Option(0, min=0, metavar="N", help="Cores to offer; default: all usable cores."),
+    label: list[str] = typer.Option(
+        [], "--label", metavar="KEY=VALUE", help="A label for placement of stages; repeatable."
+    ),
+    join: str = typer.Option(
+        "",
+        metavar="FILE",
+        help="Join a cluster by the token in this file; - is standard input. Default: HEADRACE_JOIN_TOKEN.",
+    ),
+    state: str = typer.Option("", metavar="DIR", help="Folder of the member's key; default: HEADRACE_STATE."),
     metrics: Metrics = "",
     logs: LogsFolder = "",
-    relay_port: Annotated[
-        int,
-        typer.Option(min=-1, max=65535, metavar="PORT", help="UDP port of its relay; default: any; -1: no relay."),
-    ] = 0,
-    drain: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="To hand on its tasks before it ends; 0: it does not.")
-    ] = 25.0,
-    notice: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE|URL", help="Hand on its tasks and end once this file is there, or this URL says so."
-        ),
-    ] = "",
-    idle: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="End after so long without a task; 0: never.")
-    ] = 0.0,
-    allow_chaos: Annotated[
-        bool,
-        typer.Option(
-            "--allow-chaos", help="Allow `headrace chaos run` to kill, freeze and cut off the worker and its tasks."
-        ),
-    ] = False,
+    relay_port: int = typer.Option(
+        0, min=-1, max=65535, metavar="PORT", help="UDP port of its relay; default: any; -1: no relay."
+    ),
+    drain: float = typer.Option(
+        25.0, min=0, metavar="SECONDS", help="To hand on its tasks before it ends; 0: it does not."
+    ),
+    notice: str = typer.Option(
+        "", metavar="FILE|URL", help="Hand on its tasks and end once this file is there, or this URL says so."
+    ),
+    idle: float = typer.Option(0.0, min=0, metavar="SECONDS", help="End after so long without a task; 0: never."),
+    allow_chaos: bool = typer.Option(
+        False, "--allow-chaos", help="Allow `headrace chaos run` to kill, freeze and cut off the worker and its tasks."
+    ),
 ) -> int:
     """Start a worker: it runs the tasks of a controller. At a signal it hands them on before it ends."""
     import socket
@@ -165,12 +145,11 @@ def _metrics_of(given: str, variable: str) -> str:
 
 
 def cluster_init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to create; keep it with the controllers.")],
-    controller: Annotated[
-        list[str],
-        typer.Option("--controller", metavar="HOST:PORT", help="Address of a controller for workers; repeatable."),
-    ],
-    name: Annotated[str, typer.Option(metavar="NAME", help="The cluster's name.")] = "headrace",
+    folder: Path = typer.Argument(metavar="DIR", help="The folder to create; keep it with the controllers."),
+    controller: list[str] = typer.Option(
+        ..., "--controller", metavar="HOST:PORT", help="Address of a controller for workers; repeatable."
+    ),
+    name: str = typer.Option("headrace", metavar="NAME", help="The cluster's name."),
 ) -> int:
     """Create a cluster: authority and keys. Prints a token for the first worker."""
     from headrace.client import init
@@ -179,14 +158,14 @@ def cluster_init(
 
 
 def cluster_token(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of `headrace cluster init`.")],
-    name: Annotated[
-        str, typer.Option(metavar="NAME", help="The worker's name, or the beginning of several; default: worker-KEY.")
-    ] = "",
-    days: Annotated[int, typer.Option(min=1, metavar="N", help="Days until the token expires.")] = 1,
-    nodes: Annotated[
-        int, typer.Option(min=1, max=4096, metavar="N", help="Workers that it lets in, each with a key of its own.")
-    ] = 1,
+    folder: Path = typer.Argument(metavar="DIR", help="The folder of `headrace cluster init`."),
+    name: str = typer.Option(
+        "", metavar="NAME", help="The worker's name, or the beginning of several; default: worker-KEY."
+    ),
+    days: int = typer.Option(1, min=1, metavar="N", help="Days until the token expires."),
+    nodes: int = typer.Option(
+        1, min=1, max=4096, metavar="N", help="Workers that it lets in, each with a key of its own."
+    ),
 ) -> int:
     """Print a token for one more worker, or several."""
     from headrace.client import token
@@ -195,16 +174,14 @@ def cluster_token(
 
 
 def cluster_operator(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of `headrace cluster init`.")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to create, for the operator's machine.")],
-    name: Annotated[str, typer.Option(metavar="NAME", help="The person's name.")],
-    role: Annotated[
-        str,
-        typer.Option(
-            metavar="operator|user|viewer",
-            help="What he may do: anything; apply pipelines and change those; or look.",
-        ),
-    ] = "operator",
+    folder: Path = typer.Argument(metavar="DIR", help="The folder of `headrace cluster init`."),
+    out: Path = typer.Argument(metavar="OUT", help="The folder to create, for the operator's machine."),
+    name: str = typer.Option(metavar="NAME", help="The person's name."),
+    role: str = typer.Option(
+        "operator",
+        metavar="operator|user|viewer",
+        help="What he may do: anything; apply pipelines and change those; or look.",
+    ),
 ) -> int:
     """Create the folder and certificate of one more operator, user or viewer."""
     from headrace.client import operator
@@ -213,10 +190,10 @@ def cluster_operator(
 
 
 def cluster_expel(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The worker's name, as in its certificate.")],
-    operator: Annotated[bool, typer.Option("--operator", help="NAME is an operator.")] = False,
-    role: Annotated[str, typer.Option(metavar="operator|user|viewer", help="NAME is a person of this role.")] = "",
-    yes: Annotated[bool, typer.Option("--yes", help="Expel the member; without it only say what would end.")] = False,
+    name: str = typer.Argument(metavar="NAME", help="The worker's name, as in its certificate."),
+    operator: bool = typer.Option(False, "--operator", help="NAME is an operator."),
+    role: str = typer.Option("", metavar="operator|user|viewer", help="NAME is a person of this role."),
+    yes: bool = typer.Option(False, "--yes", help="Expel the member; without it only say what would end."),
     *,
     on: Controller,
     json: Json = False,

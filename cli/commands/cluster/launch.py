@@ -30,14 +30,12 @@ class Common:
     """What every launch is asked."""
 
     folder: Folder = _FOLDER
-    name: Annotated[str, typer.Option(metavar="NAME", help="Name of the launch, its cluster and its workers.")] = (
-        "headrace"
-    )
-    cores: Annotated[int, typer.Option(min=0, metavar="N", help="Cores of each worker; default: all usable cores.")] = 0
-    headrace: Annotated[str, typer.Option(metavar="PATH", help="The command `headrace` on the nodes.")] = "headrace"
+    name: str = typer.Option("headrace", metavar="NAME", help="Name of the launch, its cluster and its workers.")
+    cores: int = typer.Option(0, min=0, metavar="N", help="Cores of each worker; default: all usable cores.")
+    headrace: str = typer.Option("headrace", metavar="PATH", help="The command `headrace` on the nodes.")
     port: Port = 7420
-    root: Annotated[str, typer.Option(metavar="URI", help="Store of the cluster's log, which all nodes reach.")] = ""
-    days: Annotated[int, typer.Option(min=1, max=365, metavar="N", help="Days until tokens expire.")] = 7
+    root: str = typer.Option("", metavar="URI", help="Store of the cluster's log, which all nodes reach.")
+    days: int = typer.Option(7, min=1, max=365, metavar="N", help="Days until tokens expire.")
 
     def given(self, nodes: int, pipeline: list[str]) -> dict[str, Any]:
         """These facts of a launch, with paths from here."""
@@ -63,9 +61,9 @@ def add_to(app: typer.Typer, group: typer.Typer) -> None:
 def slurm(
     nodes: Nodes,
     pipeline: Pipeline = [],  # noqa: B006 - typer copies it
-    partition: Annotated[str, typer.Option(metavar="NAME", help="The partition.")] = "",
-    account: Annotated[str, typer.Option(metavar="NAME", help="The account.")] = "",
-    time: Annotated[str, typer.Option(metavar="TIME", help="The job's time limit, such as 12:00:00.")] = "",
+    partition: str = typer.Option("", metavar="NAME", help="The partition."),
+    account: str = typer.Option("", metavar="NAME", help="The account."),
+    time: str = typer.Option("", metavar="TIME", help="The job's time limit, such as 12:00:00."),
     *,
     common: OnSlurm,
     dry_run: DryRun = False,
@@ -78,10 +76,10 @@ def slurm(
 
 
 def ssh(
-    host: Annotated[list[str], typer.Option("--host", metavar="HOST", help="HOST or USER@HOST; repeatable.")],
+    host: list[str] = typer.Option(..., "--host", metavar="HOST", help="HOST or USER@HOST; repeatable."),
     pipeline: Pipeline = [],  # noqa: B006 - typer copies it
-    ssh_config: Annotated[str, typer.Option(metavar="FILE", help="Configuration for ssh; default: its own.")] = "",
-    advertise: Annotated[str, typer.Option(metavar="ADDRESS", help="The first host's address for the others.")] = "",
+    ssh_config: str = typer.Option("", metavar="FILE", help="Configuration for ssh; default: its own."),
+    advertise: str = typer.Option("", metavar="ADDRESS", help="The first host's address for the others."),
     *,
     common: Common,
     dry_run: DryRun = False,
@@ -97,8 +95,8 @@ def ssh(
 def ray(
     nodes: Nodes,
     pipeline: Pipeline = [],  # noqa: B006 - typer copies it
-    address: Annotated[str, typer.Option(metavar="ADDRESS", help="The Ray cluster.")] = "auto",
-    python: Annotated[str, typer.Option(metavar="PATH", help="A Python that has Ray.")] = "python3",
+    address: str = typer.Option("auto", metavar="ADDRESS", help="The Ray cluster."),
+    python: str = typer.Option("python3", metavar="PATH", help="A Python that has Ray."),
     *,
     common: Common,
     dry_run: DryRun = False,
@@ -112,11 +110,11 @@ def ray(
 
 def kubernetes(
     nodes: Nodes,
-    image: Annotated[str, typer.Option(metavar="IMAGE", help="The image; --dry-run prints a Containerfile.")],
+    image: str = typer.Option(metavar="IMAGE", help="The image; --dry-run prints a Containerfile."),
     pipeline: Pipeline = [],  # noqa: B006 - typer copies it
-    namespace: Annotated[str, typer.Option(metavar="NAME", help="The namespace.")] = "default",
-    memory: Annotated[str, typer.Option(metavar="SIZE", help="Memory limit of each pod.")] = "4Gi",
-    credentials: Annotated[str, typer.Option(metavar="NAME", help="A Secret with variables for stores.")] = "",
+    namespace: str = typer.Option("default", metavar="NAME", help="The namespace."),
+    memory: str = typer.Option("4Gi", metavar="SIZE", help="Memory limit of each pod."),
+    credentials: str = typer.Option("", metavar="NAME", help="A Secret with variables for stores."),
     *,
     common: Common,
     dry_run: DryRun = False,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -43,16 +43,15 @@ class Objective:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Alert:
+def alert(name: str, expression: str, holds: str, severity: str, summary: str, reason: str) -> dict[str, Any]:
     """One alert: for how long its expression must hold, and why this is the threshold."""
-
-    name: str
-    expression: str
-    holds: str
-    severity: str
-    summary: str
-    reason: str
+    return {
+        "alert": name,
+        "expr": expression,
+        "for": holds,
+        "labels": {"severity": severity},
+        "annotations": {"summary": summary, "description": reason},
+    }
 
 
 #: The work of a stage, as a share of its tasks' time: the stage next to 1 is the bottleneck, whatever waits for it.
@@ -150,7 +149,7 @@ BURNS = (
     ("ticket", "6h", "30m", 6.0, "a twentieth of a month's budget is gone in six hours"),
 )
 ALERTS = (
-    Alert(
+    alert(
         "HeadraceRunFailed",
         'headrace_run_state{state="failed"} == 1',
         "0m",
@@ -158,7 +157,7 @@ ALERTS = (
         "{{ $labels.pipeline }} has failed",
         "a failed run does not go on by itself",
     ),
-    Alert(
+    alert(
         "HeadraceRunWaits",
         "headrace_run_waits > 0",
         "5m",
@@ -166,7 +165,7 @@ ALERTS = (
         "{{ $labels.pipeline }} waits; `headrace status` says for what",
         "stores that throttle answer again within minutes; a full disk does not",
     ),
-    Alert(
+    alert(
         "HeadraceTasksDie",
         "increase(headrace_task_restarts[15m]) > 3",
         "0m",
@@ -174,7 +173,7 @@ ALERTS = (
         "tasks of {{ $labels.pipeline }} die",
         "eight deaths in a row end a run: this is heard half-way",
     ),
-    Alert(
+    alert(
         "HeadraceWorkerAway",
         "headrace_worker_connected == 0",
         "2m",
@@ -182,7 +181,7 @@ ALERTS = (
         "worker {{ $labels.instance }} has no controller",
         "a standby takes over within seconds, and commands retry for 20",
     ),
-    Alert(
+    alert(
         "HeadraceControllerAway",
         "absent(headrace_commit_seconds_count)",
         "2m",
@@ -190,7 +189,7 @@ ALERTS = (
         "no controller is scraped",
         "as long as for a worker; without a controller nothing is closed",
     ),
-    Alert(
+    alert(
         "HeadraceQuarantineGrows",
         'sum by (pipeline) (deriv(headrace_closed_records{verdict="quarantined"}[15m])) '
         "> 0.01 * sum by (pipeline) (deriv(headrace_closed_records[15m]))",
@@ -258,7 +257,7 @@ def _panel(panel: Panel, place: dict[str, int]) -> dict[str, Any]:
 def rules() -> dict[str, Any]:
     """The rules, as Prometheus loads them: the burn of each objective over four spans, and alerts."""
     recorded: list[dict[str, Any]] = []
-    alerts = [_alert(item) for item in ALERTS]
+    alerts = [*ALERTS]
     for objective in OBJECTIVES:
         recorded += [
             {"record": burn_of(objective, span), "expr": f"({_over(objective, span)}) / {objective.budget}"}
@@ -267,15 +266,13 @@ def rules() -> dict[str, Any]:
         for severity, long, short, times, why in BURNS:
             name = "".join(word.title() for word in objective.name.split("_"))
             alerts.append(
-                _alert(
-                    Alert(
-                        f"Headrace{name}Burns{severity.title()}",
-                        f"{burn_of(objective, long)} > {times} and {burn_of(objective, short)} > {times}",
-                        "0m",
-                        severity,
-                        f"{objective.words}: not so now",
-                        f"{times:g} times faster than allowed: {why}; {objective.reason}",
-                    )
+                alert(
+                    f"Headrace{name}Burns{severity.title()}",
+                    f"{burn_of(objective, long)} > {times} and {burn_of(objective, short)} > {times}",
+                    "0m",
+                    severity,
+                    f"{objective.words}: not so now",
+                    f"{times:g} times faster than allowed: {why}; {objective.reason}",
                 )
             )
     return {"groups": [{"name": "headrace-objectives", "rules": recorded}, {"name": "headrace", "rules": alerts}]}
@@ -290,18 +287,8 @@ def _over(objective: Objective, span: str) -> str:
     return objective.broken.replace("@span@", span)
 
 
-def _alert(alert: Alert) -> dict[str, Any]:
-    return {
-        "alert": alert.name,
-        "expr": alert.expression,
-        "for": alert.holds,
-        "labels": {"severity": alert.severity},
-        "annotations": {"summary": alert.summary, "description": alert.reason},
-    }
-
-
 def metrics(
-    what: Annotated[str, typer.Argument(metavar="WHAT", help="board (for Grafana) or rules (for Prometheus).")],
+    what: str = typer.Argument(metavar="WHAT", help="board (for Grafana) or rules (for Prometheus)."),
 ) -> int:
     """Print a board for Grafana, or objectives and alerts for Prometheus, as JSON."""
     from headrace.client import UsageError

@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli.ui import CanaryOptions, Controller, Json
+from headrace.pipeline import Late
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from headrace.cli.commands.cluster import reconfigure
     from headrace.pipeline import Pipeline, Stage as PipelineStage
+else:
+    reconfigure = Late("headrace.cli.commands.cluster.reconfigure")
 
 Name = Annotated[str, typer.Argument(metavar="PIPELINE", help="The pipeline's name.")]
 Maybe = Annotated[str, typer.Argument(metavar="PIPELINE", help="One pipeline; default: all.")]
@@ -56,7 +60,7 @@ def status(pipeline: Maybe = "", *, on: Controller, json: Json = False) -> int:
 
 def top(
     pipeline: Maybe = "",
-    once: Annotated[bool, typer.Option("--once", help="Measure for a second, show the page once, and exit.")] = False,
+    once: bool = typer.Option(False, "--once", help="Measure for a second, show the page once, and exit."),
     *,
     on: Controller,
     json: Json = False,
@@ -68,19 +72,18 @@ def top(
 
 
 def logs(
-    pipeline: Annotated[str, typer.Option(metavar="NAME", help="Lines about this pipeline.")] = "",
-    stage: Annotated[str, typer.Option(metavar="NAME", help="Lines of this stage's tasks; needs --pipeline.")] = "",
-    task: Annotated[str, typer.Option(metavar="NAME", help="Lines about this task, such as plain/read.0.")] = "",
-    cause: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="All lines with this cause, on every node; a line ends with its cause."),
-    ] = "",
-    level: Annotated[str, typer.Option(metavar="LEVEL", help="Lowest level: debug, info, warning or error.")] = "",
-    since: Annotated[
-        str, typer.Option(metavar="AGO|TIME", help="Lines of the last 30s, 10m, 2h or 1d, or since 2026-05-04T12:30.")
-    ] = "",
-    lines: Annotated[int, typer.Option(min=1, metavar="N", help="Only the newest N lines.")] = 500,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new lines until Ctrl-C.")] = False,
+    pipeline: str = typer.Option("", metavar="NAME", help="Lines about this pipeline."),
+    stage: str = typer.Option("", metavar="NAME", help="Lines of this stage's tasks; needs --pipeline."),
+    task: str = typer.Option("", metavar="NAME", help="Lines about this task, such as plain/read.0."),
+    cause: str = typer.Option(
+        "", metavar="NAME", help="All lines with this cause, on every node; a line ends with its cause."
+    ),
+    level: str = typer.Option("", metavar="LEVEL", help="Lowest level: debug, info, warning or error."),
+    since: str = typer.Option(
+        "", metavar="AGO|TIME", help="Lines of the last 30s, 10m, 2h or 1d, or since 2026-05-04T12:30."
+    ),
+    lines: int = typer.Option(500, min=1, metavar="N", help="Only the newest N lines."),
+    follow: bool = typer.Option(False, "--follow", "-f", help="Continue with new lines until Ctrl-C."),
     *,
     on: Controller,
     json: Json = False,
@@ -94,28 +97,19 @@ def logs(
 
 def what_if(
     pipeline: Name,
-    cores: Annotated[str, typer.Option("--cores", metavar="N|+N|-N", help="Cores of all workers together.")] = "",
-    without: Annotated[
-        list[str], typer.Option("--without", metavar="STAGE", help="Leave this stage out; repeatable.")
-    ] = [],  # noqa: B006 - typer copies it
-    replicas: Annotated[
-        list[str], typer.Option("--replicas", metavar="STAGE=N", help="Tasks of a stage; repeatable.")
-    ] = [],  # noqa: B006 - typer copies it
-    speed: Annotated[
-        list[str], typer.Option("--speed", metavar="STAGE=TIMES", help="A stage so many times as fast; repeatable.")
-    ] = [],  # noqa: B006 - typer copies it
-    nic: Annotated[str, typer.Option("--nic", metavar="BITS", help="Network of a host, in bits a second: 25G.")] = "",
-    store: Annotated[
-        str, typer.Option("--store", metavar="BYTES", help="Reads from the store, in bytes a second: 2G.")
-    ] = "",
-    model_hosts: Annotated[
-        list[str],
-        typer.Option(
-            "--model-hosts", metavar="STAGE=N", help="Requests that a stage's model serves at once; repeatable."
-        ),
-    ] = [],  # noqa: B006 - typer copies it
-    over: Annotated[float, typer.Option("--over", min=1, max=3600, metavar="S", help="Seconds to measure.")] = 10.0,
-    price: Annotated[float, typer.Option("--price", min=0, metavar="PRICE", help="Price of a core for an hour.")] = 0.0,
+    cores: str = typer.Option("", "--cores", metavar="N|+N|-N", help="Cores of all workers together."),
+    without: list[str] = typer.Option([], "--without", metavar="STAGE", help="Leave this stage out; repeatable."),
+    replicas: list[str] = typer.Option([], "--replicas", metavar="STAGE=N", help="Tasks of a stage; repeatable."),
+    speed: list[str] = typer.Option(
+        [], "--speed", metavar="STAGE=TIMES", help="A stage so many times as fast; repeatable."
+    ),
+    nic: str = typer.Option("", "--nic", metavar="BITS", help="Network of a host, in bits a second: 25G."),
+    store: str = typer.Option("", "--store", metavar="BYTES", help="Reads from the store, in bytes a second: 2G."),
+    model_hosts: list[str] = typer.Option(
+        [], "--model-hosts", metavar="STAGE=N", help="Requests that a stage's model serves at once; repeatable."
+    ),
+    over: float = typer.Option(10.0, "--over", min=1, max=3600, metavar="S", help="Seconds to measure."),
+    price: float = typer.Option(0.0, "--price", min=0, metavar="PRICE", help="Price of a core for an hour."),
     *,
     on: Controller,
     json: Json = False,
@@ -128,12 +122,10 @@ def what_if(
 
 
 def cost(
-    by: Annotated[
-        str, typer.Option("--by", metavar="WHOM", help="What a row stands for: pipeline, user or queue.")
-    ] = "pipeline",
-    prices: Annotated[
-        str, typer.Option("--prices", metavar="FILE", help="A TOML file with core_hour, read_gb and currency.")
-    ] = "",
+    by: str = typer.Option("pipeline", "--by", metavar="WHOM", help="What a row stands for: pipeline, user or queue."),
+    prices: str = typer.Option(
+        "", "--prices", metavar="FILE", help="A TOML file with core_hour, read_gb and currency."
+    ),
     *,
     on: Controller,
     json: Json = False,
@@ -146,60 +138,50 @@ def cost(
 
 def pause(pipeline: Name, *, on: Controller, wait: Wait = False, json: Json = False) -> int:
     """Pause a pipeline; its sinks commit what they hold first."""
-    from headrace.cli.commands.cluster import reconfigure
-
     return reconfigure.pause(on.at(), pipeline, on=True, wait=wait, as_json=json)
 
 
 def resume(pipeline: Name, *, on: Controller, wait: Wait = False, json: Json = False) -> int:
     """Resume a paused pipeline."""
-    from headrace.cli.commands.cluster import reconfigure
-
     return reconfigure.pause(on.at(), pipeline, on=False, wait=wait, as_json=json)
 
 
 def scale(
     pipeline: Name,
     stage: Stage,
-    tasks: Annotated[int, typer.Argument(metavar="N", min=1, help="Number of tasks.")],
+    tasks: int = typer.Argument(metavar="N", min=1, help="Number of tasks."),
     *,
     on: Controller,
     wait: Wait = False,
     json: Json = False,
 ) -> int:
     """Change the number of tasks of a stage and the stages fused with it, while records flow."""
-    from headrace.cli.commands.cluster import reconfigure
-
     return reconfigure.replan(on.at(), pipeline, replicas={stage: tasks}, wait=wait, as_json=json)
 
 
 def move(
     pipeline: Name,
     stage: Stage,
-    place: Annotated[str, typer.Argument(metavar="PLACE", help="A worker's name, or a label.")],
+    place: str = typer.Argument(metavar="PLACE", help="A worker's name, or a label."),
     *,
     on: Controller,
     wait: Wait = False,
     json: Json = False,
 ) -> int:
     """Move a stage to a worker, or to workers with a label, while records flow."""
-    from headrace.cli.commands.cluster import reconfigure
-
     return reconfigure.replan(on.at(), pipeline, places={stage: place}, wait=wait, as_json=json)
 
 
 def relink(
     pipeline: Name,
     stage: Stage,
-    transport: Annotated[str, typer.Argument(metavar="ring|pipe|quic", help="Transport of the links into the stage.")],
+    transport: str = typer.Argument(metavar="ring|pipe|quic", help="Transport of the links into the stage."),
     *,
     on: Controller,
     wait: Wait = False,
     json: Json = False,
 ) -> int:
     """Change the transport of the links into a stage, while records flow."""
-    from headrace.cli.commands.cluster import reconfigure
-
     return reconfigure.replan(on.at(), pipeline, transports={stage: transport}, wait=wait, as_json=json)
 
 
@@ -220,8 +202,8 @@ Parameters = Annotated[
 def insert(
     pipeline: Name,
     stage: NewStage,
-    after: Annotated[str, typer.Option("--after", metavar="NAME", help="The stage that it reads from.")] = "",
-    before: Annotated[str, typer.Option("--before", metavar="NAME", help="The stage that reads from it.")] = "",
+    after: str = typer.Option("", "--after", metavar="NAME", help="The stage that it reads from."),
+    before: str = typer.Option("", "--before", metavar="NAME", help="The stage that reads from it."),
     parameter: Parameters = [],  # noqa: B006 - typer copies it
     dry_run: DryRun = False,
     *,
@@ -230,7 +212,6 @@ def insert(
     json: Json = False,
 ) -> int:
     """Insert a stage into a running pipeline, without a pause."""
-    from headrace.cli.commands.cluster import reconfigure
     from headrace.client import UsageError
 
     if not after and not before:
@@ -254,7 +235,6 @@ def replace(
     json: Json = False,
 ) -> int:
     """Replace a stage of a running pipeline, without a pause."""
-    from headrace.cli.commands.cluster import reconfigure
 
     def edit(old: Pipeline, new: Sequence[PipelineStage]) -> Pipeline:
         return old.with_replaced(name, *new)
@@ -272,24 +252,20 @@ def remove(
     json: Json = False,
 ) -> int:
     """Remove a stage from a running pipeline, without a pause."""
-    from headrace.cli.commands.cluster import reconfigure
-
     return reconfigure.surgery(
         on.at(), pipeline, "", [], lambda old, _: old.with_removed(name), dry_run=dry_run, canary=canary, as_json=json
     )
 
 
 def drain(
-    worker: Annotated[str, typer.Argument(metavar="WORKER", help="The worker's name.")],
-    back: Annotated[bool, typer.Option("--back", help="Admit tasks to it again.")] = False,
+    worker: str = typer.Argument(metavar="WORKER", help="The worker's name."),
+    back: bool = typer.Option(False, "--back", help="Admit tasks to it again."),
     *,
     on: Controller,
     wait: Wait = False,
     json: Json = False,
 ) -> int:
     """Move all tasks off a worker, while records flow."""
-    from headrace.cli.commands.cluster import reconfigure
-
     return reconfigure.drain(on.at(), worker, back=back, wait=wait, as_json=json)
 
 
@@ -297,32 +273,24 @@ def stop(
     pipeline: Name,
     *,
     on: Controller,
-    now: Annotated[bool, typer.Option("--now", help="Same as `cancel`.")] = False,
+    now: bool = typer.Option(False, "--now", help="Same as `cancel`."),
     wait: Wait = False,
     json: Json = False,
 ) -> int:
     """Stop a pipeline; its sinks commit what they hold first."""
-    from headrace.cli.commands.cluster import reconfigure
-
     return reconfigure.stop(on.at(), pipeline, cancel=now, wait=wait, as_json=json)
 
 
 def cancel(pipeline: Name, *, on: Controller, wait: Wait = False, json: Json = False) -> int:
     """Stop a pipeline at once; the next run reads again what its sinks hold."""
-    from headrace.cli.commands.cluster import reconfigure
-
     return reconfigure.stop(on.at(), pipeline, cancel=True, wait=wait, as_json=json)
 
 
 def clear(
-    pipeline: Annotated[
-        str, typer.Argument(metavar="PIPELINE", help="An ended pipeline; default: every ended pipeline.")
-    ] = "",
+    pipeline: str = typer.Argument("", metavar="PIPELINE", help="An ended pipeline; default: every ended pipeline."),
     *,
     on: Controller,
     json: Json = False,
 ) -> int:
     """Remove ended pipelines from `status`; their datasets stay."""
-    from headrace.cli.commands.cluster import reconfigure
-
     return reconfigure.clear(on.at(), pipeline, as_json=json)

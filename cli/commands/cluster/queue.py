@@ -21,11 +21,11 @@ def add_to(app: typer.Typer, group: typer.Typer) -> None:
 
 def set_queue(
     queue: Queue,
-    weight: Annotated[int, typer.Option(metavar="N", help="Its fair share beside other queues.")] = 1,
-    cores: Annotated[int, typer.Option(metavar="N", help="Its quota: cores in use at most; 0: none.")] = 0,
-    priority: Annotated[
-        int, typer.Option(metavar="N", help="Takes cores from queues of lower priority: their runs seal and wait.")
-    ] = 0,
+    weight: int = typer.Option(1, metavar="N", help="Its fair share beside other queues."),
+    cores: int = typer.Option(0, metavar="N", help="Its quota: cores in use at most; 0: none."),
+    priority: int = typer.Option(
+        0, metavar="N", help="Takes cores from queues of lower priority: their runs seal and wait."
+    ),
     *,
     on: Controller,
     json: Json = False,

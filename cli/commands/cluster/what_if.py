@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.cli.ui import FAINT, console, megabytes, plain_table, print_json, safe, title
-from headrace.client import Client, CliError, ControllerAt, UsageError
+from headrace.client import Client, CliError, ControllerAt, UsageError, pairs_by_stage
 from headrace.controller import reading_of
 from headrace.controller.core.scaling import (
     Forecast,
@@ -53,22 +53,20 @@ class WhatIfQuestion:
 def asked_of(question: WhatIfQuestion, cores: float) -> WhatIf:
     """The question to the model of a run that has so many cores. Raises UsageError."""
     replicas: dict[str, int] = {}
-    for stage, value in _pairs("--replicas", question.replicas).items():
+    for stage, value in pairs_by_stage("--replicas", question.replicas).items():
         if not value.isdecimal() or not 0 < int(value[:16]) <= ASKED_MAX:
             raise UsageError(f"--replicas {stage}={value}: give a number of tasks from 1")
         replicas[stage] = int(value)
-    hosts = {
-        stage: _amount("--model-hosts", value) for stage, value in _pairs("--model-hosts", question.model_hosts).items()
-    }
+    hosts = pairs_by_stage("--model-hosts", question.model_hosts)
     return WhatIf(
         cores=_cores(question.cores, cores) if question.cores else None,
         without=tuple(question.without),
         replicas=replicas,
-        speed={stage: _speed(stage, value) for stage, value in _pairs("--speed", question.speed).items()},
+        speed={stage: _speed(stage, value) for stage, value in pairs_by_stage("--speed", question.speed).items()},
         store_bytes_s=_amount("--store", question.store) if question.store else 0.0,
         # Networks are told in bits.
         nic_bytes_s=_amount("--nic", question.nic) / 8 if question.nic else 0.0,
-        model_hosts=hosts,
+        model_hosts={stage: _amount("--model-hosts", value) for stage, value in hosts.items()},
     )
 
 
@@ -94,14 +92,6 @@ def _amount(option: str, text: str) -> float:
     if not 0 < value <= ASKED_MAX:
         raise UsageError(f"{option} {text!r}: give a number from 1, such as 4, 200M or 25G")
     return value
-
-
-def _pairs(option: str, given: Sequence[str]) -> dict[str, str]:
-    pairs = [item.partition("=") for item in given]
-    for item, (stage, _, value) in zip(given, pairs, strict=True):
-        if not stage or not value:
-            raise UsageError(f"{option} {item!r}: give a stage and its value as STAGE=VALUE")
-    return {stage: value for stage, _, value in pairs}
 
 
 def show_what_if(

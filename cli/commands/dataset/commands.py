@@ -6,13 +6,19 @@ They import what they need when they run.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from headrace.cli.commands.dataset.blame_options import dataset_blame
 from headrace.cli.ui import Json
 from headrace.client import UsageError
+from headrace.pipeline import Late
+
+if TYPE_CHECKING:
+    from headrace.cli.commands.dataset import blame, history, page, records, show, trace
+else:
+    _MODULES = ("blame", "history", "page", "records", "show", "trace")
+    blame, history, page, records, show, trace = (Late(f"headrace.cli.commands.dataset.{name}") for name in _MODULES)
 
 Dataset = Annotated[str, typer.Argument(metavar="URI", help="The dataset's URI or folder.")]
 Version = Annotated[str, typer.Argument(metavar="URI", help="The dataset's URI or folder; URI@VERSION or URI@TAG.")]
@@ -34,225 +40,198 @@ def add_to(app: typer.Typer, dataset: typer.Typer) -> None:
     app.add_typer(dataset, name="dataset")
 
 
-def dataset_ls(
-    root: Annotated[str, typer.Argument(metavar="ROOT", help="A folder or its URI.")] = ".", json: Json = False
-) -> int:
+def dataset_ls(root: str = typer.Argument(".", metavar="ROOT", help="A folder or its URI."), json: Json = False) -> int:
     """List the datasets below a folder."""
-    from headrace.cli.commands.dataset.show import list_datasets
-
-    return list_datasets(root, as_json=json)
+    return show.list_datasets(root, as_json=json)
 
 
 def dataset_show(
     uri: Version,
-    quarantine: Annotated[bool, typer.Option("--quarantine", help="Show quarantined records.")] = False,
-    samples: Annotated[bool, typer.Option("--samples", help="Show samples of filtered records, by reason.")] = False,
-    duplicates: Annotated[
-        bool, typer.Option("--duplicates", help="Show sampled duplicates beside the records that are kept.")
-    ] = False,
-    ranges: Annotated[bool, typer.Option("--ranges", help="Show each closed range and its pipeline.")] = False,
-    card: Annotated[
-        str, typer.Option(metavar="FOLDER", help="Write the scorecard to a folder, as Markdown and HTML.")
-    ] = "",
+    quarantine: bool = typer.Option(False, "--quarantine", help="Show quarantined records."),
+    samples: bool = typer.Option(False, "--samples", help="Show samples of filtered records, by reason."),
+    duplicates: bool = typer.Option(
+        False, "--duplicates", help="Show sampled duplicates beside the records that are kept."
+    ),
+    ranges: bool = typer.Option(False, "--ranges", help="Show each closed range and its pipeline."),
+    card: str = typer.Option("", metavar="FOLDER", help="Write the scorecard to a folder, as Markdown and HTML."),
     json: Json = False,
 ) -> int:
     """Show the contents of a dataset and the verdicts of its records."""
     if card:
-        from headrace.cli.commands.dataset.show import write_card
-
-        return write_card(uri, Path(card))
-    from headrace.cli.commands.dataset.show import show_dataset
-
-    return show_dataset(uri, quarantine=quarantine, samples=samples, duplicates=duplicates, ranges=ranges, as_json=json)
+        return show.write_card(uri, Path(card))
+    return show.show_dataset(
+        uri, quarantine=quarantine, samples=samples, duplicates=duplicates, ranges=ranges, as_json=json
+    )
 
 
 def dataset_page(
     uri: Version,
-    listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Address on loopback; default: any port.")
-    ] = "127.0.0.1:0",
+    listen: str = typer.Option("127.0.0.1:0", metavar="HOST:PORT", help="Address on loopback; default: any port."),
     json: Json = False,
 ) -> int:
     """Show a dataset in a browser: card, verdicts, samples, versions, lineage."""
-    from headrace.cli.commands.dataset.page import show_page
-
-    return show_page(uri, listen, as_json=json)
+    return page.show_page(uri, listen, as_json=json)
 
 
 def dataset_log(
     uri: Dataset,
-    limit: Annotated[int, typer.Option(min=0, metavar="N", help="How many of the newest versions; 0: all.")] = 0,
+    limit: int = typer.Option(0, min=0, metavar="N", help="How many of the newest versions; 0: all."),
     json: Json = False,
 ) -> int:
     """Show each version: when and by what it was made, recipe, input and balance."""
-    from headrace.cli.commands.dataset.history import show_log
-
-    return show_log(uri, limit=limit, as_json=json)
+    return history.show_log(uri, limit=limit, as_json=json)
 
 
 def dataset_tag(
     uri: Version,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The tag; default: list all.")] = "",
-    delete: Annotated[bool, typer.Option("--delete", help="Delete the tag; its version stays.")] = False,
-    move: Annotated[bool, typer.Option("--move", help="Move the tag here from another version.")] = False,
+    name: str = typer.Argument("", metavar="NAME", help="The tag; default: list all."),
+    delete: bool = typer.Option(False, "--delete", help="Delete the tag; its version stays."),
+    move: bool = typer.Option(False, "--move", help="Move the tag here from another version."),
     json: Json = False,
 ) -> int:
     """Name a version: the newest, or the one that URI names."""
-    from headrace.cli.commands.dataset.history import change_tag, list_tags
-
     if not name:
-        return list_tags(uri, as_json=json)
-    return change_tag(uri, name, delete=delete, move=move, as_json=json)
+        return history.list_tags(uri, as_json=json)
+    return history.change_tag(uri, name, delete=delete, move=move, as_json=json)
 
 
 def dataset_rollback(
-    uri: Annotated[str, typer.Argument(metavar="URI@VERSION", help="The version to go back to, or its tag.")],
+    uri: str = typer.Argument(metavar="URI@VERSION", help="The version to go back to, or its tag."),
     json: Json = False,
 ) -> int:
     """Publish a version that shows what an earlier one showed; nothing is deleted."""
-    from headrace.cli.commands.dataset.history import roll_back
-
-    return roll_back(uri, as_json=json)
+    return history.roll_back(uri, as_json=json)
 
 
 def dataset_publish(
-    uri: Annotated[str, typer.Argument(metavar="URI", help="The dataset.")],
-    anyway: Annotated[
-        bool, typer.Option("--anyway", help="Publish although the gate holds it; the ledger records that.")
-    ] = False,
+    uri: str = typer.Argument(metavar="URI", help="The dataset."),
+    anyway: bool = typer.Option(False, "--anyway", help="Publish although the gate holds it; the ledger records that."),
     json: Json = False,
 ) -> int:
     """Publish the version that a gate holds."""
-    from headrace.cli.commands.dataset.history import publish_held
-
-    return publish_held(uri, anyway=anyway, as_json=json)
+    return history.publish_held(uri, anyway=anyway, as_json=json)
 
 
 def dataset_diff(
-    before: Annotated[str, typer.Argument(metavar="BEFORE", help="A dataset, or URI@VERSION.")],
-    after: Annotated[str, typer.Argument(metavar="AFTER", help="Another version, or a dataset of the same input.")],
+    before: str = typer.Argument(metavar="BEFORE", help="A dataset, or URI@VERSION."),
+    after: str = typer.Argument(metavar="AFTER", help="Another version, or a dataset of the same input."),
     json: Json = False,
 ) -> int:
     """Show the records whose fate or text changed, by stage and reason."""
-    from headrace.cli.commands.dataset.history import show_differences
-
-    return show_differences(before, after, as_json=json)
+    return history.show_differences(before, after, as_json=json)
 
 
 def dataset_bisect(
     uri: Dataset,
-    run: Annotated[
-        str, typer.Option(metavar="COMMAND", help="Exit code 0: good, 125: skip, 1 to 127: bad; {} is the version.")
-    ],
-    good: Annotated[str, typer.Option(metavar="VERSION", help="A good version or tag.")] = "1",
-    bad: Annotated[str, typer.Option(metavar="VERSION", help="A bad one; default: the newest.")] = "",
+    run: str = typer.Option(metavar="COMMAND", help="Exit code 0: good, 125: skip, 1 to 127: bad; {} is the version."),
+    good: str = typer.Option("1", metavar="VERSION", help="A good version or tag."),
+    bad: str = typer.Option("", metavar="VERSION", help="A bad one; default: the newest."),
     json: Json = False,
 ) -> int:
     """Find the first version for which a command fails."""
-    from headrace.cli.commands.dataset.history import bisect
+    return history.bisect(uri, run, good=good, bad=bad, as_json=json)
 
-    return bisect(uri, run, good=good, bad=bad, as_json=json)
+
+def dataset_blame(
+    uri: str = typer.Argument("", metavar="URI", help="The dataset's URI or folder; URI@VERSION or URI@TAG."),
+    checkpoint: str = typer.Option("", metavar="FILE", help="A loader's state: JSON, or a checkpoint."),
+    losses: str = typer.Option("", metavar="FILE", help="Losses by step: CSV with a header."),
+    columns: str = typer.Option("", metavar="STEP,LOSS", help="Names of its two columns; default: found by name."),
+    offset: int = typer.Option(0, min=0, metavar="N", help="Step of the file at which this loader began."),
+    before: int = typer.Option(1, min=0, max=16, metavar="N", help="Steps before a spike to look into."),
+    height: float = typer.Option(6.0, min=1, max=1000, metavar="N", help="Standard deviations above the usual loss."),
+    moved: list[str] | None = typer.Option(None, metavar="NAME=URI", help="The new place of a dataset; repeatable."),
+    trust_uris: bool = typer.Option(False, "--trust-uris", help="Connect to the servers that the checkpoint names."),
+    tokenizer: Tokenizer = "",
+    json: Json = False,
+) -> int:
+    """Find spikes of a loss, the documents of those steps, and their unusual traits."""
+    if not checkpoint or not losses:
+        raise UsageError("give --checkpoint FILE and --losses FILE")
+    names = tuple(name.strip() for name in columns.split(",")) if columns else ()
+    asked = blame.BlameQuestion(
+        uri, checkpoint, losses, names, offset, before, height, tuple(moved or ()), trust_uris, tokenizer
+    )
+    return blame.blame_dataset(asked, as_json=json)
 
 
 def dataset_head(
     uri: Version, count: Count = 10, characters: Characters = 2000, tokenizer: Tokenizer = "", json: Json = False
 ) -> int:
     """Show the first records as text."""
-    from headrace.cli.commands.dataset.records import show_first
-
-    return show_first(uri, count, characters=characters, tokenizer=tokenizer, as_json=json)
+    return records.show_first(uri, count, characters=characters, tokenizer=tokenizer, as_json=json)
 
 
 def dataset_cat(
     uri: Version,
-    ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids of records; default: all.")] = None,
+    ids: list[str] | None = typer.Argument(None, metavar="ID", help="Ids of records; default: all."),
     characters: Characters = 0,
     tokenizer: Tokenizer = "",
     json: Json = False,
 ) -> int:
     """Show records as text."""
-    from headrace.cli.commands.dataset.records import show_records
-
-    return show_records(uri, ids or [], characters=characters, tokenizer=tokenizer, as_json=json)
+    return records.show_records(uri, ids or [], characters=characters, tokenizer=tokenizer, as_json=json)
 
 
 def dataset_sample(
     uri: Version,
     count: Count = 10,
-    seed: Annotated[int, typer.Option(metavar="N", help="The same seed draws the same records.")] = 0,
+    seed: int = typer.Option(0, metavar="N", help="The same seed draws the same records."),
     characters: Characters = 2000,
     tokenizer: Tokenizer = "",
     json: Json = False,
 ) -> int:
     """Show randomly drawn records as text."""
-    from headrace.cli.commands.dataset.records import show_sample
-
-    return show_sample(uri, count, seed, characters=characters, tokenizer=tokenizer, as_json=json)
+    return records.show_sample(uri, count, seed, characters=characters, tokenizer=tokenizer, as_json=json)
 
 
 def dataset_verify(
     uri: Version,
-    gate: Annotated[str, typer.Option(metavar="FILE", help="Check the limits of this TOML file too.")] = "",
+    gate: str = typer.Option("", metavar="FILE", help="Check the limits of this TOML file too."),
     json: Json = False,
 ) -> int:
     """Check every object and every record against the ledger."""
     if gate:
-        from headrace.cli.commands.dataset.show import pass_gate
-
-        failed = pass_gate(uri, gate)
+        failed = show.pass_gate(uri, gate)
         if failed:
             return failed
-    from headrace.cli.commands.dataset.show import verify_dataset
-
-    return verify_dataset(uri, as_json=json)
+    return show.verify_dataset(uri, as_json=json)
 
 
 def dataset_trace(
     uri: Version = "",
-    name: Annotated[str, typer.Argument(metavar="ID", help="The record's id, or a row of a shard: KEY:ROW.")] = "",
-    checkpoint: Annotated[str, typer.Option(metavar="FILE", help="A loader's state: JSON, or a checkpoint.")] = "",
-    step: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="With --checkpoint: show what this step read, from 0.")
-    ] = None,
-    document: Annotated[
-        str, typer.Option(metavar="ID", help="With --checkpoint: show the steps that read this document.")
-    ] = "",
-    moved: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=URI", help="With --checkpoint: the new place of a dataset; repeatable."),
-    ] = None,
-    trust_uris: Annotated[
-        bool,
-        typer.Option("--trust-uris", help="With --checkpoint: connect to the servers it names."),
-    ] = False,
-    index: Annotated[bool, typer.Option("--index", help="Write the index by which a trace is fast.")] = False,
+    name: str = typer.Argument("", metavar="ID", help="The record's id, or a row of a shard: KEY:ROW."),
+    checkpoint: str = typer.Option("", metavar="FILE", help="A loader's state: JSON, or a checkpoint."),
+    step: int | None = typer.Option(
+        None, min=0, metavar="N", help="With --checkpoint: show what this step read, from 0."
+    ),
+    document: str = typer.Option("", metavar="ID", help="With --checkpoint: show the steps that read this document."),
+    moved: list[str] | None = typer.Option(
+        None, metavar="NAME=URI", help="With --checkpoint: the new place of a dataset; repeatable."
+    ),
+    trust_uris: bool = typer.Option(False, "--trust-uris", help="With --checkpoint: connect to the servers it names."),
+    index: bool = typer.Option(False, "--index", help="Write the index by which a trace is fast."),
     json: Json = False,
 ) -> int:
     """Trace a record to its tokens, a training step to its documents, or a document to its steps."""
     if checkpoint:
         if (step is None) == (not document) or name:
             raise UsageError("give --checkpoint with --step N, or with --document ID")
-        from headrace.cli.commands.dataset.trace import trace_checkpoint
-
-        return trace_checkpoint(
+        return trace.trace_checkpoint(
             checkpoint, uri, step=step, document=document, as_json=json, moved=moved or (), trusted=trust_uris
         )
     if index and uri and not name:
-        from headrace.cli.commands.dataset.trace import index_traces
-
-        return index_traces(uri, as_json=json)
+        return trace.index_traces(uri, as_json=json)
     if not uri or not name or document or step is not None or moved or index:
         raise UsageError("give a dataset and a record's id, or --checkpoint with --step N or --document ID")
-    from headrace.cli.commands.dataset.trace import trace_record
-
-    return trace_record(uri, name, as_json=json)
+    return trace.trace_record(uri, name, as_json=json)
 
 
 def dataset_export(
     uri: Version,
-    out: Annotated[str, typer.Argument(metavar="FOLDER", help="The folder to create.")],
-    format: Annotated[str, typer.Option(metavar="megatron|mds|parquet", help="The format.")],  # noqa: A002
-    version: Annotated[int | None, typer.Option(metavar="N", help="The version; default: the newest.")] = None,
+    out: str = typer.Argument(metavar="FOLDER", help="The folder to create."),
+    format: str = typer.Option(metavar="megatron|mds|parquet", help="The format."),  # noqa: A002
+    version: int | None = typer.Option(None, metavar="N", help="The version; default: the newest."),
     json: Json = False,
 ) -> int:
     """Export a version of a dataset to another training format."""
@@ -262,10 +241,10 @@ def dataset_export(
 
 
 def dataset_mirror(
-    uri: Annotated[str, typer.Argument(metavar="URI", help="The dataset.")],
-    delta: Annotated[str, typer.Option(metavar="FOLDER", help="The folder of a Delta table.")] = "",
-    iceberg: Annotated[str, typer.Option(metavar="CATALOG", help="A folder, or a catalog that PyIceberg knows.")] = "",
-    table: Annotated[str, typer.Option(metavar="NAME", help="The Iceberg table.")] = "headrace.documents",
+    uri: str = typer.Argument(metavar="URI", help="The dataset."),
+    delta: str = typer.Option("", metavar="FOLDER", help="The folder of a Delta table."),
+    iceberg: str = typer.Option("", metavar="CATALOG", help="A folder, or a catalog that PyIceberg knows."),
+    table: str = typer.Option("headrace.documents", metavar="NAME", help="The Iceberg table."),
     json: Json = False,
 ) -> int:
     """Commit each version that a table lacks, once."""
@@ -276,8 +255,8 @@ def dataset_mirror(
 
 def dataset_push(
     uri: Version,
-    place: Annotated[str, typer.Argument(metavar="HF", help="hf://datasets/OWNER/NAME, or NAME@REVISION.")],
-    replace_card: Annotated[bool, typer.Option("--replace-card", help="Replace a person's README.md.")] = False,
+    place: str = typer.Argument(metavar="HF", help="hf://datasets/OWNER/NAME, or NAME@REVISION."),
+    replace_card: bool = typer.Option(False, "--replace-card", help="Replace a person's README.md."),
     json: Json = False,
 ) -> int:
     """Push a version with text to the Hugging Face hub, in one commit; a repository is made private."""
@@ -288,43 +267,29 @@ def dataset_push(
 
 def dataset_rebuild(
     uri: Dataset,
-    shard: Annotated[
-        str, typer.Argument(metavar="HASH", help="The hash of one of the shard's objects, as in the manifest.")
-    ],
-    restore: Annotated[
-        bool, typer.Option("--restore", help="Restore missing objects that came out identical.")
-    ] = False,
-    trust_code: Annotated[
-        bool,
-        typer.Option(
-            "--trust-code",
-            help="Run the code and read the places that the ledger names; without it only list them.",
-        ),
-    ] = False,
+    shard: str = typer.Argument(metavar="HASH", help="The hash of one of the shard's objects, as in the manifest."),
+    restore: bool = typer.Option(False, "--restore", help="Restore missing objects that came out identical."),
+    trust_code: bool = typer.Option(
+        False, "--trust-code", help="Run the code and read the places that the ledger names; without it only list them."
+    ),
     json: Json = False,
 ) -> int:
     """Rebuild a shard from its source, and compare it byte by byte. This runs code that the ledger names."""
-    from headrace.cli.commands.dataset.trace import rebuild_shard
-
-    return rebuild_shard(uri, shard, restore=restore, trust_code=trust_code, as_json=json)
+    return trace.rebuild_shard(uri, shard, restore=restore, trust_code=trust_code, as_json=json)
 
 
 def dataset_dedup(
-    uris: Annotated[list[str], typer.Argument(metavar="DATASET", help="Folders or URIs of datasets.")],
-    against: Annotated[
-        list[str] | None,
-        typer.Option("--against", metavar="URI", help="A dataset whose records come first and stay; repeatable."),
-    ] = None,
-    keep: Annotated[
-        Literal["first", "longest", "newest", "best"],
-        typer.Option(metavar="RULE", help="Which stays: first, longest, newest, best."),
-    ] = "first",
-    by: Annotated[
-        str, typer.Option(metavar="FIELD", help="Field of the metadata for newest (date) and best (score).")
-    ] = "",
-    exact: Annotated[bool, typer.Option("--exact", help="Only equal texts are duplicates.")] = False,
-    out: Annotated[str, typer.Option(metavar="FILE", help="Write the duplicates to a list.")] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only look for them.")] = False,
+    uris: list[str] = typer.Argument(metavar="DATASET", help="Folders or URIs of datasets."),
+    against: list[str] | None = typer.Option(
+        None, "--against", metavar="URI", help="A dataset whose records come first and stay; repeatable."
+    ),
+    keep: Literal["first", "longest", "newest", "best"] = typer.Option(
+        "first", metavar="RULE", help="Which stays: first, longest, newest, best."
+    ),
+    by: str = typer.Option("", metavar="FIELD", help="Field of the metadata for newest (date) and best (score)."),
+    exact: bool = typer.Option(False, "--exact", help="Only equal texts are duplicates."),
+    out: str = typer.Option("", metavar="FILE", help="Write the duplicates to a list."),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Only look for them."),
     json: Json = False,
 ) -> int:
     """Find duplicates from the keys beside the shards, and publish versions without them."""
@@ -335,16 +300,13 @@ def dataset_dedup(
 
 def dataset_split(
     uri: Dataset,
-    into: Annotated[str, typer.Argument(metavar="INTO", help="The folder or URI of the held-out dataset.")],
-    share: Annotated[
-        float, typer.Option(min=1e-9, max=0.5, metavar="SHARE", help="Share of the records to hold out.")
-    ] = 0.001,
-    against: Annotated[
-        list[str] | None,
-        typer.Option("--against", metavar="URI", help="Another dataset of the same training; repeatable."),
-    ] = None,
-    shard_mib: Annotated[int, typer.Option(min=1, metavar="MIB", help="Size of the held-out shards' tokens.")] = 256,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be held out; write nothing.")] = False,
+    into: str = typer.Argument(metavar="INTO", help="The folder or URI of the held-out dataset."),
+    share: float = typer.Option(0.001, min=1e-9, max=0.5, metavar="SHARE", help="Share of the records to hold out."),
+    against: list[str] | None = typer.Option(
+        None, "--against", metavar="URI", help="Another dataset of the same training; repeatable."
+    ),
+    shard_mib: int = typer.Option(256, min=1, metavar="MIB", help="Size of the held-out shards' tokens."),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Show what would be held out; write nothing."),
     json: Json = False,
 ) -> int:
     """Hold out clusters of duplicates, so that no held-out record has a near duplicate in training."""
@@ -356,20 +318,19 @@ def dataset_split(
 
 
 def dataset_repeats(
-    uris: Annotated[list[str], typer.Argument(metavar="DATASET", help="Folders or URIs of datasets.")],
-    out: Annotated[str, typer.Option(metavar="FILE", help="The index.")],
-    unit: Annotated[
-        Literal["line", "paragraph", "passage"],
-        typer.Option(metavar="UNIT", help="line, paragraph, or passage: so many words in a row."),
-    ] = "line",
-    records_min: Annotated[int, typer.Option(min=2, metavar="N", help="Records that have a span of the index.")] = 10,
-    words_min: Annotated[
-        int | None, typer.Option(min=1, max=1 << 16, metavar="N", help="Words of a span; default: 3, of a passage 50.")
-    ] = None,
-    keep_one: Annotated[bool, typer.Option("--keep-one", help="One of the records keeps the span.")] = False,
-    tokenizer: Annotated[
-        str, typer.Option(metavar="NAME", help="The dataset's tokenizer; default: its place in the ledger.")
-    ] = "",
+    uris: list[str] = typer.Argument(metavar="DATASET", help="Folders or URIs of datasets."),
+    out: str = typer.Option(metavar="FILE", help="The index."),
+    unit: Literal["line", "paragraph", "passage"] = typer.Option(
+        "line", metavar="UNIT", help="line, paragraph, or passage: so many words in a row."
+    ),
+    records_min: int = typer.Option(10, min=2, metavar="N", help="Records that have a span of the index."),
+    words_min: int | None = typer.Option(
+        None, min=1, max=1 << 16, metavar="N", help="Words of a span; default: 3, of a passage 50."
+    ),
+    keep_one: bool = typer.Option(False, "--keep-one", help="One of the records keeps the span."),
+    tokenizer: str = typer.Option(
+        "", metavar="NAME", help="The dataset's tokenizer; default: its place in the ledger."
+    ),
     json: Json = False,
 ) -> int:
     """Write an index of spans that many records have, for `dedup_lines`, `dedup_paragraphs` and `dedup_passages`."""
@@ -389,20 +350,17 @@ def dataset_repeats(
 
 def dataset_contamination(
     uri: Dataset,
-    more: Annotated[list[str] | None, typer.Argument(metavar="SUITE", help="Further suites.")] = None,
-    suites: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="SUITE", help="A suite: JSON Lines or Parquet, or JSON that names its fields; repeatable."
-        ),
-    ] = None,
-    threshold: Annotated[
-        float, typer.Option(min=0.5, max=1.0, metavar="SCORE", help="Score from which a record is contaminated.")
-    ] = 0.8,
-    tokenizer: Annotated[
-        str, typer.Option(metavar="NAME", help="The dataset's tokenizer; default: its place in the ledger.")
-    ] = "",
-    out: Annotated[str, typer.Option(metavar="FILE", help="Write the records to a list for `retract --list`.")] = "",
+    more: list[str] | None = typer.Argument(None, metavar="SUITE", help="Further suites."),
+    suites: list[str] | None = typer.Option(
+        None, metavar="SUITE", help="A suite: JSON Lines or Parquet, or JSON that names its fields; repeatable."
+    ),
+    threshold: float = typer.Option(
+        0.8, min=0.5, max=1.0, metavar="SCORE", help="Score from which a record is contaminated."
+    ),
+    tokenizer: str = typer.Option(
+        "", metavar="NAME", help="The dataset's tokenizer; default: its place in the ledger."
+    ),
+    out: str = typer.Option("", metavar="FILE", help="Write the records to a list for `retract --list`."),
     json: Json = False,
 ) -> int:
     """Search the kept records for items of test suites."""
@@ -416,16 +374,10 @@ def dataset_contamination(
 
 def dataset_retract(
     uri: Dataset,
-    ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids of records.")] = None,
-    source: Annotated[
-        list[str] | None, typer.Option("--source", metavar="URI", help="Every record of this object.")
-    ] = None,
-    listed: Annotated[
-        str, typer.Option("--list", metavar="FILE", help="The records of a list: JSON Lines with an id each.")
-    ] = "",
-    where: Annotated[
-        str, typer.Option(metavar="EXPRESSION", help="Kept records whose fields fulfil it: lang == 'de'.")
-    ] = "",
+    ids: list[str] | None = typer.Argument(None, metavar="ID", help="Ids of records."),
+    source: list[str] | None = typer.Option(None, "--source", metavar="URI", help="Every record of this object."),
+    listed: str = typer.Option("", "--list", metavar="FILE", help="The records of a list: JSON Lines with an id each."),
+    where: str = typer.Option("", metavar="EXPRESSION", help="Kept records whose fields fulfil it: lang == 'de'."),
     json: Json = False,
 ) -> int:
     """Publish a version without these records, and delete what is kept of them; tokens wait for `purge`."""
@@ -437,11 +389,10 @@ def dataset_retract(
 
 def dataset_purge(
     uri: Dataset,
-    checkpoint: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FILE", help="Name the steps of this checkpoint that read a record; repeatable."),
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    checkpoint: list[str] | None = typer.Option(
+        None, metavar="FILE", help="Name the steps of this checkpoint that read a record; repeatable."
+    ),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Only say what would be done."),
     json: Json = False,
 ) -> int:
     """Delete the bytes of retracted records, and print a receipt. Positions of checkpoints stay."""
@@ -452,7 +403,7 @@ def dataset_purge(
 
 def dataset_gc(
     uri: Dataset,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be deleted.")] = False,
+    dry_run: bool = typer.Option(False, "--dry-run", help="Only list what would be deleted."),
     json: Json = False,
 ) -> int:
     """Delete objects that no ledger entry can name, such as those of killed sinks.
@@ -466,8 +417,8 @@ def dataset_gc(
 
 def dataset_compact(
     uri: Dataset,
-    into: Annotated[str, typer.Argument(metavar="INTO", help="The folder or URI of the compacted dataset.")],
-    shard_mib: Annotated[int, typer.Option(min=1, metavar="MIB", help="Size of the merged shards' tokens.")] = 256,
+    into: str = typer.Argument(metavar="INTO", help="The folder or URI of the compacted dataset."),
+    shard_mib: int = typer.Option(256, min=1, metavar="MIB", help="Size of the merged shards' tokens."),
     json: Json = False,
 ) -> int:
     """Write a dataset in fewer and larger shards; the old dataset stays."""
@@ -478,7 +429,7 @@ def dataset_compact(
 
 def dataset_rm(
     uri: Dataset,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete; without it nothing is deleted.")] = False,
+    yes: bool = typer.Option(False, "--yes", help="Delete; without it nothing is deleted."),
     json: Json = False,
 ) -> int:
     """Delete a dataset for good. Its ledger stays as a record: a late writer cannot restore it."""

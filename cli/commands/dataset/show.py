@@ -64,11 +64,7 @@ def show_dataset(
     facts = {
         "dataset": dataset.uri,
         "pipeline": str(dataset.state.pipeline.get("name", "")),
-        "pipeline_version": described.pipeline_version,
-        "tokenizer": described.tokenizer,
-        "seq_len": described.seq_len,
-        "eos_id": described.eos_id,
-        "pad_id": described.pad_id,
+        **asdict(described),
         "recipes": recipes.to_json(),
         **balance.to_dict(),
         **completeness_of(dataset.state).to_dict(),
@@ -91,17 +87,13 @@ def show_dataset(
     out = console()
     out.print(title(str(facts["pipeline"]) or "dataset", f"version {balance.version}", good=balance.balanced))
     out.print(place(dataset.uri))
-    out.print()
-    out.print(balance_page(balance))
+    out.print_below(balance_page(balance))
     _say_standing(dataset)
-    out.print()
-    out.print(facts_page(_facts_of(dataset, balance, recipes)))
+    out.print_below(facts_page(_facts_of(dataset, balance, recipes)))
     if len(recipes) > 1:
-        out.print()
-        out.print(recipes_page(recipes))
+        out.print_below(recipes_page(recipes))
     if ranges:
-        out.print()
-        out.print(ranges_page(closed))
+        out.print_below(ranges_page(closed))
     for item in list(_given_up(dataset))[:GIVEN_UP_SHOWN]:
         out.print(f"  given up  {safe(item['uri'])}: {safe(item['reason'])}", style="yellow", markup=False)
     if samples:
@@ -146,11 +138,9 @@ _STYLES = {"kept": ("[-", "-]", "red"), "other": ("{+", "+}", "green"), "same": 
 def _print_pairs(pairs: Sequence[DuplicatePair]) -> None:
     out = console()
     if not pairs:
-        out.print()
-        out.print(Text("  no duplicates are sampled", style=FAINT))
+        out.print_below(Text("  no duplicates are sampled", style=FAINT))
     for pair in pairs:
-        out.print()
-        out.print(
+        out.print_below(
             Text.assemble(
                 "  duplicate ", (safe(pair.id), ACCENT), " of ", (safe(pair.kept), ACCENT), f"  {safe(pair.reason)}"
             )
@@ -290,20 +280,17 @@ def _version(row: dict[str, Any]) -> str:
     return f"{row['version']}{'' if row['version_complete'] else ', incomplete'}"
 
 
+#: What a list of datasets has of each balance.
+_LISTED = ("version", "records_read", "records_closed", "records_open", "kept", "tokens", "shards", "complete")
+
+
 def _listed(dataset: Dataset) -> dict[str, Any]:
-    balance = balance_of(dataset.state)
+    balance = balance_of(dataset.state).to_dict()
     return {
         "dataset": dataset.uri,
         "pipeline": str(dataset.state.pipeline.get("name", "")),
         "recipes": len(Recipes.of(dataset.state)),
-        "version": balance.version,
-        "records_read": balance.records_read,
-        "records_closed": balance.records_closed,
-        "records_open": balance.records_open,
-        "kept": balance.counts.kept,
-        "tokens": balance.counts.tokens,
-        "shards": balance.shards,
-        "complete": balance.complete,
+        **{name: balance[name] for name in _LISTED},
         **completeness_of(dataset.state).to_dict(),
     }
 

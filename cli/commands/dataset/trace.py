@@ -53,8 +53,7 @@ def trace_record(uri: str, name: str, *, as_json: bool) -> int:
         at = f" at the sink {fact['sink']}" if len(dataset.state.counts) > 1 else ""
         out.print(title(safe(name), f"{fact['verdict']}{at}", good=fact["verdict"] == "kept"))
         out.print(place(f"{fact['source']} record {fact['row']}"))
-        out.print()
-        out.print(facts_page([(key, safe(str(value))) for key, value in _rows(fact)]))
+        out.print_below(facts_page([(key, safe(str(value))) for key, value in _rows(fact)]))
     return 0
 
 

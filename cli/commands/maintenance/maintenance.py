@@ -257,11 +257,8 @@ def compact_dataset(uri: str, into: str, *, shard_bytes: int, as_json: bool) -> 
     if target.uri == old.uri:
         raise UsageError("compact into another place: readers of the old dataset need it as it is")
 
-    async def compacted(writer: OfflineWriter) -> bool:
-        return await _compact(writer, old, target.uri, shard_bytes)
-
     try:
-        fresh = with_offline_writer(target.uri, compacted)
+        fresh = with_offline_writer(target.uri, lambda writer: _compact(writer, old, target.uri, shard_bytes))
     except InputError as error:
         raise CliError(f"{target.uri}: {error}") from error
     except ObjectMissing as error:

@@ -38,8 +38,6 @@ from headrace.store.ledger.core.log_state import FoldError, ForeignLog, LogState
 from headrace.store.ledger.core.totals import Totals
 from headrace.store.shards import epoch_of
 
-__all__ = ["ROLLBACKS_MAX", "ClosedShard", "FoldError", "FragmentState", "LedgerState", "Published"]
-
 _NOTHING = Counts()
 #: Rollbacks of which each restores a version that holds those before it. Each version remembers all of its own.
 ROLLBACKS_MAX = 1000

@@ -7,6 +7,7 @@ import hashlib
 import mmap
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import xxhash
 
@@ -50,17 +51,11 @@ class Body:
 
     def sha256(self) -> str:
         """SHA-256 in hexadecimal, as signatures have it."""
-        digest = hashlib.sha256()
-        for view in self._passed():
-            digest.update(view)
-        return digest.hexdigest()
+        return str(self._taken_by(hashlib.sha256()).hexdigest())
 
     def md5(self) -> str:
         """MD5 in base64, as `Content-MD5` has it."""
-        digest = hashlib.md5(usedforsecurity=False)
-        for view in self._passed():
-            digest.update(view)
-        return base64.b64encode(digest.digest()).decode()
+        return base64.b64encode(self._taken_by(hashlib.md5(usedforsecurity=False)).digest()).decode()
 
     def crc32(self) -> str:
         """CRC-32 (big-endian) in base64, as `x-amz-checksum-crc32` has it."""
@@ -71,10 +66,12 @@ class Body:
 
     def xxh3(self) -> str:
         """xxh3-64 in hexadecimal."""
-        digest = xxhash.xxh3_64()
+        return str(self._taken_by(xxhash.xxh3_64()).hexdigest())
+
+    def _taken_by(self, digest: Any) -> Any:
         for view in self._passed():
             digest.update(view)
-        return str(digest.hexdigest())
+        return digest
 
     def _passed(self) -> Iterator[memoryview]:
         """The views, one after the other; of those of a mapped file no more than one is in memory."""

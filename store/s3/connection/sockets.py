@@ -27,10 +27,19 @@ BODY_S, SLOWEST_BYTES_S = 120.0, 64 << 10
 Met = Callable[[str, str], None]
 
 
-class TimedSocket(socket.socket):
-    """A socket that gives nothing after a moment of the clock."""
-
+class _Timed:
     until = math.inf
+
+    def recv_into(self, *given: Any) -> int:
+        """See socket.socket. Raises TimeoutError behind the deadline."""
+        if time.monotonic() > self.until:
+            raise TimeoutError("the answer does not end")
+        found: int = super().recv_into(*given)  # type: ignore[misc]
+        return found
+
+
+class TimedSocket(_Timed, socket.socket):
+    """A socket that gives nothing after a moment of the clock."""
 
     @classmethod
     def of(cls, sock: socket.socket, until: float) -> TimedSocket:
@@ -40,21 +49,9 @@ class TimedSocket(socket.socket):
         timed.until = until
         return timed
 
-    def recv_into(self, *given: Any) -> int:
-        """See socket.socket. Raises TimeoutError behind the deadline."""
-        _check(self.until)
-        return super().recv_into(*given)
 
-
-class TimedTls(ssl.SSLSocket):
+class TimedTls(_Timed, ssl.SSLSocket):
     """The same, encrypted."""
-
-    until = math.inf
-
-    def recv_into(self, *given: Any) -> int:
-        """See ssl.SSLSocket. Raises TimeoutError behind the deadline."""
-        _check(self.until)
-        return super().recv_into(*given)
 
 
 def kind_of(address: str) -> str:
@@ -78,11 +75,6 @@ def _timed(sock: socket.socket, host: str, met: Met | None) -> TimedSocket:
 def _begin(sock: Any) -> None:
     if isinstance(sock, (TimedSocket, TimedTls)):
         sock.until = time.monotonic() + HEAD_S_MAX
-
-
-def _check(until: float) -> None:
-    if time.monotonic() > until:
-        raise TimeoutError("the answer does not end")
 
 
 def allow(response: Any, seconds: float) -> None:
@@ -109,19 +101,12 @@ def pools_of(pools: Any, ca: str, met: Met | None = None) -> Any:
             _begin(self.sock)
             return super().getresponse()
 
-    class Tls(HTTPSConnection):
-        def _new_conn(self) -> socket.socket:
-            return _timed(super()._new_conn(), self.host, met)
-
+    class Tls(Plain, HTTPSConnection):
         def connect(self) -> None:
             self.ssl_context = create_urllib3_context(cert_reqs=ssl.CERT_REQUIRED)
             self.ssl_context.load_verify_locations(ca)
             self.ssl_context.sslsocket_class = TimedTls
             super().connect()
-
-        def getresponse(self) -> Any:
-            _begin(self.sock)
-            return super().getresponse()
 
     plain = type("PlainPool", (HTTPConnectionPool,), {"ConnectionCls": Plain})
     tls = type("TlsPool", (HTTPSConnectionPool,), {"ConnectionCls": Tls})
