@@ -23,6 +23,8 @@ import tempfile
 import threading
 from typing import Any
 
+#: A share of what only the head node of a Ray cluster has.
+ON_HEAD = {"node:__internal_head__": 0.001}
 #: Seconds: a controller or a placement group comes up; a worker looks after itself; a process ends.
 START_S, LOOK_S, END_S = 120.0, 2.0, 20.0
 #: Characters of what Ray says of a cluster that is not there.
@@ -161,28 +163,31 @@ def free_port() -> int:
 
 
 def start(order: dict[str, Any]) -> None:
-    """A placement group of a bundle for the controller and one for each worker, on as many nodes as there are."""
+    """A placement group of a bundle for the controller and one for each worker, on as many nodes as there are.
+
+    The controller is on the head node, without which there is no Ray cluster: so its address stays.
+    """
     import ray
     from ray.util.placement_group import placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     cores = order["cores"] or 1
-    bundles: list[dict[str, float]] = [{"CPU": 0.1}, *({"CPU": cores} for _ in range(order["nodes"]))]
+    bundles: list[dict[str, float]] = [ON_HEAD, *({"CPU": cores} for _ in range(order["nodes"]))]
     group = placement_group(bundles, strategy="SPREAD", name="headrace", lifetime="detached")
     if not group.wait(START_S):
         ray.util.remove_placement_group(group)
         sys.exit(f"the Ray cluster has no room for {order['nodes']} workers of {cores} CPU within {START_S:.0f} s")
 
-    def made(kind: type[Any], name: str, bundle: int, cpus: float, *arguments: Any) -> Any:
+    def made(kind: type[Any], name: str, bundle: int, *arguments: Any, **needs: Any) -> Any:
         placed = PlacementGroupSchedulingStrategy(group, bundle, placement_group_capture_child_tasks=False)
-        options = {"name": name, "lifetime": "detached", "max_restarts": -1, "max_task_retries": -1, "num_cpus": cpus}
+        options = {"name": name, "lifetime": "detached", "max_restarts": -1, "max_task_retries": -1, **needs}
         return ray.remote(kind).options(scheduling_strategy=placed, **options).remote(order, *arguments)
 
-    controller = made(ControllerActor, "controller", 0, 0.1)
+    controller = made(ControllerActor, "controller", 0, num_cpus=0, resources=ON_HEAD)
     address = ray.get(controller.where.remote(), timeout=START_S)
     order = {name: value for name, value in order.items() if name != "cluster"}
     for number in range(order["nodes"]):
-        made(WorkerActor, f"worker-{number}", 1 + number, cores, controller)
+        made(WorkerActor, f"worker-{number}", 1 + number, controller, num_cpus=cores)
     print(address)
 
 
