@@ -170,13 +170,15 @@ headrace simulate --mutant overlap-ignored
 headrace chaos run examples/chaos/tasks.toml examples/plain.py -p input='corpus/*.jsonl' --seed 7
 headrace version
 """
+#: Where an example ends: at a line that is not indented.
+_NEXT = re.compile(r"\n(?! )")
 _GROUPS = ("chaos", "cluster", "dataset", "launch", "queue", "tokenizer")
 
 
 def _by_command(text: str) -> dict[str, list[str]]:
     """The examples by what follows `headrace` up to the first argument; a line that is indented goes on."""
     found: dict[str, list[str]] = {}
-    for example in re.split(r"\n(?! )", text.strip()):
+    for example in _NEXT.split(text.strip()):
         words = example.split()
         found.setdefault(" ".join(words[1 : 3 if words[1] in _GROUPS else 2]), []).append(example)
     return found

@@ -22,7 +22,7 @@ from headrace.cli.commands.dataset import dataset_commands
 from headrace.cli.ending import leave, outcome
 from headrace.cli.help import Application
 from headrace.cli.run_options import PARAMETER, PLACES, QUEUE, RUN, SHARED, Option, run_command, run_options
-from headrace.cli.ui import CanaryOptions, Controller, Json
+from headrace.cli.ui import CanaryOptions, ControllerOptions, Json
 from headrace.client import EXIT_FAULT, CliError, UsageError
 from headrace.pipeline import SecretShownError, check_arguments
 
@@ -89,7 +89,7 @@ def run(pipeline: PipelineFile, **given: Any) -> int:
 def apply(
     pipeline: PipelineFile,
     *,
-    on: Controller,
+    on: ControllerOptions,
     wait: bool = typer.Option(False, "--wait", help="Show progress until the pipeline ends, then the balance."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Show the plan with its reasons; start nothing."),
     canary: CanaryOptions,

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from headrace.cli.ui.options import (
         CanaryOptions as CanaryOptions,
         ClusterFolder as ClusterFolder,
-        Controller as Controller,
         ControllerAddress as ControllerAddress,
+        ControllerOptions as ControllerOptions,
         Json as Json,
     )
     from headrace.cli.ui.page import (

@@ -26,7 +26,7 @@ ClusterFolder = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Controller:
+class ControllerOptions:
     """The controller that is asked."""
 
     controller: ControllerAddress = ""

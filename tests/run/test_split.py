@@ -150,15 +150,16 @@ class Killed(BaseException):
     """As a signal, in the middle of a command."""
 
 
-@pytest.mark.parametrize("step", ["write_chosen", "_retract", "commit_retraction", "write_manifest"])
+@pytest.mark.parametrize("step", ["write_chosen", "publish_without", "commit_retraction", "write_manifest"])
 def test_a_split_that_was_killed_is_ended_by_the_next(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from headrace.cli.commands.maintenance import splitting
+    from headrace.cli.commands.maintenance import maintenance, splitting
 
+    module = maintenance if step == "commit_retraction" else splitting
     training, held = tmp_path / "training", tmp_path / "held"
     shutil.copytree(folder / "three", training)
-    real, calls = getattr(splitting, step), list[int]()
+    real, calls = getattr(module, step), list[int]()
 
     def dies(*arguments: Any, **named: Any) -> Any:
         calls.append(1)
@@ -173,10 +174,10 @@ def test_a_split_that_was_killed_is_ended_by_the_next(
         assert answer == 0
         return json.loads(capsys.readouterr().out)
 
-    monkeypatch.setattr(splitting, step, dies)
+    monkeypatch.setattr(module, step, dies)
     with pytest.raises(Killed):
         split()
-    monkeypatch.setattr(splitting, step, real)
+    monkeypatch.setattr(module, step, real)
     assert split()["fresh"]
     assert not split()["fresh"]
     assert shown(held)

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli.commands.cluster.metrics import metrics
-from headrace.cli.ui import ClusterFolder, Controller, ControllerAddress, Json
+from headrace.cli.ui import ClusterFolder, ControllerAddress, ControllerOptions, Json
 from headrace.client import UsageError, check_address, check_pairs, check_without_cluster
 
 Metrics = Annotated[str, typer.Option(metavar="HOST:PORT", help="Serve Prometheus metrics; default host: loopback.")]
@@ -195,7 +195,7 @@ def cluster_expel(
     role: str = typer.Option("", metavar="operator|user|viewer", help="NAME is a person of this role."),
     yes: bool = typer.Option(False, "--yes", help="Expel the member; without it only say what would end."),
     *,
-    on: Controller,
+    on: ControllerOptions,
     json: Json = False,
 ) -> int:
     """Revoke the certificates of a worker or an operator: it is cut off at once and refused from then on."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.ui import CanaryOptions, Controller, Json
+from headrace.cli.ui import CanaryOptions, ControllerOptions, Json
 from headrace.pipeline import Late
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def add_to(app: typer.Typer) -> None:
     app.command("what-if")(what_if)
 
 
-def status(pipeline: Maybe = "", *, on: Controller, json: Json = False) -> int:
+def status(pipeline: Maybe = "", *, on: ControllerOptions, json: Json = False) -> int:
     """Show workers, pipelines, tasks and links."""
     from headrace.cli.commands import show_status
 
@@ -62,7 +62,7 @@ def top(
     pipeline: Maybe = "",
     once: bool = typer.Option(False, "--once", help="Measure for a second, show the page once, and exit."),
     *,
-    on: Controller,
+    on: ControllerOptions,
     json: Json = False,
 ) -> int:
     """Show rates, credit and bottlenecks until Ctrl-C."""
@@ -85,7 +85,7 @@ def logs(
     lines: int = typer.Option(500, min=1, metavar="N", help="Only the newest N lines."),
     follow: bool = typer.Option(False, "--follow", "-f", help="Continue with new lines until Ctrl-C."),
     *,
-    on: Controller,
+    on: ControllerOptions,
     json: Json = False,
 ) -> int:
     """Show log lines of controller, workers and tasks in time order."""
@@ -111,7 +111,7 @@ def what_if(
     over: float = typer.Option(10.0, "--over", min=1, max=3600, metavar="S", help="Seconds to measure."),
     price: float = typer.Option(0.0, "--price", min=0, metavar="PRICE", help="Price of a core for an hour."),
     *,
-    on: Controller,
+    on: ControllerOptions,
     json: Json = False,
 ) -> int:
     """Predict throughput, bottleneck, time and cost of a running pipeline after a change."""
@@ -127,7 +127,7 @@ def cost(
         "", "--prices", metavar="FILE", help="A TOML file with core_hour, read_gb and currency."
     ),
     *,
-    on: Controller,
+    on: ControllerOptions,
     json: Json = False,
 ) -> int:
     """Show what pipelines used in core-hours and bytes, and what it costs."""
@@ -136,12 +136,12 @@ def cost(
     return show_cost(on.at(), by=by, prices_file=prices, as_json=json)
 
 
-def pause(pipeline: Name, *, on: Controller, wait: Wait = False, json: Json = False) -> int:
+def pause(pipeline: Name, *, on: ControllerOptions, wait: Wait = False, json: Json = False) -> int:
     """Pause a pipeline; its sinks commit what they hold first."""
     return reconfigure.pause(on.at(), pipeline, on=True, wait=wait, as_json=json)
 
 
-def resume(pipeline: Name, *, on: Controller, wait: Wait = False, json: Json = False) -> int:
+def resume(pipeline: Name, *, on: ControllerOptions, wait: Wait = False, json: Json = False) -> int:
     """Resume a paused pipeline."""
     return reconfigure.pause(on.at(), pipeline, on=False, wait=wait, as_json=json)
 
@@ -151,7 +151,7 @@ def scale(
     stage: Stage,
     tasks: int = typer.Argument(metavar="N", min=1, help="Number of tasks."),
     *,
-    on: Controller,
+    on: ControllerOptions,
     wait: Wait = False,
     json: Json = False,
 ) -> int:
@@ -164,7 +164,7 @@ def move(
     stage: Stage,
     place: str = typer.Argument(metavar="PLACE", help="A worker's name, or a label."),
     *,
-    on: Controller,
+    on: ControllerOptions,
     wait: Wait = False,
     json: Json = False,
 ) -> int:
@@ -177,7 +177,7 @@ def relink(
     stage: Stage,
     transport: str = typer.Argument(metavar="ring|pipe|quic", help="Transport of the links into the stage."),
     *,
-    on: Controller,
+    on: ControllerOptions,
     wait: Wait = False,
     json: Json = False,
 ) -> int:
@@ -208,7 +208,7 @@ def insert(
     dry_run: DryRun = False,
     *,
     canary: CanaryOptions,
-    on: Controller,
+    on: ControllerOptions,
     json: Json = False,
 ) -> int:
     """Insert a stage into a running pipeline, without a pause."""
@@ -231,7 +231,7 @@ def replace(
     dry_run: DryRun = False,
     *,
     canary: CanaryOptions,
-    on: Controller,
+    on: ControllerOptions,
     json: Json = False,
 ) -> int:
     """Replace a stage of a running pipeline, without a pause."""
@@ -248,7 +248,7 @@ def remove(
     dry_run: DryRun = False,
     *,
     canary: CanaryOptions,
-    on: Controller,
+    on: ControllerOptions,
     json: Json = False,
 ) -> int:
     """Remove a stage from a running pipeline, without a pause."""
@@ -261,7 +261,7 @@ def drain(
     worker: str = typer.Argument(metavar="WORKER", help="The worker's name."),
     back: bool = typer.Option(False, "--back", help="Admit tasks to it again."),
     *,
-    on: Controller,
+    on: ControllerOptions,
     wait: Wait = False,
     json: Json = False,
 ) -> int:
@@ -272,7 +272,7 @@ def drain(
 def stop(
     pipeline: Name,
     *,
-    on: Controller,
+    on: ControllerOptions,
     now: bool = typer.Option(False, "--now", help="Same as `cancel`."),
     wait: Wait = False,
     json: Json = False,
@@ -281,7 +281,7 @@ def stop(
     return reconfigure.stop(on.at(), pipeline, cancel=now, wait=wait, as_json=json)
 
 
-def cancel(pipeline: Name, *, on: Controller, wait: Wait = False, json: Json = False) -> int:
+def cancel(pipeline: Name, *, on: ControllerOptions, wait: Wait = False, json: Json = False) -> int:
     """Stop a pipeline at once; the next run reads again what its sinks hold."""
     return reconfigure.stop(on.at(), pipeline, cancel=True, wait=wait, as_json=json)
 
@@ -289,7 +289,7 @@ def cancel(pipeline: Name, *, on: Controller, wait: Wait = False, json: Json = F
 def clear(
     pipeline: str = typer.Argument("", metavar="PIPELINE", help="An ended pipeline; default: every ended pipeline."),
     *,
-    on: Controller,
+    on: ControllerOptions,
     json: Json = False,
 ) -> int:
     """Remove ended pipelines from `status`; their datasets stay."""

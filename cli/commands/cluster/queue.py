@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.ui import Controller, Json, print_json
+from headrace.cli.ui import ControllerOptions, Json, print_json
 
 Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
 
@@ -27,7 +27,7 @@ def set_queue(
         0, metavar="N", help="Takes cores from queues of lower priority: their runs seal and wait."
     ),
     *,
-    on: Controller,
+    on: ControllerOptions,
     json: Json = False,
 ) -> int:
     """Make a queue, or change it."""
@@ -38,7 +38,7 @@ def set_queue(
     return _ask(asked, f"queue {queue} is set", on, as_json=json)
 
 
-def list_queues(*, on: Controller, json: Json = False) -> int:
+def list_queues(*, on: ControllerOptions, json: Json = False) -> int:
     """Show queues, their cores, and who waits in which place."""
 
     from headrace.cli.ui import FAINT, console, queues_table
@@ -57,7 +57,7 @@ def list_queues(*, on: Controller, json: Json = False) -> int:
     return 0
 
 
-def remove(queue: Queue, *, on: Controller, json: Json = False) -> int:
+def remove(queue: Queue, *, on: ControllerOptions, json: Json = False) -> int:
     """Remove a queue in which nothing waits or runs."""
     from headrace.protos import control_pb2 as pb
 
@@ -76,7 +76,7 @@ def _check(numbers: dict[str, int]) -> None:
             raise UsageError(f"{option} {value}: the number is too large")
 
 
-def _ask(asked: object, words: str, on: Controller, *, as_json: bool) -> int:
+def _ask(asked: object, words: str, on: ControllerOptions, *, as_json: bool) -> int:
     from json import dumps
     from typing import cast
 
