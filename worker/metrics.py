@@ -154,22 +154,22 @@ def _count(counts: dict[K, int], key: K, by: int = 1) -> None:
 
 #: What is told of each stage, task and link: the name of the family, the field, and what it is.
 _OF_STAGES = (
-    ("stage_records", "records", "Records that came to a stage here."),
-    ("stage_dropped_records", "dropped", "Records not kept."),
-    ("stage_bytes", "bytes", "Bytes of input that its batches cover."),
-    ("stage_busy_seconds", "busy_s", "Time that its tasks worked here."),
-    ("stage_cpu_seconds", "cpu_s", "Of that the time of a core."),
+    ("headrace_worker_stage_records", "records", "Records that came to a stage here."),
+    ("headrace_worker_stage_dropped_records", "dropped", "Records not kept."),
+    ("headrace_worker_stage_bytes", "bytes", "Bytes of input that its batches cover."),
+    ("headrace_worker_stage_busy_seconds", "busy_s", "Time that its tasks worked here."),
+    ("headrace_worker_stage_cpu_seconds", "cpu_s", "Of that the time of a core."),
 )
 _OF_TASKS = (
-    ("held_bytes", "held_bytes", "Bytes that a task's sink holds."),
-    ("open_ranges", "open_ranges", "Ranges that a task's sink holds and that are not closed."),
-    ("pending_fragments", "pending_fragments", "Fragments that a source was given and has not sent."),
+    ("headrace_worker_held_bytes", "held_bytes", "Bytes that a task's sink holds."),
+    ("headrace_worker_open_ranges", "open_ranges", "Ranges that a task's sink holds and that are not closed."),
+    ("headrace_worker_pending_fragments", "pending_fragments", "Fragments that a source was given and has not sent."),
 )
 _OF_LINKS = (
-    ("link_in_flight_bytes", "in_flight_bytes", "Credit in use at this end."),
-    ("link_bytes", "bytes", "Bytes that went over this end."),
-    ("link_frames", "frames", "Frames that went over this end."),
-    ("link_blocked", "blocked", "Sends that found no credit."),
+    ("headrace_worker_link_in_flight_bytes", "in_flight_bytes", "Credit in use at this end."),
+    ("headrace_worker_link_bytes", "bytes", "Bytes that went over this end."),
+    ("headrace_worker_link_frames", "frames", "Frames that went over this end."),
+    ("headrace_worker_link_blocked", "blocked", "Sends that found no credit."),
 )
 
 
@@ -194,20 +194,26 @@ def families(
         (pipeline_of(key[0]), "ready" if key in counters.ready else "starting") for key in counters.started
     )
     for kind, name, text, labels, rows in (
-        (gauge, "task_resident_bytes", "Memory of its own.", "pipeline task", memory),
-        (gauge, "tasks", "Tasks that live here, by state.", "pipeline state", states.items()),
-        (count, "task_starts", "Attempts that were started.", "pipeline", counters.starts.items()),
-        (count, "task_ends", "Attempts that ended: exit, signal, or a limit.", "pipeline how", counters.ends.items()),
-        (count, "link_cuts", "Links that were found cut.", "pipeline", counters.cuts.items()),
-        (count, "spans", "Spans of traces, by fate.", "pipeline fate", counters.spans.items()),
+        (gauge, "headrace_worker_task_resident_bytes", "Memory of its own.", "pipeline task", memory),
+        (gauge, "headrace_worker_tasks", "Tasks that live here, by state.", "pipeline state", states.items()),
+        (count, "headrace_worker_task_starts", "Attempts that were started.", "pipeline", counters.starts.items()),
         (
             count,
-            "closed_records",
+            "headrace_worker_task_ends",
+            "Attempts that ended: exit, signal, or a limit.",
+            "pipeline how",
+            counters.ends.items(),
+        ),
+        (count, "headrace_worker_link_cuts", "Links that were found cut.", "pipeline", counters.cuts.items()),
+        (count, "headrace_worker_spans", "Spans of traces, by fate.", "pipeline fate", counters.spans.items()),
+        (
+            count,
+            "headrace_worker_closed_records",
             "Records that sinks here had closed, by verdict.",
             "pipeline sink verdict",
             counters.closed.items(),
         ),
-        (count, "shards", "Shards of sinks here.", "pipeline sink", counters.shards.items()),
+        (count, "headrace_worker_shards", "Shards of sinks here.", "pipeline sink", counters.shards.items()),
     ):
         yield _family(kind, name, text, labels, rows)
     if relay is not None:
@@ -222,7 +228,7 @@ def _family(
     rows: Iterable[tuple[Any, float]],
 ) -> Metric:
     """One family: its value for each key, which is a tuple, or a string where there is one label."""
-    family = kind(f"headrace_worker_{name}", text, labels=labels.split())
+    family = kind(name, text, labels=labels.split())
     for key, value in sorted(rows):
         family.add_metric([key] if isinstance(key, str) else key, value)
     return family

@@ -58,7 +58,6 @@ TWICE = {
     "Asked": {"chaos/live/faults/remote.py", "cli/commands/bench.py"},
     "Batch": {"loader/batch/fields.py", "stages/runtime/batch.py"},
     "Cut": {"loader/order/plan.py", "stages/sources/objects/units.py"},
-    "Pieces": {"loader/dataset/shard.py", "stages/sources/objects/unpack.py"},
     "Process": {"chaos/live/faults/processes.py", "client/launch/ray_driver.py"},
     "Source": {"loader/dataset/sources.py", "stages/runtime/contract.py"},
     "Spans": {"loader/cache/spans.py", "stages/dedup/spans/spans.py"},
