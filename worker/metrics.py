@@ -248,5 +248,5 @@ def _of_relay(relay: RelayStatistics) -> list[Metric]:
     return [
         *(GaugeMetricFamily(f"headrace_worker_relay_{name}", text, value=n) for name, (text, n) in gauges.items()),
         *(CounterMetricFamily(f"headrace_worker_relay_{name}", text, value=n) for name, (text, n) in counters.items()),
-        _family(CounterMetricFamily, "relay_datagrams", fates, "fate", relay.datagrams.items()),
+        _family(CounterMetricFamily, "headrace_worker_relay_datagrams", fates, "fate", relay.datagrams.items()),
     ]
