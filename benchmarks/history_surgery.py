@@ -1,11 +1,12 @@
 """What a change of graph or plan costs the flow: a stage replaced, scaled, a worker drained; beside it, by a pause.
 
-Method: a controller and a worker of all cores (for a drain two of them) as processes of this host; MEGABYTES of this
+Method: a controller and a worker of all cores (or two of half of them) as processes of this host; MEGABYTES of this
 interpreter's modules as JSON Lines, in files of 4 MB, through gopher-quality, gopher-repetition and a tokenizer into
 shards. Every LOOK_S the records that the tokenizer has had are read from the status; flow is their number over a window
 of a second. The flow before is the median of BEFORE_S seconds. Then: `replace` a stage; `scale --wait` to one
 task more than there are cores; `drain --wait` one of two workers, so that half of the tasks give way; for `pause`
-`stop --wait` and `apply --amend`; for `decider`, with a dedup stage, `move --wait` of that to the other of two workers.
+`stop --wait` and `apply --amend`; for `decider`, with a dedup stage, `move --wait` of that to the other of two workers;
+for `index` `replace` the stage before a dedup stage, so that another index takes over.
 `lowest` is the lowest window of BEHIND_S seconds from the command on, as a share of the flow before; `below` the
 seconds whose window is under 90 % of it; `calm` the lowest window of the time before: this is what the machine itself
 does to the flow; `still` the longest time without a record. Limits, of all but `pause`: lowest at least 0.6, below at
@@ -35,7 +36,7 @@ MEGABYTES = 2600
 FILE_BYTES = 4 << 20
 LOOK_S, WINDOW_S, BEFORE_S, BEHIND_S = 0.05, 1.0, 10.0, 15.0
 LOWEST_MIN, BELOW_S_MAX = 0.6, 5.0
-WAYS = ("replace", "scale", "drain", "pause", "decider")
+WAYS = ("replace", "scale", "drain", "pause", "decider", "index")
 PIPELINE = """
 from headrace import Pipeline, dedup, gopher_quality, gopher_repetition, read, tokenize, write_tokens
 
@@ -128,17 +129,18 @@ def measure(tokenizer: str, corpus: Path, place: Path, way: str) -> dict[str, fl
 
     workers = ("one", "two") if way in ("drain", "decider") else ("one",)
     commands = [("controller", "--listen", address)]
-    commands += [("worker", "--controller", address, "--name", name) for name in workers]
+    cores = str(max(1, len(os.sched_getaffinity(0)) // len(workers)))
+    commands += [("worker", "--controller", address, "--name", name, "--cores", cores) for name in workers]
     daemons = [subprocess.Popen([*base, *command], cwd=place, stderr=subprocess.DEVNULL) for command in commands]
     try:
         time.sleep(3.0)
-        apply(*(("-p", "decides=true") if way == "decider" else ()))
+        apply(*(("-p", "decides=true") if way in ("decider", "index") else ()))
         flow = Flow(address)
         while not flow.counts or flow.counts[-1] < 200:
             time.sleep(LOOK_S)
         time.sleep(BEFORE_S + 3.0)
         begun = time.monotonic()
-        if way == "replace":
+        if way in ("replace", "index"):
             call("replace", "flow", "gopher-quality", EXPRESSION)
         elif way == "scale":
             call("scale", "flow", "tokenize", str(len(os.sched_getaffinity(0)) + 1), "--wait")

@@ -466,7 +466,7 @@ def dry_run(core: Controller, request: PipelineRequested) -> pb.ApplyReply:
     if run is not None and not run.ended and run.tasks is not None:
         reply.stops.extend(map(_planned, run.tasks.plan.tasks))
         reply.shared_s = max((task.ready_at - task.start_at for task in run.tasks), default=0.0)
-        reply.rests = why_an_epoch(run.pipeline, Pipeline.from_dict(request.pipeline))
+        reply.another_index = why_an_epoch(run.pipeline, Pipeline.from_dict(request.pipeline))
     return pb.ApplyReply(accepted=True, plan=reply)
 
 

@@ -1220,22 +1220,22 @@ class PlannedChain(_message.Message):
     def __init__(self, chain: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class PlanReply(_message.Message):
-    __slots__ = ("tasks", "links", "chains", "workers", "stops", "shared_s", "rests")
+    __slots__ = ("tasks", "links", "chains", "workers", "stops", "shared_s", "another_index")
     TASKS_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
     CHAINS_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     STOPS_FIELD_NUMBER: _ClassVar[int]
     SHARED_S_FIELD_NUMBER: _ClassVar[int]
-    RESTS_FIELD_NUMBER: _ClassVar[int]
+    ANOTHER_INDEX_FIELD_NUMBER: _ClassVar[int]
     tasks: _containers.RepeatedCompositeFieldContainer[PlannedTask]
     links: _containers.RepeatedCompositeFieldContainer[LinkStatus]
     chains: _containers.RepeatedCompositeFieldContainer[PlannedChain]
     workers: int
     stops: _containers.RepeatedCompositeFieldContainer[PlannedTask]
     shared_s: float
-    rests: str
-    def __init__(self, tasks: _Optional[_Iterable[_Union[PlannedTask, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping]]] = ..., chains: _Optional[_Iterable[_Union[PlannedChain, _Mapping]]] = ..., workers: _Optional[int] = ..., stops: _Optional[_Iterable[_Union[PlannedTask, _Mapping]]] = ..., shared_s: _Optional[float] = ..., rests: _Optional[str] = ...) -> None: ...
+    another_index: str
+    def __init__(self, tasks: _Optional[_Iterable[_Union[PlannedTask, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping]]] = ..., chains: _Optional[_Iterable[_Union[PlannedChain, _Mapping]]] = ..., workers: _Optional[int] = ..., stops: _Optional[_Iterable[_Union[PlannedTask, _Mapping]]] = ..., shared_s: _Optional[float] = ..., another_index: _Optional[str] = ...) -> None: ...
 
 class ApplyReply(_message.Message):
     __slots__ = ("accepted", "reason", "differences", "warnings", "plan", "standby", "waits")

@@ -10,7 +10,6 @@ from headrace.chaos.sim.planting import Patch, around, says
 from headrace.controller.core.messages import Command, ShardProposed, messages as core
 from headrace.controller.core.run import (
     Amendment,
-    AmendState,
     AmendTurn,
     Committer,
     Inheritance,
@@ -69,20 +68,14 @@ def _never_broken(audited: Any, self: Publishing, event: core.DatasetAudited, no
     return audited(self, replace(event, broken=()), now)
 
 
-def _taken_up_untried(tried: Any, self: Amendment, works: Works, state: RunState, now: float) -> Any:
-    commands = tried(self, works, state, now)
-    if self.state is AmendState.TRYING:
-        works.on_trial = False
-        self._machine.turn(AmendTurn.READY)
-        commands += [] if self._parts.leadership.cluster else self.take_up(works)
-    return commands
+def _ready_at_once(_self: Amendment, works: Works) -> bool:
+    return works.next is not None
 
 
-def _next_stays(self: Amendment, works: Works, wrong: str, _now: float) -> list[Command]:
-    self._left = self._anew = None
-    works.on_trial, works.wrong = False, ""
-    self._machine.turn(AmendTurn.FAILED)
-    return self.answer(wrong)
+def _left_in_the_same_epoch(self: Amendment, works: Works) -> None:
+    works.on_trial, self.leave_by = False, None
+    works.reader.tasks.inherit_guests(works.in_force.tasks)
+    self._machine.turn(AmendTurn.LEFT)
 
 
 def _decisions_forgotten(
@@ -103,8 +96,12 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "index-of-next-plan-alone": (around(RunTasks, "begin_beside", _index_of_its_own),),
     "who-stays-is-stopped": ((RunTasks, "inherit_guests", says(None)),),
     "gate-not-asked": ((Publishing, "_publish", _published_unasked),),
-    "taken-up-untried": (around(Amendment, "_try", _taken_up_untried),),
-    "rested-not-rolled-back": ((Amendment, "_go_back", _next_stays),),
+    "taken-up-untried": (
+        (Amendment, "_is_ready", _ready_at_once),
+        (Amendment, "_wrong", says("")),
+        (Intake, "have_left", says(True)),
+    ),
+    "next-epoch-not-raised": ((Amendment, "_old_left", _left_in_the_same_epoch),),
     "gate-forgotten": (around(Run, "__init__", _decisions_forgotten),),
     "broken-gate-passed": (around(Publishing, "_audited", _never_broken),),
 }

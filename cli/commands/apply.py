@@ -68,10 +68,9 @@ def show_plan(pipeline: str, made: pb.PlanReply, *, as_json: bool) -> None:
     if made.stops:
         out.print(f"  in the place of {counted(len(made.stops), 'task')} that would end", style=FAINT)
         took = f"; those in force took {made.shared_s:.1f} s" if made.shared_s else ""
-        if made.rests:
-            out.print(f"  the run comes to rest between them{took}: {safe(made.rests)}", style=FAINT)
-        else:
-            out.print(f"  both share the cores until the new ones are ready{took}", style=FAINT)
+        out.print(f"  both share the cores until the new ones are ready{took}", style=FAINT)
+        if made.another_index:
+            out.print(f"  another index takes over, and learns what is closed: {safe(made.another_index)}", style=FAINT)
         out.print("  what is closed stays as it was", style=FAINT)
     out.print()
     out.print(

@@ -181,7 +181,7 @@ class Operator:
         """Another graph is to take the place of the one by which records flow."""
         self._operate(self._cluster.world.rng)
         if self._cluster.corpus.dedups:
-            # With an index the run comes to rest for it: that is rare enough.
+            # What another index takes over is rare enough.
             for number in (1, 2):
                 self._cluster.world.after(number * self._rng.uniform(4.0, 10.0), self._operate, self._rng)
 

@@ -9,6 +9,7 @@ many replicas a worker gets is `placement`'s to say.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -173,14 +174,15 @@ def beside(
     taken: Mapping[str, Need],
     *,
     stay: bool,
+    anew: bool = False,
 ) -> tuple[Plan, frozenset[str]]:
     """A plan whose tasks live beside those of `current` for a while, and the names of those that are in both.
 
     The tasks of a stage that remembers are in both, and with `stay` each that is the same in both and so is all that it
     is linked with: between a task that stays and one that leaves or comes nothing may be on its way, but for questions
     to a stage that remembers. All others get names that are free, and those that are solitary are left out. Where a
-    stage that remembers gets other tasks none is in both: then another epoch begins. PipelineError where that is not to
-    be (not `stay`), or where a worker has not the memory for both.
+    stage that remembers gets other tasks, or the index is another (`anew`), none is in both: then another epoch begins.
+    PipelineError where a worker has not the memory for both.
     """
     remember = {stage.name for stage in pipeline.stateful}
     old = {task.name: task for task in current.tasks if not task.alone}
@@ -197,9 +199,7 @@ def beside(
     before, behind = ({link.name: link for link in plan.links} for plan in (current, made))
     ends = {name: {link.sender, link.receiver} for name, link in (before | behind).items()}
     others = {name for name in ends if before.get(name) != behind.get(name)}
-    if not asked <= same or any(ends[name] <= asked for name in others):
-        if not stay:
-            raise PipelineError("the tasks of a stage that remembers would be others")
+    if anew or not asked <= same or any(ends[name] <= asked for name in others):
         same = set[str]()
     while parted := {
         end
@@ -218,7 +218,10 @@ def _check_memory(tasks: Sequence[TaskPlan], workers: Sequence[WorkerFacts], tak
     for worker in workers:
         need = total([taken.get(worker.name, NOTHING), mine.get(worker.name, NOTHING)])
         if 0 < worker.memory_bytes < need.memory_bytes:
-            raise PipelineError(f"{worker.name} has not the memory for the tasks that leave and those that come")
+            raise PipelineError(
+                f"{worker.name} has not the memory for the tasks that leave and those that come: "
+                "stop the pipeline, and apply it with --amend"
+            )
 
 
 def _renamed(pipeline: Pipeline, old: Collection[str], made: Plan, same: Collection[str]) -> Plan:
@@ -227,13 +230,14 @@ def _renamed(pipeline: Pipeline, old: Collection[str], made: Plan, same: Collect
     for name in (*old, *(task.name for task in made.tasks if task.name not in old)):
         head, _, ordinal = name.rpartition(".")
         taken.setdefault(head, set()).add(int(ordinal))
-    fresh = {head: _free(numbers) for head, numbers in taken.items()}
     tasks: dict[str, TaskPlan] = {}
     for task in made.tasks:
         tasks[task.name] = task
         if task.name in old and task.name not in same:
             head, roles = task.name.rpartition(".")[0], roles_of(pipeline, task.stages)
-            number = _in_other_block(task.replica, roles) if roles else next(fresh[head])
+            blocks = itertools.count(task.replica % roles, roles) if roles else itertools.count()
+            number = next(number for number in blocks if number not in taken[head])
+            taken[head].add(number)
             tasks[task.name] = replace(task, name=f"{head}.{number}", replica=number)
     links: list[LinkPlan] = []
     for link in made.links:
@@ -316,14 +320,10 @@ class _Identities:
 def roles_of(pipeline: Pipeline, chain: Chain) -> int:
     """How many roles replicas have, 0: all are alike. Of a stage that remembers one decides, others are partitions.
 
-    A task's number is that of its role, or beside tasks that it is to replace, that and the number of roles.
+    A task's number is that of its role, or beside tasks that it is to replace, that and a multiple of their number.
     """
     stage = pipeline.stage(chain[0])
     return (stage.replicas or 1) if stage.kind is StageKind.STATEFUL else 0
-
-
-def _in_other_block(number: int, roles: int) -> int:
-    return number + roles if number < roles else number - roles
 
 
 def _free(taken: Collection[int], number: int = 0) -> Iterator[int]:

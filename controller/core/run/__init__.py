@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from headrace.controller.core.run.run import Run as Run
     from headrace.controller.core.run.states import (
         ENDED as ENDED,
-        AmendState as AmendState,
         AmendTurn as AmendTurn,
         RunState as RunState,
     )

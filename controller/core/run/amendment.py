@@ -1,19 +1,17 @@
 """The tasks of a run give way to others while records flow: by another graph, or another plan of the same one.
 
 The next tasks start beside those in force, and take the input when they are ready. Those in force send what they have
-read, their sinks commit it, and they end (docs/design/surgery.md). Tasks that are in both plans run on. A version that
-begins with an epoch waits until the run is at rest. Then all tasks end, its own start, and they are in force when all
-are ready; else those that were there before start again.
+read, their sinks commit it, and they end (docs/design/surgery.md). Tasks that are in both plans run on. With another
+index no task is in both: the next ones are of another epoch, which is raised when those in force are empty.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
-from headrace.controller.core.messages import AnswerRequest, Command, PipelineRequested, SealSink, WorkerLost
+from headrace.controller.core.messages import AnswerRequest, Command, PipelineRequested, SealSink
 from headrace.controller.core.plan import Plan
-from headrace.controller.core.run.reconfiguration import Reconfiguration, Reshape
+from headrace.controller.core.run.reconfiguration import Reconfiguration, Reshape, keeps_index
 from headrace.controller.core.run.states import AMEND_TRANSITIONS, AmendState, AmendTurn, Machine, RunState
 from headrace.controller.core.run.tasks import RunTask, RunTasks, TaskPhase
 from headrace.controller.core.run.work import Parts, Work, Works
@@ -43,11 +41,6 @@ class Amendment:
         #: The graph that was asked for, and has no answer yet; the plan that is to take the place of the one in force.
         self.request: PipelineRequested | None = None
         self._reshape: Reshape | None = None
-        #: The version that begins with an epoch; what was in force, with its plan, while that one is tried; and how
-        #: often each task had been started again before.
-        self._anew: Pipeline | None = None
-        self._left: tuple[Work, Plan] | None = None
-        self._restarts: dict[str, int] = {}
         #: The number of the last sweep that began before input went to the next version; until when it is waited for
         #: what those in force have on hand, where they leave a worker.
         self._since = 0
@@ -65,8 +58,6 @@ class Amendment:
 
     def words(self, works: Works | None) -> str:
         """For people; empty if the graph is not being changed."""
-        if self._anew is not None:
-            return f"the graph to version {self._anew.version()}: {self.state.value}"
         if works is None or works.next is None or self._reshape is not None:
             return ""
         tasks = list(works.next.tasks)
@@ -86,8 +77,11 @@ class Amendment:
 
     def considered(
         self, event: PipelineRequested, works: Works | None, state: RunState
-    ) -> tuple[Pipeline, Plan, frozenset[str]]:
-        """The next version, its plan, and the tasks that stay. PipelineError where it cannot be."""
+    ) -> tuple[Pipeline, Plan, frozenset[str], bool]:
+        """The next version, its plan, the tasks that stay, and whether its index is another.
+
+        PipelineError where it cannot be.
+        """
         pipeline = Pipeline.from_dict(event.pipeline)
         validate(pipeline)
         if works is None or state is not RunState.RUNNING:
@@ -101,9 +95,12 @@ class Amendment:
         before, current = works.in_force.pipeline, works.in_force.tasks.plan
         if wrong := why_not_amended(before, pipeline):
             raise PipelineError(f"{wrong}: stop the pipeline, and apply it with --amend")
-        if why_an_epoch(before, pipeline):
-            return pipeline, self._reconfiguration.instead(pipeline, event, current), frozenset()
-        return pipeline, *self._reconfiguration.beside(pipeline, event, current)
+        anew = bool(why_an_epoch(before, pipeline))
+        made, stay = self._reconfiguration.beside(pipeline, event, current, anew=anew)
+        anew = anew or not keeps_index(pipeline, made, stay)
+        if anew and not self._reconfiguration.free_epoch:
+            raise PipelineError(f"pipeline {pipeline.name!r} is at the beginning of an epoch: try again")
+        return pipeline, made, stay, anew
 
     def asked(self, event: PipelineRequested, works: Works | None, state: RunState) -> list[Command]:
         """Somebody wants another graph; answered at once where it cannot be, else when it is in force."""
@@ -111,7 +108,7 @@ class Amendment:
             self.request = event
             return []
         try:
-            pipeline, made, stay = self.considered(event, works, state)
+            pipeline, made, stay, anew = self.considered(event, works, state)
         except PipelineError as error:
             return [AnswerRequest(event.request, accepted=False, reason=str(error))]
         assert works is not None
@@ -119,42 +116,28 @@ class Amendment:
             words = f"pipeline {pipeline.name} is in force as it was asked for"
             return [AnswerRequest(event.request, accepted=True, warnings=(words,))]
         self.request, self.refused = event, ""
-        if why_an_epoch(works.in_force.pipeline, pipeline):
-            self._machine.turn(AmendTurn.ASKED_ANEW)
-            self._anew, self._recorded = pipeline, False
-        else:
-            self._begin(works, pipeline, made, stay)
-        return []
+        return self._begin(works, pipeline, made, stay, self._reconfiguration.take_epoch() if anew else 0)
 
     def reshape(self, works: Works, reshape: Reshape, now: float) -> list[Command]:
         """Another plan of the version in force is to take the place of its plan, while the run is running."""
         self._reshape = reshape
-        self._begin(works, works.in_force.pipeline, reshape.plan, reshape.stay, reshape.epoch)
-        seals = self._seal(works, "amended") if reshape.epoch else []
+        seals = self._begin(works, works.in_force.pipeline, reshape.plan, reshape.stay, reshape.epoch)
         return [*seals, *self.advance(works, RunState.RUNNING, now)]
 
-    def _begin(self, works: Works, pipeline: Pipeline, made: Plan, stay: frozenset[str], ahead: int = 0) -> None:
+    def _begin(self, works: Works, pipeline: Pipeline, made: Plan, stay: frozenset[str], ahead: int) -> list[Command]:
+        """Start the next tasks; with another index in this epoch, which finds closed what the sinks hold now."""
         self._machine.turn(AmendTurn.ASKED)
         self._recorded = self._left_early = False
         tasks = RunTasks(made, pipeline, pipeline.version(), self._parts.leadership.term)
         tasks.begin_beside(works.in_force.tasks, stay, ahead)
         works.next = Work(pipeline, tasks, self._parts)
         works.on_trial, works.wrong = True, ""
+        return [*self._seal(works, "amended")] if ahead else []
 
     def advance(self, works: Works, state: RunState, now: float) -> list[Command]:
         """Take the next step that is due."""
         recorded = bool(self._parts.leadership.cluster) and self._reshape is None
         match self.state:
-            case AmendState.RESTING if state is RunState.DRAINING:
-                return self._give_up(f"the pipeline is {state.value}")
-            case AmendState.FENCING if self._parts.epoch.take_up():
-                return self._try(works, state, now)
-            case AmendState.TRYING if wrong := self._wrong_at_rest(works, state):
-                return self._go_back(works, wrong, now)
-            case AmendState.TRYING if works.in_force.tasks.table.stable and not works.in_force.tasks.links_missing:
-                works.on_trial = False
-                self._machine.turn(AmendTurn.READY)
-                return [] if recorded else self.take_up(works)
             case AmendState.WARMING | AmendState.HANDING_OVER if wrong := self._wrong(works, state):
                 return self._undo(works, wrong, state)
             case AmendState.WARMING if self._is_ready(works) or self._may_join(works):
@@ -171,7 +154,7 @@ class Amendment:
                 return self.take_up(works) if not recorded else []
             case AmendState.SUCCEEDING if self._parts.epoch.take_up():
                 self._machine.turn(AmendTurn.FENCED)
-                return self.take_up(works)
+                return [] if recorded else self.take_up(works)
             case AmendState.HANDING_OVER if self.leave_by is None and self._may_wait_for_each_other(works):
                 self.leave_by = now + LEAVE_S_MAX
             case AmendState.APPLYING if self._parts.leadership.ledger.pipeline_version == works.in_force.version:
@@ -202,8 +185,6 @@ class Amendment:
         if works is None or self.state is not AmendState.RECORDING:
             return []
         self._machine.turn(AmendTurn.RECORDED)
-        if self._left is not None:
-            return self._take_up_anew(works, self._left[0])
         if self._left_early:
             for name in works.leaving:
                 self._parts.intake.task_died(name)
@@ -227,109 +208,18 @@ class Amendment:
     def _apply(self, work: Work) -> None:
         assert self.request is not None
         self._reconfiguration.amended(work.pipeline, self.request)
+        self._parts.committer.closings.sinks = work.pipeline.dependent_sinks
         self._taken_up(work.pipeline, self.request)
         self._parts.leadership.submit(PipelineApplied(work.version, work.pipeline.to_dict()))
 
     @property
-    def rests(self) -> bool:
-        """Whether it waits until nothing is on its way."""
-        return self.state is AmendState.RESTING
-
-    def at_rest(self, works: Works) -> list[Command]:
-        """Nothing is on its way: raise the epoch that the next version begins with, if the workers can hold it."""
-        try:
-            self._planned_anew(works)
-        except PipelineError as error:
-            # The workers could hold it when it was asked for; some have gone since.
-            return self._give_up(str(error))
-        self._machine.turn(AmendTurn.AT_REST)
-        self._parts.epoch.begin("to be amended")
-        return []
-
-    def _planned_anew(self, works: Works) -> Plan:
-        assert self._anew is not None
-        assert self.request is not None
-        return self._reconfiguration.instead(self._anew, self.request, works.in_force.tasks.plan)
-
-    def _try(self, works: Works, state: RunState, now: float) -> list[Command]:
-        """All tasks end, and those of the next version start: it is in force once they are ready."""
-        assert self._anew is not None
-        self._machine.turn(AmendTurn.FENCED)
-        old = works.in_force
-        plan = old.tasks.plan
-        self._left = old, replace(plan, tasks=tuple(task for task in plan.tasks if not task.alone))
-        try:
-            plan = self._planned_anew(works)
-        except PipelineError as error:
-            return self._go_back(works, str(error), now)
-        if state is not RunState.PAUSED:
-            return self._go_back(works, f"the pipeline is {state.value}", now)
-        works.in_force = works.reader = Work(self._anew, old.tasks, self._parts)
-        stops = self._begin_anew(works, plan, now, GIVES_WAY)
-        self._restarts = {task.plan.name: task.restarts for task in old.tasks}
-        works.on_trial, works.wrong = True, ""
-        return stops
-
-    def _begin_anew(self, works: Works, plan: Plan, now: float, reason: str) -> list[Command]:
-        """The tasks of the work in force begin in this epoch, in the place of those that are there."""
-        work = works.in_force
-        stops, gone = work.tasks.become(work.pipeline, work.version, plan, now, reason)
-        if self._parts.intake.sweeping:
-            # A task was lost at rest, and a marker asks those that answer no more.
-            self._parts.sweeps.lost()
-        for name in gone:
-            self._parts.intake.task_died(name)
-            self._parts.listing.task_died(name)
-        self._parts.committer.closings.sinks = work.pipeline.dependent_sinks
-        return stops
-
-    def _wrong_at_rest(self, works: Works, state: RunState) -> str:
-        """Why the version that is tried is given up; empty if it is not."""
-        tasks = works.in_force.tasks
-        died = next((task for task in tasks if task.restarts > self._restarts.get(task.plan.name, 0)), None)
-        if died is not None:
-            return f"task {died.plan.name} of the next version died: {died.story}"
-        return works.wrong or ("" if state is RunState.PAUSED else f"the pipeline is {state.value}")
-
-    def _go_back(self, works: Works, wrong: str, now: float) -> list[Command]:
-        """What was in force begins again. Nothing was read meanwhile, so it does so in the same epoch."""
-        assert self._left is not None
-        (work, plan), self._left, self._anew = self._left, None, None
-        works.in_force = works.reader = work
-        works.on_trial, works.wrong = False, ""
-        stops = self._begin_anew(works, plan, now, "the change was rolled back")
-        for worker in sorted({task.worker for task in plan.tasks} - self._parts.workers.present.keys()):
-            # Where no other may have its tasks, they wait for it.
-            work.losses.worker_lost(WorkerLost(worker, "it left while the graph was changed"), now)
-        self._machine.turn(AmendTurn.FAILED)
-        self.refused = f"the change of the graph was rolled back: {wrong}"
-        return [*stops, *self.answer(self.refused)]
-
-    def _take_up_anew(self, works: Works, old: Work) -> list[Command]:
-        """The version that was tried at rest is in force when the dataset's log has it."""
-        new = works.in_force
-        old.losses.deaths.add(new.losses.deaths)
-        new.losses.deaths = old.losses.deaths
-        self._anew = self._left = None
-        self._apply(new)
-        return []
-
-    def _give_up(self, reason: str) -> list[Command]:
-        """The version in force stays."""
-        self._machine.turn(AmendTurn.FAILED)
-        self._anew = None
-        self.refused = f"the graph was not changed: {reason}"
-        return self.answer(self.refused)
-
-    @property
     def recording(self) -> bool:
-        """Whether the cluster's log is to have, or gets, the next version; or what is there has not its graph."""
-        return self.state in (AmendState.TRYING, AmendState.RECORDING)
+        """Whether the cluster's log is to have, or gets, the next version."""
+        return self.state is AmendState.RECORDING
 
     def to_record(self, works: Works | None) -> tuple[PipelineRequested, Plan] | None:
         """What a successor has to know before the next version is taken up; asked for once."""
-        recording = self.state is AmendState.RECORDING
-        if not recording or self._recorded or works is None or self.request is None:
+        if not self.recording or self._recorded or works is None or self.request is None:
             return None
         self._recorded = True
         return self.request, works.reader.tasks.plan
@@ -429,7 +319,7 @@ class Amendment:
 
 
 def why_an_epoch(before: Pipeline, after: Pipeline) -> str:
-    """Why a graph becomes another at rest, with an epoch, and not while records flow; empty if it need not.
+    """Why a graph becomes another with an epoch, of an index of its own; empty if it need not.
 
     An index knows what its own epoch let through, by what stands before it: where that is the same the index stays. A
     record that it has let through, and that was lost then, would else be filtered before it, and its duplicates be

@@ -166,20 +166,21 @@ class Reconfiguration:
                 made, stay = beside(work.tasks.plan, made, self._pipeline, workers, taken, stay=True)
             except PipelineError:
                 return None
-            index = self._index_of(made)
-            if index <= stay:
+            if keeps_index(self._pipeline, made, stay):
                 return Reshape(made, stay, tuple(changes))
-            if self._ledger.number <= max(self._ledger.epoch, self._reserved):
-                # No number is free: no two plans may be of one epoch.
-                return None
-            self._reserved = self._ledger.number
-            return Reshape(made, stay, tuple(changes), self._reserved)
+            return Reshape(made, stay, tuple(changes), self.take_epoch()) if self.free_epoch else None
         return None
 
-    def _index_of(self, made: Plan) -> set[str]:
-        """The tasks of a plan that remember."""
-        remember = {stage.name for stage in self._pipeline.stateful}
-        return {task.name for task in made.tasks if not task.alone and not remember.isdisjoint(task.stages)}
+    @property
+    def free_epoch(self) -> int:
+        """The epoch that tasks may start in before it is raised; 0 if none is free: no two plans may be of one."""
+        number = self._ledger.number
+        return number if number > max(self._ledger.epoch, self._reserved) else 0
+
+    def take_epoch(self) -> int:
+        """That epoch, which is free no more."""
+        self._reserved = self.free_epoch
+        return self._reserved
 
     def reshaped(self, reshape: Reshape) -> None:
         """These changes are made."""
@@ -247,29 +248,21 @@ class Reconfiguration:
             taken=self._workers.reserved(),
         )
 
-    def beside(self, pipeline: Pipeline, request: PipelineRequested, current: Plan) -> tuple[Plan, frozenset[str]]:
+    def beside(
+        self, pipeline: Pipeline, request: PipelineRequested, current: Plan, *, anew: bool
+    ) -> tuple[Plan, frozenset[str]]:
         """The plan of another version, whose tasks live beside those of this one for a while, on the same cores.
 
-        PipelineError if the workers cannot hold it: memory is not shared.
+        `anew`: with another index. PipelineError if the workers cannot hold it: memory is not shared.
         """
         workers, others = self._workers.fit(), self._workers.reserved()
-        remember = {stage.name for stage in pipeline.stateful}
+        remember = set[str]() if anew else {stage.name for stage in pipeline.stateful}
         leaving = [task for task in current.tasks if remember.isdisjoint(task.stages)]
         taken = dict(others)
         for worker, need in reserved([Plan(tuple(leaving), ())]).items():
             taken[worker] = total((taken.get(worker, NOTHING), Need(memory_bytes=need.memory_bytes)))
-        made = self._plan_of(pipeline, request, current, taken)
-        return beside(current, made, pipeline, workers, others, stay=False)
-
-    def instead(self, pipeline: Pipeline, request: PipelineRequested, current: Plan) -> Plan:
-        """The plan of another version, whose tasks start when those of this one have ended. PipelineError as above."""
-        return self._plan_of(pipeline, request, current, self._workers.reserved())
-
-    def _plan_of(
-        self, pipeline: Pipeline, request: PipelineRequested, current: Plan, taken: Mapping[str, Need]
-    ) -> Plan:
         known = {stage.name for stage in pipeline.stages}
-        return plan(
+        made = plan(
             pipeline,
             self._workers.fit(),
             fuse=request.fuse,
@@ -280,6 +273,7 @@ class Reconfiguration:
             current=current,
             taken=taken,
         )
+        return beside(current, made, pipeline, workers, others, stay=False, anew=anew)
 
     def amended(self, pipeline: Pipeline, request: PipelineRequested) -> None:
         """Another version is in force."""
@@ -386,6 +380,12 @@ class Reconfiguration:
                 )
             counts |= dict.fromkeys(chain, count)
         return replace(change, replicas=counts)
+
+
+def keeps_index(pipeline: Pipeline, made: Plan, stay: Collection[str]) -> bool:
+    """Whether all tasks of a plan that remember are those that stay."""
+    remember = {stage.name for stage in pipeline.stateful}
+    return all(task.name in stay for task in made.tasks if not task.alone and not remember.isdisjoint(task.stages))
 
 
 def _of(chosen: Mapping[str, _V], known: Collection[str]) -> dict[str, _V]:

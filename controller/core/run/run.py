@@ -433,7 +433,7 @@ class Run:
         requested, work, busy = self.reconfiguration, works.in_force, self.amendment.busy
         if self.state is RunState.RUNNING and not busy and (reshape := requested.under_flow(work)) is not None:
             return self.amendment.reshape(works, reshape, now)
-        waits = self.amendment.rests or (requested.waiting and not busy)
+        waits = requested.waiting and not busy
         if self.state is RunState.RUNNING and (requested.stands or waits or work.tasks.index.lost):
             self._machine.turn(RunTurn.PAUSE_ASKED)
             self._halt()
@@ -442,10 +442,9 @@ class Run:
             self._machine.turn(RunTurn.SINKS_EMPTY)
         # After a death a marker that halts is on its way: it must not meet what is read again.
         stands = self.state is RunState.PAUSED and self._sweeps.empty
-        commands = self.amendment.at_rest(works) if stands and self.amendment.rests else []
-        if self.amendment.busy or not stands or (requested.begins_anew(work.tasks) and not self._epoch.begun_anew()):
-            return commands
-        commands += requested.change_all(work.tasks, now)
+        if busy or not stands or (requested.begins_anew(work.tasks) and not self._epoch.begun_anew()):
+            return []
+        commands = requested.change_all(work.tasks, now)
         if not requested.stands:
             self._machine.turn(RunTurn.RESUME_ASKED)
             self.intake.begin_again()

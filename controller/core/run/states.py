@@ -155,12 +155,6 @@ class AmendState(Enum):
     """How far a change of the graph is."""
 
     IN_FORCE = "in force"
-    #: The next version begins with an epoch: the run comes to rest first.
-    RESTING = "coming to rest"
-    #: At rest, that epoch is on its way to the dataset's log.
-    FENCING = "raising the epoch"
-    #: The tasks of the version in force have ended, those of the next one start in their place, and nothing is read.
-    TRYING = "trying"
     #: The tasks of the next version start beside those of the one in force.
     WARMING = "warming"
     #: Input goes to the next version; the tasks of the one in force send what they have read, and their sinks seal.
@@ -177,8 +171,6 @@ class AmendTurn(Enum):
     """What moves it."""
 
     ASKED = "asked"
-    ASKED_ANEW = "asked, with an epoch"
-    AT_REST = "at rest"
     FENCED = "epoch raised"
     READY = "next tasks ready"
     FAILED = "failed"
@@ -190,12 +182,6 @@ class AmendTurn(Enum):
 
 AMEND_TRANSITIONS: dict[tuple[AmendState, AmendTurn], AmendState] = {
     (AmendState.IN_FORCE, AmendTurn.ASKED): AmendState.WARMING,
-    (AmendState.IN_FORCE, AmendTurn.ASKED_ANEW): AmendState.RESTING,
-    (AmendState.RESTING, AmendTurn.AT_REST): AmendState.FENCING,
-    (AmendState.RESTING, AmendTurn.FAILED): AmendState.IN_FORCE,
-    (AmendState.FENCING, AmendTurn.FENCED): AmendState.TRYING,
-    (AmendState.TRYING, AmendTurn.READY): AmendState.RECORDING,
-    (AmendState.TRYING, AmendTurn.FAILED): AmendState.IN_FORCE,
     (AmendState.WARMING, AmendTurn.READY): AmendState.HANDING_OVER,
     (AmendState.WARMING, AmendTurn.FAILED): AmendState.IN_FORCE,
     (AmendState.HANDING_OVER, AmendTurn.FAILED): AmendState.IN_FORCE,

@@ -126,8 +126,7 @@ class Work:
 class Works:
     """The work of the version in force and, while the graph is changed, that of the next one.
 
-    Until the next version is in the log it is on trial: what it loses is no loss of the run (`wrong`). One that is
-    tried at rest has the place of the one in force.
+    Until the next version is in the log it is on trial: what it loses is no loss of the run (`wrong`).
     """
 
     def __init__(self, work: Work, parts: Parts) -> None:
@@ -254,7 +253,7 @@ class Works:
 
     def _judged(self, work: Work, reason: str) -> str:
         """Why the run fails: not for what a version on trial loses."""
-        if not reason or not self.on_trial or work is not (self.next or self.in_force):
+        if not reason or not self.on_trial or work is not self.next:
             return reason
         self.wrong = self.wrong or reason
         return ""

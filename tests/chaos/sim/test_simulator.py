@@ -127,8 +127,8 @@ CAUGHT_BY = {
     "gate-not-asked": {24},
     "gate-forgotten": {1, 24},
     "taken-up-untried": {30},
-    # What is not rolled back is said to be in force, too.
-    "rested-not-rolled-back": {3, 17, 18},
+    # Its tasks know nothing of what was closed since they were started.
+    "next-epoch-not-raised": {11},
     "broken-gate-passed": {24},
     # In the core of a task.
     "full-sink-fed": {16},
@@ -193,6 +193,7 @@ FOUND_AT = {
     "manifest-not-fenced": 13,
     "needs-skipped": 4,
     "neighbour-poison": 1,
+    "next-epoch-not-raised": 15,
     "next-version-judged-early": 23,
     "nobody-asks": 4,
     "not-asked-after-overlap": 15,
@@ -209,12 +210,10 @@ FOUND_AT = {
     "released-by-one-sink": 32,
     "request-granted-before-durable": 3,
     "request-taken-for-a-repeat": 7,
-    "rested-not-rolled-back": 15,
     "settled-asked-for": 31,
     "shard-named-anew": 248,
     "snapshot-forgets-releases": 15,
     "suspects-given-to-all": 1,
-    "taken-up-untried": 48,
     "ticket-not-compared": 12,
     "token-spent-by-each": 6,
     "unknown-epoch-accepted": 54,

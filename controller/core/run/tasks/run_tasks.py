@@ -60,7 +60,10 @@ class RunTasks:
     def __init__(self, plan: Plan, pipeline: Pipeline, version: str, term: int) -> None:
         self.plan = plan
         self.table = TaskTable(plan, term)
-        self._take(pipeline, version)
+        self._graph, self._version = pipeline, version
+        self._pipeline = pipeline.to_dict()
+        #: The stages that remember.
+        self._stateful = frozenset(stage.name for stage in pipeline.stateful)
         self.links = RunLinks(plan)
         #: The number of its first solitary task, above those of the version beside which it runs.
         self.first_solitary = 0
@@ -71,12 +74,6 @@ class RunTasks:
         self.ahead = 0
         #: The tasks that are of the plan beside which this one is carried out as well: that one has them in its care.
         self.guests: frozenset[str] = frozenset()
-
-    def _take(self, pipeline: Pipeline, version: str) -> None:
-        self._graph, self._version = pipeline, version
-        self._pipeline = pipeline.to_dict()
-        #: The stages that remember.
-        self._stateful = frozenset(stage.name for stage in pipeline.stateful)
 
     def __iter__(self) -> Iterator[RunTask]:
         """Its tasks, without guests."""
@@ -158,14 +155,6 @@ class RunTasks:
         A task that the plan keeps runs on: it has the same stages on the same worker, and can take its links.
         """
         return self._change(plan, now, reason, keeps=True)
-
-    def become(
-        self, pipeline: Pipeline, version: str, plan: Plan, now: float, reason: str
-    ) -> tuple[list[Command], list[str]]:
-        """Another version begins with an epoch: end every task; the orders, and the names of those."""
-        self._take(pipeline, version)
-        self.index.served = self.index.lost = False
-        return self._change(plan, now, reason, keeps=False)
 
     def _change(self, plan: Plan, now: float, reason: str, *, keeps: bool) -> tuple[list[Command], list[str]]:
         old, self.plan = self.plan, plan

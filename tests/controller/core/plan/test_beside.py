@@ -66,20 +66,34 @@ def test_beside_a_decider_elsewhere_all_tasks_are_others() -> None:
     assert (stay, names(back)) == (frozenset(), names(current)), "their names are free again"
 
 
-def test_by_another_graph_no_decider_is_elsewhere() -> None:
+def test_beside_another_index_all_tasks_are_others() -> None:
     current = plan(DEDUP, TWO)
-    left = current.task("run/dedup.0").worker
-    with pytest.raises(PipelineError, match="remembers"):
-        beside(current, move(current, left, TWO), DEDUP, TWO, {}, stay=False)
+    made, stay = beside(current, plan(DEDUP, TWO, current=current), DEDUP, TWO, {}, stay=False, anew=True)
+    assert (stay, names(made) & names(current)) == (frozenset(), set())
+
+
+@pytest.mark.parametrize(("before", "behind"), [(4, 2), (2, 4), (3, 2), (1, 3)])
+def test_partitions_of_another_number_have_free_names_and_their_roles(before: int, behind: int) -> None:
+    current, pipeline = plan(partitioned(before), TWO), partitioned(behind)
+    made, _ = beside(current, plan(pipeline, TWO), pipeline, TWO, {}, stay=False, anew=True)
+    assert not names(made) & names(current)
+    index = [task for task in made.tasks if task.stages == ("dedup",)]
+    assert sorted(task.replica % behind for task in index) == [*range(behind)]
+    assert {task.name for task in index} == {f"run/dedup.{task.replica}" for task in index}
+
+
+def partitioned(count: int) -> Pipeline:
+    """The graph with so many tasks of its index."""
+    stages = [replace(stage, after=(), replicas=count) if stage.name == "dedup" else stage for stage in DEDUP.stages]
+    return Pipeline.chain("run", LOG, *(replace(stage, after=()) for stage in stages))
 
 
 def test_partitions_beside_others_keep_their_roles() -> None:
-    stages = [replace(stage, after=(), replicas=3) if stage.name == "dedup" else stage for stage in DEDUP.stages]
-    parted = Pipeline.chain("run", LOG, *(replace(stage, after=()) for stage in stages))
-    current = plan(parted, TWO)
-    made, _ = beside(current, plan(parted, TWO, places={"dedup": "w1"}), parted, TWO, {}, stay=True)
+    pipeline = partitioned(3)
+    current = plan(pipeline, TWO)
+    made, _ = beside(current, plan(pipeline, TWO, places={"dedup": "w1"}), pipeline, TWO, {}, stay=True)
     assert [task.name for task in made.tasks if task.stages == ("dedup",)] == [f"run/dedup.{n}" for n in (3, 4, 5)]
-    again = plan(parted, TWO, places={"dedup": "w1"}, current=made)
+    again = plan(pipeline, TWO, places={"dedup": "w1"}, current=made)
     assert names(again) == names(made), "whoever is there keeps its name"
 
 

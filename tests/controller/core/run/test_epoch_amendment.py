@@ -1,16 +1,15 @@
-"""A version of the pipeline begins with an epoch: the run comes to rest, and all its tasks start anew."""
+"""A version of the pipeline has another index: its tasks are of the next epoch, and wait for it while records flow."""
 
-from dataclasses import replace
+from collections.abc import Callable
 
 import pytest
 
-from headrace.controller.core.cluster.records import plan_from_plain
 from headrace.controller.core.messages import messages as m
-from headrace.controller.core.run.states import AmendState
+from headrace.controller.core.messages.dedup import ServeIndex
+from headrace.controller.core.run.states import AmendState, RunState
 from headrace.controller.core.run.tasks.task_table import ATTEMPTS_A_TERM, START_S_MAX
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
 from headrace.store.ledger.core.entries import EpochRaised, PipelineApplied, Range
-from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 from tests.kits.controller.cluster_log import CLUSTER, Bench, Store, succeeded
 from tests.kits.controller.core import LOG, Stand, amending, changes, close, fragment, make_pipeline, of
 
@@ -23,36 +22,63 @@ DEDUP = Stage("dedup", StageKind.STATEFUL, "m:d", replicas=1)
 DEDUPED = Pipeline.chain("run", LOG, *OLD.stages[:2], DEDUP, *OLD.stages[2:])
 
 
-def resting() -> tuple[Stand, list[m.Command]]:
-    """A run that reads two fragments; a dedup stage was asked for, and a sweep has its sources let go."""
+def warming() -> tuple[Stand, list[m.Command]]:
+    """A run that reads two fragments; a dedup stage was asked for, and the next tasks start."""
     stand = Stand()
+    stand.replicas = 1
     stand.begin(A, B)
     return stand, stand.tell(amending(DEDUPED))
 
 
-def test_a_version_with_another_index_begins_at_rest_with_an_epoch() -> None:
-    stand, commands = resting()
-    assert of(m.StartTask, commands) == []
-    assert [ask.halt for ask in of(m.SweepTask, commands)] == [True]
-    assert "coming to rest" in stand.run.amendment.words(stand.run.works)
+def handing_over() -> tuple[Stand, list[m.Command]]:
+    """The next tasks are ready: a sweep is on its way, and the task in force was told to let go."""
+    stand, commands = warming()
+    return stand, stand.ready(commands)
+
+
+def in_force() -> tuple[Stand, list[m.Command]]:
+    """The version with the dedup stage."""
+    stand, commands = handing_over()
+    return stand, stand.swept(commands)
+
+
+def test_tasks_of_another_index_start_beside_those_in_force() -> None:
+    stand, commands = warming()
+    starts = of(m.StartTask, commands)
+    assert {(start.task, start.version) for start in starts} >= {("run/dedup.0", DEDUPED.version())}
+    assert {start.epoch for start in starts} == {stand.run.ledger.number}
+    assert stand.run.ledger.number > stand.run.ledger.epoch
+    assert [start.task for start in starts if start.waits] == ["run/dedup.0"]
+    assert [seal.task for seal in of(m.SealSink, commands)] == ["run/read.0"], "what it holds is closed meanwhile"
+    assert of(m.StopTask, commands) == of(m.SweepTask, commands) == []
+    assert close(stand, OLD.version(), "run/read.0", Range(A.id, 0, 4)) != []
+
+
+def test_another_index_serves_when_those_in_force_are_empty() -> None:
+    stand, commands = handing_over()
+    number = stand.run.ledger.number
+    assert {ask.task: ask.halt for ask in of(m.SweepTask, commands)}["run/read.0"]
     commands = stand.swept(commands, Range(A.id, 0, 4))
-    assert of(m.StopTask, commands) == [], "its sink holds records"
-    epoch = stand.run.ledger.epoch
-    commands = close(stand, OLD.version(), "run/read.0", Range(A.id, 0, 4))
-    assert [stop.task for stop in of(m.StopTask, commands)] == ["run/read.0"]
-    assert of(m.AnswerRequest, commands) == []
-    assert {start.version for start in of(m.StartTask, commands)} == {DEDUPED.version()}
-    assert {start.epoch for start in of(m.StartTask, commands)} == {stand.run.ledger.epoch}
-    assert stand.run.ledger.epoch > epoch
-    assert [type(change) for change in stand.log[-1].changes] == [EpochRaised]
-    assert stand.run.version == OLD.version(), "the next version is on trial"
-    commands = stand.ready(commands)
-    assert [answer.accepted for answer in of(m.AnswerRequest, commands)] == [True]
-    assert [type(change) for change in stand.log[-1].changes] == [PipelineApplied]
-    assert stand.run.version == DEDUPED.version()
-    assert stand.run.committer.closings.sinks == ("write",)
     given = {order.fragment.id: order.gaps for order in of(m.ReadFragment, commands)}
-    assert given == {A.id: (Gap(4, UNBOUNDED, -1),), B.id: (Gap(0, UNBOUNDED, 0),)}
+    assert [gaps[0].first for gaps in (given[A.id], given[B.id])] == [4, 0]
+    assert (of(ServeIndex, commands), stand.run.version) == ([], OLD.version()), "the sink in force holds records"
+    commands = close(stand, OLD.version(), "run/read.0", Range(A.id, 0, 4))
+    assert [entry.changes[0] for entry in stand.log[-2:]] == [
+        EpochRaised("another index takes over", number),
+        PipelineApplied(DEDUPED.version(), DEDUPED.to_dict()),
+    ]
+    assert [serve.task for serve in of(ServeIndex, commands)] == ["run/dedup.0"]
+    assert [stop.task for stop in of(m.StopTask, commands)] == ["run/read.0"]
+    assert [answer.accepted for answer in of(m.AnswerRequest, commands)] == [True]
+    assert (stand.run.version, stand.run.state) == (DEDUPED.version(), RunState.RUNNING)
+    assert stand.run.ledger.epoch == number
+
+
+def test_a_kept_record_is_one_of_a_sink_behind_the_stage() -> None:
+    stand, commands = handing_over()
+    assert stand.run.committer.closings.sinks == ()
+    stand.swept(commands)
+    assert stand.run.committer.closings.sinks == ("write",)
 
 
 def test_what_a_run_knows_outlives_the_version_that_it_leaves() -> None:
@@ -60,201 +86,130 @@ def test_what_a_run_knows_outlives_the_version_that_it_leaves() -> None:
     stand.join("w1")
     (start,) = of(m.StartTask, stand.apply())
     stand.tell(m.TaskExited(start.task, start.attempt, -9))
-    stand.ready(stand.later(1.0))
-    commands = stand.swept(stand.tell(amending(DEDUPED)))
-    (ask,) = of(m.ListSource, stand.ready(commands))
+    stand.listed(stand.ready(stand.later(1.0)), A, B)
+    stand.swept(stand.ready(stand.tell(amending(DEDUPED))))
+    assert stand.run.version == DEDUPED.version()
     assert sum(stand.run.deaths.counts.values()) == 1
-    assert ask.attempt > start.attempt + 1, "the listing that the task before had begun"
     (answer,) = of(m.AnswerRequest, stand.tell(m.SteerRequested(7, "run", replicas={"dedup": 2})))
     assert "one decides" in answer.reason
 
 
-def test_attempts_are_numbered_on_across_an_epoch() -> None:
-    stand, commands = resting()
+def test_a_stage_that_remembers_is_removed_with_an_epoch() -> None:
+    stand, _ = in_force()
+    epoch = stand.run.ledger.epoch
+    commands = stand.ready(stand.tell(amending(OLD)))
     commands = stand.swept(commands)
-    assert {start.task: start.attempt for start in of(m.StartTask, commands)}["run/read.0"] == FIRST + 1
-
-
-def test_a_version_that_no_worker_can_have_leaves_the_one_in_force() -> None:
-    stand = Stand()
-    stand.begin(A, B)
-    stand.join("w2")
-    everywhere = dict.fromkeys((stage.name for stage in DEDUPED.stages), "w2")
-    commands = stand.tell(replace(amending(DEDUPED), places=everywhere))
-    stand.tell(m.WorkerLost("w2", "it burns"))
-    commands = stand.swept(commands)
-    (answer,) = of(m.AnswerRequest, commands)
-    assert "the graph was not changed" in answer.reason
-    assert (stand.run.version, stand.run.state.value) == (OLD.version(), "running")
-    assert {order.fragment.id for order in of(m.ReadFragment, commands)} == {A.id, B.id}
-
-
-def test_what_was_in_force_waits_for_a_worker_that_leaves_meanwhile() -> None:
-    stand, commands = resting()
-    stand.unresolved = True
-    stand.swept(commands)
-    stand.tell(m.WorkerLost("w1", "it burns"))
-    stand.unresolved = False
-    commands = stand.later(1.0)
-    assert of(m.StartTask, commands) == []
-    assert ROLLED_BACK in of(m.AnswerRequest, commands)[0].reason
-    starts = of(m.StartTask, stand.join("w2"))
-    assert {(start.worker, start.version) for start in starts} == {("w2", OLD.version())}
+    assert stand.run.version == OLD.version()
+    assert stand.run.ledger.epoch > epoch
+    assert "run/dedup.0" in {stop.task for stop in of(m.StopTask, commands)}
+    assert stand.run.committer.closings.sinks == ()
 
 
 def failed(name: str) -> m.TaskFailed:
     return m.TaskFailed(name, FIRST, "no module named x", final=True)
 
 
-LOSSES = [
-    failed("run/dedup.0"),
-    m.TaskExited("run/dedup.0", FIRST, -11),
-    m.WorkerLost("w1", "it burns"),
-    m.StopRequested("run", cancel=False),
-    None,
-]
+LOSSES = [failed("run/dedup.0"), m.TaskExited("run/dedup.0", FIRST, -11), None]
 
 
+@pytest.mark.parametrize("phase", [warming, handing_over])
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_version_that_fails_at_rest_is_rolled_back(loss: object) -> None:
-    stand, commands = resting()
-    commands = stand.swept(commands, Range(A.id, 0, 4))
-    commands = close(stand, OLD.version(), "run/read.0", Range(A.id, 0, 4))
-    stops = {start.task for start in of(m.StartTask, commands)}
+def test_an_index_that_fails_leaves_what_is_in_force(
+    loss: object, phase: Callable[[], tuple[Stand, list[m.Command]]]
+) -> None:
+    stand, _ = phase()
+    epoch = stand.run.ledger.epoch
+    if loss is None and phase is handing_over:
+        loss = m.TaskExited("run/read.1", FIRST, -11)
     commands = stand.tell(loss) if loss is not None else stand.later(START_S_MAX)
     (answer,) = of(m.AnswerRequest, commands)
     assert ROLLED_BACK in answer.reason
-    assert {stop.task for stop in of(m.StopTask, commands)} <= stops
-    commands = stand.join("w1") if isinstance(loss, m.WorkerLost) else commands
-    starts = of(m.StartTask, commands)
-    assert {(start.task, start.version) for start in starts} == {("run/read.0", OLD.version())}
-    assert {start.epoch for start in starts} == {stand.run.ledger.epoch}
-    assert changes(stand).count("PipelineApplied") == 1
-    assert stand.run.committer.closings.sinks == ()
-    commands = stand.ready(starts)
-    if isinstance(loss, m.StopRequested):
-        stand.swept(commands)
-        assert changes(stand)[-2:] == ["VersionPublished", "Resigned"]
-        return
-    given = {order.fragment.id: order.gaps for order in of(m.ReadFragment, stand.swept(commands) or commands)}
-    assert given == {A.id: (Gap(4, UNBOUNDED, -1),), B.id: (Gap(0, UNBOUNDED, 0),)}
-    assert (stand.run.version, stand.run.state.value) == (OLD.version(), "running")
+    assert "run/read.0" not in {stop.task for stop in of(m.StopTask, commands)}
+    assert of(m.StartTask, commands) == []
+    assert (stand.run.version, stand.run.ledger.epoch) == (OLD.version(), epoch)
+    assert (stand.run.amendment.busy, stand.run.committer.closings.sinks) == (False, ())
+    assert not stand.run.deaths.counts, "what a version on trial loses is no loss of the run"
 
 
-def test_what_a_version_on_trial_loses_is_no_loss_of_the_run() -> None:
-    stand, commands = resting()
-    stand.swept(commands)
+def test_no_two_versions_are_tried_in_one_epoch() -> None:
+    stand, _ = warming()
     stand.tell(failed("run/dedup.0"))
-    assert not stand.run.deaths.counts
-    assert not stand.run.amendment.busy
+    (answer,) = of(m.AnswerRequest, stand.tell(amending(DEDUPED)))
+    assert answer.reason.endswith("at the beginning of an epoch: try again")
+    close(stand, OLD.version(), "run/read.0", Range(A.id, 0, 4))
+    starts = of(m.StartTask, stand.tell(amending(DEDUPED)))
+    assert {start.task: start.attempt for start in starts}["run/dedup.0"] == FIRST + 1
+    assert {start.epoch for start in starts} == {stand.run.ledger.number}
 
 
-def test_a_stop_while_the_epoch_is_raised_rolls_the_change_back() -> None:
-    stand, commands = resting()
+def test_a_next_index_that_dies_behind_the_epoch_waits_again() -> None:
+    stand, commands = handing_over()
     stand.unresolved = True
     stand.swept(commands)
-    stand.tell(m.StopRequested("run", cancel=False))
+    assert stand.run.amendment.state is AmendState.SUCCEEDING
+    stand.tell(m.TaskExited("run/dedup.0", FIRST, -9))
     stand.unresolved = False
     commands = stand.later(1.0)
-    assert ROLLED_BACK in of(m.AnswerRequest, commands)[0].reason
-    assert {start.version for start in of(m.StartTask, commands)} == {OLD.version()}
-
-
-def test_a_change_can_be_asked_for_again_when_one_was_rolled_back() -> None:
-    stand, commands = resting()
-    stand.swept(commands)
-    commands = stand.tell(failed("run/dedup.0"))
-    stand.swept(stand.ready(commands))
-    commands = stand.swept(stand.tell(amending(DEDUPED)))
-    assert {start.task: start.attempt for start in of(m.StartTask, commands)}["run/dedup.0"] == FIRST + 1
-    stand.ready(commands)
     assert stand.run.version == DEDUPED.version()
-
-
-def test_a_sweep_that_begins_before_the_epoch_is_durable_begins_again() -> None:
-    stand, commands = resting()
-    stand.unresolved = True
-    stand.swept(commands)
-    stand.tell(m.TaskExited("run/read.0", FIRST, -9))
-    commands = stand.ready(stand.later(1.0))
-    assert [ask.task for ask in of(m.SweepTask, commands)] == ["run/read.0"]
-    stand.unresolved = False
-    commands = stand.ready(stand.later(1.0))
-    assert {ask.task for ask in of(m.SweepTask, commands)} >= {"run/dedup.0"}
-    stand.swept(commands)
-    assert (stand.run.version, stand.run.state.value) == (DEDUPED.version(), "running")
-
-
-def test_a_stop_ends_a_change_that_waits_for_rest() -> None:
-    stand, _ = resting()
-    (answer,) = of(m.AnswerRequest, stand.tell(m.StopRequested("run", cancel=False)))
-    assert answer.reason == "the graph was not changed: the pipeline is draining"
-    assert not stand.run.amendment.busy
-
-
-def test_a_run_held_meanwhile_has_its_next_version_and_stays_paused() -> None:
-    stand, commands = resting()
-    stand.run.handle(m.HoldDecided("run", held=True), stand.now)
-    stand.ready(stand.swept(commands))
-    assert (stand.run.version, stand.run.state.value) == (DEDUPED.version(), "paused")
+    assert changes(stand).count("EpochRaised") == 2
+    (start,) = (start for start in of(m.StartTask, commands) if start.task == "run/dedup.0")
+    assert (start.epoch, start.attempt) == (stand.run.ledger.epoch, FIRST + 1)
 
 
 # -- with a cluster's log --
 
 
-def rested(slow: str) -> tuple[Store, Bench]:
-    """A leader of a cluster whose run came to rest for a version with an index, and a log that is slow to take it."""
-    store = Store()
+def raised(slow: str, store: Store) -> Bench:
+    """A leader of a cluster whose run has another index that takes over, and a log that is slow to take it."""
     leader = Bench(store, "a")
     leader.begun()
     commands = leader.tell(m.PipelineRequested(9, DEDUPED.to_dict(), amend=True, replicas=1))
-    commands = leader.tell(*(m.TaskSwept(ask.task, ask.attempt, ask.sweep) for ask in of(m.SweepTask, commands)))
+    commands = leader.tell(*(m.TaskReady(start.task, start.attempt) for start in of(m.StartTask, commands)))
     leader.slow = slow
-    starts = of(m.StartTask, commands)
-    leader.tell(*(m.TaskReady(start.task, start.attempt) for start in starts))
-    return store, leader
+    leader.tell(*(m.TaskSwept(ask.task, ask.attempt, ask.sweep) for ask in of(m.SweepTask, commands)))
+    return leader
 
 
-def test_a_version_with_an_epoch_is_recorded_before_it_is_applied() -> None:
-    _, leader = rested(CLUSTER)
-    assert leader.core.runs["run"].amendment.state is AmendState.RECORDING
+def test_a_version_with_another_index_is_recorded_before_it_is_applied() -> None:
+    leader = raised(CLUSTER, Store())
+    run = leader.core.runs["run"]
+    assert (run.amendment.state, run.version) == (AmendState.RECORDING, OLD.version())
     commands = leader.hurry()
+    assert [serve.task for serve in of(ServeIndex, commands)] == ["run/dedup.0"]
     assert [answer.accepted for answer in of(m.AnswerRequest, commands)] == [True]
-    assert leader.core.runs["run"].version == DEDUPED.version()
+    assert run.version == DEDUPED.version()
 
 
-def test_the_plan_that_is_left_is_not_recorded_again() -> None:
-    store, leader = rested(LOG)
-    leader.join("w2")
-    leader.tell(m.WorkerLost("w1", "it burns"))
-    assert leader.core.runs["run"].amendment.state is AmendState.APPLYING
-    record = store.fold().runs["run"]
-    assert record.plan is not None
-    assert any("dedup" in task.stages for task in plan_from_plain(record.plan).tasks)
-
-
-def test_a_leader_that_dies_in_a_trial_leaves_the_old_graph() -> None:
+@pytest.mark.parametrize("slow", [LOG, CLUSTER])
+def test_a_leader_that_dies_before_the_record_leaves_the_old_graph(slow: str) -> None:
     store = Store()
-    leader = Bench(store, "a")
-    leader.begun()
-    commands = leader.tell(m.PipelineRequested(9, DEDUPED.to_dict(), amend=True, replicas=1))
-    commands = leader.tell(*(m.TaskSwept(ask.task, ask.attempt, ask.sweep) for ask in of(m.SweepTask, commands)))
-    tried = [
-        m.RunningTask(start.task, start.attempt, start.version, start.epoch, True)
-        for start in of(m.StartTask, commands)
+    leader = raised(slow, store)
+    epoch = leader.core.runs["run"].ledger.epoch
+    left = [
+        m.RunningTask(name, FIRST, DEDUPED.version(), epoch, ready=True, waits="dedup" in name)
+        for name in ("run/read.1", "run/dedup.0")
     ]
     second = succeeded(store)
-    commands = second.join("w1", *tried)
+    commands = second.join("w1", *left)
     run = second.core.runs["run"]
-    assert {kill.task for kill in of(m.KillTask, commands)} == {task.task for task in tried}
+    assert {kill.task for kill in of(m.KillTask, commands)} == {task.task for task in left}
     assert (run.version, run.ledger.pipeline_version) == (OLD.version(), OLD.version())
     assert {start.version for start in of(m.StartTask, commands)} == {OLD.version()}
 
 
-def test_a_successor_begins_with_the_version_that_waits_for_its_epoch() -> None:
-    store, _ = rested(LOG)
+def test_a_successor_begins_with_the_version_that_was_recorded_alone() -> None:
+    store = Store()
+    leader = raised("", store)
+    epoch = leader.core.runs["run"].ledger.epoch
+    place = next(
+        number
+        for number, entry in enumerate(store.logs[LOG])
+        if any(isinstance(change, PipelineApplied) and change.version == DEDUPED.version() for change in entry.changes)
+    )
+    del store.logs[LOG][place:]
     second = succeeded(store)
     starts = of(m.StartTask, second.join("w1"))
     run = second.core.runs["run"]
     assert run.version == DEDUPED.version()
     assert {(start.version, start.epoch) for start in starts} == {(DEDUPED.version(), run.ledger.epoch)}
+    assert run.ledger.epoch > epoch
