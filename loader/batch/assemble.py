@@ -10,40 +10,18 @@ Where the segments of some rows lie: the pieces of their documents, and the padd
 
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.loader.batch.buffers import Buffers, Wide
-from headrace.loader.batch.fields import ALL_FIELDS, NOTHING, Batch, Bounds, Fields, Placed, small_fields
-from headrace.loader.dataset import DOCUMENT, LENGTH, REPEATED, START, PieceTable, Shard
+from headrace.loader.batch.fields import NOTHING, Batch, Bounds, Placed, small_fields
+from headrace.loader.dataset import DOCUMENT, LENGTH, REPEATED, START, PieceTable, Sources
 from headrace.loader.order import I64, distinct
 
 #: with fewer rows a shard than this, pieces are looked up row by row
 ROWS_A_SHARD_MIN: Final = 12
-
-
-class Shards(Protocol):
-    """Where rows come from: a dataset, or several behind one numbering of shards."""
-
-    @property
-    def seq_len(self) -> int:
-        """Tokens a sequence."""
-        ...
-
-    @property
-    def pad_id(self) -> int:
-        """The token of padding."""
-        ...
-
-    def shard(self, number: int) -> Shard:
-        """The shard of that number, open."""
-        ...
-
-    def stopped(self) -> bool:
-        """Whether nobody waits for rows any more."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,7 +73,7 @@ def _listed(segments: Segments, chosen: NDArray[np.bool_]) -> tuple[list[int], l
     return at.tolist(), list(zip(segments.bounds[at].tolist(), segments.lengths[at].tolist(), strict=True))
 
 
-def find_segments(dataset: Shards, shards: I64, rows: I64, total: int, *, tight: bool = False) -> Segments:
+def find_segments(dataset: Sources, shards: I64, rows: I64, total: int, *, tight: bool = False) -> Segments:
     """The segments of `total` rows, of which the first lie at (`shards` [k], `rows` [k]) and the others are padding.
 
     `tight` opens each shard once, where one that was opened may have to go for the next.
@@ -114,7 +92,7 @@ def find_segments(dataset: Shards, shards: I64, rows: I64, total: int, *, tight:
     return _tile(starts, starts + table[:, LENGTH], owners, repeated, total, dataset.seq_len)
 
 
-def _row_by_row(dataset: Shards, shards: I64, rows: I64) -> tuple[I64, PieceTable]:
+def _row_by_row(dataset: Sources, shards: I64, rows: I64) -> tuple[I64, PieceTable]:
     """(pieces a row, their table) in order."""
     tables: list[PieceTable] = [np.zeros((0, 4), dtype=np.int32)]
     for number, row in zip(shards.tolist(), rows.tolist(), strict=True):
@@ -122,7 +100,7 @@ def _row_by_row(dataset: Shards, shards: I64, rows: I64) -> tuple[I64, PieceTabl
     return np.fromiter(map(len, tables[1:]), np.int64, rows.size), np.concatenate(tables)
 
 
-def _shard_by_shard(dataset: Shards, numbers: I64, shards: I64, rows: I64) -> tuple[I64, PieceTable]:
+def _shard_by_shard(dataset: Sources, numbers: I64, shards: I64, rows: I64) -> tuple[I64, PieceTable]:
     """Like `_row_by_row`, with one look-up a shard."""
     if numbers.size == 1:
         return dataset.shard(int(numbers[0])).piece_table(rows)
@@ -167,19 +145,6 @@ ROW_TOKENS_MIN: Final = 512
 RUN_TOKENS_MIN: Final = 128
 
 
-def assemble(
-    dataset: Shards, positions: I64, shards: I64, rows: I64, batch_size: int, fields: Fields = ALL_FIELDS
-) -> Batch:
-    """The batch of the samples at `positions` [k], which lie at (`shards` [k], `rows` [k]); k <= batch_size.
-
-    Rows k to batch_size are padding. Raises the store's errors.
-    """
-    padded = np.full(batch_size, NOTHING, dtype=np.int64)
-    padded[: positions.size] = positions
-    placed = Placed(padded, np.zeros(batch_size, np.int32), np.zeros((1, 3), np.int64))
-    return Assembly(dataset, placed, shards, rows, Buffers(fields)).batches(0, 1)[0]
-
-
 def cut(wide: Wide, small: list[dict[str, Any]]) -> list[Batch]:
     """As many batches as there are of `small`, as views of one memory."""
     size = len(wide.tokens) // len(small)
@@ -201,7 +166,7 @@ class Assembly:
     """
 
     def __init__(
-        self, dataset: Shards, placed: Placed, shards: I64, rows: I64, buffers: Buffers, *, tight: bool = False
+        self, dataset: Sources, placed: Placed, shards: I64, rows: I64, buffers: Buffers, *, tight: bool = False
     ) -> None:
         self._dataset = dataset
         self._is_tight = tight

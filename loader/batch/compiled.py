@@ -18,10 +18,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.loader.batch.assemble import Shards, cut
+from headrace.loader.batch.assemble import cut
 from headrace.loader.batch.buffers import Buffers
 from headrace.loader.batch.fields import Batch, Bounds, Placed, small_fields
-from headrace.loader.dataset import PieceTable, Shard
+from headrace.loader.dataset import PieceTable, Shard, Sources
 from headrace.loader.order import I64, U64, Loops, Windowed, distinct
 
 #: how long the end of the process, and a fork, wait for loops that are being loaded: LLVM must not run while it is
@@ -122,7 +122,9 @@ class CompiledIndex:
 class CompiledAssembly:
     """See `headrace.loader.batch.assemble.Assembly`; `kernels` is what `Kernels.get` gave."""
 
-    def __init__(self, kernels: Any, dataset: Shards, placed: Placed, shards: I64, rows: I64, buffers: Buffers) -> None:
+    def __init__(
+        self, kernels: Any, dataset: Sources, placed: Placed, shards: I64, rows: I64, buffers: Buffers
+    ) -> None:
         self._kernels = kernels
         self._dataset = dataset
         self._batch_size = placed.positions.size // placed.batches

@@ -172,7 +172,6 @@ class ShardCache:
         store: ObjectStore,
         key: str,
         checksum: str,
-        wait_s: float = WAIT_S_MAX,
         *,
         whole: bool = False,
         needed: int = 0,
@@ -183,7 +182,7 @@ class ShardCache:
         With `whole` the request that brings the head goes on with what follows it, where the shard is not there.
         `needed` is what CacheFull has told: the store is not asked again until there is space for so many bytes.
 
-        Raises CacheFull where all that is cached is in use or the disk has no space, LoaderError after `wait_s`, the
+        Raises CacheFull where all that is cached is in use or the disk has no space, LoaderError after WAIT_S_MAX, the
         store's errors, and LoaderClosed once `stopped`.
         """
         self._make()
@@ -192,7 +191,7 @@ class ShardCache:
                 f"{store.uri}: {key!r} has the checksum {checksum[:80]!r}; files are named by such of xxh3-128"
             )
         name = checksum.rpartition(":")[2]
-        deadline = time.monotonic() + wait_s
+        deadline = time.monotonic() + WAIT_S_MAX
         while time.monotonic() < deadline:
             held = self._find(name, checksum, store, key)
             if held is not None:
@@ -221,8 +220,8 @@ class ShardCache:
             finally:
                 os.close(part)
         raise LoaderError(
-            f"{store.uri}: {key!r} was not in the cache {self._root} within {wait_s:.0f} s; another process holds its "
-            "lock and does not finish, or the shard is evicted as soon as it is there: raise the cache's bytes_max"
+            f"{store.uri}: {key!r} was not in the cache {self._root} within {WAIT_S_MAX:.0f} s; another process holds "
+            "its lock and does not finish, or the shard is evicted as soon as it is there: raise the cache's bytes_max"
         )
 
     def forget(self, checksum: str) -> bool:

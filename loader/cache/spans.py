@@ -162,24 +162,16 @@ class Spans:
             self.counts.requests += 1
             self.pool.submit(lambda span=span: self._run(span), first=urgent)  # type: ignore[misc]
 
-    def wait(
-        self,
-        partial: PartialShard,
-        wanted: list[tuple[int, int]],
-        wait_s: float = WAIT_S_MAX,
-        stopped: Callable[[], bool] = never,
-    ) -> None:
+    def wait(self, partial: PartialShard, wanted: list[tuple[int, int]], stopped: Callable[[], bool] = never) -> None:
         """Return when these blocks are there and right, and have them fetched if nobody does.
 
-        Raises the store's errors, LoaderError after `wait_s`, and LoaderClosed once `stopped`.
+        Raises the store's errors, LoaderError after WAIT_S_MAX, and LoaderClosed once `stopped`.
         """
-        self._wait_there(partial, wanted, wait_s, stopped)
+        self._wait_there(partial, wanted, stopped)
         if partial.unchecked is not None:
-            self._check_found(partial, wanted, wait_s, stopped)
+            self._check_found(partial, wanted, stopped)
 
-    def _wait_there(
-        self, partial: PartialShard, wanted: list[tuple[int, int]], wait_s: float, stopped: Callable[[], bool]
-    ) -> None:
+    def _wait_there(self, partial: PartialShard, wanted: list[tuple[int, int]], stopped: Callable[[], bool]) -> None:
         began, is_asked = time.monotonic(), False
         while missing := _missing(partial, wanted):
             if stopped():
@@ -194,18 +186,16 @@ class Spans:
                 raise error
             is_asked = True
             now = time.monotonic()
-            if now - began > wait_s:
+            if now - began > WAIT_S_MAX:
                 raise LoaderError(
                     f"{partial.remote.uri}: {len(missing)} blocks of {partial.key!r} did not arrive within "
-                    f"{wait_s:.0f} s"
+                    f"{WAIT_S_MAX:.0f} s"
                 )
             self.want(partial, wanted, urgent=True, forced=now - began > CLAIM_S_MAX, stopped=stopped)
             self._hedge(now)
             self._pause(partial, missing)
 
-    def _check_found(
-        self, partial: PartialShard, wanted: list[tuple[int, int]], wait_s: float, stopped: Callable[[], bool]
-    ) -> None:
+    def _check_found(self, partial: PartialShard, wanted: list[tuple[int, int]], stopped: Callable[[], bool]) -> None:
         """Check what of these blocks stood in the file already; what a disk has damaged since is fetched anew.
 
         A block counts as checked once it was, and not before: another thread that needs it checks it too.
@@ -221,7 +211,7 @@ class Spans:
                         block,
                         partial.key,
                     )
-                    self._wait_there(partial, [(block, block + 1)], wait_s, stopped)
+                    self._wait_there(partial, [(block, block + 1)], stopped)
                 unchecked[block] = 0
         if not unchecked.any():
             partial.unchecked = None

@@ -156,10 +156,6 @@ class TokenDataset:
         """Shards whose checksum was checked."""
         return self.verifier.shards
 
-    def stopped(self) -> bool:
-        """Whether nobody waits for rows any more: who reads a dataset by itself waits until they come."""
-        return False
-
     def rows(self, shard: int, rows: I64) -> NDArray[Any]:
         """Tokens [k, seq_len] of `rows` [k] of a shard, copied, in the shard's own dtype; padding for the retracted."""
         opened = self.shard(shard)

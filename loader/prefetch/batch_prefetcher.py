@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+from headrace.loader.cache import never
 from headrace.loader.order import LoaderClosed, LoaderError
 
 T = TypeVar("T")
@@ -30,16 +31,12 @@ EXIT_S_MAX: Final = 10.0
 READY_JOBS_MIN: Final = 8
 
 
-def _never() -> bool:
-    return False
-
-
 class Job(NamedTuple, Generic[T]):
     """Some items that follow each other, not made yet."""
 
     run: Callable[[], Iterable[T]]
     #: whether it would run without waiting for anything, so that whoever waits for the items before it may run it
-    is_ready: Callable[[], bool] = _never
+    is_ready: Callable[[], bool] = never
 
 
 class _Begun(Generic[T]):
@@ -70,7 +67,6 @@ class BatchPrefetcher(Generic[T]):
         depth: int,
         weight: Callable[[T], int] = lambda _: 1,
         *,
-        name: str = "headrace loader",
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
         if depth < 1:
@@ -90,7 +86,7 @@ class BatchPrefetcher(Generic[T]):
         self._ended = False
         #: of the source
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, name="headrace loader", daemon=True)
         self._thread.start()
         _RUNNING.add(self)
 
@@ -134,11 +130,6 @@ class BatchPrefetcher(Generic[T]):
             self._changed.notify_all()
         if threading.current_thread() is not self._thread:
             self._thread.join(wait_s)
-
-    @property
-    def alive(self) -> bool:
-        """Whether the thread still runs."""
-        return self._thread.is_alive()
 
     def _may_help(self) -> bool:
         """Whether who takes runs the next job; not without end, where the other thread is long at the first."""

@@ -28,9 +28,9 @@ from headrace.stages.dedup.index import (
     hashes_of,
     word_of,
 )
-from headrace.stages.dedup.judge import LEVEL_MAX, ROOM_TYPE, SKETCH_BYTES_MAX, compare, make_room
+from headrace.stages.dedup.judge import ROOM_TYPE, compare, make_room
 from headrace.stages.dedup.minhash import Keys
-from headrace.stages.dedup.sketches import ELSEWHERE, Reader, Sketches, offsets_of
+from headrace.stages.dedup.sketches import ELSEWHERE, Reader, Sketches, hold_sketches, offsets_of
 from headrace.stages.text.machine import compiled, entry, is_prepared, pointer, prepared
 from headrace.store.shards import KeptKeys, RecordName
 
@@ -110,12 +110,8 @@ class KeyIndex(Claims):
         data, offsets = offsets_of(sketches)
         # As what comes from a channel: the loops are compiled once.
         data.setflags(write=False)
-        sizes = np.diff(offsets)
-        if len(sizes) != count or (count and (int(sizes.min()) < 1 or int(sizes.max()) > SKETCH_BYTES_MAX)):
-            raise ValueError(f"{len(sizes)} sketches of {count} records, or one that is too short or too long")
-        levels = data[offsets[:-1]]
-        if (levels > LEVEL_MAX).any() or ((sizes - 1) % np.where(levels, 4, 2)).any():
-            raise ValueError("a record whose sketch is none")
+        if len(offsets) != count + 1 or not hold_sketches(data, offsets):
+            raise ValueError(f"{len(offsets) - 1} sketches of {count} records, or one that is none")
         self.sketches.make_room(self.records + count, int(offsets[-1] - offsets[0]))
         return data, offsets
 
@@ -124,7 +120,8 @@ class KeyIndex(Claims):
         held = self.sketches
         if held is None:
             return False, _NO_BYTES, _NO_OFFSETS, _NO_OFFSETS, _NO_HEADS, 0, _NO_ROOM
-        return True, held.arena, held.begins, held.ends, held.heads, held.used, held.room
+        columns = (held.arena, held.begins, held.ends, held.heads)
+        return True, *(column.values for column in columns), held.used, held.room
 
     def _numbers_between(self, first: int, end: int) -> dict[tuple[str, int], int]:
         """The numbers of records by fragment, in hex, and ordinal."""

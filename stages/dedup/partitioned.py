@@ -58,7 +58,7 @@ class PartitionedIndex(KeyIndex):
     def _empty(self) -> None:
         self.levels, self.table = Levels(self.folder), Records(self.folder)
         #: What records of the batch at hand claim; the partitions learn of it with the next request.
-        self._slots, self._filters = FixedSlots(BATCH_KEYS), None
+        self._slots, self.filters = FixedSlots(BATCH_KEYS), None
 
     def _make_room(self, records: int) -> None:
         if self.folder is not None and self.table.unsealed >= SEALED_MIN:
@@ -190,18 +190,15 @@ class IndexShare(IndexPart):
         self._served = ServedRequest[bytes]()
         self._asked = np.zeros((0, EXACT_WORDS), np.uint64), _NONE
 
-    def begin(self, store: ObjectStore | None, epoch: int, sinks: Sequence[str]) -> None:
+    def begin(self, store: ObjectStore | None, epoch: int | None, sinks: Sequence[str]) -> None:
         """Load this range of the keys of what sinks have kept up to the epoch's position, as `Dedup.begin`."""
-        self._load(store, epoch, sinks)
+        if store is not None:
+            self._kept.load(self.index, store, epoch, sinks)
+            logger.info("holds the keys of %d records, %d MiB", self.index.records, self.index.nbytes >> 20)
 
     def prepare(self, store: ObjectStore, sinks: Sequence[str]) -> None:
         """See `Dedup.prepare`."""
-        self._load(store, None, sinks)
-
-    def _load(self, store: ObjectStore | None, position: int | None, sinks: Sequence[str]) -> None:
-        if store is not None:
-            self._kept.load(self.index, store, position, sinks)
-            logger.info("holds the keys of %d records, %d MiB", self.index.records, self.index.nbytes >> 20)
+        self.begin(store, None, sinks)
 
     def serve(self, data: bytes) -> bytes:
         """The answer to a request of the decider. ValueError where it is none."""

@@ -51,37 +51,19 @@ class Sketches:
 
     def __init__(self, folder: str | None = None) -> None:
         self.room = make_room()
-        self._begins, self._ends = (_Column(np.int64, folder) for _ in range(2))
-        self._heads, self._arena = _Column(np.uint32, folder), _Column(np.uint8, folder)
+        #: Where each sketch begins in the arena, and where it ends, or ELSEWHERE.
+        self.begins, self.ends = (_Column(np.int64, folder) for _ in range(2))
+        #: The first record of whose form each was found to be, plus one (0: none); the sketches.
+        self.heads, self.arena = _Column(np.uint32, folder), _Column(np.uint8, folder)
         self.used = 0
         self._files: list[tuple[int, int, Reader]] = []
         self.make_room(PLACES_MIN, ARENA_BYTES)
 
-    @property
-    def begins(self) -> npt.NDArray[np.int64]:
-        """Where each sketch begins in the arena."""
-        return self._begins.values
-
-    @property
-    def ends(self) -> npt.NDArray[np.int64]:
-        """And where it ends, or ELSEWHERE."""
-        return self._ends.values
-
-    @property
-    def heads(self) -> npt.NDArray[np.uint32]:
-        """The first record of whose form each was found to be, plus one; 0: none."""
-        return self._heads.values
-
-    @property
-    def arena(self) -> npt.NDArray[np.uint8]:
-        """The sketches."""
-        return self._arena.values
-
     def make_room(self, records: int, more: int) -> None:
         """Have places for so many records, and room for so many more bytes. Raises OSError where the disk is full."""
-        for column in (self._begins, self._ends, self._heads):
+        for column in (self.begins, self.ends, self.heads):
             column.make_room(records)
-        self._arena.make_room(self.used + more)
+        self.arena.make_room(self.used + more)
 
     def expect(self, first: int, count: int, reader: Reader) -> None:
         """The sketches of records `first` to `first + count` are in a file that `reader` reads."""
@@ -99,9 +81,9 @@ class Sketches:
         columns: list[list[Any]] = [column.to_pylist() for column in table.columns]
         for fragment, row, sketch in zip(*columns, strict=True):
             place = numbers.pop((fragment, row), None)
-            if place is not None and self.ends[place] == ELSEWHERE:
+            if place is not None and self.ends.values[place] == ELSEWHERE:
                 self.put(place, sketch)
-        if self.ends[number] == ELSEWHERE:
+        if self.ends.values[number] == ELSEWHERE:
             raise FormatError(f"the sketches beside a shard lack that of record {number} of its keys; restore the file")
         # The others are compared with nothing; the judge takes an empty sketch for a text without words.
         self._files.remove((first, end, reader))
@@ -111,9 +93,9 @@ class Sketches:
         if not is_sketch(sketch):
             raise FormatError(f"a sketch of {len(sketch)} bytes is none; restore the file beside the shard")
         self.make_room(0, len(sketch))
-        self.arena[self.used : self.used + len(sketch)] = np.frombuffer(sketch, np.uint8)
-        self.begins[number], self.ends[number] = self.used, self.used + len(sketch)
-        self.used += len(sketch)
+        begin, self.used = self.used, self.used + len(sketch)
+        self.arena.values[begin : self.used] = np.frombuffer(sketch, np.uint8)
+        self.begins.values[number], self.ends.values[number] = begin, self.used
 
 
 def is_sketch(data: bytes) -> bool:
@@ -126,7 +108,11 @@ def are_sketches(column: Any) -> bool:
     """Whether each value of a column may be a sketch."""
     if column.type != pa.binary() or column.null_count:
         return False
-    data, offsets = offsets_of(column)
+    return hold_sketches(*offsets_of(column))
+
+
+def hold_sketches(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> bool:
+    """Whether each value between these offsets may be a sketch."""
     sizes = np.diff(offsets) - 1
     if not len(sizes):
         return True

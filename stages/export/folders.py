@@ -37,6 +37,7 @@ from headrace.stages.export.source import (
     read_documents,
     read_sequences,
     require_shards,
+    stored_object_of,
     summary,
     token_shards,
 )
@@ -168,9 +169,7 @@ def _exportable(dataset: Dataset) -> Iterator[ClosedShard]:
 
 
 def _names(dataset: Dataset, shard: ClosedShard) -> list[str]:
-    documents = shard.object("documents")
-    assert documents is not None
-    return column_names(dataset.store, documents.key)
+    return column_names(dataset.store, stored_object_of(dataset, shard, "documents").key)
 
 
 def _write(path: pathlib.Path, tables: Iterable[pa.Table]) -> int:
@@ -189,8 +188,7 @@ def _write(path: pathlib.Path, tables: Iterable[pa.Table]) -> int:
 
 def _texts(dataset: Dataset, shard: ClosedShard) -> Iterator[pa.Table]:
     """The rows of a shard of text, a row group at a time."""
-    documents = shard.object("documents")
-    assert documents is not None
+    documents = stored_object_of(dataset, shard, "documents")
     scores = [name for name in _names(dataset, shard) if name.startswith(SCORE_PREFIX)]
     hidden, at = dataset.retracted(documents.key), 0
     for table in read_row_groups(dataset.store, documents.key, [*KEPT, *scores, "text"]):

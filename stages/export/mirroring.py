@@ -22,9 +22,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
+from headrace.stages.export.source import hidden_rows, stored_object_of
 from headrace.stages.runtime import InputError
 from headrace.stages.sources.tables import check_delta, check_iceberg, library, open_catalog, refuse_code, total
-from headrace.store.datasets import Dataset, main_object
+from headrace.store.datasets import Dataset
 from headrace.store.files import disk
 from headrace.store.history import read_tags, stands_for
 from headrace.store.ledger import ClosedShard, main_sink
@@ -54,10 +55,9 @@ class TableFile:
 
     def tables(self, schema: pa.Schema) -> Iterator[pa.Table]:
         """Its rows, a row group of the shard at a time; null in columns that the shard has not. Raises StoreError."""
-        documents = self.shard.object("documents")
-        assert documents is not None
+        documents = stored_object_of(self.dataset, self.shard, "documents")
         known = set(sidecar_schema(self.dataset.store, documents.key).names)
-        hidden, at = _hidden(self.dataset, self.shard), 0
+        hidden, at = hidden_rows(self.dataset, self.shard), 0
         for table in read_row_groups(
             self.dataset.store, documents.key, [name for name in schema.names if name in known]
         ):
@@ -141,7 +141,7 @@ def _files_of(dataset: Dataset) -> Iterator[TableFile]:
         documents = shard.object("documents")
         if shard.closed.sink != sink or documents is None:
             continue
-        hidden = _hidden(dataset, shard)
+        hidden = hidden_rows(dataset, shard)
         rows = sum(table.num_rows for table in read_row_groups(dataset.store, documents.key, ["row"])) - len(hidden)
         if rows:
             digest = documents.key.rpartition("/")[2].partition(".")[0]
@@ -149,17 +149,11 @@ def _files_of(dataset: Dataset) -> Iterator[TableFile]:
             yield TableFile(f"{digest}{'-' + without if without else ''}.parquet", dataset, shard, rows)
 
 
-def _hidden(dataset: Dataset, shard: ClosedShard) -> frozenset[int]:
-    main = main_object(shard.closed)
-    return frozenset() if main is None else dataset.retracted(main.key)
-
-
 def _schema_of(files: Sequence[TableFile]) -> pa.Schema:
     """The columns of all files. Raises InputError where one has two types."""
     found: dict[str, pa.DataType] = {}
     for item in files:
-        documents = item.shard.object("documents")
-        assert documents is not None
+        documents = stored_object_of(item.dataset, item.shard, "documents")
         for field in sidecar_schema(item.dataset.store, documents.key):
             if found.setdefault(field.name, field.type) != field.type:
                 raise InputError(

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.pipeline import STATEFUL_MAX, PipelineError
-from headrace.stages.export.source import read_documents
+from headrace.stages.export.source import hidden_rows, read_documents, stored_object_of
 from headrace.stages.runtime import DUPLICATE, merge as merge_samples, samples_table
 from headrace.stages.tokenizer import Decoder, make_decoder, resolve_tokenizer
 from headrace.store import FormatError, ObjectStore
@@ -145,13 +145,11 @@ def _standing(dataset: Dataset, name: RecordName, sink: str) -> tuple[ClosedShar
 
 def _text_of(dataset: Dataset, shard: ClosedShard, place: int, decode: Decoder | None) -> tuple[str, str | None]:
     """The id of a kept record, and the beginning of its text; None where the dataset has or shows none."""
-    documents, tokens = shard.object("documents"), shard.object("tokens")
-    if documents is None:
-        raise FormatError(f"{dataset.uri}: a shard lost its documents while they were read")
+    documents, tokens = stored_object_of(dataset, shard, "documents"), shard.object("tokens")
     columns = [name for name in ("id", "text") if name in column_names(dataset.store, documents.key)]
     row: dict[str, Any] = read_table(dataset.store, documents.key, columns).slice(place, 1).to_pylist()[0]
     text = row.get("text")
-    hidden = dataset.retracted(tokens.key) if tokens is not None else frozenset[int]()
+    hidden = hidden_rows(dataset, shard)
     if decode is not None and tokens is not None and place not in hidden:
         # Those before it that were retracted are left out of what is read.
         place -= sum(other < place for other in hidden)
@@ -238,7 +236,7 @@ def named_records(dataset: Dataset, ids: Collection[str], tokenizer: str = "") -
     """The records of these ids that a dataset shows, or their parts. Raises as `first_records` does."""
     texts = _Texts(dataset, tokenizer)
     for shard in _shards(dataset):
-        table = read_table(dataset.store, _key(shard, "documents"), ["id", "part"])
+        table = read_table(dataset.store, stored_object_of(dataset, shard, "documents").key, ["id", "part"])
         mask = np.zeros(table.num_rows, np.bool_)
         for name in ids:
             mask |= rows_named(table, name)
@@ -270,19 +268,11 @@ def _shards(dataset: Dataset) -> Iterator[ClosedShard]:
     )
 
 
-def _key(shard: ClosedShard, role: str) -> str:
-    stored = shard.object(role)
-    assert stored is not None, f"a shard of {role}"
-    return stored.key
-
-
 def _shown(dataset: Dataset, shard: ClosedShard) -> npt.NDArray[np.int64]:
     """The rows of a shard's table of documents that are shown."""
-    rows = sum(table.num_rows for table in read_row_groups(dataset.store, _key(shard, "documents"), ["row"]))
-    tokens = shard.object("tokens")
-    named = _key(shard, "documents") if tokens is None else tokens.key
-    hidden = dataset.retracted(named)
-    return np.setdiff1d(np.arange(rows), np.array(sorted(hidden), np.int64))
+    documents = stored_object_of(dataset, shard, "documents")
+    rows = sum(table.num_rows for table in read_row_groups(dataset.store, documents.key, ["row"]))
+    return np.setdiff1d(np.arange(rows), np.array(sorted(hidden_rows(dataset, shard)), np.int64))
 
 
 class _Texts:
@@ -296,10 +286,11 @@ class _Texts:
         """The records in these rows of a shard, which ascend."""
         if not len(rows):
             return
-        store, documents = self._dataset.store, _key(shard, "documents")
+        store, documents = self._dataset.store, stored_object_of(self._dataset, shard, "documents").key
         if shard.object("tokens") is not None:
             table = read_table(store, documents, [*_COLUMNS, "tokens"])
-            yield from self._decoded(table, read_shard(store, _key(shard, "tokens")), rows)
+            tokens = stored_object_of(self._dataset, shard, "tokens")
+            yield from self._decoded(table, read_shard(store, tokens.key), rows)
         elif "text" in column_names(store, documents):
             at = 0
             for table in read_row_groups(store, documents, [*_COLUMNS, "text"]):
@@ -311,7 +302,8 @@ class _Texts:
             table = read_table(store, documents, list(_COLUMNS))
             gone = self._dataset.state.erased_rows(documents)
             lines = rows - np.searchsorted(np.array(gone, np.int64), rows)
-            for row, text in zip(rows.tolist(), _lines(store, _key(shard, "lines"), lines.tolist()), strict=True):
+            stored = stored_object_of(self._dataset, shard, "lines")
+            for row, text in zip(rows.tolist(), _lines(store, stored.key, lines.tolist()), strict=True):
                 yield from _records(table, np.array([row]), [text], [None])
 
     def _decoded(

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from headrace.stages.runtime import InputError
 from headrace.store import FormatError
-from headrace.store.datasets import Dataset
+from headrace.store.datasets import Dataset, main_object
 from headrace.store.files import disk
 from headrace.store.ledger import ClosedShard, StoredObject
 from headrace.store.shards import read_shard, read_table
@@ -65,6 +65,12 @@ def stored_object_of(dataset: Dataset, shard: ClosedShard, role: str) -> StoredO
     if (stored := shard.object(role)) is None:
         raise FormatError(f"{dataset.uri}: ledger entry {shard.number} names a shard without {role}; restore the entry")
     return stored
+
+
+def hidden_rows(dataset: Dataset, shard: ClosedShard) -> frozenset[int]:
+    """The rows of a shard's table of documents that are shown no more."""
+    main = main_object(shard.closed)
+    return frozenset() if main is None else dataset.retracted(main.key)
 
 
 def read_sequences(dataset: Dataset, shard: ClosedShard) -> npt.NDArray[Any]:

@@ -30,7 +30,7 @@ from headrace.stages.runtime import (
     text_of,
     verdicts_of,
 )
-from headrace.stages.text import with_column
+from headrace.stages.text import with_column, with_edits
 from headrace.store.shards import keys_of, rows_of
 
 FIELDS = ("id", "text", "metadata")
@@ -308,16 +308,7 @@ def _note_edits(rows: pa.RecordBatch, before: pa.RecordBatch, stage: str) -> tup
     edited = len(np.unique(np.asarray(before.column(ROW))[changed]))
     if not edited:
         return rows, 0
-    known = LINEAGE in rows.schema.names
-    old = rows.column(LINEAGE).to_pylist() if known else [None] * rows.num_rows
-    lineage = [_edited_by(entry, stage) if touched else entry for entry, touched in zip(old, changed, strict=True)]
-    return with_column(rows, LINEAGE, pa.array(lineage, pa.string())), edited
-
-
-def _edited_by(lineage: str | None, stage: str) -> str:
-    story = orjson.loads(lineage) if lineage else {"edited_by": []}
-    story["edited_by"].append(stage)
-    return orjson.dumps(story).decode()
+    return with_edits(rows, changed, stage), edited
 
 
 def _one_batch(table: pa.Table) -> pa.RecordBatch:

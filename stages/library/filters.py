@@ -20,6 +20,7 @@ from headrace.store import FormatError
 
 #: The words of which Gopher asks for two.
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
+#: At most as many bits as a mask of found words has.
 STOP_WORDS_MAX = 60
 #: Occurrences of a top n-gram may overlap, so that its share can be above 1.
 _NGRAMS_MAX = 100.0

@@ -78,18 +78,18 @@ def write_documents(*, shard_bytes: int = 256 * MIB, name: str = "documents") ->
 
     It stands before `tokenize`, or beside it as a second sink.
     """
-    check_integer(name, "shard_bytes", shard_bytes, 1 << 10, 1 << 32)
-    parameters = {"shard_bytes": shard_bytes}
-    return Stage(
-        name, StageKind.SINK, "headrace.stages.sinks.texts:DocumentSink", parameters, volatile=("shard_bytes",)
-    )
+    return _text_sink("DocumentSink", shard_bytes, name)
 
 
 def write_jsonl(*, shard_bytes: int = 256 * MIB, name: str = "lines") -> Stage:
     """Write the text as JSON Lines under zstd: {"id", "text", "metadata"} a line; else as `write_documents`."""
+    return _text_sink("JsonlSink", shard_bytes, name)
+
+
+def _text_sink(kind: str, shard_bytes: int, name: str) -> Stage:
     check_integer(name, "shard_bytes", shard_bytes, 1 << 10, 1 << 32)
-    parameters = {"shard_bytes": shard_bytes}
-    return Stage(name, StageKind.SINK, "headrace.stages.sinks.texts:JsonlSink", parameters, volatile=("shard_bytes",))
+    target, parameters = f"headrace.stages.sinks.texts:{kind}", {"shard_bytes": shard_bytes}
+    return Stage(name, StageKind.SINK, target, parameters, volatile=("shard_bytes",))
 
 
 def map_records(function: Callable[[dict[str, Any]], Any] | str, *, splits: bool = False, name: str = "") -> Stage:
@@ -100,16 +100,12 @@ def map_records(function: Callable[[dict[str, Any]], Any] | str, *, splits: bool
     travels as text, with what it uses. With
     `splits` it returns a list of records, the parts of this one (none, or None: filtered); part n is called `<id>/<n>`.
     """
-    return _custom(
-        "headrace.stages.functions.split:SplitRecords" if splits else "headrace.stages.functions.functions:MapRecords",
-        function,
-        name,
-    )
+    return _custom("split:SplitRecords" if splits else "functions:MapRecords", function, name)
 
 
 def filter_records(function: Callable[[dict[str, Any]], bool] | str, *, name: str = "") -> Stage:
     """Keep each record for which `function(record)` is true; see `map_records`."""
-    return _custom("headrace.stages.functions.functions:FilterRecords", function, name)
+    return _custom("functions:FilterRecords", function, name)
 
 
 def map_batches(function: Callable[[Any], Any] | str, *, splits: bool = False, name: str = "") -> Stage:
@@ -118,11 +114,7 @@ def map_batches(function: Callable[[Any], Any] | str, *, splits: bool = False, n
     The rows have the columns `__row`, `id`, `text` and `metadata`; `__row` ties a row to its record. With `splits`
     a row may be given back any number of times: as the parts of its record, in that order.
     """
-    return _custom(
-        "headrace.stages.functions.split:SplitBatches" if splits else "headrace.stages.functions.functions:MapBatches",
-        function,
-        name,
-    )
+    return _custom("split:SplitBatches" if splits else "functions:MapBatches", function, name)
 
 
 def command(
@@ -187,7 +179,7 @@ def _identity(facts: TokenizerFacts) -> dict[str, Any]:
     }
 
 
-def _custom(target: str, function: Callable[..., Any] | str, name: str) -> Stage:
+def _custom(kind: str, function: Callable[..., Any] | str, name: str) -> Stage:
     if not isinstance(function, str) and travels_as_text(function):
         function = as_module(function)
     path = function if isinstance(function, str) else _import_path(function)
@@ -195,7 +187,7 @@ def _custom(target: str, function: Callable[..., Any] | str, name: str) -> Stage
     if not module or not attribute:
         raise PipelineError(f'function "{path}" is not of the form package.module:function')
     called = name or attribute.rpartition(".")[2].strip("_").lower()
-    identity = _source_identity(module, function)
+    target, identity = f"headrace.stages.functions.{kind}", _source_identity(module, function)
     return Stage(called, StageKind.TRANSFORM, target, {"function": path}, identity=identity)
 
 

@@ -40,8 +40,6 @@ from headrace.stages.text.machine import compiled, entry, hash_of, pointer, prep
 
 #: The words of which Gopher asks for two.
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
-#: At most as many bits as a mask of found words has.
-STOP_WORDS_MAX = 60
 _WORDS, _PLAIN, _PLAIN_CHARACTERS, _LETTERED, _STOPS, _HASHES, _ELLIPSES, _LINES, _BULLETS, _ENDINGS = range(10)
 _COLUMNS = 10
 _HASH_SIGN, _STOP, _DASH, _LINE_FEED, _RETURN = 0x23, 0x2E, 0x2D, 0x0A, 0x0D

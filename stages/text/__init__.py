@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         tag as tag,
         text_bytes as text_bytes,
         with_column as with_column,
+        with_edits as with_edits,
         with_texts as with_texts,
     )
     from headrace.stages.text.utf8 import decode as decode, flags_of as flags_of, space_width as space_width

@@ -138,6 +138,13 @@ def with_texts(
     edits = {**batch.edits, stage: batch.edits.get(stage, 0) + int(changed.sum())}
     if lines_dropped is not None:
         batch = batch.counted(stage, LINES_DROPPED, int(lines_dropped[changed].sum()))
+    return replace(batch, rows=with_edits(rows, changed, stage, removed), edits=edits)
+
+
+def with_edits(
+    rows: pa.RecordBatch, changed: Mask, stage: str, removed: Mapping[int, Sequence[int]] | None = None
+) -> pa.RecordBatch:
+    """The rows with this stage in the lineage of each whose text it changed, and what it `removed` of that."""
     lineage: list[Any] = rows.column(LINEAGE).to_pylist() if LINEAGE in rows.schema.names else [None] * rows.num_rows
     for index in np.flatnonzero(changed).tolist():
         story: dict[str, Any] = orjson.loads(lineage[index]) if lineage[index] else {"edited_by": []}
@@ -145,7 +152,7 @@ def with_texts(
         if removed is not None:
             story.setdefault("removed", {})[stage] = list(removed[index])
         lineage[index] = orjson.dumps(story).decode()
-    return replace(batch, rows=with_column(rows, LINEAGE, pa.array(lineage, pa.string())), edits=edits)
+    return with_column(rows, LINEAGE, pa.array(lineage, pa.string()))
 
 
 def with_column(rows: pa.RecordBatch, name: str, values: Any) -> pa.RecordBatch:

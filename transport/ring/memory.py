@@ -250,7 +250,7 @@ class HeaderPage:
 
 
 class RingOwner:
-    """A worker's hold on a ring: it aborts on behalf of an end that died, and it looks at the cursors.
+    """A worker's hold on a ring: it aborts on behalf of an end that died.
 
     Where the two ends are tasks of two workers, the receiver's has a hold too, and aborts as that `party`: each word of
     the header page is written by one side.
@@ -261,26 +261,9 @@ class RingOwner:
         self._page = HeaderPage(handles)
 
     @property
-    def name(self) -> str:
-        """The name of the ring."""
-        return self._handles.name
-
-    @property
-    def closed(self) -> bool:
-        """Whether the sender has closed and everything it sent has been received and released."""
-        words = self._page.words
-        return self._page.state(Party.SENDER) == RingState.CLOSED.value and words[WORD_TAIL] == words[WORD_HEAD]
-
-    @property
     def ended(self) -> bool:
         """Whether anybody has aborted it."""
         return any(self._page.state(party) == RingState.ABORTED.value for party in Party)
-
-    @property
-    def in_flight_bytes(self) -> int:
-        """Bytes between head and tail, with prefixes and padding: the ring's level."""
-        tail = self._page.words[WORD_TAIL]
-        return max(0, self._page.words[WORD_HEAD] - tail)
 
     def abort(self, reason: str) -> None:
         """Cut the link: the next verb of either end raises LinkAborted with this reason. Both are woken."""

@@ -87,16 +87,12 @@ class Channel:
         """The messages that have come whole. Raises ChannelClosed when the other end is gone."""
         while True:
             try:
-                data, ancillary, _, _ = self._socket.recvmsg(_READ_BYTES, socket.CMSG_SPACE(4 * DESCRIPTORS_MAX))
+                data, descriptors, _, _ = socket.recv_fds(self._socket, _READ_BYTES, DESCRIPTORS_MAX)
             except BlockingIOError:
                 break
             except OSError as error:
                 raise ChannelClosed(f"the control channel broke: {error}") from error
-            for level, kind, payload in ancillary:
-                if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                    received = array.array("i")
-                    received.frombytes(payload[: len(payload) - len(payload) % received.itemsize])
-                    self.descriptors.extend(received)
+            self.descriptors.extend(descriptors)
             if not data:
                 messages = self._whole()
                 if messages:

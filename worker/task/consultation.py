@@ -167,11 +167,6 @@ def frame_of(message: bytes, epoch: int) -> Frame:
     )
 
 
-def message_of(frame: Frame) -> bytes:
-    """The request or answer in a frame."""
-    return bytes(body_view(frame))
-
-
 def answer_from(frame: Frame) -> tuple[int, Batch | None]:
     """The number of the question that a frame answers, and the answer; None from a fenced decider. FrameError."""
     batch = frame_to_batch(frame)
@@ -315,7 +310,7 @@ class ConsultedPartitions:
     def _read(self, link: str, frame: Frame) -> tuple[int, bytes]:
         if fault := epoch_fault(link, frame.epoch, self._epoch):
             raise TransportError(fault)
-        answer = message_of(frame)
+        answer = bytes(body_view(frame))
         return core.decode_answer(answer)[0], answer
 
     def _answered(self, answers: list[bytes]) -> None:

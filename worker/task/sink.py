@@ -194,7 +194,7 @@ class TaskSink:
     @property
     def trouble(self) -> str:
         """Why a shard waits for its store; "" while none does."""
-        return self.core.trouble or (self._store.capabilities.trouble() if self._writing else "")
+        return self.core.gathering.trouble or (self._store.capabilities.trouble() if self._writing else "")
 
     def add(self, batch: Batch) -> None:
         """Take a batch, less what is held. Raises ConservationError if a record has not exactly one fate."""
@@ -205,7 +205,7 @@ class TaskSink:
         if self._dependencies is not None:
             self._dependencies.check(batch)
         whole = SinkBatch.of(batch, mask, self._dependencies)
-        doubtful = _quarantined(batch) if self.core.doubtful else 0
+        doubtful = _quarantined(batch) if self.core.gathering.doubt.lasts else 0
         for item in self.core.missing(whole.item):
             place = np.array([(item.first, item.end, item.offset, item.length)], np.int64)
             fresh = whole if item is whole.item else whole.cut(place)[0]
@@ -219,7 +219,7 @@ class TaskSink:
             for alone in apart(batch):
                 self.add(alone)
             return
-        doubtful = _quarantined(batch) if self.core.doubtful else 0
+        doubtful = _quarantined(batch) if self.core.gathering.doubt.lasts else 0
         batch, whole = self._spilled(batch, ranges)
         start = 0
         for item, alone in zip(ranges, apart(batch), strict=True):

@@ -27,7 +27,7 @@ from headrace.stages.runtime import ENVIRONMENT_OF, Batch, InputError, StageCont
 from headrace.store import StoreError, StoreRefused, open_store
 from headrace.store.ledger import Fragment
 from headrace.transport import LinkEnd, TransportError
-from headrace.transport.core import Frame, FrameKind
+from headrace.transport.core import Frame, FrameKind, body_view
 from headrace.worker.task import consultation
 from headrace.worker.task.batch import ConservationError, InFlightPage, Tracer, ranges_of
 from headrace.worker.task.chain import Chain, StageStatistics, Watch
@@ -228,7 +228,7 @@ class Task:
         """What the frame that has arrived holds: a batch, or a request to a partition of an index."""
         assert self._frame is not None
         if self._chain.share is not None:
-            return consultation.message_of(self._frame)
+            return bytes(body_view(self._frame))
         return frame_to_batch(self._frame, borrow=self._chain.borrows)
 
     def _run(self, batch: Batch | bytes) -> None:
@@ -420,10 +420,10 @@ class Task:
         """Report progress; `in_hand` are records that were read and that the sink is yet to hold."""
         self._progress_at = now + PROGRESS_S
         progress = self._chain.tracer.progress() if self._chain.tracer is not None else pb.Progress()
-        ranges, records = self._sink.core.held_count if self._sink else (0, 0)
+        ranges, records = self._sink.core.gathering.held_count if self._sink else (0, 0)
         writer = (self._sink.writer, self._sink.writing_s) if self._sink else (StageStatistics(), 0.0)
         progress.stages.extend(self._chain.progress(*writer))
-        progress.held_bytes = self._sink.core.held_bytes if self._sink else 0
+        progress.held_bytes = self._sink.core.gathering.held_bytes if self._sink else 0
         progress.open_ranges = ranges
         progress.held_records = records + in_hand if self._sink else 0
         progress.pending_fragments = self._core.reading.fragments

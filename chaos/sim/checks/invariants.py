@@ -235,7 +235,10 @@ class Checker:
 
     def held(self, task: str, sink: SimulatedSink) -> None:
         """16: held bytes are within the budget; a verdict that waits counts more than it did as part of its batch."""
-        held, budget = sink.core.held_bytes, HELD_TIMES_MAX * sink.core.policy.held_bytes_max + BATCH_BYTES_MAX
+        held, budget = (
+            sink.core.gathering.held_bytes,
+            HELD_TIMES_MAX * sink.core.policy.held_bytes_max + BATCH_BYTES_MAX,
+        )
         if held > budget and held > budget + NEED_BYTES * sink.waiting():
             raise ViolationError(16, f"{task} holds {held} bytes, its budget is {budget}")
 

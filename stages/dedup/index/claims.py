@@ -22,7 +22,6 @@ from headrace.stages.dedup.index.filters import PARTS, Filters, enter_all
 from headrace.stages.dedup.index.lookups import (
     CANDIDATES_MAX,
     EXACT_WORDS,
-    claim_all,
     count_single,
     fetch_single,
     find_all,
@@ -32,7 +31,6 @@ from headrace.stages.dedup.index.lookups import (
     load_keys,
 )
 from headrace.stages.dedup.index.records import (
-    ASKED,
     FILTERS,
     HASHES,
     HELD,
@@ -107,9 +105,10 @@ class Claims:
     def _empty(self) -> None:
         self.levels, self.table = Levels(self.folder), Records(self.folder)
         self._slots: Slots | FixedSlots = Slots()
-        self._filters: Filters | None = None
+        #: Of an index on disk.
+        self.filters: Filters | None = None
         if self.folder is not None:
-            self._slots, self._filters = FixedSlots(SEALED_MIN * (self.words - 1)), Filters()
+            self._slots, self.filters = FixedSlots(SEALED_MIN * (self.words - 1)), Filters()
 
     @property
     def records(self) -> int:
@@ -119,24 +118,8 @@ class Claims:
     @property
     def nbytes(self) -> int:
         """Bytes of memory that the index takes."""
-        parts = (self._slots, self.levels, self.table, self._filters)
+        parts = (self._slots, self.levels, self.table, self.filters)
         return sum(part.nbytes for part in parts if part is not None)
-
-    @property
-    def filters(self) -> Filters:
-        """The filter of an index on disk."""
-        if self._filters is None:
-            raise ValueError("an index in memory has no filter, and is not saved")
-        return self._filters
-
-    @filters.setter
-    def filters(self, filters: Filters) -> None:
-        self._filters = filters
-
-    @property
-    def filter_passed(self) -> int:
-        """Keys that the filter let through."""
-        return int(self.table.row[ASKED])
 
     def seal(self) -> None:
         """Write what is gathered in memory as a run."""
@@ -165,19 +148,6 @@ class Claims:
         find_all(self.prepare(keys), keys, found, shared)
         self.table.check()
         return found, shared
-
-    def add(self, fragment: bytes, rows: Numbers, keys: Keys) -> Numbers:
-        """Number records of a fragment, `[n]`, that are kept. Their keys are not claimed yet."""
-        first = self.records
-        self.table.make_room(len(rows))
-        add_all(self._state(), self.table.names(fragment, rows), keys)
-        self.table.note_spans(first)
-        return np.arange(first, self.records)
-
-    def claim(self, numbers: Numbers, keys: Keys) -> None:
-        """Give records `[n]` those of their keys `[n, words]` that nobody holds, in order."""
-        claim_all(self.prepare(keys), keys, numbers, self._found, self._shared)
-        self.table.check()
 
     def begin(self, sources: Sequence[KeySource]) -> list[LoadedKeys]:
         """Load the keys of sources into an empty index.
@@ -219,39 +189,45 @@ class Claims:
         save(self, place, names, counts)
         again = Claims(self.words, self.identity, self.folder)
         if open_saved(again, place, names) == counts:
-            self.levels, self.table, self._slots, self._filters = (
-                again.levels,
-                again.table,
-                again._slots,
-                again._filters,
-            )
+            self.levels, self.table, self.filters, self._slots = again.levels, again.table, again.filters, again._slots
 
     def load(self, kept: KeptKeys) -> int:
         """Give keys to records that are kept; how many of them another record held, which should be none."""
-        first, twice = self.load_records(kept), 0
-        for at in range(0, len(kept.keys), LOADED_KEYS):
-            here = slice(at, at + LOADED_KEYS)
-            keys, words = np.ascontiguousarray(kept.keys[here]), kept.words[here]
-            self._more[:] = 0
-            count_single(keys, words, self._more)
-            self._make_room(0)
-            twice += int(load_keys(self._state(), keys, words, kept.holders[here] + first))
-        self.table.check()
-        return twice
+        return self._load_keys(self.load_records(kept), kept.keys, kept.words, kept.holders)
 
     def load_records(self, kept: KeptKeys) -> int:
         """Number records that are kept, without their keys; the number of the first."""
-        first, count = self.records, len(kept.records)
-        names = np.empty(count, np.int64)
+        names = np.empty(len(kept.records), np.int64)
         for place, fragment in enumerate(kept.fragments):
             mine = kept.places == place
             names[mine] = self.table.names(fragment, kept.records[mine])
-        checks, exact = np.zeros((count, EXACT_WORDS), np.uint64), kept.words == 0
-        checks[kept.holders[exact]] = kept.keys[exact]
-        self.table.make_room(count)
+        return self._load_records(names, kept.keys, kept.words, kept.holders)
+
+    def _load_records(self, names: Numbers, keys: Keys, words: Numbers, holders: Numbers) -> int:
+        checks, exact = np.zeros((len(names), EXACT_WORDS), np.uint64), words == 0
+        checks[holders[exact]] = keys[exact]
+        return self._put(names, checks)
+
+    def _put(self, names: Numbers, checks: Keys) -> int:
+        """Number records, of whose keys the second is a check; the number of the first."""
+        first = self.records
+        self.table.make_room(len(names))
         add_all(self._state(), names, checks)
         self.table.note_spans(first)
         return first
+
+    def _load_keys(self, first: int, keys: Keys, words: Numbers, holders: Numbers) -> int:
+        """Give keys to the holders behind `first`; how many of them another record held."""
+        twice = 0
+        for at in range(0, len(keys), LOADED_KEYS):
+            here = slice(at, at + LOADED_KEYS)
+            some = np.ascontiguousarray(keys[here])
+            self._more[:] = 0
+            count_single(some, words[here], self._more)
+            self._make_room(0)
+            twice += int(load_keys(self._state(), some, words[here], holders[here] + first))
+        self.table.check()
+        return twice
 
     def release(self, name: RecordName) -> bool:
         """Let go of the keys of a record that is not kept after all; whether it held any."""
@@ -277,7 +253,7 @@ class Claims:
         row[SLOTS], row[HELD], row[WORDS] = self._slots.table.ctypes.data, self._held.ctypes.data, self.words
         row[HASHES] = self._hashes.ctypes.data
         row[SORTED] = self._slots.sorted.ctypes.data if isinstance(self._slots, Slots) else 0
-        row[FILTERS] = self._filters.table.ctypes.data if self._filters is not None else 0
+        row[FILTERS] = self.filters.table.ctypes.data if self.filters is not None else 0
         row[RUNS], row[RUN_COUNT] = self.levels.table.ctypes.data, len(self.levels.table)
         return row
 
@@ -288,8 +264,8 @@ class Claims:
             self._slots.make_room(self._more)
         elif not self._slots.has_room(self._more):
             self._seal(self._slots)
-        if self._filters is not None:
-            self._make_filters(self._filters)
+        if self.filters is not None:
+            self._make_filters(self.filters)
             self.levels.advance(MERGED_A_KEY * int(self._more.sum()), self.table.row)
 
     def _seal(self, slots: FixedSlots) -> None:
@@ -353,21 +329,7 @@ class Partition(Claims):
     def give(self, numbers: Numbers, keys: Keys, words: Numbers) -> int:
         """Give keys to records, each to the one of its number `[n]`; numbers rise. How many another record held."""
         mine, holders = np.unique(numbers, return_inverse=True)
-        checks, exact = np.zeros((len(mine), EXACT_WORDS), np.uint64), words == 0
-        checks[holders[exact]] = keys[exact]
-        first, twice = self.records, 0
-        self.table.make_room(len(mine))
-        add_all(self._state(), mine, checks)
-        self.table.note_spans(first)
-        for at in range(0, len(keys), LOADED_KEYS):
-            here = slice(at, at + LOADED_KEYS)
-            some = np.ascontiguousarray(keys[here])
-            self._more[:] = 0
-            count_single(some, words[here], self._more)
-            self._make_room(0)
-            twice += int(load_keys(self._state(), some, words[here], holders[here] + first))
-        self.table.check()
-        return twice
+        return self._load_keys(self._load_records(mine, keys, words, holders), keys, words, holders)
 
     def let_go(self, number: int) -> None:
         """Let go of all keys of a record."""

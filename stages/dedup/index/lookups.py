@@ -341,18 +341,6 @@ def find_all(row: Any, keys: Any, found: Any, shared: Any) -> None:
             found[place, at], shared[place, at] = NOBODY, 0
 
 
-@entry("(i64[], u64[,], i64[], i64[], i64[])")
-def claim_all(row: Any, keys: Any, numbers: Any, found: Any, shared: Any) -> None:
-    """Give records `[n]` the keys `[n, words]` that nobody holds, in order. `found` and `shared` are scratch."""
-    state, words = pointer(row, 0), keys.shape[1]
-    for place in range(len(keys)):
-        own, hashes = pointer(keys, place * words), hashes_of(state, place)
-        fetch_ahead(state, place, len(keys))
-        exact = find_equal(state, own, hashes)
-        find_holders(state, own, hashes, exact, pointer(found, 0), pointer(shared, 0), 1)
-        claim(state, own, hashes, numbers[place])
-
-
 @entry("(i64[], u64[,], i64[], i64[]) -> i64")
 def load_keys(row: Any, keys: Any, words: Any, numbers: Any) -> int:
     """Give single keys `[n, 2]`, each of a word `[n]`, to records `[n]`; how many another record held already."""

@@ -41,7 +41,6 @@ SPREAD, BEHIND = 3.5, 192
 NOBODY = -1
 _THIRTY_TWO, _LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
 _NOTHING = np.uint64(0)
-_SLOT_BITS = np.uint64(SLOT_BITS)
 
 #: Columns of a table of sections: where it lies, how many homes, how many slots are in use, one past the last of them,
 #: how many slots there are, and how many there may be before it moves.
@@ -212,17 +211,6 @@ def collect(table: Any, section: int, room: Any) -> int:
         room[count] = slots[at]
         count += slots[at] != _NOTHING
     return count
-
-
-@compiled
-def put_slot(table: Any, hashed: Any, number: int) -> None:
-    """Give a key to a record, behind what holds an equal hash. There must be room."""
-    section, low = np.int64(hashed >> _SLOT_BITS) * COLUMNS, hashed & _LOW
-    slots = words_at(table[section + ADDRESS])
-    at = home_of(low, table[section + HOMES])
-    while slots[at] != _NOTHING and slots[at] >> _THIRTY_TWO <= low:
-        at += 1
-    put_at(table, section, at, (low << _THIRTY_TWO) | np.uint64(number + 1))
 
 
 @compiled

@@ -31,7 +31,7 @@ from headrace.stages.sources.objects.patterns import (
     order_of,
     place_of,
 )
-from headrace.store import InputStore, ObjectInfo, StoreError, open_input
+from headrace.store import InputStore, ObjectInfo, open_input
 from headrace.store.ledger import Fragment
 
 #: Files that a folder holds instead of what was looked for, which are named.
@@ -414,11 +414,6 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:
         return False
-
-
-def explain(error: StoreError, uri: str) -> InputError:
-    """A store's error about one object as a fault of the input."""
-    return InputError(f"cannot read {uri!r}: {error}")
 
 
 def _kind(path: str) -> tuple[bool, str]:

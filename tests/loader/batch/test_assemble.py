@@ -10,14 +10,16 @@ import pytest
 import safetensors.numpy
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
-from headrace.loader.batch.assemble import assemble
+from headrace.loader.batch.assemble import Assembly
 from headrace.loader.batch.buffers import Buffers
 from headrace.loader.batch.compiled import KERNELS, CompiledAssembly
 from headrace.loader.batch.fields import FIELDS, Batch, Placed, chosen_fields
 from headrace.loader.dataset.dataset import TokenDataset, open_dataset
+from headrace.loader.dataset.sources import Source, Sources
 from headrace.loader.loader import Loader
 from tests.kits.loader.shards import write_dataset
 
+I64 = np.typing.NDArray[np.int64]
 ARRAYS = ("tokens", "labels", "loss_mask", "position_ids", "cu_seqlens", "documents", "positions")
 
 
@@ -26,6 +28,14 @@ def long_dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Rows of so many tokens that fields are made by a copy a run; pieces repeat some."""
     root = tmp_path_factory.mktemp("long") / "data"
     return str(write_dataset(root, sequences=(6, 5), seq_len=4000, repeats=True))
+
+
+def assemble(dataset: TokenDataset, positions: I64, shards: I64, rows: I64, batch_size: int) -> Batch:
+    """The batch of the samples at `positions` [k], which lie at (`shards` [k], `rows` [k]); the others are padding."""
+    padded = np.full(batch_size, -1, dtype=np.int64)
+    padded[: positions.size] = positions
+    placed = Placed(padded, np.zeros(batch_size, np.int32), np.zeros((1, 3), np.int64))
+    return Assembly(Sources([Source(dataset)]), placed, shards, rows, Buffers()).batches(0, 1)[0]
 
 
 def reference_row(arrays: dict[str, np.ndarray], shard: int, row: int) -> tuple[list[Any], ...]:
@@ -125,7 +135,7 @@ def test_any_packing_equals_the_slow_reference_by_numpy_and_by_compiled_loops(
     padded = np.full(9, -1, np.int64)
     padded[: positions.size] = positions
     placed = Placed(padded, np.zeros(9, np.int32), np.zeros((3, 3), np.int64))
-    assembly = CompiledAssembly(KERNELS.get(), dataset, placed, shards, rows, Buffers())
+    assembly = CompiledAssembly(KERNELS.get(), Sources([Source(dataset)]), placed, shards, rows, Buffers())
     for number, batch in enumerate([*assembly.batches(0, 1), *assembly.batches(1, 2)]):
         assert_same(batch, reference(uri, dataset, samples[number * 3 : number * 3 + 3], 3))
         assert batch["positions"].tolist() == [*positions[number * 3 : number * 3 + 3], -1, -1, -1][:3]

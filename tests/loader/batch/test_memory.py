@@ -73,7 +73,7 @@ def test_during_the_first_batch_so_many_are_made_and_no_more(
     assert prefetcher._depth == depth
     assert loader.position == 4
     loader.close()
-    assert not prefetcher.alive
+    assert not prefetcher._thread.is_alive()
     assert counted.made == ahead
 
 

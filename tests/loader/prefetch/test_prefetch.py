@@ -108,7 +108,7 @@ def test_closing_ends_a_thread_that_waits_for_room():
     prefetcher = BatchPrefetcher(each(range(100)), 1)
     prefetcher.take()
     prefetcher.close()
-    assert not prefetcher.alive
+    assert not prefetcher._thread.is_alive()
     with pytest.raises(LoaderClosed):
         prefetcher.take()
 
@@ -176,7 +176,7 @@ def test_behind_a_failed_job_no_other_is_run():
         prefetcher.take()
     failed.set()
     prefetcher._thread.join(PATIENCE_S)
-    assert not prefetcher.alive
+    assert not prefetcher._thread.is_alive()
     assert ran == []
     with pytest.raises(OSError, match="the disk is gone"):
         prefetcher.take()
@@ -195,7 +195,7 @@ def test_a_closed_iteration_lets_go_of_all_items():
     with prefetcher._changed:
         assert prefetcher._changed.wait_for(lambda: prefetcher._held == 1, PATIENCE_S)
     prefetcher.close()
-    assert not prefetcher.alive
+    assert not prefetcher._thread.is_alive()
     assert seen() is given() is None
 
 

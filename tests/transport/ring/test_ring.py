@@ -267,18 +267,6 @@ def test_an_abort_by_the_owner_reaches_both_ends_and_wakes_them(make_ring: MakeR
             verb()
 
 
-def test_an_owner_sees_the_level_and_the_end(make_ring: MakeRing) -> None:
-    handles = make_ring()
-    sender, receiver, owner = RingSender(handles), RingReceiver(handles), RingOwner(handles)
-    assert sender.try_send(frame_of(0))
-    sender.close()
-    assert owner.in_flight_bytes > 0
-    assert not owner.closed
-    take(receiver).release()
-    assert owner.in_flight_bytes == 0
-    assert owner.closed
-
-
 def test_a_reason_longer_than_its_room_is_cut(make_ring: MakeRing) -> None:
     handles = make_ring()
     sender, receiver = RingSender(handles), RingReceiver(handles)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from headrace.transport.core import Frame
-from headrace.worker.task.consultation import ANSWERS_MAX, Answers, message_of
+from headrace.worker.task.consultation import ANSWERS_MAX, Answers
 
 
 class Link:
@@ -15,7 +15,7 @@ class Link:
     def try_send(self, frame: Frame) -> bool:
         if len(self.sent) == self.room:
             return False
-        self.sent.append(message_of(frame))
+        self.sent.append(bytes(frame.body))
         return True
 
 

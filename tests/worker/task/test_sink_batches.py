@@ -227,7 +227,7 @@ def test_verdicts_that_wait_are_held_and_not_taken_again() -> None:
     core.handle(BatchesWritten(0, "written"), 0.0)
     core.handle(ProposalAccepted(0), 0.0)
     assert core.ranges() == [Range(A, 1, 1), Range(A, 3, 1)]
-    assert (core.held_count, core.held_bytes) == ((2, 2), 2 * NEED_BYTES)
+    assert (core.gathering.held_count, core.gathering.held_bytes) == ((2, 2), 2 * NEED_BYTES)
     assert core.missing(Range(A, 0, 5)) == [Range(A, 0, 1), Range(A, 2, 1), Range(A, 4, 1)]
     assert [batch.names.rows.tolist() for batch in core.batches()] == [[1, 3]]
 

@@ -177,7 +177,7 @@ class HeldBatches(Generic[B, R]):
         self._join = join or list[B]
         self.policy = policy
         self._dependent = dependent
-        self._gathering = Gathering(policy, dependent=dependent)
+        self.gathering = Gathering(policy, dependent=dependent)
         self._gathered: list[B] = []
         self._shards: dict[int, list[B]] = {}
         self._results: dict[int, R] = {}
@@ -187,35 +187,15 @@ class HeldBatches(Generic[B, R]):
     @property
     def accepts(self) -> bool:
         """Whether another batch may come."""
-        return self._gathering.accepts
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes in memory of all batches that are not closed."""
-        return self._gathering.held_bytes
-
-    @property
-    def trouble(self) -> str:
-        """Why a shard waits for its store; "" while none does."""
-        return self._gathering.trouble
-
-    @property
-    def doubtful(self) -> bool:
-        """Whether quarantined records are still to be counted."""
-        return self._gathering.doubt.lasts
+        return self.gathering.accepts
 
     def ranges(self, fragment: bytes | None = None) -> list[Range]:
         """The ranges that are held, of one fragment or of all."""
-        return self._gathering.held(fragment)
-
-    @property
-    def held_count(self) -> tuple[int, int]:
-        """How many ranges are held, and how many records."""
-        return self._gathering.held_count
+        return self.gathering.held(fragment)
 
     def missing(self, item: Range) -> Collection[Range]:
         """What of a range is not held: another sink's loss has the same range read again for both."""
-        return self._gathering.missing(item)
+        return self.gathering.missing(item)
 
     def batches(self) -> list[B]:
         """Every batch that is held."""
@@ -227,7 +207,7 @@ class HeldBatches(Generic[B, R]):
 
     def wake_at(self) -> float | None:
         """When `handle(TimePassed())` is wanted next."""
-        return self._gathering.wake_at()
+        return self.gathering.wake_at()
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take one event; give the commands that follow from it."""
@@ -256,8 +236,8 @@ class HeldBatches(Generic[B, R]):
         if not held:
             return []
         waiting, void = dependents(held, event.open), dependents(held, event.gone)
-        asked = self._gathering.asks(event.shard)
-        commands = self._gathering.handle(sink.NeedsAnswered(event.shard, waiting, void), now)
+        asked = self.gathering.asks(event.shard)
+        commands = self.gathering.handle(sink.NeedsAnswered(event.shard, waiting, void), now)
         if asked:
             self._needs[event.shard] = _without(_without(self._needs.get(event.shard, ()), event.open), event.gone)
             for command in commands:
@@ -266,7 +246,7 @@ class HeldBatches(Generic[B, R]):
         return self._carry_out(commands, now)
 
     def _drive(self, event: sink.Event, now: float) -> list[Command]:
-        return self._carry_out(self._gathering.handle(event, now), now)
+        return self._carry_out(self.gathering.handle(event, now), now)
 
     def _carry_out(self, orders: Iterable[sink.Command], now: float) -> list[Command]:
         commands: list[Command] = []

@@ -8,8 +8,21 @@ import numpy as np
 import pytest
 
 from headrace.stages.dedup.index.filters import KEYS, PARTS, Filters
-from headrace.stages.dedup.index.memory import words_in
-from headrace.stages.dedup.index.slots import ADDRESS, HOMES, SECTIONS, SIZE, USED, FixedSlots, Slots, collect, put_slot
+from headrace.stages.dedup.index.memory import words_at, words_in
+from headrace.stages.dedup.index.slots import (
+    ADDRESS,
+    COLUMNS,
+    HOMES,
+    SECTIONS,
+    SIZE,
+    SLOT_BITS,
+    USED,
+    FixedSlots,
+    Slots,
+    collect,
+    home_of,
+    put_at,
+)
 from headrace.stages.text.machine import compiled, pointer
 
 
@@ -54,6 +67,17 @@ def test_a_table_of_slots_is_read_in_order_however_it_grew(many: int) -> None:
 def put_all(table: Any, hashes: Any, first: int) -> None:
     for place in range(len(hashes)):
         put_slot(pointer(table, 0), hashes[place], first + place)
+
+
+@compiled
+def put_slot(table: Any, hashed: Any, number: int) -> None:
+    """Give a key to a record, behind what holds an equal hash. There must be room."""
+    section, low = np.int64(hashed >> np.uint64(SLOT_BITS)) * COLUMNS, hashed & np.uint64(0xFFFFFFFF)
+    slots = words_at(table[section + ADDRESS])
+    at = home_of(low, table[section + HOMES])
+    while slots[at] != np.uint64(0) and slots[at] >> np.uint64(32) <= low:
+        at += 1
+    put_at(table, section, at, (low << np.uint64(32)) | np.uint64(number + 1))
 
 
 def test_keys_that_crowd_one_section_make_a_larger_table() -> None:
