@@ -12,7 +12,7 @@ unseen.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,7 +110,7 @@ def erase(store: ObjectStore, shard: Erasable, epoch: int) -> Replaced:
     return tuple(made)
 
 
-def _put(store: ObjectStore, role: str, prefix: str, suffix: str, parts: list[Buffer]) -> StoredObject:
+def _put(store: ObjectStore, role: str, prefix: str, suffix: str, parts: Sequence[Buffer]) -> StoredObject:
     digest = content_hash(parts)
     put(store, f"{prefix}{digest}{suffix}", parts)
     return StoredObject(role, f"{prefix}{digest}{suffix}", f"xxh3-128:{digest}", _size(parts))

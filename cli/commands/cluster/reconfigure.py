@@ -128,8 +128,9 @@ def stages_of(expression: str, given: Sequence[str]) -> tuple[tuple[Stage, ...],
         made = make(*arguments, **named)
     except TypeError as error:
         raise UsageError(f"{expression[:200]!r}: {error}") from error
-    stages = made if isinstance(made, tuple) else (made,)
-    if not stages or not all(isinstance(stage, Stage) for stage in stages):
+    parts = cast("tuple[object, ...]", made if isinstance(made, tuple) else (made,))
+    stages = tuple(part for part in parts if isinstance(part, Stage))
+    if not stages or len(stages) < len(parts):
         raise UsageError(f"{function.id!r} makes no stage")
     return stages, dict(modules_of(Pipeline("one", "file:///none", stages), {}))
 
