@@ -154,22 +154,22 @@ def _count(counts: dict[K, int], key: K, by: int = 1) -> None:
 
 #: What is told of each stage, task and link: the name of the family, the field, and what it is.
 _OF_STAGES = (
-    ("stage_records", "records", "Records that came to a stage here."),
-    ("stage_dropped_records", "dropped", "Records not kept."),
-    ("stage_bytes", "bytes", "Bytes of input that its batches cover."),
-    ("stage_busy_seconds", "busy_s", "Time that its tasks worked here."),
-    ("stage_cpu_seconds", "cpu_s", "Of that the time of a core."),
+    ("headrace_worker_stage_records", "records", "Records that came to a stage here."),
+    ("headrace_worker_stage_dropped_records", "dropped", "Records not kept."),
+    ("headrace_worker_stage_bytes", "bytes", "Bytes of input that its batches cover."),
+    ("headrace_worker_stage_busy_seconds", "busy_s", "Time that its tasks worked here."),
+    ("headrace_worker_stage_cpu_seconds", "cpu_s", "Of that the time of a core."),
 )
 _OF_TASKS = (
-    ("held_bytes", "held_bytes", "Bytes that a task's sink holds."),
-    ("open_ranges", "open_ranges", "Ranges that a task's sink holds and that are not closed."),
-    ("pending_fragments", "pending_fragments", "Fragments that a source was given and has not sent."),
+    ("headrace_worker_held_bytes", "held_bytes", "Bytes that a task's sink holds."),
+    ("headrace_worker_open_ranges", "open_ranges", "Ranges that a task's sink holds and that are not closed."),
+    ("headrace_worker_pending_fragments", "pending_fragments", "Fragments that a source was given and has not sent."),
 )
 _OF_LINKS = (
-    ("link_in_flight_bytes", "in_flight_bytes", "Credit in use at this end."),
-    ("link_bytes", "bytes", "Bytes that went over this end."),
-    ("link_frames", "frames", "Frames that went over this end."),
-    ("link_blocked", "blocked", "Sends that found no credit."),
+    ("headrace_worker_link_in_flight_bytes", "in_flight_bytes", "Credit in use at this end."),
+    ("headrace_worker_link_bytes", "bytes", "Bytes that went over this end."),
+    ("headrace_worker_link_frames", "frames", "Frames that went over this end."),
+    ("headrace_worker_link_blocked", "blocked", "Sends that found no credit."),
 )
 
 
@@ -209,7 +209,7 @@ def families(
         ),
         (count, "shards", "Shards of sinks here.", "pipeline sink", counters.shards.items()),
     ):
-        yield _family(kind, name, text, labels, rows)
+        yield _family(kind, f"headrace_worker_{name}", text, labels, rows)
     if relay is not None:
         yield from _of_relay(relay)
 
@@ -222,7 +222,7 @@ def _family(
     rows: Iterable[tuple[Any, float]],
 ) -> Metric:
     """One family: its value for each key, which is a tuple, or a string where there is one label."""
-    family = kind(f"headrace_worker_{name}", text, labels=labels.split())
+    family = kind(name, text, labels=labels.split())
     for key, value in sorted(rows):
         family.add_metric([key] if isinstance(key, str) else key, value)
     return family
@@ -242,5 +242,5 @@ def _of_relay(relay: RelayStatistics) -> list[Metric]:
     return [
         *(GaugeMetricFamily(f"headrace_worker_relay_{name}", text, value=n) for name, (text, n) in gauges.items()),
         *(CounterMetricFamily(f"headrace_worker_relay_{name}", text, value=n) for name, (text, n) in counters.items()),
-        _family(CounterMetricFamily, "relay_datagrams", fates, "fate", relay.datagrams.items()),
+        _family(CounterMetricFamily, "headrace_worker_relay_datagrams", fates, "fate", relay.datagrams.items()),
     ]

@@ -63,7 +63,6 @@ TWICE = {
     },
     "Cut": {"loader/order/plan.py", "stages/sources/objects/units.py"},
     "Model": {"cli/demo/demo.py", "stages/quality/models/models.py"},
-    "Pieces": {"loader/dataset/shard.py", "stages/sources/objects/unpack.py"},
     "Process": {"chaos/live/faults/processes.py", "client/launch/ray_driver.py"},
     "Source": {"loader/dataset/sources.py", "stages/runtime/contract.py"},
     "Spans": {"loader/cache/spans.py", "stages/dedup/spans/spans.py"},
