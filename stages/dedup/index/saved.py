@@ -17,20 +17,17 @@ import struct
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import xxhash
 
 from headrace.stages.dedup.index.filters import BLOCK_BYTES, PARTS, Filters
-from headrace.stages.dedup.index.records import FRAGMENTS_MAX, RECORD_BYTES, RECORDS_MAX
-from headrace.stages.dedup.index.runs import FAN_IN, RunWriter, SortedRun, map_run, merge
+from headrace.stages.dedup.index.records import FRAGMENTS_MAX, RECORD_BYTES, RECORDS_MAX, Records
+from headrace.stages.dedup.index.runs import FAN_IN, Levels, RunWriter, SortedRun, map_run, merge
 from headrace.stages.dedup.index.slots import HASH_BITS, SECTION_BITS
 from headrace.store import FormatError
 from headrace.store.files import Scratch, disk
-
-if TYPE_CHECKING:
-    from headrace.stages.dedup.index.claims import Claims
 
 logger = logging.getLogger("headrace.dedup")
 
@@ -47,6 +44,19 @@ _PIECE_BYTES = 1 << 24
 LEVEL_SLOTS = 1 << 21
 
 
+class Saved(Protocol):
+    """An index with its keys on disk."""
+
+    identity: str
+    table: Records
+    levels: Levels
+    filters: Filters | None
+
+    def seal(self) -> None:
+        """Write what is gathered in memory as a run."""
+        ...
+
+
 def chain(scheme: str, sources: Sequence[str]) -> list[str]:
     """The names of the indexes of no source, of the first, of the first two, and so on."""
     names = [xxhash.xxh3_128_hexdigest(f"{VERSION} {scheme}".encode())]
@@ -55,7 +65,7 @@ def chain(scheme: str, sources: Sequence[str]) -> list[str]:
     return names
 
 
-def save(index: Claims, folder: Path, sources: Sequence[str], counts: Sequence[int]) -> Path:
+def save(index: Saved, folder: Path, sources: Sequence[str], counts: Sequence[int]) -> Path:
     """Write an index that holds the keys of these sources, of so many records each, and nothing else. Raises OSError.
 
     What was saved of the first of them goes.
@@ -85,7 +95,7 @@ def find(folder: Path, scheme: str, sources: Sequence[str]) -> Iterator[tuple[Pa
             yield path, count
 
 
-def open_saved(index: Claims, folder: Path, sources: Sequence[str]) -> list[int]:
+def open_saved(index: Saved, folder: Path, sources: Sequence[str]) -> list[int]:
     """Begin an empty index with what was saved of the first of these sources; how many records each of those has.
 
     Raises OSError.
@@ -98,7 +108,7 @@ def open_saved(index: Claims, folder: Path, sources: Sequence[str]) -> list[int]
     return []
 
 
-def _write(index: Claims, file: Scratch, name: str, counts: Sequence[int]) -> None:
+def _write(index: Saved, file: Scratch, name: str, counts: Sequence[int]) -> None:
     file.append(bytes(_HEADER_BYTES))
     run = _write_slots(index, file)
     records, filters = index.table, index.filters
@@ -131,7 +141,7 @@ def _write(index: Claims, file: Scratch, name: str, counts: Sequence[int]) -> No
     file.patch(header + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(header)), 0)
 
 
-def _write_slots(index: Claims, file: Scratch) -> SortedRun:
+def _write_slots(index: Saved, file: Scratch) -> SortedRun:
     index.seal()
     runs = index.levels.runs
     level = max((run.level for run in runs), default=0) + 1
@@ -142,7 +152,7 @@ def _write_slots(index: Claims, file: Scratch) -> SortedRun:
     return writer.finish()
 
 
-def _read(index: Claims, path: Path, sources: int) -> list[int]:
+def _read(index: Saved, path: Path, sources: int) -> list[int]:
     """Put what a file holds into an empty index. FormatError, with the path, where it is not to be trusted."""
     file = _opened(path)
     count, placed = _header(index.identity, path, file)
