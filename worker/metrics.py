@@ -215,7 +215,7 @@ def families(
         ),
         (count, "headrace_worker_shards", "Shards of sinks here.", "pipeline sink", counters.shards.items()),
     ):
-        yield _family(kind, f"headrace_worker_{name}", text, labels, rows)
+        yield _family(kind, name, text, labels, rows)
     if relay is not None:
         yield from _of_relay(relay)
 
