@@ -142,7 +142,7 @@ def list_folders(fetch: listing.Fetch) -> list[listing.Listed]:
 def run_upload(data: bytes) -> object | None:
     """What an endpoint answers to who begins an upload in parts."""
     reply = SimpleNamespace(answer=Answer(200, {}, data))
-    retrier: Any = SimpleNamespace(target=TARGET, ask=lambda _what, _how: reply)
+    retrier: Any = SimpleNamespace(target=TARGET, send=lambda *_, **__: reply)
     with contextlib.suppress(StoreUnavailable):
         return upload._begin(retrier, "k", {})
     return None
