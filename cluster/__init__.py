@@ -13,7 +13,6 @@ if TYPE_CHECKING:
         Credentials as Credentials,
         Expelled as Expelled,
         Peer as Peer,
-        Role as Role,
         create_authority as create_authority,
         create_node as create_node,
         fingerprint as fingerprint,
@@ -55,6 +54,7 @@ if TYPE_CHECKING:
         encode_token as encode_token,
         read_token as read_token,
     )
+    from headrace.cluster.roles import Role as Role
     from headrace.cluster.ticket import (
         KEY_BYTES_MIN as KEY_BYTES_MIN,
         Ticket as Ticket,

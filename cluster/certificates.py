@@ -16,7 +16,6 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from enum import Enum
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
@@ -27,6 +26,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from headrace.cluster.roles import Role
 from headrace.daemon import read_private
 
 #: How long an authority and a node's certificate are in force.
@@ -85,17 +85,6 @@ def read_certificate(data: bytes) -> x509.Certificate:
         return x509.load_pem_x509_certificate(data) if is_pem else x509.load_der_x509_certificate(data)
     except _UNREADABLE as error:
         raise CertificateUntrustedError(f"{len(data)} bytes that are no certificate: {error}") from error
-
-
-class Role(Enum):
-    """What the holder of a certificate is."""
-
-    CONTROLLER = "controller"
-    WORKER = "worker"
-    #: A person who may ask for anything; who applies pipelines, and changes those; who looks.
-    OPERATOR = "operator"
-    USER = "user"
-    VIEWER = "viewer"
 
 
 @dataclass(frozen=True, slots=True)

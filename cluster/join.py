@@ -23,8 +23,8 @@ from typing import TypeVar
 
 import msgpack
 
-from headrace.cluster.certificates import Role
 from headrace.cluster.errors import PeerError
+from headrace.cluster.roles import Role
 
 PREFIX = "hrj1."
 #: No token is longer, in characters.

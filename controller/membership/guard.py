@@ -6,7 +6,7 @@ certificate, whatever it calls itself. A method that stands in no table is for n
 
 Who may do what: one table of roles and acts. The guard holds roles against methods; here stands what a request asks
 for. Where nobody has certificates, on a socket in a folder of its user, whoever gets there is that user and may do
-all, and so may who has the key of the page.
+all, and so may who has the key of the page. A controller of no cluster loads no library of certificates.
 """
 
 from __future__ import annotations
@@ -16,24 +16,17 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
-from cryptography import x509
 
-from headrace.cluster import (
-    CertificateError,
-    Credentials,
-    Expelled,
-    Peer,
-    Role,
-    identity_of,
-    read_certificate,
-    utc_now,
-    verify,
-    why_expelled,
-)
+from headrace.cluster import Role
 from headrace.protos import control_pb2 as pb
+
+if TYPE_CHECKING:
+    from cryptography import x509
+
+    from headrace.cluster import Credentials, Expelled, Peer
 
 _VIEWERS = frozenset({Role.OPERATOR, Role.USER, Role.VIEWER})
 _USERS = frozenset({Role.OPERATOR, Role.USER})
@@ -95,6 +88,8 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         return self._single(handler, method)
 
     def _streaming(self, handler: Any, method: str) -> Any:
+        from headrace.cluster import why_expelled
+
         inner = handler.stream_stream if handler.request_streaming else handler.unary_stream
 
         async def guarded(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
@@ -163,6 +158,8 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     async def _admit(self, context: Any, method: str) -> Peer:
         """Who calls; ends the call of who may not."""
+        from headrace.cluster import CertificateError, utc_now, verify
+
         try:
             roles = MAY_CALL.get(method, frozenset())
             return verify(_shown(context), self._authority, roles, utc_now(), self._expelled())
@@ -179,12 +176,16 @@ def _less(counted: Counter[str], who: str) -> None:
 
 def caller(context: Any) -> str:
     """Who calls, as role/name, where the guard has admitted the call; empty where nobody has certificates."""
+    from headrace.cluster import identity_of
+
     shown = _shown(context)
     return identity_of(shown).member if shown is not None else ""
 
 
 def _shown(context: Any) -> x509.Certificate | None:
     """The certificate of who calls. Raises CertificateUntrustedError for what is none."""
+    from headrace.cluster import read_certificate
+
     pem = context.auth_context().get("x509_pem_cert", [])
     return read_certificate(bytes(pem[0])) if pem else None
 

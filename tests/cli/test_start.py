@@ -39,6 +39,7 @@ def test_a_run_imports_neither_the_controllers_core_nor_what_reads_records() -> 
         "headrace.client.client",
         "headrace.cli.ui.progress_lines",
         "headrace.cli.ui.report",
+        "headrace.stages.library.warm",
     )
     code = "".join(f"import {name}\n" for name in names)
     code += "from headrace.cli.run_options import parse_run, run_options\nrun_options(parse_run(['run', 'p.py']))\n"
@@ -52,6 +53,11 @@ def test_a_run_imports_neither_the_controllers_core_nor_what_reads_records() -> 
         "rich",
     )
     assert loaded(code, unwanted) == []
+
+
+def test_daemons_without_a_cluster_load_no_certificates() -> None:
+    code = "import headrace.controller.server, headrace.worker.daemon"
+    assert loaded(code, ("cryptography", "numpy", "pyarrow", "statistics", "aioquic")) == []
 
 
 def test_a_forkserver_imports_no_compiler_and_no_awkward_arrays() -> None:

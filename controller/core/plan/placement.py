@@ -21,7 +21,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
-from statistics import median_low
 
 from headrace.controller.core.plan.locality import WorkerFacts, eligible
 from headrace.pipeline import Pipeline, PipelineError, StageKind
@@ -50,7 +49,11 @@ def weights(workers: Sequence[WorkerFacts], *, moves: bool) -> tuple[float, ...]
 def _speeds(workers: Sequence[WorkerFacts], names: Sequence[str]) -> list[float] | None:
     """Each worker beside the median; None where one of them has told none of these facts, or there is one worker."""
     told = [dict(worker.measured) for worker in workers]
-    medians = {name: median_low(of) for name in names if (of := [facts[name] for facts in told if name in facts])}
+    medians = {
+        name: sorted(of)[(len(of) - 1) // 2]
+        for name in names
+        if (of := [facts[name] for facts in told if name in facts])
+    }
     found: list[float] = []
     for facts in told:
         ratios = [math.log(facts[name]) - math.log(medians[name]) for name in names if name in facts]

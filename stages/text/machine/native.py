@@ -25,8 +25,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, assert_never
 
-import numpy as np
-
 from headrace.stages.text.machine.sources import digest
 
 #: Numpy's names of the elements that an array may have.
@@ -142,8 +140,6 @@ _CPUINFO_BYTES = 16_384
 #: What numba's code returns where it ends well: with a value, and without one.
 _SUCCESS = (0, -2)
 _FORMATS = {"bool": "?7x", "i64": "q", "u64": "Q", "f64": "d"}
-#: The name of a dtype is made anew each time that it is asked for, which takes longer than all else of an argument.
-_DTYPES = {name: np.dtype(element) for name, element in ELEMENTS.items()}
 
 
 logger = logging.getLogger("headrace.stages")
@@ -241,12 +237,20 @@ def _format(kind: Type) -> str:
             assert_never(never)
 
 
+@cache
+def _dtype(element: str) -> Any:
+    # Whoever asks only whether loops are compiled needs no numpy.
+    import numpy as np
+
+    return np.dtype(ELEMENTS[element])
+
+
 def _put(row: list[Any], kind: Type, value: Any, loop: str) -> None:
     match kind:
         case Number():
             row.append(value)
         case Array():
-            if value.dtype != _DTYPES[kind.name] or value.ndim != kind.axes or not value.flags.c_contiguous:
+            if value.dtype != _dtype(kind.name) or value.ndim != kind.axes or not value.flags.c_contiguous:
                 raise TypeError(f"{loop} takes an array {kind} and not one of {value.dtype} of {value.shape}")
             row += (value.ctypes.data, *value.shape)
         case Tuple():
