@@ -176,18 +176,22 @@ def _less(counted: Counter[str], who: str) -> None:
 
 def caller(context: Any) -> str:
     """Who calls, as role/name, where the guard has admitted the call; empty where nobody has certificates."""
+    shown = _shown(context)
+    if shown is None:
+        return ""
     from headrace.cluster import identity_of
 
-    shown = _shown(context)
-    return identity_of(shown).member if shown is not None else ""
+    return identity_of(shown).member
 
 
 def _shown(context: Any) -> x509.Certificate | None:
     """The certificate of who calls. Raises CertificateUntrustedError for what is none."""
+    pem = context.auth_context().get("x509_pem_cert", [])
+    if not pem:
+        return None
     from headrace.cluster import read_certificate
 
-    pem = context.auth_context().get("x509_pem_cert", [])
-    return read_certificate(bytes(pem[0])) if pem else None
+    return read_certificate(bytes(pem[0]))
 
 
 async def _named(
