@@ -29,6 +29,8 @@ class ReportedProgress:
     latest: dict[tuple[str, int], pb.Progress] = field(default_factory=dict[tuple[str, int], pb.Progress])
     #: When each of these came, seconds, monotonic.
     heard_at: dict[tuple[str, int], float] = field(default_factory=dict[tuple[str, int], float])
+    #: Records that the sinks of each attempt held when it reported last.
+    held: dict[tuple[str, int], int] = field(default_factory=dict[tuple[str, int], int])
     #: Since when the sinks of each attempt hold records, and when an entry closed records last, seconds, monotonic.
     held_since: dict[tuple[str, int], float] = field(default_factory=dict[tuple[str, int], float])
     closed_at: float = 0.0
@@ -49,6 +51,7 @@ class ReportedProgress:
         elif kind == "progress" and len(message.progress.stages) + len(message.progress.links) <= ROWS_MAX:
             progress = _empty_handed(message.progress) if self.over else message.progress
             self.latest[message.task, message.attempt] = progress
+            self.held[message.task, message.attempt] = message.progress.held_records
             self.heard_at[message.task, message.attempt] = now = time.monotonic()
             if progress.held_records:
                 self.held_since.setdefault((message.task, message.attempt), now)
@@ -68,7 +71,7 @@ class ReportedProgress:
 
     def held_by_dead(self, living: Container[tuple[str, int]]) -> int:
         """Records that the sinks of all other attempts held when they reported last."""
-        return sum(progress.held_records for attempt, progress in self.latest.items() if attempt not in living)
+        return sum(held for attempt, held in self.held.items() if attempt not in living)
 
     def ledger_lag_s(self, living: Container[tuple[str, int]], now: float) -> float:
         """For how long living attempts have held records without an entry that closed any."""

@@ -113,6 +113,14 @@ def test_no_task_of_an_ended_run_holds_anything() -> None:
     asyncio.run(scene())
 
 
+def test_what_the_dead_held_is_known_when_the_run_has_ended() -> None:
+    progress = ReportedProgress()
+    for attempt in (1, 2):
+        progress.take(pb.TaskEvent(task="run/read.0", attempt=attempt, progress=pb.Progress(held_records=attempt)))
+    progress.end()
+    assert progress.held_by_dead({("run/read.0", 2)}) == 1
+
+
 def test_the_browser_is_told_every_field_of_a_report() -> None:
     found = schema()
     for message in (pb.Progress, pb.StageProgress, pb.LinkProgress):
