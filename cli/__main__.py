@@ -16,7 +16,7 @@ from headrace.client import EXIT_INTERRUPTED, EXIT_USAGE
 from headrace.pipeline import SecretShownError, check_arguments
 
 #: They change a run that may be at work on this host, and give way to it: their imports take half a second of a core.
-_GIVE_WAY = ("insert", "replace", "remove")
+_GIVE_WAY = ("insert", "replace", "remove", "scale", "move", "relink", "drain")
 #: And those that do with an option. The controller has indexes of traces written.
 _GIVE_WAY_WITH = {"apply": "--amend", "dataset": "--index"}
 #: How much, as nice(2) counts.

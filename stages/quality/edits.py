@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.pipeline import PipelineError
-from headrace.stages.runtime import Batch, Transform, text_of
+from headrace.stages.runtime import Batch, Transform, as_column, text_of
 from headrace.stages.text import Rule, drop, tag, with_texts
 
 EMAIL, ADDRESS, PHONE = "<email>", "<ip-address>", "<phone-number>"
@@ -157,8 +157,8 @@ def change(batch: Batch, stage: str, hint: Any, edit: Callable[[str], str]) -> B
     if not len(places):
         return batch
     column: Any = text_of(batch, stage)
-    new = [edit(text) for text in column.take(pa.array(places)).to_pylist()]
+    new = [edit(text) for text in column.take(as_column(places)).to_pylist()]
     mask = np.zeros(len(column), np.bool_)
     mask[places] = True
-    texts: Any = pc.replace_with_mask(column, pa.array(mask), pa.array(new, column.type))
+    texts: Any = pc.replace_with_mask(column, as_column(mask), pa.array(new, column.type))
     return with_texts(batch, stage, texts, mask)

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from headrace.stages.runtime.batch import QUARANTINED, Batch, reason_class, row_keys, verdict_keys
+from headrace.stages.runtime.batch import QUARANTINED, Batch, as_column, reason_class, row_keys, verdict_keys
 from headrace.store import ObjectStore
 from headrace.store.datasets import Dataset
 from headrace.store.shards import read_table, samples_schema
@@ -56,7 +56,7 @@ def with_samples(answer: Batch, before: Batch) -> Batch:
     fresh = np.flatnonzero((given[at] == rows) & ~np.asarray(lost.column("raw").is_valid()))
     if not len(fresh):
         return answer
-    places = pa.array(fresh, pa.int64())
+    places = as_column(fresh)
     columns: list[list[Any]] = [lost.column(name).take(places).to_pylist() for name in ("id", "stage", "reason")]
     names, stages, reasons = columns
     classes = {why: reason_class(why) for why in set(reasons)}
@@ -84,7 +84,7 @@ def sampled_of(batch: Batch) -> dict[str, Any]:
     if lost.num_rows:
         other = np.asarray(pc.not_equal(lost.column("verdict"), pa.scalar(QUARANTINED, pa.string())))
         chosen = other & np.asarray(lost.column("raw").is_valid())
-    rows = lost.filter(pa.array(chosen, pa.bool_())) if chosen.any() else lost.slice(0, 0)
+    rows = lost.filter(as_column(chosen)) if chosen.any() else lost.slice(0, 0)
     columns: dict[str, Any] = {name: rows.column(name) for name in ("id", "row", "part", "stage", "verdict", "reason")}
     return {**columns, "text": rows.column("raw").cast(pa.string())}
 

@@ -17,7 +17,7 @@ import orjson
 import pyarrow as pa
 import zstandard
 
-from headrace.stages.runtime import Batch, Sink, StageContractError, WrittenShard, give_back
+from headrace.stages.runtime import Batch, Sink, StageContractError, WrittenShard, as_column, give_back
 from headrace.stages.sinks.sidecars import (
     count_fates,
     gather,
@@ -212,7 +212,7 @@ def _counted(tables: Iterator[pa.Table], builder: ProfileBuilder) -> Iterator[pa
 def _table(batches: Sequence[Batch], strings: SpilledStrings, schema: pa.Schema, first: int, end: int) -> pa.Table:
     """The rows `first` to `end` of the documents table."""
     table = in_one_piece(gather(slice_rows(batches, first, end), schema, kept_of))
-    table = with_column(table, "tokens", pa.array(np.zeros(end - first, np.int64)))
+    table = with_column(table, "tokens", as_column(np.zeros(end - first, np.int64)))
     for name in strings.columns:
         table = with_column(table, name, strings.column(name, first, end))
     return table

@@ -7,6 +7,7 @@ import math
 import re
 import sys
 import time
+from bisect import bisect_right
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -36,6 +37,9 @@ from headrace.stages.sources.objects import (
 )
 from headrace.store.ledger import UNBOUNDED, Fragment, Gap
 
+#: Bytes of a reader's first batch; each one behind it has twice as many, up to a whole one. So a task that has just
+#: begun shows and sends at once what it does.
+FIRST_BYTES = 128 << 10
 #: In the place of a text where the record has none.
 _ABSENT = object()
 
@@ -74,6 +78,7 @@ class JsonlSource(FileSource):
     #: Of what lines consist that are no records; None: of white space.
     BLANK: ClassVar[bytes | None] = None
     merges = True
+    _first_bytes: int = FIRST_BYTES
 
     def fragments(self, found: InputObject) -> Iterator[Fragment]:
         """The ranges of one file."""
@@ -119,13 +124,14 @@ class JsonlSource(FileSource):
             if low:
                 self.bytes_skipped += run.ends[low - 1] - at
                 at = run.ends[low - 1]
-            for begin in range(low, high, self.batch_records):
-                end = min(begin + self.batch_records, high)
+            begin = low
+            while begin < high:
+                end = self._end_of_batch(run, begin, high, at)
                 batch = self._batch(fragment, ordinal + begin, run, slice(begin, end), at)
                 self.stored_read += file.stored_since() if file.compressed else max(0, batch.length)
                 yield batch
                 del batch
-                at = run.ends[end - 1]
+                begin, at = end, run.ends[end - 1]
             ordinal += high
             if ordinal >= gap.end:
                 return ordinal, at
@@ -135,6 +141,14 @@ class JsonlSource(FileSource):
                 "the file is not what it was when it was listed"
             )
         return ordinal, at
+
+    def _end_of_batch(self, run: _Run, begin: int, high: int, at: int) -> int:
+        """Behind the last record of the batch that begins at byte `at`."""
+        end = min(begin + self.batch_records, high)
+        if self._first_bytes < self.batch_bytes:
+            end = min(end, max(begin + 1, bisect_right(run.ends, at + self._first_bytes, begin, end)))
+            self._first_bytes *= 2
+        return end
 
     def _runs(self, file: InputStream, fragment: Fragment, at: int) -> Iterator[_Run]:
         try:

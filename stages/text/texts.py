@@ -12,7 +12,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.stages.runtime import LINEAGE, Batch
+from headrace.stages.runtime import LINEAGE, Batch, as_column
 from headrace.store import counted
 from headrace.store.shards import SCORE_PREFIX
 
@@ -97,7 +97,7 @@ def tag(batch: Batch, stage: str, scores: dict[str, Any]) -> Batch:
     """The same rows, with a column for each score: numbers, booleans or strings `[n]`."""
     rows = batch.rows
     for name, values in scores.items():
-        column = pa.array(values, pa.string()) if isinstance(values, list) else pa.array(np.asarray(values))
+        column = pa.array(values, pa.string()) if isinstance(values, list) else as_column(np.asarray(values))
         rows = with_column(rows, score_column(stage, name), column)
     return batch.with_rows(rows)
 
@@ -114,7 +114,7 @@ def scores_of(table: pa.Table, stage: str) -> tuple[dict[str, Any], Mask]:
     known = np.full(table.num_rows, bool(names), np.bool_)
     for name in names:
         known &= np.asarray(pc.is_valid(table.column(name)).to_numpy())
-    rows = table.select(names).filter(pa.array(known)) if known.any() else table.select(names).slice(0, 0)
+    rows = table.select(names).filter(as_column(known)) if known.any() else table.select(names).slice(0, 0)
     return {name.removeprefix(begin).replace("_", " "): rows.column(name).to_numpy() for name in names}, known
 
 

@@ -54,10 +54,13 @@ _ALLOCATION: Final = {
     "MALLOC_MMAP_THRESHOLD_": str(16 << 20),
 }
 #: What the child runs. It has no use for numpy, which would be half of the time in which it starts; nor is garbage
-#: looked for among what it imports.
+#: looked for among what it imports. Its argument is how much it gives way, as nice(2) counts.
 _START: Final = (
-    "import gc, sys; gc.disable(); sys.modules['numpy'] = None; from headrace.store.columnar.child import main; main()"
+    "import gc, os, sys; gc.disable(); os.nice(int(sys.argv[1])); sys.modules['numpy'] = None; "
+    "from headrace.store.columnar.child import main; main()"
 )
+#: So much gives way who reads a dataset's own tables, as an index does that begins beside a flow.
+SIDECAR_NICE: Final = 10
 
 
 class UnsoundColumns(ValueError):  # noqa: N818 (named after what is so)
@@ -137,9 +140,10 @@ class ColumnarHead:
 
 
 class ColumnarGate:
-    """One child and the file that it decodes. A gate that is let go of ends its child."""
+    """One child, which gives way by `nice`, and the file that it decodes. A gate that is let go of ends its child."""
 
-    def __init__(self) -> None:
+    def __init__(self, nice: int = 0) -> None:
+        self._nice = nice
         self._child: subprocess.Popen[bytes] | None = None
         self._end: Any = None
         self._raw: SeekableReader | None = None
@@ -274,7 +278,7 @@ class ColumnarGate:
 
     def _living(self) -> subprocess.Popen[bytes]:
         if self._child is None:
-            command = [sys.executable, "-P", "-c", _START]
+            command = [sys.executable, "-P", "-c", _START, str(self._nice)]
             self._child = subprocess.Popen(  # noqa: S603 (our own module)
                 command,
                 stdin=subprocess.PIPE,
@@ -305,7 +309,7 @@ def open_columns(raw: SeekableReader) -> Iterator[tuple[ColumnarGate, ColumnarHe
         raise UnsoundColumns("no Parquet has its last bytes")
     with _lock:
         free = _free.setdefault(os.getpid(), [])
-        gate = free.pop() if free else ColumnarGate()
+        gate = free.pop() if free else ColumnarGate(SIDECAR_NICE)
     try:
         yield gate, gate.open(raw, footer)
     finally:

@@ -55,9 +55,10 @@ def test_a_run_imports_neither_the_controllers_core_nor_what_reads_records() -> 
     assert loaded(code, unwanted) == []
 
 
-def test_daemons_without_a_cluster_load_no_certificates() -> None:
+def test_daemons_load_no_certificates_and_no_metrics_unasked() -> None:
     code = "import headrace.controller.server, headrace.worker.daemon"
-    assert loaded(code, ("cryptography", "numpy", "pyarrow", "statistics", "aioquic")) == []
+    unwanted = ("cryptography", "numpy", "pyarrow", "statistics", "aioquic", "prometheus_client", "http.client")
+    assert loaded(code, unwanted) == []
 
 
 def test_a_forkserver_imports_no_compiler_and_no_awkward_arrays() -> None:
@@ -204,6 +205,8 @@ def test_the_stages_of_a_plain_run_import_nothing_of_masked_arrays(tmp_path: Pat
         ("replace plain filter gopher_quality", True),
         ("insert plain gopher_quality --after read", True),
         ("remove plain filter", True),
+        ("move plain dedup two --wait", True),
+        ("scale plain tokenize 3", True),
         ("apply plain.py --amend", True),
         ("apply plain.py", False),
         ("run plain.py --amend", False),

@@ -12,8 +12,6 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException
 from urllib.parse import urlsplit
 
 from headrace.daemon import Effects, threads
@@ -129,6 +127,9 @@ def noticed(where: str) -> bool:
     """Whether there is a notice: the file is there, or the URL answers with something but false and none."""
     if "://" not in where:
         return os.path.exists(where)  # False, too, where it cannot be told
+    from http import HTTPStatus
+    from http.client import HTTPException
+
     place = urlsplit(where)
     asked = place._replace(scheme="", netloc="", fragment="").geturl()
     try:
@@ -145,6 +146,8 @@ def noticed(where: str) -> bool:
 
 def _ask(place: str, method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
     """The status and the text of an answer; no proxy is asked. Raises OSError, ValueError and HTTPException."""
+    from http.client import HTTPConnection
+
     from headrace.store.s3.connection import TimedSocket
 
     connection, until = HTTPConnection(place, timeout=ANSWER_S), time.monotonic() + ANSWER_S

@@ -47,7 +47,7 @@ PRELOADED = (
     "gigatoken.gigatoken_rs",
 )
 #: What is imported when no task is asked for: each of them would import it where it writes, or runs a user's stage.
-PRELOADED_LATER = ("numpy.ma", "headrace.stages.library.stages", "headrace.stages.shipping.shipping")
+PRELOADED_LATER = ("headrace.stages.library.stages", "headrace.stages.shipping.shipping")
 #: Descriptors that come with an order: the control channel, the page of what is in hand, standard error.
 DESCRIPTORS = 3
 #: The number of an order, and the descriptors that came with it.

@@ -53,7 +53,6 @@ PRELOADED = (
     "headrace.stages.library",
     "pyarrow.compute",
     "pyarrow.parquet",
-    "numpy.ma",
     "headrace.store.datasets.verify_whole",
     "headrace.store.files.store",
     "headrace.store.ledger.snapshot",

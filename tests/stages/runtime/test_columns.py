@@ -37,9 +37,15 @@ def test_what_is_no_column_of_numbers_is_refused() -> None:
     with pytest.raises(ValueError, match="2 dimensions"):
         as_column(np.zeros((2, 2)))
     with pytest.raises(pa.ArrowException):
-        as_column(np.array([True, False]))
-    with pytest.raises(pa.ArrowException):
         as_column(np.array([object()]))
+
+
+@pytest.mark.parametrize("count", [0, 1, 8, 9, 77])
+def test_truth_values_are_packed_as_arrow_packs_them(count: int) -> None:
+    values = np.arange(count) % 3 == 1
+    found = as_column(values)
+    assert found.equals(pa.array(values))
+    assert (found.type, found.null_count) == (pa.bool_(), 0)
 
 
 PLAIN = """
@@ -48,6 +54,7 @@ import numpy as np
 import pyarrow as pa
 from headrace.stages.runtime.batch import as_column
 as_column(np.arange(3))
+as_column(np.arange(3) > 1)
 print("numpy.ma" in sys.modules)
 """
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 
 from headrace.stages.runtime.batch import RAW_BYTES_MAX, ROW, Batch
 from headrace.stages.runtime.contract import FragmentChanged, FragmentEnd, InputError
-from headrace.stages.sources.jsonl import JsonlSource
+from headrace.stages.sources.jsonl import FIRST_BYTES, JsonlSource
 from headrace.store.ledger.core.entries import Fragment
 from headrace.store.ledger.core.intervals import UNBOUNDED, UNKNOWN, Gap
 
@@ -325,6 +325,24 @@ def test_a_record_that_no_block_holds_is_a_batch_of_its_own(write_jsonl: Write) 
     assert [(batch.first, batch.count) for batch in found] == [(0, 1), (1, 1), (2, 1), (3, 1), (4, 1)]
     assert [len(batch.rows.column("text")[0].as_py()) for batch in found] == [1, 2500, 1, 2500, 1]
     assert all(left.offset + left.length == right.offset for left, right in itertools.pairwise(found))
+
+
+def test_the_first_batches_of_a_reader_are_small(write_jsonl: Write) -> None:
+    line = {"text": "a" * (FIRST_BYTES // 8 - 12)}
+    reader = source(write_jsonl(*(line for _ in range(200))), batch_bytes=8 * FIRST_BYTES)
+    (fragment,) = reader.list()
+    found = batches(reader, fragment)
+    assert [batch.count for batch in found[:4]] == [8, 16, 32, 8]  # the first block holds 64 lines
+    assert {batch.count for batch in found[4:-1]} == {64}
+    assert all(left.offset + left.length == right.offset for left, right in itertools.pairwise(found))
+    again = batches(reader, fragment)
+    assert [batch.count for batch in again] == [64, 64, 64, 8]
+
+
+def test_a_first_record_above_the_small_batch_is_one_of_its_own(write_jsonl: Write) -> None:
+    reader = source(write_jsonl({"text": "a" * 2 * FIRST_BYTES}, {"text": "b"}))
+    (fragment,) = reader.list()
+    assert [batch.count for batch in batches(reader, fragment)] == [1, 1]
 
 
 @pytest.mark.parametrize("batch_bytes", [7, 50, 1 << 20])

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 B = TypeVar("B")
 
 #: Batches that wait at once: so many are decided, and on their way, while another is made.
-WAITING_MAX = 8
+WAITING_MAX = 4
 #: Questions of one attempt, and attempts whose questions have numbers of their own.
 QUESTIONS_MAX, ATTEMPTS = 1 << 31, 1 << 31
 

@@ -26,6 +26,7 @@ TUPLES = "(u8[], (i64[,], u32[]), i64, f64, bool) -> (i64, i64)"
 LOOPS_OF_TESTS = (
     "tests/stages/dedup/index/test_tables.py::test_a_table_of_slots_is_read_in_order_however_it_grew",
     "tests/stages/decontamination/test_search.py::test_the_row_in_order_is_the_weightiest_that_there_is",
+    "tests/stages/dedup/index/test_index.py",
 )
 ADDS, ASKS, WRITES = "(i64, f64) -> f64", "(bool, i64[]) -> bool", "(u16[,,], u64)"
 
