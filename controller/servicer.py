@@ -23,7 +23,7 @@ from headrace.controller.effects import ReportedProgress
 from headrace.controller.membership import Act, act_of, why_not
 from headrace.controller.shell import Session, Shell
 from headrace.controller.status import reply
-from headrace.daemon import Effects, threads
+from headrace.daemon import Effects, apart
 from headrace.pipeline import Pipeline, PipelineError, parse_pipeline
 from headrace.protos import codec, control_pb2 as pb, control_pb2_grpc as rpc
 from headrace.protos.protocol import Spoken, spoken_here, why_foreign
@@ -394,7 +394,7 @@ async def _within(happened: asyncio.Event, seconds: float) -> None:
 async def _place_of(dataset: str) -> str:
     """The one name of where a dataset is; empty where that cannot be told, and its URI must do."""
     try:
-        return await asyncio.wait_for(threads.apart("the name of a place", lambda: one_name(dataset)), PLACE_S)
+        return await asyncio.wait_for(apart("the name of a place", lambda: one_name(dataset)), PLACE_S)
     except (StoreError, OSError, TimeoutError, ValueError):
         return ""
 

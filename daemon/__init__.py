@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         to_listen as to_listen,
         usual_address as usual_address,
     )
+    from headrace.daemon.effects import Effects as Effects, apart as apart, end_on_surprise as end_on_surprise
     from headrace.daemon.log_files import (
         FILE_BYTES_MAX as FILE_BYTES_MAX,
         LINES_MAX as LINES_MAX,
@@ -71,10 +72,6 @@ if TYPE_CHECKING:
         hear_on as hear_on,
         restore as restore,
     )
-    from headrace.daemon.threads import (
-        Effects as Effects,
-        OneThread as OneThread,
-        end_on_surprise as end_on_surprise,
-    )
+    from headrace.daemon.threads import OneThread as OneThread
 else:
     __getattr__ = door(__name__)

@@ -28,6 +28,7 @@ from headrace.client import (
     seconds_since_start,
 )
 from headrace.daemon import SECOND_S, end_within, hear, restore
+from headrace.stages.runtime import give_back
 from headrace.stages.shipping import inherited_by
 from headrace.stages.tokenizer import keep_parsed
 
@@ -125,8 +126,10 @@ def run_embedded(
         stages = [stage.to_dict() for stage in pipeline.stages]
         passed = pipeline.base.passed if pipeline.base is not None else ()
         embedded.preload(inherited_by(stages, pipeline.dataset, passed), parsed)
-        parsed.clear()
         embedded.start_controller()
+        # A vocabulary takes 30 MiB, of which a run that is under way needs nothing.
+        parsed.clear()
+        give_back()
 
         from headrace.cli.ui import progress_on
         from headrace.client import Client

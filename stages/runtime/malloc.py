@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-
-import pyarrow as pa
+import sys
 
 #: Seconds between two times that a task gives back what is free.
 GIVE_BACK_S = 1.0
@@ -48,7 +47,8 @@ def give_back() -> None:
 
     malloc keeps up to twice the largest block that was ever freed, which is tens of MiB where a table has grown.
     """
-    pa.default_memory_pool().release_unused()
+    if (arrow := sys.modules.get("pyarrow")) is not None:
+        arrow.default_memory_pool().release_unused()
     if _trim is not None:
         _trim(0)
 

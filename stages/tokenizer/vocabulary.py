@@ -47,13 +47,17 @@ class TokenizerFacts:
 
 @contextlib.contextmanager
 def keep_parsed() -> Iterator[dict[str, Any]]:
-    """What the file says that is read last within, by its hash: it is large, and else forgotten at once."""
+    """What the file says that is read last within, by its hash: it is large, and else forgotten at once.
+
+    Behind it nothing is kept of the files that were read.
+    """
     kept: dict[str, Any] = {}
     _kept.append(kept)
     try:
         yield kept
     finally:
         _kept.remove(kept)
+        _read.cache_clear()
 
 
 def resolve_tokenizer(name: str, eos: str | None = "auto") -> TokenizerFacts:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from headrace.daemon import threads
-from headrace.daemon.threads import Effects, end_on_surprise
+from headrace.daemon.effects import Effects, end_on_surprise
 from headrace.store.ledger.core.entries import decode_entry
 
 DEADLINE_S = 300.0

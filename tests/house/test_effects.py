@@ -23,7 +23,7 @@ BEGINNINGS = {
     "start_new_thread",
 }
 #: The two helpers.
-HELPERS = {"daemon/threads.py"}
+HELPERS = {"daemon/effects.py", "daemon/threads.py"}
 
 
 def around(root: Path) -> Iterator[str]:
@@ -42,7 +42,7 @@ def around(root: Path) -> Iterator[str]:
 
 
 def test_nothing_begins_around_the_helpers() -> None:
-    assert list(around(ROOT)) == [], "use headrace.daemon.threads or headrace.daemon.threads"
+    assert list(around(ROOT)) == [], "use headrace.daemon.effects or headrace.daemon.threads"
 
 
 @pytest.mark.parametrize(

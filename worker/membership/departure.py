@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from headrace.daemon import Effects, threads
+from headrace.daemon import Effects, apart
 from headrace.protos import control_pb2 as pb
 from headrace.worker.core import LiveTasks
 
@@ -101,7 +101,7 @@ class Departure:
     async def _noticed(self) -> bool:
         """Whether there is a notice. A file system or a service that does not answer holds up no end."""
         effects = Effects()
-        asking = effects.start("a look for a notice", threads.apart("a notice", lambda: noticed(self._notice)))
+        asking = effects.start("a look for a notice", apart("a notice", lambda: noticed(self._notice)))
         told = effects.start("the wait to be told", self._told.wait())
         try:
             await asyncio.wait({asking, told}, return_when=asyncio.FIRST_COMPLETED)

@@ -7,7 +7,7 @@ import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.pipeline import Pipeline, StageKind
 from headrace.protos import control_pb2 as pb
@@ -28,18 +28,19 @@ from headrace.stages.runtime import (
 )
 from headrace.store.ledger import Fragment, Gap, Range
 from headrace.store.shards import RecordName
+from headrace.worker.task import batch as of_batches  # its takeover is for runs with a base
 from headrace.worker.task.batch import (
     STAGES,
     InFlightPage,
     Isolation,
-    Passed,
-    Takeover,
     Tracer,
-    build_or_defer,
     ranges_of,
     singly,
     try_writing,
 )
+
+if TYPE_CHECKING:
+    from headrace.worker.task.batch import Passed
 
 #: What a source gives.
 Read = TypeVar("Read", bound=Batch | BatchDraft | FragmentEnd)
@@ -111,10 +112,11 @@ class Chain:
         self.asks, self.asks_number, self._asked_at = "", 0, 0
         self.statistics = {name: StageStatistics() for name in names}
         self.facts: dict[str, str] = {}
+        takes_over = takes_over and not alone and pipeline.base is not None
         for name in names:
             stage = pipeline.stage(name)
-            takes = takes_over and not alone and self.source is not None
-            built = build_or_defer(pipeline, stage) if takes else build_stage(stage, pipeline.modules)
+            takes = takes_over and self.source is not None
+            built = of_batches.build_or_defer(pipeline, stage) if takes else build_stage(stage, pipeline.modules)
             if stage.kind is StageKind.SOURCE:
                 self.source, self.source_name = built, name
             elif stage.kind is StageKind.SINK:
@@ -151,7 +153,8 @@ class Chain:
         if self._merges and self.source is not None:
             self.batch_bytes, self.batch_records = self.source.batch_bytes, self.source.batch_records
         #: What the source's batches have behind them; a solitary task judges everything.
-        self._takeover = Takeover.of(pipeline, self.source_name, self.transforms) if takes_over and not alone else None
+        named = pipeline, self.source_name, self.transforms
+        self._takeover = of_batches.Takeover.of(*named) if takes_over else None
         self._passed: Passed | None = None
         #: Whether the source gives batches of one record.
         self._singly = alone and self.source is not None and self.source.read_singly()

@@ -7,7 +7,6 @@ queued in order, and the reader takes as many as the message says it brings.
 from __future__ import annotations
 
 import array
-import asyncio
 import os
 import select
 import socket
@@ -138,11 +137,15 @@ class Channel:
 
 def write_on(channel: Channel) -> None:
     """Have this thread's loop write what the socket did not take. Call it after each `send`."""
+    import asyncio  # for those who have a loop: a task has none
+
     if channel.wants_to_write:
         asyncio.get_running_loop().add_writer(channel.fileno(), _writable, channel)
 
 
 def _writable(channel: Channel) -> None:
+    import asyncio
+
     loop = asyncio.get_running_loop()
     try:
         channel.flush()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.controller.effects.traces import TraceIndexes
-from headrace.daemon.threads import Effects
+from headrace.daemon.effects import Effects
 from headrace.store.datasets.dataset import Dataset, fold_ledger
 from headrace.store.files.store import FileStore
 from headrace.store.history.trace_index import shards_with
