@@ -177,7 +177,10 @@ class KeptSources:
         files = key_files(ledger, ledger.number if position is None else position, sinks, store.uri, self._number)
         lacking = [file.keys for file in files if self._scheme.judged and not file.sketches]
         if lacking:
-            raise PipelineError(f"{store.uri}: no sketches lie beside {lacking[0]}: restore them")
+            raise PipelineError(
+                f"{store.uri}: {lacking[0]} has no sketches, as exact deduplication writes it: deduplicate as before, "
+                "or into a new dataset; if sketches were lost, restore them"
+            )
         return files
 
 

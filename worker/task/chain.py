@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from headrace.pipeline import Pipeline, StageKind
+from headrace.pipeline import Pipeline, Stage, StageKind
 from headrace.protos import control_pb2 as pb
 from headrace.stages.runtime import (
     Batch,
@@ -28,7 +28,6 @@ from headrace.stages.runtime import (
 )
 from headrace.store.ledger import Fragment, Gap, Range
 from headrace.store.shards import RecordName
-from headrace.worker.task import batch as of_batches  # its takeover is for runs with a base
 from headrace.worker.task.batch import (
     STAGES,
     InFlightPage,
@@ -40,7 +39,7 @@ from headrace.worker.task.batch import (
 )
 
 if TYPE_CHECKING:
-    from headrace.worker.task.batch import Passed
+    from headrace.worker.task.batch import Passed, Takeover
 
 #: What a source gives.
 Read = TypeVar("Read", bound=Batch | BatchDraft | FragmentEnd)
@@ -115,8 +114,7 @@ class Chain:
         takes_over = takes_over and not alone and pipeline.base is not None
         for name in names:
             stage = pipeline.stage(name)
-            takes = takes_over and self.source is not None
-            built = of_batches.build_or_defer(pipeline, stage) if takes else build_stage(stage, pipeline.modules)
+            built = _build(pipeline, stage, defers=takes_over and self.source is not None)
             if stage.kind is StageKind.SOURCE:
                 self.source, self.source_name = built, name
             elif stage.kind is StageKind.SINK:
@@ -153,8 +151,7 @@ class Chain:
         if self._merges and self.source is not None:
             self.batch_bytes, self.batch_records = self.source.batch_bytes, self.source.batch_records
         #: What the source's batches have behind them; a solitary task judges everything.
-        named = pipeline, self.source_name, self.transforms
-        self._takeover = of_batches.Takeover.of(*named) if takes_over else None
+        self._takeover = _takeover(pipeline, self.source_name, self.transforms) if takes_over else None
         self._passed: Passed | None = None
         #: Whether the source gives batches of one record.
         self._singly = alone and self.source is not None and self.source.read_singly()
@@ -359,3 +356,20 @@ class Chain:
         statistics.records += records
         statistics.bytes += max(0, length)
         statistics.dropped += dropped
+
+
+# Few runs have a base: the others load nothing of what reads it.
+
+
+def _build(pipeline: Pipeline, stage: Stage, *, defers: bool) -> Any:
+    if not defers:
+        return build_stage(stage, pipeline.modules)
+    from headrace.worker.task.batch import build_or_defer
+
+    return build_or_defer(pipeline, stage)
+
+
+def _takeover(pipeline: Pipeline, source: str, transforms: Sequence[tuple[str, Transform]]) -> Takeover | None:
+    from headrace.worker.task.batch import Takeover
+
+    return Takeover.of(pipeline, source, transforms)
