@@ -209,9 +209,10 @@ class ArrowExchange(Exchange):
             raise CommandFailedError("command ended without an answer to its last batch")
 
     def _take(self, batch: pa.RecordBatch) -> None:
-        if ROW not in batch.schema.names or batch.schema.field(ROW).type != pa.int64():
+        at = batch.schema.get_field_index(ROW)  # -1, too, where there are two
+        if at < 0 or batch.schema.field(at).type != pa.int64():
             raise StageContractError(
-                f'stage "{self._stage}": its command gave a batch without the column {ROW} of int64; '
+                f'stage "{self._stage}": its command gave a batch without one column {ROW} of int64; '
                 "each batch keeps this column as it was"
             )
         if batch.num_rows > self.count:

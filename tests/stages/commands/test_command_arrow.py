@@ -237,12 +237,13 @@ def test_more_rows_than_were_given_are_refused_at_once() -> None:
         exchange.take(ArrowStream().encode(ROWS))
 
 
-def test_two_columns_of_one_name_are_refused() -> None:
+@pytest.mark.parametrize(("name", "told"), [("text", "two columns 'text'"), (ROW, f"without one column {ROW}")])
+def test_two_columns_of_one_name_are_refused(name: str, told: str) -> None:
     exchange = ArrowExchange("numpy", ROWS)
     exchange.stream = ArrowStream()
     exchange.given()
-    twice = pa.record_batch([pa.array([3, 5]), ROWS["text"], ROWS["text"]], names=[ROW, "text", "text"])
-    with pytest.raises(StageContractError, match="two columns 'text'"):
+    twice = pa.record_batch([pa.array([3, 5]), ROWS[name], ROWS[name]], names=[ROW, name, name])
+    with pytest.raises(StageContractError, match=told):
         exchange.take(ArrowStream().encode(twice))
 
 
