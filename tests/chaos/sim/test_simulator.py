@@ -158,7 +158,7 @@ CAUGHT_BY = {
 FOUND_AT = {
     "answer-without-number": 7,
     "atom-cut": 4,
-    "index-of-next-plan-alone": 69,
+    "index-of-next-plan-alone": 164,
     "index-serves-before-its-epoch": 37,
     "index-serves-without-the-last-kept": 15,
     "broken-gate-passed": 11,
