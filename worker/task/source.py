@@ -67,6 +67,11 @@ class TaskSource:
         """There is nothing to read."""
         return not self.core.fragments
 
+    @property
+    def ahead(self) -> int:
+        """Records that were read and are in no batch yet."""
+        return 0 if self._next is None else self._next.count
+
     def read(self) -> Batch | None:
         """The next batch; None where there is none yet, as behind a fragment's end."""
         drafts: list[BatchDraft] = []

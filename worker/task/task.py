@@ -425,7 +425,7 @@ class Task:
         progress.stages.extend(self._chain.progress(*writer))
         progress.held_bytes = self._sink.core.gathering.held_bytes if self._sink else 0
         progress.open_ranges = ranges
-        progress.held_records = records + in_hand if self._sink else 0
+        progress.held_records = records + in_hand + self._source.ahead if self._sink else 0
         progress.pending_fragments = self._core.reading.fragments
         progress.trouble = self._sink.trouble if self._sink else ""
         progress.links.extend(self._links.progress())

@@ -16,9 +16,13 @@ from headrace.worker.task.core import messages
 from headrace.worker.task.task import Task
 
 
-def test_what_was_read_is_in_the_first_report_as_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("batch_bytes", "ahead"), [(1 << 20, 0), (20, 1)])
+def test_what_was_read_is_in_the_first_report_as_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_bytes: int, ahead: int
+) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
-    pipeline = Pipeline.chain("p", f"file://{tmp_path}/out", read_jsonl(f"{tmp_path}/*.jsonl"), write_jsonl())
+    reader = read_jsonl(f"{tmp_path}/*.jsonl", batch_bytes=batch_bytes)
+    pipeline = Pipeline.chain("p", f"file://{tmp_path}/out", reader, write_jsonl())
     order = pb.StartTask(
         pipeline_json=json.dumps(pipeline.to_dict()),
         stages=[stage.name for stage in pipeline.stages],
@@ -34,6 +38,8 @@ def test_what_was_read_is_in_the_first_report_as_held(tmp_path: Path, monkeypatc
         (fragment,) = [item for item in task._chain.source.list() if item is not None]
         task._do(messages.ReadAsked(fragment, [Gap(0, UNBOUNDED, 0)]))
         task._read()
+        assert task._source.ahead == ahead
+        task._source.halt()
     (report,) = reports
     assert [stage.records for stage in report.stages] == [2, 0]
     assert report.held_records == 2
