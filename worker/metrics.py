@@ -14,7 +14,7 @@ from headrace.protos import control_pb2 as pb
 from headrace.transport.core import RelayStatistics
 from headrace.worker.core import LOOK_S, Held
 
-if TYPE_CHECKING:  # imported when somebody asks for metrics: a run without them is spared 0.04 s
+if TYPE_CHECKING:  # imported when somebody asks for metrics: it takes 0.02 s
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 #: Proposals whose answers are awaited; older ones are not counted when they are accepted.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import pathlib
 import struct
 from collections.abc import Sequence
@@ -13,13 +14,13 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pytest
-from pyarrow import feather, orc
+from pyarrow import feather, orc, parquet
 
 from headrace.stages.runtime.errors import InputError
 from headrace.stages.sources.mixed import MixedSource
 from headrace.stages.sources.tables.columns import COLUMNS_MAX, ArrowSource, ColumnSource, OrcSource, ParquetSource
 from headrace.store.columnar import child, layout
-from headrace.store.columnar.gate import ColumnarGate
+from headrace.store.columnar.gate import SIDECAR_NICE, ColumnarGate, open_columns
 from tests.kits.inputs import files, reading
 
 ROWS = pa.table(
@@ -260,3 +261,11 @@ def test_a_file_of_too_many_columns_is_refused(tmp_path: pathlib.Path) -> None:
     path = files.write(tmp_path / "a.arrow", arrow_of(table))
     with pytest.raises(InputError, match="has 16,385 columns, the limit is 16,384"):
         list(ArrowSource("read", [str(path)]).list())
+
+
+def test_who_reads_a_datasets_own_tables_gives_way_to_the_flow() -> None:
+    out = io.BytesIO()
+    parquet.write_table(pa.table({"text": ["a"]}), out)
+    with open_columns(io.BytesIO(out.getvalue())) as (gate, _):
+        child_nice = os.getpriority(os.PRIO_PROCESS, gate._living().pid)
+    assert child_nice == min(19, os.getpriority(os.PRIO_PROCESS, 0) + SIDECAR_NICE)
