@@ -56,12 +56,10 @@ AGAIN = "run the same command again: it continues where it stopped"
 SHARED = (
     "argparse",
     "setproctitle",
-    "ssl",
     "headrace.pipeline.graph",
     "headrace.protos.control_pb2",
     "headrace.stages.sources.objects.inputs",
     "headrace.stages.tokenizer.vocabulary",
-    "headrace.store.datasets.dataset",
     "headrace.store.files.store",
     "headrace.daemon.log_files",
 )

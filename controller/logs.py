@@ -141,7 +141,7 @@ class Logs:
             if opened.is_new:
                 opened.race = begin_race(opened.store)
         alive = is_alive(opened.leader.leader) if opened.leader else None
-        return LogRead(command.log, tuple(entries), alive, snapshot, after=command.after)
+        return LogRead(command.log, tuple(entries), command.after, alive, snapshot)
 
     def _written(self, opened: _OpenLog, command: WriteEntry) -> EntryWritten | EntryOvertaken | EntryUnresolved:
         """An entry stands with our bytes. One that begins a term must not stand below a snapshot that lacks it."""

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import grpc
+from msgspec import structs
 
 from headrace.controller.convert import allowance_of, out_of_bounds, seal_of, task_event
 from headrace.controller.core.cluster import Controller, registration_fault
@@ -101,7 +102,7 @@ class Servicer(rpc.ControlServicer):
             # Meanwhile the worker may have opened another session, or this controller have stepped down.
             if self._shell.sessions.get(register.worker) is session:
                 event = _registered(register)
-                self._shell.post(replace(event, request=self._leaves(session)) if event.leaves else event)
+                self._shell.post(structs.replace(event, request=self._leaves(session)) if event.leaves else event)
                 self._shell.note_facts(register.worker, register.tasks)
                 self._came.set()
                 self._came = asyncio.Event()

@@ -7,7 +7,6 @@ import sys
 
 TYPE_CHECKING = False  # that of `typing` takes longer to import than all rooms together
 if TYPE_CHECKING:
-    import ast
     from collections.abc import Callable
     from typing import Any
 
@@ -26,10 +25,8 @@ def door(room: str) -> Callable[[str], Any]:
 
     def find(name: str) -> Any:
         if not names:
-            import ast
-
             with open(str(sys.modules[room].__file__), encoding="utf-8") as file:
-                names.update(named(ast.parse(file.read())))
+                names.update(named(file.read()))
         if name == "__names__":
             return sorted(names)
         if name not in names:
@@ -70,10 +67,21 @@ def remedy(missing: str) -> str | None:
     return None if extra is None else f"pip install 'headrace-loader[{extra}]', or headrace for all of it"
 
 
-def named(tree: ast.Module) -> dict[str, tuple[str, str]]:
-    """What an `__init__` names for others: each name, the module that it comes from, and its name there."""
-    import ast
+def named(text: str) -> dict[str, tuple[str, str]]:
+    """What an `__init__` names for others: each name, the module that it comes from, and its name there.
 
-    blocks = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
-    imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
-    return {alias.asname or alias.name: (node.module or "", alias.name) for node in imports for alias in node.names}
+    Lines as the formatter leaves them. They are not parsed, since each process of a run does this some twenty times.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    home = ""
+    for line in text.partition("\nif TYPE_CHECKING:\n")[2].splitlines():
+        if line and not line.startswith(" "):
+            break
+        words = line.partition("#")[0].strip()
+        if words.startswith("from "):
+            home, _, words = words.removeprefix("from ").partition(" import ")
+        for item in words.strip("()").split(","):
+            own, _, name = item.strip().partition(" as ")
+            if own:
+                found[name or own] = (home, own)
+    return found

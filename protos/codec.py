@@ -6,13 +6,16 @@ A message came from another process: what takes it in checks it, and a conversio
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import Message
 
 from headrace.daemon import Search
 from headrace.protos import control_pb2 as pb
-from headrace.store.ledger import Balance, Counts, Fragment, Gap, Range, StoredObject
+from headrace.store.ledger import Counts, Fragment, Gap, Range, StoredObject
+
+if TYPE_CHECKING:
+    from headrace.store.ledger import Balance
 
 #: Records of fragments: each fragment with the ordinals of its records.
 Records = tuple[tuple[bytes, tuple[int, ...]], ...]
@@ -120,6 +123,8 @@ def balance_to(balance: Balance) -> pb.Balance:
 
 def balance_from(message: pb.Balance) -> Balance:
     """The inverse of `balance_to`."""
+    from headrace.store.ledger import Balance  # here, since a task has no use for what a balance is folded from
+
     m = message
     return Balance(
         counts=counts_from(m),

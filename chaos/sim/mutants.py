@@ -8,11 +8,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 import xxhash
+from msgspec import structs
 
 from headrace.chaos.sim import task_mutants, version_mutants
 from headrace.chaos.sim.network import connections
@@ -157,7 +157,7 @@ def _by_age(state: LedgerState, objects: Iterable[ObjectInfo]) -> Iterator[Objec
 
 def _without_leaders(on_snapshot: Any, self: Leadership[Any], event: SnapshotWritten) -> list[Command]:
     return [
-        replace(command, keep=frozenset()) if isinstance(command, TruncateLog) else command
+        structs.replace(command, keep=frozenset()) if isinstance(command, TruncateLog) else command
         for command in on_snapshot(self, event)
     ]
 
@@ -214,7 +214,7 @@ def _believed(heard: Any, self: Comparing, event: FragmentWasRead) -> Any:
     known = self._by_fragment.get(event.fragment)
     for state in known.tile if known is not None and not event.error else ():
         if state.fragment.id == event.fragment:
-            event = replace(event, checksum=state.checksum)
+            event = structs.replace(event, checksum=state.checksum)
     return heard(self, event)
 
 
@@ -236,7 +236,7 @@ def _queued_counts(needs_fault: Any, self: Committer, event: ShardProposed) -> A
         (fragment, tuple(row for row in rows if not any(_holds(item, fragment, row) for item in queued)))
         for fragment, rows in event.needs
     )
-    return needs_fault(self, replace(event, needs=tuple(item for item in records if item[1])))
+    return needs_fault(self, structs.replace(event, needs=tuple(item for item in records if item[1])))
 
 
 def _holds(item: Range, fragment: bytes, row: int) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
+
+from msgspec import structs
 
 from headrace.chaos.sim.planting import Patch, around, says
 from headrace.chaos.sim.world import DEDUPS, Part
@@ -58,7 +59,7 @@ def _fenced_partition_served(self: TaskCore[Any, Any]) -> list[Any]:
 def _fenced_unsaid(swept: Any, self: TaskCore[Any, Any], sweep: int) -> list[Any]:
     (answer,) = swept(self, sweep)
     assert isinstance(answer, messages.AnswerSweep)
-    return [replace(answer, fenced=False)]
+    return [structs.replace(answer, fenced=False)]
 
 
 def _any_request_again(self: partitions.ServedRequest[Any], number: int) -> Any:
@@ -67,7 +68,7 @@ def _any_request_again(self: partitions.ServedRequest[Any], number: int) -> Any:
 
 def _asked_of_the_first(passed_on: Any, self: proposals.Proposals, event: Any) -> Any:
     if isinstance(event, DecisionAsked):
-        event = replace(event, question=replace(event.question, stage=DEDUPS[0]))
+        event = structs.replace(event, question=structs.replace(event.question, stage=DEDUPS[0]))
     return passed_on(self, event)
 
 
@@ -89,7 +90,7 @@ def _first_page_only(noted: Any, self: TaskCore[Any, Any], event: Any, now: floa
 
 def _pending_untold(answered: Any, self: TaskCore[Any, Any], sweep: int) -> list[Any]:
     commands = answered(self, sweep)
-    return [replace(item, pending=()) if isinstance(item, messages.AnswerSweep) else item for item in commands]
+    return [structs.replace(item, pending=()) if isinstance(item, messages.AnswerSweep) else item for item in commands]
 
 
 def _unheard(kind: type[Any]) -> Callable[..., None]:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from headrace.chaos.sim.planting import Patch, around, says
 from headrace.controller.core.messages import Command, ShardProposed, messages as core
 from headrace.controller.core.run import (
@@ -38,7 +40,7 @@ def _judged_before_in_force(proposed: Any, self: proposals.Proposals, event: Sha
 def _named_anew(
     judge: Callable[..., ProposalJudgement], self: Committer, event: ShardProposed, version: str, epoch: int
 ) -> ProposalJudgement:
-    return judge(self, replace(event, version=version), version, epoch)
+    return judge(self, structs.replace(event, version=version), version, epoch)
 
 
 def _old_sources_read_on(begun: Any, self: Sweeps, passed: Any, *, all_read: bool, finish: bool) -> Any:

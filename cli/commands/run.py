@@ -70,9 +70,14 @@ def run_file(
     hint = text_of(path)
 
     def read() -> Pipeline:
-        from headrace.client import load, with_base
+        from headrace.client import load
 
-        return with_base(load(path, given, follow_links=follow_links), *base)
+        pipeline = load(path, given, follow_links=follow_links)
+        if not any(base):
+            return pipeline
+        from headrace.client import with_base  # it reads a ledger, for which a run without a base need not wait
+
+        return with_base(pipeline, *base)
 
     with catch_signals() as interrupts:
         report, interrupted = run_embedded(read, make_options, interrupts, hint=hint, page=page)

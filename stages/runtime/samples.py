@@ -12,7 +12,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,8 +21,10 @@ import xxhash
 
 from headrace.stages.runtime.batch import QUARANTINED, Batch, as_column, reason_class, row_keys, verdict_keys
 from headrace.store import ObjectStore
-from headrace.store.datasets import Dataset
 from headrace.store.shards import read_table, samples_schema
+
+if TYPE_CHECKING:
+    from headrace.store.datasets import Dataset
 
 #: Samples of each stage and reason: in a batch, in a shard, and of a dataset.
 SAMPLES_MAX = 5

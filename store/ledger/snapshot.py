@@ -23,17 +23,15 @@ from headrace.store.ledger.core.cluster_changes import QueueSet, TokenSpent, Wor
 from headrace.store.ledger.core.cluster_fold import ClusterState, RunRecord
 from headrace.store.ledger.core.entries import (
     Closed,
-    Counts,
-    Fragment,
     FragmentDropped,
     PrefixRead,
-    Range,
     VersionSeen,
     counts_of,
     counts_row,
     stored_object,
 )
 from headrace.store.ledger.core.fold import ClosedShard, FragmentState, LedgerState, Published
+from headrace.store.ledger.core.fragments import Counts, Fragment, Range
 from headrace.store.ledger.core.intervals import IntervalSet
 from headrace.store.ledger.core.log_state import LogState
 from headrace.store.ledger.core.totals import Totals

@@ -43,7 +43,7 @@ def python(*arguments: str, cwd: Path = ROOT) -> str:
 
 
 def names() -> dict[str, tuple[str, str]]:
-    return named(ast.parse((ROOT / "api" / "__init__.py").read_text()))
+    return named((ROOT / "api" / "__init__.py").read_text())
 
 
 def test_importing_it_loads_a_dozen_light_modules() -> None:
@@ -64,7 +64,7 @@ def test_each_name_is_there() -> None:
 
 def test_it_names_every_stage_of_the_library() -> None:
     # Compiling what they need is no declaration.
-    assert set(named(ast.parse(Path(str(library.__file__)).read_text()))) - {"Compiling"} <= set(names())
+    assert set(named(Path(str(library.__file__)).read_text())) - {"Compiling"} <= set(names())
     trees = [ast.parse(path.read_text()) for path in (ROOT / "stages/library").glob("*.py")]
     functions = [node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef) and node.returns]
     made = {node.name for node in functions if "Stage" in ast.unparse(node.returns) and node.name[0] != "_"}

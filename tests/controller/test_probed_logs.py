@@ -18,13 +18,13 @@ from headrace.store.contract.objects import Buffer, ObjectStore
 from headrace.store.ledger.core.entries import (
     Change,
     Closed,
-    Counts,
     Entry,
     FragmentsListed,
     Led,
     Resigned,
     encode_entry,
 )
+from headrace.store.ledger.core.fragments import Counts
 from headrace.store.open import open_store
 from headrace.store.s3.probe import PROBE_PREFIX
 

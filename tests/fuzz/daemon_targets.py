@@ -24,7 +24,7 @@ from headrace.page.core.request import HEADERS_MAX, RequestRefused, body_length,
 from headrace.protos import codec, control_pb2 as pb
 from headrace.stages.runtime.batch import ROW, VERDICTS, Batch, no_verdicts
 from headrace.store.contract.errors import StoreError
-from headrace.store.ledger.core.entries import Range
+from headrace.store.ledger.core.fragments import Range
 from headrace.transport.core.errors import FrameError
 from headrace.transport.core.frame import Frame, FrameKind
 from headrace.worker.links import handoff

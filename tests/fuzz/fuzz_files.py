@@ -14,7 +14,7 @@ from typing import Any
 from headrace.stages.runtime.batch import ROW, Batch
 from headrace.stages.runtime.contract import FragmentEnd, Source
 from headrace.stages.sources.objects.inputs import file_version
-from headrace.store.ledger.core.entries import Fragment
+from headrace.store.ledger.core.fragments import Fragment
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 
 #: A folder of files in memory, where the system has one: targets write thousands of files a second.

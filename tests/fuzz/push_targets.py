@@ -23,7 +23,8 @@ from headrace.stages.runtime.errors import InputError
 from headrace.store.contract.errors import ObjectMissing, StoreError
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.files.store import FileStore
-from headrace.store.ledger.core.entries import Closed, StoredObject, VersionPublished
+from headrace.store.ledger.core.entries import Closed, VersionPublished
+from headrace.store.ledger.core.fragments import StoredObject
 from tests.fuzz.fuzz_files import folder_of_process
 from tests.fuzz.harness import Target
 from tests.fuzz.mutations import within_json

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from headrace.pipeline.door import named
 from tests.house.test_walls import DOOR_IMPORTS, House, is_door, plant, the_house
 
 #: What may use names of rooms without being one, beside tests.
@@ -87,6 +88,11 @@ def test_nobody_enters_a_room_but_through_its_door(house: House) -> None:
 
 def test_every_name_at_a_door_is_taken_by_somebody(house: House) -> None:
     assert unused(house) == []
+
+
+def test_a_door_reads_of_its_lines_what_a_parser_reads(house: House) -> None:
+    doors = {module: named(house.files[module].read_text(encoding="utf-8")) for module in house.doors}
+    assert {module: {name: home for name, (home, _) in names.items()} for module, names in doors.items()} == house.doors
 
 
 def test_what_a_door_names_is_there(house: House) -> None:

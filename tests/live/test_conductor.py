@@ -11,7 +11,8 @@ from headrace.chaos.live.scenario.outcome import FaultTimeline, ScenarioOutcome
 from headrace.chaos.live.scenario.scenario import draw
 from headrace.chaos.live.scenario.scenario_file import scenario_of
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
-from headrace.store.ledger.core.entries import Beat, Closed, Counts, Entry, Led, Range, encode_entry
+from headrace.store.ledger.core.entries import Beat, Closed, Entry, Led, encode_entry
+from headrace.store.ledger.core.fragments import Counts, Range
 from headrace.store.ledger.log import Log
 from headrace.store.open import open_store
 
@@ -26,7 +27,8 @@ print('{{"complete": true}}')
 """
 #: Closes records at its first start, which a fault can be told to follow: by then the command is surely there.
 CLOSES = """
-from headrace.store.ledger.core.entries import Closed, Counts, Entry, Range, encode_entry
+from headrace.store.ledger.core.entries import Closed, Entry, encode_entry
+from headrace.store.ledger.core.fragments import Counts, Range
 from headrace.store.ledger.log import Log
 from headrace.store.open import open_store
 last = time.monotonic()

@@ -19,7 +19,8 @@ from tests.kits.run.live import call, inputs
 #: A command that closes records in so many entries; it then waits for what is to come, until it is started again.
 SCRIPT = """
 import pathlib, sys, time
-from headrace.store.ledger.core.entries import Closed, Counts, Entry, Led, Range, encode_entry
+from headrace.store.ledger.core.entries import Closed, Entry, Led, encode_entry
+from headrace.store.ledger.core.fragments import Counts, Range
 from headrace.store.ledger.log import Log
 from headrace.store.open import open_store
 closed = Closed("write", "v", 1, (Range(bytes(16), 0, 3),), (), Counts(kept=3))

@@ -13,8 +13,9 @@ from headrace.cli.commands.maintenance import maintenance
 from headrace.cli.main import invoke
 from headrace.store.contract.errors import InvalidUri
 from headrace.store.datasets.dataset import Dataset
-from headrace.store.ledger.core.entries import Closed, Counts, EpochRaised, Range, Removed
+from headrace.store.ledger.core.entries import Closed, EpochRaised, Removed
 from headrace.store.ledger.core.fold import FoldError, LedgerState
+from headrace.store.ledger.core.fragments import Counts, Range
 from headrace.store.open import open_store
 from tests.kits.run.command import DEADLINE_S, run_command
 from tests.kits.run.command_server import ended

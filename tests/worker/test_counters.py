@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from headrace.protos import control_pb2 as pb
-from headrace.store.ledger.core.entries import Range
+from headrace.store.ledger.core.fragments import Range
 from headrace.transport.core.relay_table import RelayFullError, RelayTable, rendezvous
 from headrace.worker.core.watchdog import Held, StageInHand
 from headrace.worker.metrics import PROPOSALS_MAX, Counters, StageSums, families

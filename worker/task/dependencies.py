@@ -27,7 +27,7 @@ from headrace.stages.runtime import (
     ordinals_of,
 )
 from headrace.store import FormatError, ObjectStore, open_store
-from headrace.store.ledger import Closed, Range, StoredObject
+from headrace.store.ledger import Range, StoredObject
 from headrace.store.shards import (
     KEYS_ROLE,
     SKETCHES_ROLE,
@@ -48,6 +48,7 @@ from headrace.worker.task.core.task import DedupRole
 
 if TYPE_CHECKING:
     from headrace.stages.dedup import Match
+    from headrace.store.ledger import Closed
 
 logger = logging.getLogger("headrace.task")
 

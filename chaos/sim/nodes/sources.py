@@ -7,6 +7,8 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from headrace.chaos.sim.network import SimulatedFrame
 from headrace.chaos.sim.world import BATCH_RECORDS_MAX, RECORD_BYTES, SOURCE, InputReader, Part, ViolationError
 from headrace.controller.core.messages import messages as core
@@ -101,4 +103,4 @@ class SimulatedSource:
         self._reading.ended(fragment.id, compared)
         self._reader.close()
         said = core.FragmentWasRead(self._task.name, self._task.attempt, fragment.id, count, error, bool(error))
-        self._task.say(replace(said, checksum=checksum, compared=compared))
+        self._task.say(structs.replace(said, checksum=checksum, compared=compared))

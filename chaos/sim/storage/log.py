@@ -141,7 +141,7 @@ class SimulatedLog:
             raise ViolationError(1, f"the log cannot be read behind entry {command.after}: {error}") from error
         snapshot = self._restored(found[1]) if found is not None else None
         entries = tuple((number, self._decoded(number, data)) for number, data in behind)
-        return LogRead(command.log, entries, leader_alive, snapshot, after=command.after)
+        return LogRead(command.log, entries, command.after, leader_alive, snapshot)
 
     def snapshot(self, command: WriteSnapshot, answer: Callable[[LogEvent], None]) -> None:
         """Put a fold beside the entries; its bytes are taken now."""

@@ -11,9 +11,10 @@ Every kind of event has its case here; one without is refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from ipaddress import ip_address
 from math import isfinite
+
+from msgspec import structs
 
 from headrace.controller.core.messages import (
     DecisionAsked,
@@ -369,7 +370,7 @@ class Witness:
             return event, ""
         why = f"task {event.task} of worker {worker} says what cannot be: {wrong}"
         if isinstance(event, TaskExited):
-            return replace(event, in_hand=(), story=why, killed_for=""), why
+            return structs.replace(event, in_hand=(), story=why, killed_for=""), why
         return TaskFailed(event.task, event.attempt, why, final=False), why
 
     def stranger(self, worker: str, task: str, attempt: int) -> str:

@@ -7,11 +7,10 @@ starting, or is fenced, there is no answer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(Struct, frozen=True):
     """Does `stage` keep this record? `number` names the question in its task, `keys` are as that dedup stage's."""
 
     number: int
@@ -21,8 +20,7 @@ class Question:
     stage: str
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """The record that another is a duplicate of, and whether their texts differ; None: it is kept.
 
     `settled`: that record was kept before the epoch began.
@@ -34,8 +32,7 @@ class Decision:
     settled: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionAsked:
+class DecisionAsked(Struct, frozen=True):
     """A solitary task has a record before its dedup stage."""
 
     task: str
@@ -43,8 +40,7 @@ class DecisionAsked:
     question: Question
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionMade:
+class DecisionMade(Struct, frozen=True):
     """A decider has decided on a record of a solitary task, `asking_task`."""
 
     task: str
@@ -54,8 +50,7 @@ class DecisionMade:
     decision: Decision
 
 
-@dataclass(frozen=True, slots=True)
-class AskDecision:
+class AskDecision(Struct, frozen=True):
     """Have a decider decide on a record of a solitary task."""
 
     worker: str
@@ -66,8 +61,7 @@ class AskDecision:
     question: Question
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerDecision:
+class AnswerDecision(Struct, frozen=True):
     """Tell a solitary task what was decided."""
 
     worker: str
@@ -80,8 +74,7 @@ class AnswerDecision:
 Records = tuple[tuple[bytes, tuple[int, ...]], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NeedsAsked:
+class NeedsAsked(Struct, frozen=True):
     """A sink is about to write a shard whose duplicates name these records, which it does not hold itself."""
 
     task: str
@@ -91,16 +84,14 @@ class NeedsAsked:
     records: Records
 
 
-@dataclass(frozen=True, slots=True)
-class VerdictsLetGo:
+class VerdictsLetGo(Struct, frozen=True):
     """A sink had no room for all the verdicts that should wait: what it let go of is open, and held by nobody."""
 
     task: str
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerNeeds:
+class AnswerNeeds(Struct, frozen=True):
     """Tell a sink which of the records are `open` still and which are `gone`; the others are kept."""
 
     worker: str
@@ -111,8 +102,7 @@ class AnswerNeeds:
     gone: Records = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseClaims:
+class ReleaseClaims(Struct, frozen=True):
     """Tell a decider that records which it let through are not kept after all."""
 
     worker: str
@@ -121,8 +111,7 @@ class ReleaseClaims:
     records: Records
 
 
-@dataclass(frozen=True, slots=True)
-class ServeIndex:
+class ServeIndex(Struct, frozen=True):
     """Tell a task of an index that waits for its epoch that this is raised: it serves with what is kept at `position`.
 
     `position` is an entry of the dataset's log.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct
 
 from headrace.store.ledger import Entry, LogState
 
 
-@dataclass(frozen=True, slots=True)
-class LogRead:
+class LogRead(Struct, frozen=True):
     """The entries behind `after`, to the log's end: the answer to ReadLog.
 
     `leader_alive` is what this host can prove of the process named by the last Led: None where it cannot. Where the log
@@ -17,29 +16,26 @@ class LogRead:
 
     log: str
     entries: tuple[tuple[int, Entry], ...]
+    after: int
     leader_alive: bool | None = None
     snapshot: LogState | None = None
-    after: int = field(kw_only=True)
 
 
-@dataclass(frozen=True, slots=True)
-class LogUnreadable:
+class LogUnreadable(Struct, frozen=True):
     """The log could not be read now."""
 
     log: str
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class EntryWritten:
+class EntryWritten(Struct, frozen=True):
     """Entry `number` is durable with the bytes that were asked for."""
 
     log: str
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class EntryRefused:
+class EntryRefused(Struct, frozen=True):
     """Another entry stands at `number`."""
 
     log: str
@@ -47,8 +43,7 @@ class EntryRefused:
     entry: Entry
 
 
-@dataclass(frozen=True, slots=True)
-class EntryUnresolved:
+class EntryUnresolved(Struct, frozen=True):
     """Nobody knows whether entry `number` was written.
 
     `stalled`: the store is full, or was there and is silent. `refused`: it will not do it, until somebody mends that.
@@ -61,8 +56,7 @@ class EntryUnresolved:
     refused: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class EntryFailed:
+class EntryFailed(Struct, frozen=True):
     """Asking for entry `number` again cannot help: it has no bytes, or what stands there cannot be read."""
 
     log: str
@@ -70,16 +64,14 @@ class EntryFailed:
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class EntryOvertaken:
+class EntryOvertaken(Struct, frozen=True):
     """A `Led` stands below a snapshot: others have led since, and it leads nothing."""
 
     log: str
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotWritten:
+class SnapshotWritten(Struct, frozen=True):
     """A snapshot of everything up to `number` is durable; or, with `error`, it could not be written."""
 
     log: str
@@ -99,16 +91,14 @@ LogEvent = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ReadLog:
+class ReadLog(Struct, frozen=True):
     """Read a log's entries behind `after`."""
 
     log: str
     after: int
 
 
-@dataclass(frozen=True, slots=True)
-class WriteEntry:
+class WriteEntry(Struct, frozen=True):
     """Create entry `number` of a log. The bytes of one number never change."""
 
     log: str
@@ -116,8 +106,7 @@ class WriteEntry:
     entry: Entry
 
 
-@dataclass(frozen=True, slots=True)
-class WriteSnapshot:
+class WriteSnapshot(Struct, frozen=True):
     """Put this fold beside the log's entries. It goes on changing: take its bytes before anything else happens."""
 
     log: str
@@ -125,8 +114,7 @@ class WriteSnapshot:
     state: LogState
 
 
-@dataclass(frozen=True, slots=True)
-class TruncateLog:
+class TruncateLog(Struct, frozen=True):
     """Delete the entries up to `upto`, which a snapshot covers, but for those that begin a term."""
 
     log: str

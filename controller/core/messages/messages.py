@@ -8,9 +8,10 @@ or worker that started the chain, so that a log line on a worker can be followed
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeAlias
+
+from msgspec import Struct, field
 
 from headrace.controller.core.messages.dedup import (
     AnswerNeeds as AnswerNeeds,
@@ -69,8 +70,7 @@ from headrace.store.ledger import Counts, Fragment, Gap, Range, StoredObject
 # ---- what workers and tasks report ----
 
 
-@dataclass(frozen=True, slots=True)
-class TaskReady:
+class TaskReady(Struct, frozen=True):
     """A task has built its stages. `facts` are words for people, such as the tokenizer's engine."""
 
     task: str
@@ -80,8 +80,7 @@ class TaskReady:
     addresses: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LinkLost:
+class LinkLost(Struct, frozen=True):
     """An end of a link between workers found it cut. `generation` says which making of it."""
 
     task: str
@@ -95,16 +94,14 @@ class LinkLost:
     unreachable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class InHand:
+class InHand(Struct, frozen=True):
     """What a stage was at when its task died; `range.count` 0: a source had not said how many records it would read."""
 
     stage: str
     range: Range
 
 
-@dataclass(frozen=True, slots=True)
-class TaskExited:
+class TaskExited(Struct, frozen=True):
     """A task's process is gone. `code` is negative for a signal; `killed_for` is its worker's reason, if it had one."""
 
     task: str
@@ -132,8 +129,7 @@ class TaskExited:
         return f"{ending}: {self.story.strip()}" if self.story.strip() else ending
 
 
-@dataclass(frozen=True, slots=True)
-class TaskFailed:
+class TaskFailed(Struct, frozen=True):
     """A task says what it cannot do; `final` where trying again cannot help."""
 
     task: str
@@ -142,8 +138,7 @@ class TaskFailed:
     final: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SourceListed:
+class SourceListed(Struct, frozen=True):
     """A page of a source's listing; `error` ends it. `listing` is the number that it was asked for by.
 
     `skipped` comes with the last: what lies in folders of the input and is none, in words for people.
@@ -159,8 +154,7 @@ class SourceListed:
     skipped: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class FragmentWasRead:
+class FragmentWasRead(Struct, frozen=True):
     """A task sent all it was asked for of a fragment. `count` is -1 unless it read to the end."""
 
     task: str
@@ -180,8 +174,7 @@ class FragmentWasRead:
     prefix: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class FragmentsWereRead:
+class FragmentsWereRead(Struct, frozen=True):
     """A task says of several fragments at once that they were read, in the order in which it read them."""
 
     task: str
@@ -189,16 +182,14 @@ class FragmentsWereRead:
     reads: tuple[FragmentWasRead, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Coverage:
+class Coverage(Struct, frozen=True):
     """Which records of a range were kept and which have another verdict: one bit a record, lowest first."""
 
     kept: bytes
     verdicts: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ShardProposed:
+class ShardProposed(Struct, frozen=True):
     """A sink wrote a shard and asks that the ledger name it. `coverage` stands beside `ranges`."""
 
     task: str
@@ -217,8 +208,7 @@ class ShardProposed:
     released: Records = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TaskSwept:
+class TaskSwept(Struct, frozen=True):
     """A marker has passed a task on all its inputs; `fenced`: it lets nothing through before the epoch is raised.
 
     `pending` are the gaps that a source had been given and not sent, `held` the ranges that a sink held at that moment.
@@ -235,8 +225,7 @@ class TaskSwept:
 # ---- what the log says ----
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestWritten:
+class ManifestWritten(Struct, frozen=True):
     """The derived manifest stands; or, with `error`, it could not be written, `stalled` for a reason that may pass."""
 
     log: str
@@ -247,8 +236,7 @@ class ManifestWritten:
 # ---- what people ask, and time ----
 
 
-@dataclass(frozen=True, slots=True)
-class TimePassed:
+class TimePassed(Struct, frozen=True):
     """A timer that the machine asked for has run out."""
 
 
@@ -294,8 +282,7 @@ Event: TypeAlias = (
 # ---- commands ----
 
 
-@dataclass(frozen=True, slots=True)
-class StartTask:
+class StartTask(Struct, frozen=True):
     """Start attempt `attempt` of a task on a worker."""
 
     worker: str
@@ -315,8 +302,7 @@ class StartTask:
     waits: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class MakeLink:
+class MakeLink(Struct, frozen=True):
     """Join two tasks. Where they are on two workers, each of these gets one."""
 
     worker: str
@@ -339,16 +325,14 @@ class MakeLink:
     relays: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class OpenRelay:
+class OpenRelay(Struct, frozen=True):
     """Have a worker relay a link between two others."""
 
     worker: str
     link: MakeLink
 
 
-@dataclass(frozen=True, slots=True)
-class KillTask:
+class KillTask(Struct, frozen=True):
     """End a task that must not go on."""
 
     worker: str
@@ -357,8 +341,7 @@ class KillTask:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class StopTask:
+class StopTask(Struct, frozen=True):
     """Ask a task to end by itself."""
 
     worker: str
@@ -367,8 +350,7 @@ class StopTask:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class ListSource:
+class ListSource(Struct, frozen=True):
     """Ask a task to list a source. Its pages bear the number `listing`, so that none of another listing is taken."""
 
     worker: str
@@ -378,8 +360,7 @@ class ListSource:
     listing: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class PoisonRecord:
+class PoisonRecord(Struct, frozen=True):
     """A record that killed its process at a stage, and the story for its verdict."""
 
     ordinal: int
@@ -387,8 +368,7 @@ class PoisonRecord:
     story: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReadFragment:
+class ReadFragment(Struct, frozen=True):
     """Ask a task to read the gaps of a fragment; the solitary one also learns what it must not touch again.
 
     `trial`: its sink is to try each record by itself.
@@ -403,8 +383,7 @@ class ReadFragment:
     trial: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SweepTask:
+class SweepTask(Struct, frozen=True):
     """Ask a task to let marker `sweep` pass; `halt` makes sources let go of what they have not sent."""
 
     worker: str
@@ -414,8 +393,7 @@ class SweepTask:
     halt: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SealSink:
+class SealSink(Struct, frozen=True):
     """Ask a task's sinks to seal what they hold."""
 
     worker: str
@@ -432,8 +410,7 @@ class Outcome(Enum):
     REFUSED = "refused"
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerProposal:
+class AnswerProposal(Struct, frozen=True):
     """Tell a sink what became of its proposal."""
 
     worker: str
@@ -445,8 +422,7 @@ class AnswerProposal:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerRequest:
+class AnswerRequest(Struct, frozen=True):
     """Tell whoever applied a pipeline whether it runs."""
 
     request: int
@@ -458,15 +434,13 @@ class AnswerRequest:
     waits: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class WriteManifest:
+class WriteManifest(Struct, frozen=True):
     """Derive the manifest of a dataset from its ledger."""
 
     log: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReportRun:
+class ReportRun(Struct, frozen=True):
     """A run came to its end: completed, stopped, cancelled or failed with a reason."""
 
     pipeline: str
@@ -474,8 +448,7 @@ class ReportRun:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class StepDown:
+class StepDown(Struct, frozen=True):
     """This controller leads the cluster no more: send its workers and askers to whoever does."""
 
     reason: str

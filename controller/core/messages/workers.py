@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from headrace.controller.core.plan import WorkerFacts
 
 
-@dataclass(frozen=True, slots=True)
-class RunningTask:
+class RunningTask(Struct, frozen=True):
     """An attempt that a worker still runs, and what it was born with. `ready`: it has built its stages.
 
     `fenced`, `waits`: its stage that remembers lets nothing through, see `StartTask`. `linked`: it has had a link.
@@ -27,8 +26,7 @@ class RunningTask:
     waits: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RunningLink:
+class RunningLink(Struct, frozen=True):
     """A link that stands, and the attempts that it joins."""
 
     link: str
@@ -37,8 +35,7 @@ class RunningLink:
     generation: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerRegistered:
+class WorkerRegistered(Struct, frozen=True):
     """A worker opened its session. `tasks` and `links` are those that it still has, whoever had them made."""
 
     worker: str
@@ -78,15 +75,13 @@ class WorkerRegistered:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class SpreadExpulsions:
+class SpreadExpulsions(Struct, frozen=True):
     """Tell every worker who is expelled; and part at once with the member `cut`, as role/name, if one is named."""
 
     cut: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerLost:
+class WorkerLost(Struct, frozen=True):
     """A worker's session ended or went silent."""
 
     worker: str

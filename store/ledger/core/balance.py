@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.store import counted, whole_number
-from headrace.store.ledger.core.entries import Counts
 from headrace.store.ledger.core.fold import LedgerState
+from headrace.store.ledger.core.fragments import Counts
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,22 +17,19 @@ from headrace.store.ledger.core.entries import (
     Change,
     ClaimsReleased,
     Closed,
-    Counts,
     EpochRaised,
-    Fragment,
     FragmentDropped,
     FragmentEnded,
     FragmentsListed,
     PipelineApplied,
     PrefixRead,
-    Range,
     Removed,
     Retracted,
-    StoredObject,
     VersionHeld,
     VersionPublished,
     VersionSeen,
 )
+from headrace.store.ledger.core.fragments import Counts, Fragment, Range, StoredObject
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap, IntervalSet
 from headrace.store.ledger.core.log_state import FoldError, ForeignLog, LogState
 from headrace.store.ledger.core.totals import Totals

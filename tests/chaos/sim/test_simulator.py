@@ -15,8 +15,8 @@ from headrace.chaos.sim.storage.log import twin
 from headrace.chaos.sim.world.corpus import SimulatedTexts
 from headrace.chaos.sim.world.world import ViolationError, World
 from headrace.chaos.simulate import main
-from headrace.store.ledger.core.entries import Fragment
 from headrace.store.ledger.core.fold import FragmentState, LedgerState
+from headrace.store.ledger.core.fragments import Fragment
 from headrace.store.ledger.snapshot import encode_snapshot
 
 #: Seeds within which each mutant must be found.

@@ -30,17 +30,15 @@ from headrace.protos.codec import balance_from, balance_to, plain
 from headrace.store.ledger.core.balance import Balance, balance_of
 from headrace.store.ledger.core.entries import (
     Closed,
-    Counts,
     Entry,
-    Fragment,
     FragmentEnded,
     FragmentsListed,
     Led,
     PipelineApplied,
-    Range,
     VersionPublished,
 )
 from headrace.store.ledger.core.fold import LedgerState
+from headrace.store.ledger.core.fragments import Counts, Fragment, Range
 
 FRAGMENT = Fragment.named("read", "file:///a.jsonl", "1-2-3", start=0, end=-1, reader="jsonl/1", size=100)
 COUNTS = Counts(

@@ -52,7 +52,7 @@ class Bench:
             match command:
                 case m.ReadLog():
                     behind = tuple(enumerate(self.store.logs[command.log]))[command.after + 1 :]
-                    read = m.LogRead(command.log, behind, self.store.leader_alive, after=command.after)
+                    read = m.LogRead(command.log, behind, command.after, self.store.leader_alive)
                     queue += self.core.handle(read, self.now)
                 case m.WriteEntry() if command.log == self.slow:
                     self.waiting.append(command)

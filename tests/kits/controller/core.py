@@ -11,7 +11,8 @@ from headrace.controller.core.messages.requests import ChangedInput
 from headrace.controller.core.run.run import Run
 from headrace.controller.core.run.tasks.task_table import ATTEMPTS_A_TERM
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
-from headrace.store.ledger.core.entries import Closed, Counts, Entry, Fragment, Range, StoredObject
+from headrace.store.ledger.core.entries import Closed, Entry
+from headrace.store.ledger.core.fragments import Counts, Fragment, Range, StoredObject
 
 LOG = "file:///data"
 T = TypeVar("T")
@@ -105,7 +106,7 @@ class Stand:
                 match command:
                     case m.ReadLog():
                         behind = tuple(enumerate(self._log_of(command.log)))[command.after + 1 :]
-                        queue.append(m.LogRead(command.log, behind, self.leader_alive, after=command.after))
+                        queue.append(m.LogRead(command.log, behind, command.after, self.leader_alive))
                     case m.WriteEntry():
                         queue.append(self._write(command))
                     case m.WriteManifest():

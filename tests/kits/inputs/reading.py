@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace.stages.runtime.batch import ROW, Batch
 from headrace.stages.runtime.contract import FragmentEnd, Source
-from headrace.store.ledger.core.entries import Fragment
+from headrace.store.ledger.core.fragments import Fragment
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap, IntervalSet
 
 WHOLE = [Gap(0, UNBOUNDED, 0)]

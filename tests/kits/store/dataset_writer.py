@@ -10,17 +10,14 @@ from headrace.store.contract.objects import ObjectStore
 from headrace.store.ledger.core.entries import (
     Change,
     Closed,
-    Counts,
     Entry,
-    Fragment,
     FragmentsListed,
     Led,
     PipelineApplied,
-    Range,
-    StoredObject,
     encode_entry,
 )
 from headrace.store.ledger.core.fold import LedgerState
+from headrace.store.ledger.core.fragments import Counts, Fragment, Range, StoredObject
 from headrace.store.ledger.log import Log
 from headrace.store.shards.builder import build_tokens
 

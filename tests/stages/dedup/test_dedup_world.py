@@ -22,9 +22,9 @@ from headrace.store.ledger.core.entries import (
     FragmentsListed,
     Led,
     PipelineApplied,
-    Range,
 )
 from headrace.store.ledger.core.fold import LedgerState
+from headrace.store.ledger.core.fragments import Range
 from headrace.store.shards.dedup_files import RecordName
 from headrace.worker.task.core import sink as sinks
 from tests.kits.controller.core import bits, fragment, proposal

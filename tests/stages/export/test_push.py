@@ -24,7 +24,8 @@ from headrace.store.contract.errors import StoreError
 from headrace.store.datasets.card import MARK, card_of
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.files.store import FileStore
-from headrace.store.ledger.core.entries import Change, Closed, StoredObject, VersionPublished
+from headrace.store.ledger.core.entries import Change, Closed, VersionPublished
+from headrace.store.ledger.core.fragments import StoredObject
 from tests.kits.inputs.hub_server import PushHub, serving_pushes
 from tests.kits.store.dataset_writer import Writer
 

@@ -18,7 +18,7 @@ from headrace.stages.runtime.batch import Batch
 from headrace.stages.sinks.spill import SpilledStrings, SpillFiles, cut_by_size, slice_rows, spill_strings
 from headrace.store.files import scratch
 from headrace.store.files.scratch import Scratch
-from headrace.store.ledger.core.entries import Range
+from headrace.store.ledger.core.fragments import Range
 from headrace.store.open import open_store
 from headrace.worker.task.batch.coverage import part
 

@@ -22,7 +22,8 @@ from headrace.stages.sinks.sidecars import create_object, documents_table
 from headrace.stages.sinks.texts import DocumentSink, JsonlSink, TextLayout
 from headrace.store.contract.objects import Buffer
 from headrace.store.files.store import FileStore
-from headrace.store.ledger.core.entries import Closed, Counts
+from headrace.store.ledger.core.entries import Closed
+from headrace.store.ledger.core.fragments import Counts
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 from headrace.store.open import open_store
 from headrace.store.shards.sidecars import read_table, table_to_parquet

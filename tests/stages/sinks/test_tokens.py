@@ -21,7 +21,8 @@ from headrace.stages.sinks.tokens import TokenSink
 from headrace.stages.tokenizer.tokenize import Tokenize
 from headrace.stages.tokenizer.vocabulary import resolve_tokenizer
 from headrace.store.files import scratch
-from headrace.store.ledger.core.entries import Closed, Counts, Range, StoredObject
+from headrace.store.ledger.core.entries import Closed
+from headrace.store.ledger.core.fragments import Counts, Range, StoredObject
 from headrace.store.open import open_store
 from headrace.store.shards.builder import WINDOW_BYTES
 from headrace.worker.rebuild.shard_rebuild import _written

@@ -18,7 +18,7 @@ from headrace.stages.runtime.batch import Batch
 from headrace.stages.runtime.contract import FragmentEnd
 from headrace.stages.sources.mixed import MixedSource
 from headrace.store.datasets.dataset import Dataset
-from headrace.store.ledger.core.entries import Fragment
+from headrace.store.ledger.core.fragments import Fragment
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 from tests.kits.inputs import files, reading
 from tests.kits.run.command_server import ended

@@ -18,7 +18,7 @@ from headrace.stages.runtime.batch import Batch
 from headrace.stages.runtime.contract import FragmentEnd
 from headrace.stages.sources.mixed import MixedSource
 from headrace.stages.sources.objects import streams
-from headrace.store.ledger.core.entries import Fragment
+from headrace.store.ledger.core.fragments import Fragment
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 from headrace.store.open import open_store
 from tests.kits.inputs import files, reading

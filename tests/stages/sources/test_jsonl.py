@@ -15,7 +15,7 @@ from hypothesis import given, settings, strategies as st
 from headrace.stages.runtime.batch import RAW_BYTES_MAX, ROW, Batch
 from headrace.stages.runtime.contract import FragmentChanged, FragmentEnd, InputError
 from headrace.stages.sources.jsonl import FIRST_BYTES, JsonlSource
-from headrace.store.ledger.core.entries import Fragment
+from headrace.store.ledger.core.fragments import Fragment
 from headrace.store.ledger.core.intervals import UNBOUNDED, UNKNOWN, Gap
 
 WHOLE = [Gap(0, UNBOUNDED, 0)]

@@ -11,7 +11,7 @@ from headrace.stages.runtime.batch import FILTERED
 from headrace.stages.runtime.contract import Batch, FragmentEnd
 from headrace.stages.runtime.errors import FragmentChanged, InputError
 from headrace.stages.sources.spool import CLOSED, SpoolSource
-from headrace.store.ledger.core.entries import Fragment
+from headrace.store.ledger.core.fragments import Fragment
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 
 

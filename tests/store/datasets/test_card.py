@@ -26,7 +26,8 @@ from headrace.store.datasets.card import (
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.datasets.manifest import MANIFEST_KEY, bring_forward
 from headrace.store.files.store import FileStore
-from headrace.store.ledger.core.entries import Closed, StoredObject, VersionPublished
+from headrace.store.ledger.core.entries import Closed, VersionPublished
+from headrace.store.ledger.core.fragments import StoredObject
 from headrace.store.open import open_store
 from tests.kits.store.dataset_writer import Writer
 from tests.kits.store.s3_server import S3Server

@@ -12,16 +12,13 @@ from headrace.store.datasets import collection as module
 from headrace.store.datasets.collection import collect
 from headrace.store.ledger.core.entries import (
     Closed,
-    Counts,
     Entry,
     EpochRaised,
-    Fragment,
     FragmentsListed,
     Led,
-    Range,
-    StoredObject as Stored,
 )
 from headrace.store.ledger.core.fold import FoldError, LedgerState
+from headrace.store.ledger.core.fragments import Counts, Fragment, Range, StoredObject as Stored
 from headrace.store.open import open_store
 from headrace.store.shards.object_keys import epoch_of
 from tests.kits.store.s3_server import S3Server

@@ -15,13 +15,12 @@ from headrace.store.datasets.manifest import bring_forward
 from headrace.store.files.store import FileStore
 from headrace.store.ledger.core.entries import (
     Change,
-    Fragment,
     FragmentEnded,
     FragmentsListed,
-    Range,
     Resigned,
     VersionPublished,
 )
+from headrace.store.ledger.core.fragments import Fragment, Range
 from tests.kits.store.dataset_writer import FATES, FRAGMENT, Writer
 
 LATER = Fragment.named("read", "file:///corpus/b.jsonl", "9-9-9", start=0, end=-1, reader="jsonl", size=9)

@@ -16,14 +16,13 @@ from headrace.store.files.store import FileStore
 from headrace.store.ledger.core.balance import Balance
 from headrace.store.ledger.core.entries import (
     Closed,
-    Counts,
     Entry,
     FragmentDropped,
     FragmentEnded,
-    Range,
     VersionPublished,
     encode_entry,
 )
+from headrace.store.ledger.core.fragments import Counts, Range
 from headrace.store.shards import shard
 from headrace.store.shards.builder import safetensors_parts
 from headrace.store.shards.sidecars import documents_schema, quarantine_schema, read_table, verdicts_schema

@@ -5,16 +5,14 @@ import pytest
 from headrace.store.datasets.recipes import closed_ranges, recipes_of
 from headrace.store.ledger.core.entries import (
     Closed,
-    Counts,
     Entry,
-    Fragment,
     FragmentEnded,
     FragmentsListed,
     Led,
     PipelineApplied,
-    Range,
 )
 from headrace.store.ledger.core.fold import LedgerState
+from headrace.store.ledger.core.fragments import Counts, Fragment, Range
 from headrace.store.ledger.snapshot import decode_snapshot, encode_snapshot
 
 A, B, C = (

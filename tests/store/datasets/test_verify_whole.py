@@ -7,8 +7,9 @@ import pytest
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.datasets.verify_whole import overlap_problems
 from headrace.store.files.store import FileStore
-from headrace.store.ledger.core.entries import Closed, Counts, Entry, FragmentsListed, Led, Range
+from headrace.store.ledger.core.entries import Closed, Entry, FragmentsListed, Led
 from headrace.store.ledger.core.fold import ClosedShard, LedgerState
+from headrace.store.ledger.core.fragments import Counts, Range
 from tests.kits.store.dataset_writer import FATES, FRAGMENT, Writer
 
 

@@ -83,7 +83,7 @@ def test_the_size_of_a_group_changes_nothing(tmp_path: Path, monkeypatch: pytest
 
 def test_datasets_without_an_input_in_common_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = dataset(tmp_path / "old", [3])
-    from headrace.store.ledger.core.entries import Fragment
+    from headrace.store.ledger.core.fragments import Fragment
     from tests.kits.store import dataset_writer
 
     other = Fragment.named("read", "file:///other.jsonl", "1", start=0, end=-1, reader="jsonl", size=9)

@@ -9,7 +9,8 @@ from headrace.pipeline.base import Base
 from headrace.store.files.store import FileStore
 from headrace.store.history import earlier
 from headrace.store.history.earlier import EarlierVerdicts, open_earlier
-from headrace.store.ledger.core.entries import Closed, PipelineApplied, StoredObject, VersionPublished
+from headrace.store.ledger.core.entries import Closed, PipelineApplied, VersionPublished
+from headrace.store.ledger.core.fragments import StoredObject
 from headrace.store.shards import verdicts_schema
 from tests.kits.store.dataset_writer import FRAGMENT, Fate, Writer
 

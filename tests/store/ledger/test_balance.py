@@ -20,20 +20,18 @@ from headrace.store.ledger.core.balance import Balance, balance_of, sinks_of
 from headrace.store.ledger.core.entries import (
     Change,
     Closed,
-    Counts,
     Entry,
     EpochRaised,
-    Fragment,
     FragmentDropped,
     FragmentEnded,
     FragmentsListed,
     Led,
     PipelineApplied,
-    Range,
     Removed,
     encode_entry,
 )
 from headrace.store.ledger.core.fold import LedgerState
+from headrace.store.ledger.core.fragments import Counts, Fragment, Range
 from headrace.store.ledger.core.totals import SinkTotals, Totals
 from headrace.store.ledger.log import Log
 from headrace.store.ledger.snapshot import decode_snapshot, encode_snapshot

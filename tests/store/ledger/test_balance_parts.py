@@ -6,15 +6,14 @@ import pytest
 
 from headrace.store.ledger.core.balance import Balance, balance_of, sinks_of
 from headrace.store.ledger.core.entries import (
-    Counts,
     Entry,
-    Fragment,
     FragmentEnded,
     FragmentsListed,
     Led,
     PipelineApplied,
 )
 from headrace.store.ledger.core.fold import LedgerState
+from headrace.store.ledger.core.fragments import Counts, Fragment
 
 TWO_SINKS = {
     "stages": [

@@ -13,18 +13,15 @@ from headrace.stages.dedup.stage import Dedup
 from headrace.store.contract.objects import ObjectStore
 from headrace.store.ledger.core.entries import (
     Closed,
-    Counts,
     Entry,
     EpochRaised,
-    Fragment,
     FragmentsListed,
     Led,
     PipelineApplied,
-    Range,
-    StoredObject,
     encode_entry,
 )
 from headrace.store.ledger.core.fold import LedgerState
+from headrace.store.ledger.core.fragments import Counts, Fragment, Range, StoredObject
 from headrace.store.open import open_store
 from headrace.store.shards.dedup_files import RecordName, encode_keys
 from tests.kits.store.duplicates import index_faults, leaning_faults, shared_keys

@@ -11,27 +11,24 @@ from headrace.store.ledger.core.entries import (
     ENTRY_FORMAT,
     Beat,
     Closed,
-    Counts,
     Entry,
     EntryError,
     EpochRaised,
-    Fragment,
     FragmentDropped,
     FragmentEnded,
     FragmentsListed,
     Led,
     PipelineApplied,
     PrefixRead,
-    Range,
     Removed,
     Resigned,
     Retracted,
-    StoredObject,
     VersionHeld,
     VersionPublished,
     decode_entry,
     encode_entry,
 )
+from headrace.store.ledger.core.fragments import Counts, Fragment, Range, StoredObject
 from headrace.store.shards.object_keys import is_key_of
 from headrace.store.typed import MOMENT_MAX
 

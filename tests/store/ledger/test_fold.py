@@ -11,24 +11,21 @@ from headrace.store.ledger.core.entries import (
     Beat,
     Change,
     Closed,
-    Counts,
     Entry,
     EpochRaised,
-    Fragment,
     FragmentDropped,
     FragmentEnded,
     FragmentsListed,
     Led,
     PipelineApplied,
-    Range,
     Removed,
     Resigned,
     Retracted,
-    StoredObject,
     VersionHeld,
     VersionPublished,
 )
 from headrace.store.ledger.core.fold import DEDUPLICATION, ROLLBACKS_MAX, FoldError, LedgerState
+from headrace.store.ledger.core.fragments import Counts, Fragment, Range, StoredObject
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 from headrace.store.ledger.snapshot import HELD_FORMAT, SNAPSHOT_FORMAT, decode_snapshot, encode_snapshot
 

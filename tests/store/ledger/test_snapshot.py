@@ -31,23 +31,20 @@ from headrace.store.ledger.core.entries import (
     Change,
     ClaimsReleased,
     Closed,
-    Counts,
     Entry,
     EpochRaised,
-    Fragment,
     FragmentDropped,
     FragmentEnded,
     FragmentsListed,
     Led,
     PipelineApplied,
-    Range,
     Resigned,
-    StoredObject,
     VersionPublished,
     decode_entry,
     encode_entry,
 )
 from headrace.store.ledger.core.fold import LedgerState
+from headrace.store.ledger.core.fragments import Counts, Fragment, Range, StoredObject
 from headrace.store.ledger.core.log_state import LogState
 from headrace.store.ledger.log import Appended, Log, fold_log
 from headrace.store.ledger.snapshot import CLUSTER_COVERED, LEDGER_COVERED, decode_snapshot, encode_snapshot

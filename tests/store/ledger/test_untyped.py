@@ -19,21 +19,19 @@ from headrace.store.ledger.core.cluster_fold import ClusterState
 from headrace.store.ledger.core.entries import (
     Beat,
     Closed,
-    Counts,
     Entry,
     EntryError,
     EpochRaised,
-    Fragment,
     FragmentEnded,
     FragmentsListed,
     Led,
     PipelineApplied,
-    Range,
     VersionPublished,
     decode_entry,
     encode_entry,
 )
 from headrace.store.ledger.core.fold import FoldError, LedgerState
+from headrace.store.ledger.core.fragments import Counts, Fragment, Range
 from headrace.store.ledger.core.log_state import LogState
 from headrace.store.ledger.snapshot import decode_snapshot, encode_snapshot
 from headrace.store.open import one_name, open_store

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from headrace.store.ledger.core.entries import Range
+from headrace.store.ledger.core.fragments import Range
 from headrace.worker.core.watchdog import Held, Memory, StageInHand, TaskLimits, fault
 from headrace.worker.processes.processes import _spent_s
 from headrace.worker.task.batch.in_flight import RANGES_MAX, STAGES, WRITER, InFlightPage

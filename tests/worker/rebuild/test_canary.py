@@ -12,7 +12,8 @@ from headrace.stages.library import dedup
 from headrace.stages.runtime import build_stage
 from headrace.store.datasets.dataset import fold_ledger
 from headrace.store.files.store import FileStore
-from headrace.store.ledger.core.entries import Entry, Fragment, FragmentsListed, Led, PipelineApplied, encode_entry
+from headrace.store.ledger.core.entries import Entry, FragmentsListed, Led, PipelineApplied, encode_entry
+from headrace.store.ledger.core.fragments import Fragment
 from headrace.store.ledger.log import Log
 from headrace.worker.rebuild.canary import (
     SAMPLES_MAX,

@@ -9,16 +9,13 @@ from headrace.store.datasets.dataset import fold_ledger
 from headrace.store.files.store import FileStore
 from headrace.store.ledger.core.entries import (
     Closed,
-    Counts,
     Entry,
-    Fragment,
     FragmentsListed,
     Led,
     PipelineApplied,
-    Range,
-    StoredObject,
     encode_entry,
 )
+from headrace.store.ledger.core.fragments import Counts, Fragment, Range, StoredObject
 from headrace.store.ledger.log import Log
 from headrace.worker.rebuild.shard_rebuild import find_shard, order
 

@@ -10,7 +10,7 @@ from headrace.pipeline.graph import Pipeline
 from headrace.stages.library import dedup, read_jsonl, redact_pii, write_jsonl
 from headrace.stages.runtime.batch import Batch, join_verdicts, make_verdicts, no_verdicts
 from headrace.stages.runtime.errors import StageContractError
-from headrace.store.ledger.core.entries import Range
+from headrace.store.ledger.core.fragments import Range
 from headrace.store.shards.dedup_files import RecordName
 from headrace.worker.task.batch.coverage import fates
 from headrace.worker.task.batch.isolation import KILLED

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, strategies as st
 
-from headrace.store.ledger.core.entries import Range
+from headrace.store.ledger.core.fragments import Range
 from headrace.worker.core.doubt import DOUBT_RECORDS
 from headrace.worker.task.core.ranges import Ranges
 from headrace.worker.task.core.sink import (

@@ -16,7 +16,7 @@ from headrace.protos import control_pb2 as pb
 from headrace.protos.codec import counts_from, counts_to
 from headrace.stages.runtime.batch import ROW, Batch, BatchDraft, Columns, batch_of, no_verdicts
 from headrace.stages.sinks.texts import DocumentSink, JsonlSink
-from headrace.store.ledger.core.entries import Fragment
+from headrace.store.ledger.core.fragments import Fragment
 from headrace.store.open import open_store
 from headrace.worker.task.batch.in_flight import InFlightPage
 from headrace.worker.task.batch.isolation import Isolation, try_writing

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 from headrace.stages.runtime.batch import ROW, Batch, make_verdicts
 from headrace.stages.sinks.sidecars import lost_of
-from headrace.store.ledger.core.entries import Range
+from headrace.store.ledger.core.fragments import Range
 from headrace.store.shards.dedup_files import RecordName
 from headrace.worker.task.batch.coverage import fates
 from headrace.worker.task.core.held import (

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.stages.runtime.batch import Batch, BatchDraft, Columns
 from headrace.stages.runtime.contract import ContentAnswer, FragmentChanged, FragmentEnd
-from headrace.store.ledger.core.entries import Fragment
+from headrace.store.ledger.core.fragments import Fragment
 from headrace.store.ledger.core.intervals import UNBOUNDED, UNKNOWN, Gap
 from headrace.worker.task import source as sourcing
 from headrace.worker.task.chain import Chain

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.store.ledger.core.entries import Fragment, Range
+from headrace.store.ledger.core.fragments import Fragment, Range
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 from headrace.worker.task.core import messages
 from headrace.worker.task.core.asked import WAITING_MAX

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, assert_never
 
 import numpy as np
+from msgspec import Struct
 
 from headrace.store.ledger import Range
 from headrace.worker.task.core import sink
@@ -82,8 +83,7 @@ B = TypeVar("B", bound=Holdable)
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True)
-class BatchHeld(Generic[B]):
+class BatchHeld(Struct, Generic[B], frozen=True):
     """A batch arrived that is not held yet. Sizes and `quarantined` are those of `BatchGathered`."""
 
     batch: B
@@ -93,43 +93,37 @@ class BatchHeld(Generic[B]):
     quarantined: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class BatchesWritten(sink.OfShard, Generic[R]):
+class BatchesWritten(sink.OfShard, Generic[R], frozen=True):
     """The objects of a shard are durable; `result` is what the writer says of them."""
 
     result: R
 
 
-@dataclass(frozen=True, slots=True)
-class ProposalAccepted(sink.OfShard):
+class ProposalAccepted(sink.OfShard, frozen=True):
     """The ledger names the shard."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProposalOverlaps(sink.OfShard):
+class ProposalOverlaps(sink.OfShard, frozen=True):
     """Parts of the shard's ranges are closed already."""
 
     overlaps: tuple[Range, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DependenciesAnswered(sink.OfShard):
+class DependenciesAnswered(sink.OfShard, frozen=True):
     """Of the records that a shard's duplicates name, those that are not closed yet and those that are not kept."""
 
     open: Records = ()
     gone: Records = ()
 
 
-@dataclass(frozen=True, slots=True)
-class WriteBatches(sink.OfShard, Generic[B]):
+class WriteBatches(sink.OfShard, Generic[B], frozen=True):
     """Write a shard of these batches, in this order."""
 
     batches: tuple[B, ...]
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class ProposeBatches(sink.OfShard, Generic[B, R]):
+class ProposeBatches(sink.OfShard, Generic[B, R], frozen=True):
     """Propose a shard that is written. `needs` are records that its duplicates name, `released` claims to give back."""
 
     batches: tuple[B, ...]
@@ -138,15 +132,13 @@ class ProposeBatches(sink.OfShard, Generic[B, R]):
     released: Records
 
 
-@dataclass(frozen=True, slots=True)
-class AskDependencies(sink.OfShard):
+class AskDependencies(sink.OfShard, frozen=True):
     """Ask the controller which of these records are kept."""
 
     records: Records
 
 
-@dataclass(frozen=True, slots=True)
-class ReportLetGo:
+class ReportLetGo(Struct, frozen=True):
     """Verdicts were let go of: the controller has their records read again."""
 
     ranges: Ranges

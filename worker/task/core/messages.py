@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
 
 from headrace.store.ledger import Fragment, Gap, Range
 
@@ -13,110 +14,94 @@ Q = TypeVar("Q")
 D = TypeVar("D")
 
 
-@dataclass(frozen=True, slots=True)
-class ListAsked:
+class ListAsked(Struct, frozen=True):
     """The controller asks what there is to read; `listing` is the number of its request."""
 
     listing: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReadAsked:
+class ReadAsked(Struct, frozen=True):
     """The controller asks for these gaps of a fragment; without any the fragment is to be compared."""
 
     fragment: Fragment
     gaps: Sequence[Gap]
 
 
-@dataclass(frozen=True, slots=True)
-class SweepAsked:
+class SweepAsked(Struct, frozen=True):
     """The controller asks for a sweep; `halt`: let go of what has not been sent."""
 
     sweep: int
     halt: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionNeeded(Generic[Q]):
+class DecisionNeeded(Struct, Generic[Q], frozen=True):
     """A solitary task asks whether a record is a duplicate."""
 
     question: Q
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionArrived(Generic[D]):
+class DecisionArrived(Struct, Generic[D], frozen=True):
     """The answer to this task's question of that number."""
 
     number: int
     decision: D
 
 
-@dataclass(frozen=True, slots=True)
-class DeciderJoined:
+class DeciderJoined(Struct, frozen=True):
     """A link to the decider, or from it, stands anew."""
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerArrived(Generic[B]):
+class AnswerArrived(Struct, Generic[B], frozen=True):
     """The decider's answer to the question of that number, or its partitions'; None: nothing is let through."""
 
     number: int
     answer: B | None
 
 
-@dataclass(frozen=True, slots=True)
-class IndexServes:
+class IndexServes(Struct, frozen=True):
     """What the task remembers waited for its epoch, and serves from now on."""
 
 
-@dataclass(frozen=True, slots=True)
-class StopAsked:
+class StopAsked(Struct, frozen=True):
     """The task is to end."""
 
 
-@dataclass(frozen=True, slots=True)
-class LinkOpened:
+class LinkOpened(Struct, frozen=True):
     """An input link stands."""
 
     link: str
 
 
-@dataclass(frozen=True, slots=True)
-class InputClosed:
+class InputClosed(Struct, frozen=True):
     """An input link is gone; nothing more comes on it."""
 
     link: str
 
 
-@dataclass(frozen=True, slots=True)
-class Turned:
+class Turned(Struct, frozen=True):
     """The task has nothing in hand. `unsent`: a batch waits for credit."""
 
     unsent: bool
 
 
-@dataclass(frozen=True, slots=True)
-class PageListed:
+class PageListed(Struct, frozen=True):
     """A page of the listing was reported; `last`: there is no other."""
 
     last: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ListingPaused:
+class ListingPaused(Struct, frozen=True):
     """There is nothing more to list now; there may be later."""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchRead(Generic[B]):
+class BatchRead(Struct, Generic[B], frozen=True):
     """The source has read a batch: `item`, or None where `reading` knows it already, as of small files."""
 
     batch: B
     item: Range | None
 
 
-@dataclass(frozen=True, slots=True)
-class FrameArrived:
+class FrameArrived(Struct, frozen=True):
     """A frame came in on a link: the marker of a sweep, or data (None)."""
 
     link: str
@@ -124,81 +109,69 @@ class FrameArrived:
     sweep: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class BatchReceived(Generic[B]):
+class BatchReceived(Struct, Generic[B], frozen=True):
     """The batch of a frame."""
 
     batch: B
 
 
-@dataclass(frozen=True, slots=True)
-class BatchProcessed(Generic[B]):
+class BatchProcessed(Struct, Generic[B], frozen=True):
     """The stages have run, those before dedup where the task asks; `kept`: a record is left."""
 
     batch: B
     kept: bool
 
 
-@dataclass(frozen=True, slots=True)
-class BatchDecided(Generic[B]):
+class BatchDecided(Struct, Generic[B], frozen=True):
     """The stages from dedup on have run, with the decision that was asked for."""
 
     batch: B
 
 
-@dataclass(frozen=True, slots=True)
-class MarkersSent:
+class MarkersSent(Struct, frozen=True):
     """Every output link has taken the marker of a sweep."""
 
     sweep: int
 
 
-@dataclass(frozen=True, slots=True)
-class ListPage:
+class ListPage(Struct, frozen=True):
     """Report a page of the listing."""
 
     listing: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReadNext:
+class ReadNext(Struct, frozen=True):
     """Read a batch of what `reading` gives."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReceiveFrame:
+class ReceiveFrame(Struct, frozen=True):
     """Take a frame from some input link."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReceiveBatch:
+class ReceiveBatch(Struct, frozen=True):
     """Decode the frame that has arrived."""
 
 
-@dataclass(frozen=True, slots=True)
-class RefuseFrame:
+class RefuseFrame(Struct, frozen=True):
     """The frame is not for this task, which fails."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class RunStages(Generic[B]):
+class RunStages(Struct, Generic[B], frozen=True):
     """Run the stages on a batch, up to dedup where the task asks."""
 
     batch: B
 
 
-@dataclass(frozen=True, slots=True)
-class ResumeStages(Generic[B, D]):
+class ResumeStages(Struct, Generic[B, D], frozen=True):
     """Run the stages from dedup on, with the decider's answer."""
 
     batch: B
     decision: D
 
 
-@dataclass(frozen=True, slots=True)
-class AskDecider(Generic[B]):
+class AskDecider(Struct, Generic[B], frozen=True):
     """Ask the decider which records of this batch are duplicates; `again`: the answer may have been lost.
 
     A decider whose index has partitions asks those, for a batch or for a record of a solitary task.
@@ -209,47 +182,40 @@ class AskDecider(Generic[B]):
     again: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LetThroughNone(Generic[B]):
+class LetThroughNone(Struct, Generic[B], frozen=True):
     """Answer that no record of this batch is let through: this decider is fenced."""
 
     batch: B
 
 
-@dataclass(frozen=True, slots=True)
-class HoldBatch(Generic[B]):
+class HoldBatch(Struct, Generic[B], frozen=True):
     """Give a batch to the sink."""
 
     batch: B
 
 
-@dataclass(frozen=True, slots=True)
-class SendBatch(Generic[B]):
+class SendBatch(Struct, Generic[B], frozen=True):
     """Send a batch to each stage that follows; `decided`: only past the decider, the others have it already."""
 
     batch: B
     decided: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SendUnsent:
+class SendUnsent(Struct, frozen=True):
     """Send what waits for credit."""
 
 
-@dataclass(frozen=True, slots=True)
-class SendMarkers:
+class SendMarkers(Struct, frozen=True):
     """Send the marker of a sweep on every output link that has not taken it."""
 
     sweep: int
 
 
-@dataclass(frozen=True, slots=True)
-class DropInput:
+class DropInput(Struct, frozen=True):
     """Let go of what was read ahead: the source was told to halt."""
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerSweep:
+class AnswerSweep(Struct, frozen=True):
     """Say what was not sent, what the sink holds, and whether nothing is let through before the epoch is raised."""
 
     sweep: int
@@ -258,16 +224,14 @@ class AnswerSweep:
     fenced: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PutQuestion(Generic[B]):
+class PutQuestion(Struct, Generic[B], frozen=True):
     """Ask whether the record of this batch is a duplicate."""
 
     number: int
     batch: B
 
 
-@dataclass(frozen=True, slots=True)
-class Decide(Generic[Q]):
+class Decide(Struct, Generic[Q], frozen=True):
     """Decide on the record of a solitary task."""
 
     question: Q

@@ -22,6 +22,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 
+from msgspec import Struct
+
 from headrace.store.ledger import Range
 from headrace.worker.core import Doubt
 from headrace.worker.task.core.ranges import Ranges
@@ -51,8 +53,7 @@ BY_ITSELF = ("size", "age", "doubt")
 SPILLED_TIMES_MAX = 4
 
 
-@dataclass(frozen=True, slots=True)
-class SealPolicy:
+class SealPolicy(Struct, frozen=True):
     """When a shard is sealed. `held_bytes_max` bounds all that gathers, `age_s` is the age of the oldest batch."""
 
     target_bytes: int = 32 << 20
@@ -93,15 +94,13 @@ TRANSITIONS: dict[tuple[ShardState, ShardTurn], ShardState] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class OfShard:
+class OfShard(Struct, frozen=True):
     """What concerns one shard, by its number."""
 
     shard: int
 
 
-@dataclass(frozen=True, slots=True)
-class BatchGathered:
+class BatchGathered(Struct, frozen=True):
     """A batch arrived. `target_bytes` count towards the shard's size, `held_bytes` are what it occupies.
 
     `spilled_bytes` are in a scratch file on a disk, and not among those. `quarantined` of its records are that; it is
@@ -115,86 +114,73 @@ class BatchGathered:
     quarantined: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class SealAsked:
+class SealAsked(Struct, frozen=True):
     """The controller wants what is gathered to be committed."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class NeedsAnswered(OfShard):
+class NeedsAnswered(OfShard, frozen=True):
     """Of a shard's duplicates, the records whose verdicts must wait, and those whose verdicts are void."""
 
     waiting: Collection[Range] = ()
     void: Collection[Range] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ShardWritten(OfShard):
+class ShardWritten(OfShard, frozen=True):
     """The objects of a shard are durable."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShardStalled(OfShard):
+class ShardStalled(OfShard, frozen=True):
     """The store took no more of a shard, for a reason that may pass; for people, `why`."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class ShardAccepted(OfShard):
+class ShardAccepted(OfShard, frozen=True):
     """The ledger names the shard."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShardOverlapped(OfShard):
+class ShardOverlapped(OfShard, frozen=True):
     """Parts of the shard's ranges are closed already."""
 
     overlaps: tuple[Range, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SealTimePassed:
+class SealTimePassed(Struct, frozen=True):
     """A timer has run out."""
 
 
-@dataclass(frozen=True, slots=True)
-class WriteShard(OfShard):
+class WriteShard(OfShard, frozen=True):
     """Write a shard of these ranges, in this order. A range may be a part of the batch that it came in."""
 
     ranges: Ranges
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class AskNeeds(OfShard):
+class AskNeeds(OfShard, frozen=True):
     """Ask which of the records that the duplicates of these batches name are kept, if there are any such."""
 
     ranges: Ranges
 
 
-@dataclass(frozen=True, slots=True)
-class ProposeShard(OfShard):
+class ProposeShard(OfShard, frozen=True):
     """Propose a shard that is written."""
 
 
-@dataclass(frozen=True, slots=True)
-class LetGo:
+class LetGo(Struct, frozen=True):
     """Let go of verdicts that should wait and for which there is no room: they are open, and held by nobody."""
 
     ranges: Ranges
 
 
-@dataclass(frozen=True, slots=True)
-class RenewShard(OfShard):
+class RenewShard(OfShard, frozen=True):
     """What is left of a shard is the shard `into` from now on, which is asked for or written next."""
 
     into: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseShard(OfShard):
+class ReleaseShard(OfShard, frozen=True):
     """Let go of the batches of a shard."""
 
 

@@ -6,7 +6,9 @@ A report stays until the run that it belongs to is known and takes it up, or unt
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec import structs
 
 from headrace.controller.core.messages import (
     LinkLost,
@@ -73,7 +75,7 @@ class ReportedTasks:
         for report in self._of_run(event.task, worker):
             found = report.tasks.get((event.task, event.attempt))
             if found is not None:
-                report.tasks[event.task, event.attempt] = replace(found, ready=True, addresses=event.addresses)
+                report.tasks[event.task, event.attempt] = structs.replace(found, ready=True, addresses=event.addresses)
 
     def _cut(self, event: LinkLost, worker: str) -> None:
         """A link was found cut: it does not stand, though its worker said so when it came."""

@@ -1,12 +1,12 @@
 """A controller of a cluster: what was asked for outlives it, and the next leader goes on with the tasks that live."""
 
-from dataclasses import replace
+from msgspec import structs
 
 from headrace.controller.core.messages import TokenOffered, messages as m
 from headrace.controller.core.run.opening import REJOIN_S
 from headrace.controller.core.run.states import RunState
 from headrace.store.ledger.core.cluster_changes import RunPlanned
-from headrace.store.ledger.core.entries import Range
+from headrace.store.ledger.core.fragments import Range
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 from tests.kits.controller.cluster_log import CLUSTER, A, B, Bench, Store, living, succeeded
 from tests.kits.controller.core import of, proposal
@@ -66,7 +66,7 @@ def test_a_task_of_other_stages_is_not_adopted() -> None:
     store = Store()
     start = Bench(store, "a").begun()
     second = succeeded(store)
-    commands = second.join("w1", replace(living(start), stages=(*start.stages, "more")))
+    commands = second.join("w1", structs.replace(living(start), stages=(*start.stages, "more")))
     assert [(kill.task, kill.attempt) for kill in of(m.KillTask, commands)] == [(start.task, start.attempt)]
     (again,) = of(m.StartTask, commands)
     assert again.attempt > start.attempt

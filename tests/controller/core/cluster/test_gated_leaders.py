@@ -5,7 +5,7 @@ from __future__ import annotations
 from headrace.controller.core.messages import messages as m
 from headrace.controller.core.run.states import RunState
 from headrace.store.ledger.core.cluster_changes import RunGated
-from headrace.store.ledger.core.entries import Range
+from headrace.store.ledger.core.fragments import Range
 from tests.kits.controller.cluster_log import CLUSTER, A, Bench, Store, living, succeeded
 from tests.kits.controller.core import LOG, make_pipeline, of, proposal
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from headrace.controller.core.cluster import event_checks
 from headrace.controller.core.cluster.event_checks import (
@@ -25,8 +26,8 @@ from headrace.controller.core.messages.dedup import Decision, DecisionAsked, Dec
 from headrace.controller.core.messages.messages import TaskEvent
 from headrace.controller.core.plan.plans import LinkPlan
 from headrace.controller.core.run.tasks.task_table import AttemptFacts
-from headrace.store.ledger.core.entries import Counts, Fragment, Range, StoredObject
 from headrace.store.ledger.core.fold import FragmentState
+from headrace.store.ledger.core.fragments import Counts, Fragment, Range, StoredObject
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 
 TASK = ("run/read.0", 1)
@@ -83,7 +84,7 @@ HONEST = m.ShardProposed(
 
 
 def shard(**facts: Any) -> TaskEvent:
-    return replace(HONEST, **facts)
+    return structs.replace(HONEST, **facts)
 
 
 def of(first: int, count: int, kept: bytes, verdicts: bytes = b"") -> dict[str, Any]:

@@ -67,7 +67,7 @@ def leading() -> Leadership[LedgerState]:
 
 def watching(*, alive: bool | None = None, standby: bool = True) -> Leadership[LedgerState]:
     leadership = fresh(standby=standby)
-    assert leadership.handle(LogRead(LOG, ((0, THEIRS),), alive, after=-1), 0.0) == []
+    assert leadership.handle(LogRead(LOG, ((0, THEIRS),), leader_alive=alive, after=-1), 0.0) == []
     return leadership
 
 
@@ -112,12 +112,22 @@ def drop(leadership: Leadership[LedgerState]) -> None:
 
 ROWS: list[tuple[Callable[[], Leadership[LedgerState]], Do, LeaderState, Turn]] = [
     (fresh, hear(empty_log_read()), LeaderState.CAMPAIGNING, Turn.LOG_IS_FREE),
-    (fresh, hear(LogRead(LOG, ((0, THEIRS),), None, after=-1)), LeaderState.WATCHING, Turn.LOG_IS_LED),
-    (fresh, hear(LogRead(LOG, ((0, THEIRS),), True, after=-1)), LeaderState.DENIED, Turn.LEADER_IS_ALIVE),
+    (fresh, hear(LogRead(LOG, ((0, THEIRS),), after=-1)), LeaderState.WATCHING, Turn.LOG_IS_LED),
+    (fresh, hear(LogRead(LOG, ((0, THEIRS),), leader_alive=True, after=-1)), LeaderState.DENIED, Turn.LEADER_IS_ALIVE),
     (fresh, resign, LeaderState.RESIGNED, Turn.RESIGN_ASKED),
-    (watching, hear(LogRead(LOG, (), None, after=0), TAKEOVER_S), LeaderState.CAMPAIGNING, Turn.LOG_IS_FREE),
-    (watching, hear(LogRead(LOG, (), None, after=0), WATCH_S), LeaderState.WATCHING, Turn.LOG_IS_LED),
-    (lambda: watching(standby=False), hear(LogRead(LOG, (), True, after=0)), LeaderState.DENIED, Turn.LEADER_IS_ALIVE),
+    (
+        watching,
+        hear(LogRead(LOG, (), after=0), TAKEOVER_S),
+        LeaderState.CAMPAIGNING,
+        Turn.LOG_IS_FREE,
+    ),
+    (watching, hear(LogRead(LOG, (), after=0), WATCH_S), LeaderState.WATCHING, Turn.LOG_IS_LED),
+    (
+        lambda: watching(standby=False),
+        hear(LogRead(LOG, (), leader_alive=True, after=0)),
+        LeaderState.DENIED,
+        Turn.LEADER_IS_ALIVE,
+    ),
     (watching, resign, LeaderState.RESIGNED, Turn.RESIGN_ASKED),
     (campaigning, hear(EntryWritten(LOG, 0)), LeaderState.LEADING, Turn.LED_WRITTEN),
     (campaigning, hear(REFUSED), LeaderState.WATCHING, Turn.LED_REFUSED),

@@ -1,6 +1,6 @@
 """What people wished of a run or a worker is an entry of the cluster's log, and outlives the leader that took it up."""
 
-from dataclasses import replace
+from msgspec import structs
 
 from headrace.controller.core.cluster.controller import Controller
 from headrace.controller.core.messages import messages as m
@@ -84,7 +84,7 @@ def test_a_new_leader_hears_from_the_worker_itself_that_it_leaves() -> None:
 
 
 def test_a_worker_that_leaves_in_its_hello_is_answered_whatever_is_decided() -> None:
-    asks = replace(registered("w1", leaves=True), request=7)
+    asks = structs.replace(registered("w1", leaves=True), request=7)
     alone = Bench(Store(), "a")
     alone.begun()
     refused, *_ = of(m.AnswerRequest, alone.tell(asks))

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from headrace.controller.core.messages import messages as m
 from headrace.controller.core.plan.locality import WorkerFacts
@@ -222,7 +223,7 @@ def test_sinks_seal_for_good_only_after_the_last_sweep() -> None:
     # The source sends all the rest behind the marker, and it is on its way when the marker has passed the sink.
     unsent = ((item.id, (Gap(0, UNBOUNDED, 0),)),)
     source, sink = (m.TaskSwept(sweep.task, sweep.attempt, sweep.sweep) for sweep in while_reading)
-    apart.stand.tell(replace(source, pending=unsent))
+    apart.stand.tell(structs.replace(source, pending=unsent))
     apart.stand.read(item, 3)
     after = apart.stand.tell(sink)
     assert of(m.SealSink, after) == []

@@ -2,8 +2,9 @@
 
 from headrace.controller.core.run.opening import Admission, admit
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
-from headrace.store.ledger.core.entries import Entry, EpochRaised, FragmentsListed, Led, PipelineApplied, Range
+from headrace.store.ledger.core.entries import Entry, EpochRaised, FragmentsListed, Led, PipelineApplied
 from headrace.store.ledger.core.fold import LedgerState
+from headrace.store.ledger.core.fragments import Range
 from tests.kits.controller.core import closed, fragment, make_pipeline, proposal
 
 A = fragment(0)

@@ -6,8 +6,8 @@ from headrace.controller.core.messages import messages as m
 from headrace.controller.core.messages.requests import Allowance
 from headrace.controller.core.run.publishing import excess, kept_nothing
 from headrace.controller.core.run.states import RunState
-from headrace.store.ledger.core.entries import Counts, Range
 from headrace.store.ledger.core.fold import LedgerState
+from headrace.store.ledger.core.fragments import Counts, Range
 from tests.kits.controller.core import Stand, fragment, make_pipeline, of, proposal
 
 

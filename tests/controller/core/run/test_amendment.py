@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from headrace.controller.core.messages import messages as m
 from headrace.controller.core.plan.locality import WorkerFacts
@@ -17,7 +18,8 @@ from headrace.controller.core.run.tasks.workers import Workers
 from headrace.controller.servicer import _kept
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
 from headrace.store.ledger.core.cluster_changes import RunAmended
-from headrace.store.ledger.core.entries import Closed, Led, PipelineApplied, Range
+from headrace.store.ledger.core.entries import Closed, Led, PipelineApplied
+from headrace.store.ledger.core.fragments import Range
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 from tests.kits.controller.cluster_log import CLUSTER, Bench, Store, succeeded
 from tests.kits.controller.core import LOG, Stand, amending, changes, close, fragment, make_pipeline, of
@@ -195,7 +197,7 @@ def test_what_a_dying_old_task_held_is_read_by_the_next() -> None:
         ("run/read.1", FIRST, False),
     ]
     answers = [m.TaskSwept(ask.task, ask.attempt, ask.sweep) for ask in sweeps]
-    commands = stand.tell(answers[0], replace(answers[1], pending=((B.id, (Gap(0, UNBOUNDED, -1),)),)))
+    commands = stand.tell(answers[0], structs.replace(answers[1], pending=((B.id, (Gap(0, UNBOUNDED, -1),)),)))
     assert {(order.task, order.fragment.id) for order in of(m.ReadFragment, commands)} <= {("run/read.1", A.id)}
     assert stand.run.version == NEXT.version()
 

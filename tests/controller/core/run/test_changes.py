@@ -9,7 +9,7 @@ from headrace.controller.core.run.amendment import LEAVE_S_MAX
 from headrace.controller.core.run.reconfiguration import TRIES_MAX
 from headrace.controller.core.run.states import AmendState, RunState
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
-from headrace.store.ledger.core.entries import Range
+from headrace.store.ledger.core.fragments import Range
 from tests.kits.controller.core import Stand, changes, fragment, make_pipeline, of
 
 A, B = fragment(0), fragment(1)

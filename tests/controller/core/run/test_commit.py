@@ -1,9 +1,8 @@
 """Proposals: conservation by ordinals, overlaps, and the same proposal twice."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, strategies as st
+from msgspec import structs
 
 from headrace.controller.core.messages.messages import Coverage, Outcome, ShardProposed
 from headrace.controller.core.run.proposals import Committer, ProposalJudgement, Waiter, conservation_fault
@@ -14,10 +13,9 @@ from headrace.store.ledger.core.entries import (
     FragmentsListed,
     Led,
     PipelineApplied,
-    Range,
-    StoredObject,
 )
 from headrace.store.ledger.core.fold import LedgerState
+from headrace.store.ledger.core.fragments import Range, StoredObject
 from tests.kits.controller.core import bits, closed, fragment, proposal
 
 A, B = fragment(0), fragment(1)
@@ -75,7 +73,7 @@ def test_a_proposal_that_does_not_account_for_each_record_once_is_refused(event:
 
 def test_ranges_without_their_coverage_are_refused() -> None:
     whole = proposal([Range(A.id, 0, 2)])
-    torn = ShardProposed(*(() if name == "coverage" else getattr(whole, name) for name in whole.__slots__))
+    torn = ShardProposed(*(() if name == "coverage" else getattr(whole, name) for name in whole.__struct_fields__))
     assert judge(Committer(ledger()), torn).reason == "1 ranges with 0 coverages"
 
 
@@ -130,14 +128,14 @@ def test_an_overlap_with_what_is_only_queued_is_told_too() -> None:
 
 def test_what_another_sink_has_queued_is_no_overlap() -> None:
     committer = Committer(ledger())
-    judge(committer, replace(proposal([Range(A.id, 0, 4)]), sink="copy"))
+    judge(committer, structs.replace(proposal([Range(A.id, 0, 4)]), sink="copy"))
     assert judge(committer, proposal([Range(A.id, 2, 4)])).closed is not None
 
 
 def test_an_object_of_another_epoch_is_refused() -> None:
     for epoch, accepted in ((0, False), (1, True), (2, False)):
         stored = StoredObject("tokens", f"shards/{epoch}/{'a' * 32}.safetensors", "xxh3-128:" + "b" * 32, 1)
-        judgement = judge(Committer(ledger()), replace(proposal([Range(A.id, 0, 4)]), objects=(stored,)))
+        judgement = judge(Committer(ledger()), structs.replace(proposal([Range(A.id, 0, 4)]), objects=(stored,)))
         assert (judgement.closed is not None) is accepted
         assert ("outside of epoch 1" in judgement.reason) is not accepted
 

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from headrace.controller.core.messages import messages as m
 from headrace.controller.core.messages.dedup import (
     AnswerDecision,
@@ -12,7 +14,7 @@ from headrace.controller.core.messages.dedup import (
     Question,
 )
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
-from headrace.store.ledger.core.entries import Range
+from headrace.store.ledger.core.fragments import Range
 from tests.controller.core.run.test_needs import DEDUP, READ, begun, pipeline, swept
 from tests.kits.controller.core import Stand, fragment, of
 
@@ -53,10 +55,10 @@ def test_of_two_deciders_each_is_asked_what_is_for_it() -> None:
     asking_task = start.task, start.attempt
     for stage in ("dedup", "second"):
         (decider,) = (task for task in stand.run.tasks or () if task.plan.stages == (stage,))
-        place, question = (decider.plan.name, decider.attempt), replace(QUESTION, stage=stage)
+        place, question = (decider.plan.name, decider.attempt), structs.replace(QUESTION, stage=stage)
         assert stand.tell(DecisionAsked(*asking_task, question)) == [AskDecision("w1", *place, *asking_task, question)]
         assert stand.tell(DecisionMade(*place, *asking_task, ANSWER)) == [AnswerDecision("w1", *asking_task, ANSWER)]
-    assert stand.tell(DecisionAsked(*asking_task, replace(QUESTION, stage="again"))) == []
+    assert stand.tell(DecisionAsked(*asking_task, structs.replace(QUESTION, stage="again"))) == []
     assert stand.tell(DecisionMade(*asking_task, *asking_task, ANSWER)) == []
 
 

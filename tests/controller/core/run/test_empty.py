@@ -1,7 +1,7 @@
 """A run that keeps nothing is no success, and what it leaves behind is in nobody's way."""
 
 from headrace.controller.core.messages import messages as m
-from headrace.store.ledger.core.entries import Range
+from headrace.store.ledger.core.fragments import Range
 from tests.kits.controller.core import Stand, changes, fragment, make_pipeline, of, proposal
 
 A, B = fragment(0), fragment(1)

@@ -9,7 +9,8 @@ from headrace.controller.core.messages.dedup import ServeIndex
 from headrace.controller.core.run.states import AmendState, RunState
 from headrace.controller.core.run.tasks.task_table import ATTEMPTS_A_TERM, START_S_MAX
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
-from headrace.store.ledger.core.entries import EpochRaised, PipelineApplied, Range
+from headrace.store.ledger.core.entries import EpochRaised, PipelineApplied
+from headrace.store.ledger.core.fragments import Range
 from tests.kits.controller.cluster_log import CLUSTER, Bench, Store, succeeded
 from tests.kits.controller.core import LOG, Stand, amending, changes, close, fragment, make_pipeline, of
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from headrace.controller.core.messages import messages as m
 from headrace.controller.core.run.publishing import AUDIT_S, MANIFEST_AGAIN_S
 from headrace.controller.core.run.states import RunState
-from headrace.store.ledger.core.entries import Range, VersionHeld, VersionPublished
+from headrace.store.ledger.core.entries import VersionHeld, VersionPublished
+from headrace.store.ledger.core.fragments import Range
 from tests.controller.core.run.test_run import COUNT, LOG, A, changes, complete
 from tests.kits.controller.core import Stand, of
 

@@ -1,13 +1,14 @@
 """The index of a dedup stage is moved: an epoch begins with the one that takes its place."""
 
-from dataclasses import replace
+from msgspec import structs
 
 from headrace.controller.core.messages import messages as m
 from headrace.controller.core.messages.dedup import ServeIndex
 from headrace.controller.core.run.states import RunState
 from headrace.controller.core.run.tasks.task_table import ATTEMPTS_A_TERM
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
-from headrace.store.ledger.core.entries import EpochRaised, Range
+from headrace.store.ledger.core.entries import EpochRaised
+from headrace.store.ledger.core.fragments import Range
 from tests.kits.controller.core import LOG, Stand, changes, close, fragment, make_pipeline, of, proposal
 
 A, B = fragment(0), fragment(1)
@@ -100,9 +101,9 @@ def test_nothing_of_the_next_epoch_is_judged_before_it_is_raised() -> None:
     stand, commands = handing_over()
     (order,) = of(m.StartTask, warming()[1])[:1]
     shard = proposal([Range(A.id, 0, 4)], version=DEDUPED.version(), epoch=order.epoch, task="run/read.1")
-    assert of(m.AnswerProposal, stand.tell(replace(shard, attempt=FIRST))) == []
+    assert of(m.AnswerProposal, stand.tell(structs.replace(shard, attempt=FIRST))) == []
     empty(stand, commands)
-    (answer,) = of(m.AnswerProposal, stand.tell(replace(shard, attempt=FIRST)))
+    (answer,) = of(m.AnswerProposal, stand.tell(structs.replace(shard, attempt=FIRST)))
     assert answer.outcome is m.Outcome.ACCEPTED
 
 
@@ -111,7 +112,7 @@ def test_what_is_proposed_late_of_the_epoch_before_is_refused() -> None:
     epoch = stand.run.ledger.epoch
     empty(stand, commands)
     late = proposal([Range(A.id, 0, 4)], version=DEDUPED.version(), epoch=epoch, task="run/read.0")
-    assert of(m.AnswerProposal, stand.tell(replace(late, attempt=FIRST))) == []
+    assert of(m.AnswerProposal, stand.tell(structs.replace(late, attempt=FIRST))) == []
     assert stand.run.ledger.fragments[A.id].of("write").size == 0
 
 
@@ -139,7 +140,7 @@ def test_an_index_that_still_waits_is_not_taken_from_a_worker() -> None:
     (serve,) = of(ServeIndex, commands)
     found = m.RunningTask(serve.task, serve.attempt, DEDUPED.version(), stand.run.ledger.epoch, ready=True, linked=True)
     back = m.WorkerRegistered(
-        "w2", "host", 1, 1 << 30, host_id="host", door="door", tasks=(replace(found, waits=True),)
+        "w2", "host", 1, 1 << 30, host_id="host", door="door", tasks=(structs.replace(found, waits=True),)
     )
     commands = [*stand.tell(back), *stand.later(1.0)]
     assert [kill.task for kill in of(m.KillTask, commands)] == ["run/dedup.1"]

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from headrace.controller.core.messages import messages as m
 from headrace.controller.core.messages.dedup import Records
@@ -17,9 +18,9 @@ from headrace.store.ledger.core.entries import (
     FragmentsListed,
     Led,
     PipelineApplied,
-    Range,
 )
 from headrace.store.ledger.core.fold import LedgerState
+from headrace.store.ledger.core.fragments import Range
 from headrace.store.shards.dedup_files import RecordName
 from tests.kits.controller.cluster_log import Bench, Store, living, succeeded
 from tests.kits.controller.core import Stand, bits, changes, closed, fragment, of, proposal
@@ -40,7 +41,7 @@ def ledger() -> LedgerState:
 
 def leaning(*needs: tuple[bytes, tuple[int, ...]]) -> m.ShardProposed:
     """Of two records of B the second is a duplicate."""
-    return replace(proposal([Range(B.id, 0, 2)], kept=[bits(0)], other=[bits(1)]), needs=needs)
+    return structs.replace(proposal([Range(B.id, 0, 2)], kept=[bits(0)], other=[bits(1)]), needs=needs)
 
 
 def judge(committer: Committer, event: m.ShardProposed) -> m.Outcome | None:
@@ -78,7 +79,7 @@ def test_a_duplicate_of_a_queued_record_is_refused_until_logged() -> None:
 def test_a_duplicate_leans_on_no_record_that_a_queued_shard_quarantines() -> None:
     committer = Committer(ledger(), ("write",))
     dead = proposal([Range(A.id, 4, 1)], kept=[bits()], other=[bits(0)])
-    assert judge(committer, replace(dead, released=((A.id, (4,)),))) is None
+    assert judge(committer, structs.replace(dead, released=((A.id, (4,)),))) is None
     assert judge(committer, leaning((A.id, (4,)))) is m.Outcome.REFUSED
 
 
@@ -109,17 +110,17 @@ def test_of_several_sinks_one_that_has_closed_a_record_is_enough() -> None:
     state = ledger()
     closings, asked = Closings(state, ("write", "archive", "sample")), ((A.id, (0, 3, 9)),)
     assert unmet(closings, asked) == (((A.id, (3, 9)),), ()), "another sink may still keep what one has released"
-    later = closed(replace(proposal([Range(A.id, 3, 1)], kept=[bits()], other=[bits(0)]), sink="archive"))
+    later = closed(structs.replace(proposal([Range(A.id, 3, 1)], kept=[bits()], other=[bits(0)]), sink="archive"))
     state.apply(3, Entry(1, (later, ClaimsReleased("archive", ((A.id, (3,)),)))))
     assert unmet(closings, asked) == (((A.id, (3, 9)),), ())
-    state.apply(4, Entry(1, (closed(replace(proposal([Range(A.id, 3, 1)]), sink="sample")),)))
+    state.apply(4, Entry(1, (closed(structs.replace(proposal([Range(A.id, 3, 1)]), sink="sample")),)))
     assert unmet(closings, asked) == (((A.id, (9,)),), ())
 
 
 def test_what_all_sinks_have_released_is_gone() -> None:
     state = ledger()
     for number, sink in ((3, "archive"), (4, "sample")):
-        shard = closed(replace(proposal([Range(A.id, 3, 1)], kept=[bits()], other=[bits(0)]), sink=sink))
+        shard = closed(structs.replace(proposal([Range(A.id, 3, 1)], kept=[bits()], other=[bits(0)]), sink=sink))
         state.apply(number, Entry(1, (shard, ClaimsReleased(sink, ((A.id, (3,)),)))))
     assert unmet(Closings(state, ("write", "archive", "sample")), ((A.id, (3,)),)) == ((), ((A.id, (3,)),))
 
@@ -130,7 +131,7 @@ def test_what_an_earlier_epoch_closed_says_nothing_of_this_one() -> None:
     assert unmet(closings, asked) == ((), ())
     state.apply(3, Entry(1, (EpochRaised("another version"),)))
     assert unmet(closings, asked) == (asked, ())
-    state.apply(4, Entry(1, (closed(replace(proposal([Range(A.id, 0, 1)], epoch=3), sink="archive")),)))
+    state.apply(4, Entry(1, (closed(structs.replace(proposal([Range(A.id, 0, 1)], epoch=3), sink="archive")),)))
     assert unmet(closings, asked) == ((), ())
 
 
@@ -194,7 +195,7 @@ def test_an_unkept_claim_is_released_and_its_dependents_read_again() -> None:
     task, attempt = stand.task(WRITE)
     run = stand.run
     event = proposal([Range(A.id, 0, 2)], kept=[bits(0)], other=[bits(1)], version=run.version, task=task)
-    stand.tell(replace(event, attempt=attempt, epoch=run.ledger.epoch, released=((A.id, (1,)),)))
+    stand.tell(structs.replace(event, attempt=attempt, epoch=run.ledger.epoch, released=((A.id, (1,)),)))
     assert "ClaimsReleased" in changes(stand)
     commands = ask(stand, (A.id, (0, 1)))
     assert of(m.ReleaseClaims, commands) == [m.ReleaseClaims("w1", *stand.task(DEDUP), ((A.id, (1,)),))]
@@ -211,7 +212,7 @@ def test_each_decider_lets_go_of_a_record_that_nobody_keeps() -> None:
     tasks = {task.plan.stages[0]: (task.plan.name, task.attempt) for task in stand.run.tasks or ()}
     event = proposal([Range(A.id, 0, 2)], kept=[bits(0)], other=[bits(1)], version=stand.run.version)
     (name, attempt), gone = tasks["write"], ((A.id, (1,)),)
-    stand.tell(replace(event, task=name, attempt=attempt, epoch=stand.run.ledger.epoch, released=gone))
+    stand.tell(structs.replace(event, task=name, attempt=attempt, epoch=stand.run.ledger.epoch, released=gone))
     commands = stand.tell(m.NeedsAsked(name, attempt, 0, "write", gone))
     assert of(m.ReleaseClaims, commands) == [
         m.ReleaseClaims("w1", *tasks[stage], gone) for stage in ("dedup", "second")
@@ -416,7 +417,7 @@ def taken_over(*, decider_lives: bool, linked: bool = True, fenced: bool = False
     first.tell(*(m.TaskReady(start.task, start.attempt) for start in starts))
     second = succeeded(store)
     lives = [
-        replace(living(start), linked=linked, fenced=fenced and "dedup" in start.stages)
+        structs.replace(living(start), linked=linked, fenced=fenced and "dedup" in start.stages)
         for start in starts
         if decider_lives or "dedup" not in start.stages
     ]

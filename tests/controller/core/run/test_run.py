@@ -19,10 +19,10 @@ from headrace.store.ledger.core.entries import (
     FragmentsListed,
     Led,
     PipelineApplied,
-    Range,
     Resigned,
     VersionPublished,
 )
+from headrace.store.ledger.core.fragments import Range
 from tests.kits.controller.core import LOG, Stand, changes, fragment, make_pipeline, of, proposal
 
 A, B = fragment(0), fragment(1)

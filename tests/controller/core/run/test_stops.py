@@ -2,7 +2,8 @@
 
 from headrace.controller.core.messages import messages as m
 from headrace.controller.core.run.states import RunState
-from headrace.store.ledger.core.entries import Entry, Led, Range
+from headrace.store.ledger.core.entries import Entry, Led
+from headrace.store.ledger.core.fragments import Range
 from tests.kits.controller.core import Stand, changes, fragment, of
 
 COUNT = 10

@@ -11,7 +11,7 @@ import pyarrow as pa
 from hypothesis import given, strategies as st
 
 from headrace.stages.runtime.batch import ROW, Batch, no_verdicts
-from headrace.store.ledger.core.entries import Range
+from headrace.store.ledger.core.fragments import Range
 from headrace.worker.task.batch.coverage import join, part
 
 A, B = b"a" * 16, b"b" * 16

@@ -10,7 +10,7 @@ from dataclasses import replace
 import msgpack
 import pytest
 
-from headrace.store.ledger.core.entries import Range
+from headrace.store.ledger.core.fragments import Range
 from headrace.store.ledger.core.intervals import UNBOUNDED
 from headrace.worker.core.watchdog import StageInHand
 from headrace.worker.task.batch.in_flight import RANGES_MAX, STAGES, InFlightPage

@@ -20,7 +20,7 @@ from headrace.stages.runtime.batch import (
     make_verdicts,
     ordinals_of,
 )
-from headrace.store.ledger.core.entries import Fragment
+from headrace.store.ledger.core.fragments import Fragment
 from headrace.worker.task.batch.coverage import ConservationError, apart, fates, ranges_of
 
 #: What becomes of a record at its source, and behind it: kept, edited, filtered.

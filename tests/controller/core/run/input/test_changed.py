@@ -8,8 +8,9 @@ from headrace.controller.core.messages import messages as m
 from headrace.controller.core.messages.requests import ChangedInput
 from headrace.controller.core.run.input.known_objects import KnownObjects, ListedAs
 from headrace.controller.core.run.input.listing import ListingCounts
-from headrace.store.ledger.core.entries import Entry, Fragment, FragmentDropped, FragmentsListed, Led, Range
+from headrace.store.ledger.core.entries import Entry, FragmentDropped, FragmentsListed, Led
 from headrace.store.ledger.core.fold import LedgerState
+from headrace.store.ledger.core.fragments import Fragment, Range
 from tests.kits.controller.core import Stand, fragment, of
 
 A, B = fragment(0), fragment(1)

@@ -1,22 +1,20 @@
 """An object that was read and stands in another version: comparing it, while another leader's orders are still out."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec import structs
 
 from headrace.controller.core.messages import messages as m
 from headrace.controller.core.run.input.known_objects import Comparing, KnownObjects, ListedAs, ObjectChange
 from headrace.store.ledger.core.entries import (
     Entry,
-    Fragment,
     FragmentDropped,
     FragmentEnded,
     FragmentsListed,
     Led,
-    Range,
     VersionSeen,
 )
 from headrace.store.ledger.core.fold import LedgerState
+from headrace.store.ledger.core.fragments import Fragment, Range
 from tests.kits.controller.cluster_log import A, B, Bench, Store, living, succeeded
 from tests.kits.controller.core import of, proposal
 
@@ -127,7 +125,7 @@ def test_an_answer_about_a_passed_version_says_nothing_of_the_present() -> None:
     said = m.FragmentWasRead("run/read.0", 1, A.id, -1, checksum=CHECKSUM, compared="v2")
     assert comparing.heard(said)
     assert comparing.take() == []
-    assert comparing.heard(replace(said, compared="v3"))
+    assert comparing.heard(structs.replace(said, compared="v3"))
     assert [(item.version, item.finding) for item in comparing.take()] == [("v3", ObjectChange.SAME)]
 
 

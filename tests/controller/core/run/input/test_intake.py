@@ -13,15 +13,13 @@ from headrace.controller.core.run.input.intake import (
 )
 from headrace.store.ledger.core.entries import (
     Closed,
-    Counts,
     Entry,
-    Fragment,
     FragmentEnded,
     FragmentsListed,
     Led,
-    Range,
 )
 from headrace.store.ledger.core.fold import LedgerState
+from headrace.store.ledger.core.fragments import Counts, Fragment, Range
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 from tests.kits.controller.core import fragment
 

@@ -10,14 +10,13 @@ from headrace.controller.core.run.input.known_objects import KnownObjects, Liste
 from headrace.store.ledger.core.entries import (
     Change,
     Entry,
-    Fragment,
     FragmentEnded,
     FragmentsListed,
     Led,
     PrefixRead,
-    Range,
 )
 from headrace.store.ledger.core.fold import FoldError, LedgerState
+from headrace.store.ledger.core.fragments import Fragment, Range
 from headrace.store.ledger.snapshot import decode_snapshot, encode_snapshot
 from tests.kits.controller.core import Stand, changes, fragment, of, proposal
 

@@ -4,8 +4,9 @@ from headrace.controller.core.messages.messages import InHand
 from headrace.controller.core.plan.planner import _Identities
 from headrace.controller.core.plan.plans import Plan, Route, TaskPlan
 from headrace.controller.core.run.input.suspicion import Solitary, Suspicion
-from headrace.store.ledger.core.entries import Entry, EpochRaised, FragmentsListed, Led, PipelineApplied, Range
+from headrace.store.ledger.core.entries import Entry, EpochRaised, FragmentsListed, Led, PipelineApplied
 from headrace.store.ledger.core.fold import LedgerState
+from headrace.store.ledger.core.fragments import Range
 from headrace.store.ledger.core.intervals import Gap
 from tests.kits.controller.core import closed, fragment, proposal
 

@@ -4,7 +4,7 @@ import pytest
 
 from headrace.controller.core.messages.messages import InHand
 from headrace.controller.core.run.input.suspicion import NEIGHBOURS_MAX, POISON_MAX, VAIN_MAX, Suspicion
-from headrace.store.ledger.core.entries import Range
+from headrace.store.ledger.core.fragments import Range
 from headrace.store.ledger.core.intervals import UNBOUNDED
 
 FILE = b"f" * 16

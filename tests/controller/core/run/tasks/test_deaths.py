@@ -7,7 +7,7 @@ from headrace.controller.core.messages import messages as m
 from headrace.controller.core.run.losses import WORKER_AWAY_S_MAX
 from headrace.controller.core.run.states import RunState
 from headrace.controller.core.run.tasks.task_table import CAUSE_MAX, DEATHS_MAX, KINDS_MAX, Death, DeathCounts
-from headrace.store.ledger.core.entries import Range
+from headrace.store.ledger.core.fragments import Range
 from tests.kits.controller.core import Stand, changes, fragment, of
 
 A, B = fragment(0), fragment(1)
