@@ -7,6 +7,7 @@ import logging
 import re
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from headrace.stages.dedup.core.scheme import (
 )
 from headrace.stages.dedup.key_index import KeyIndex, Match, compile_index
 from headrace.stages.dedup.minhash import Keys, compile_keys, make_sketches
+from headrace.stages.dedup.near_verdicts import NearVerdicts
 from headrace.stages.dedup.partitioned import IndexShare, KeptSources, PartitionedIndex
 from headrace.stages.dedup.sketches import are_sketches, is_sketch
 from headrace.stages.runtime import (
@@ -108,6 +110,8 @@ class Dedup(StatefulTransform):
         self._decider = core.Decider(self.index)
         self._partitioned: PartitionedIndex | None = None
         self._kept: KeptSources | None = None
+        #: Where several sinks have a fate for each record.
+        self._near: NearVerdicts | None = None
         self._number, self._columns = 0, (KEYS, SKETCH)
 
     def stand_behind(self, remembering: int) -> None:
@@ -162,6 +166,8 @@ class Dedup(StatefulTransform):
         self._load(store, None, sinks)
 
     def _load(self, store: ObjectStore | None, position: int | None, sinks: Sequence[str]) -> None:
+        if self.scheme.judged and len(sinks) > 1:
+            self._near = self._near or NearVerdicts()
         if store is not None:
             self._kept = self._kept or KeptSources(self.scheme, self._number)
             loaded = self._kept.load(self.index, store, position, sinks)
@@ -204,6 +210,8 @@ class Dedup(StatefulTransform):
         """Let go of the claims of records that are not kept after all."""
         for name in names:
             self._handle(core.ClaimReleased(name))
+        if self._near is not None:
+            self._near.forget(names)
 
     def process(self, batch: Batch) -> Batch:
         """The batch less the duplicates; each verdict names the record that is kept in its place."""
@@ -218,10 +226,19 @@ class Dedup(StatefulTransform):
         return self._without(batch, self._decided(stamped))
 
     def _decided(self, stamped: core.BatchStamped) -> Sequence[Any]:
+        known = self._near.known(stamped.fragment, stamped.rows) if self._near is not None else {}
+        if known:
+            # Without a key a record takes nothing.
+            keys = stamped.keys.copy()
+            keys[[*known]] = 0
+            stamped = replace(stamped, keys=keys)
         (command,) = self._handle(stamped)
         if not isinstance(command, core.AnswerBatch):
             raise StageContractError(f'stage "{self.name}" is fenced and was given a batch')
-        return command.duplicates_of
+        found = [known.get(place, match) for place, match in enumerate(command.duplicates_of)]
+        if self._near is not None:
+            self._near.note(stamped.fragment, stamped.rows, found)
+        return found
 
     def _without(self, batch: Batch, duplicates_of: Sequence[Any]) -> Batch:
         lost = [place for place, found in enumerate(duplicates_of) if found is not None]

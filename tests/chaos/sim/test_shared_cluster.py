@@ -15,6 +15,7 @@ from headrace.store.ledger import QueueSet
 MUTANT_SEEDS = 12
 #: The first seed that finds a mutant, where that is beyond these.
 FOUND_AT = {
+    "hold-forgotten": 16,
     "never-preempts": 33,
     "users-forgotten": 46,
     "least-for-weight-forgotten": 78,

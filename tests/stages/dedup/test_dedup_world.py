@@ -6,9 +6,10 @@ answers at once and the order of things are this file's. What a run does about a
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
+from msgspec import structs
 
 from headrace.controller.core.messages.dedup import Records
 from headrace.controller.core.messages.messages import Outcome
@@ -212,7 +213,7 @@ class World:
             if self.fates[name] is None and name in self.cursed
         )
         event = proposal(mine, kept=kept, other=other, epoch=self.ledger.epoch)
-        event = replace(event, needs=self._needs(tuple(mine)), released=released)
+        event = structs.replace(event, needs=self._needs(tuple(mine)), released=released)
         judgement = self.committer.judge(event, "v", self.ledger.epoch)
         if judgement.outcome is Outcome.OVERLAPS:
             self._do(sink, sinks.ShardOverlapped(shard, judgement.overlaps))
