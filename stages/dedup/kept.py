@@ -41,3 +41,16 @@ def key_files(state: LedgerState, epoch: int, sinks: Collection[str], uri: str, 
             )
         found += [KeyFile(item.key, sketches, item.checksum, closed.counts.kept) for item in keys]
     return found
+
+
+def open_verdicts(state: LedgerState, epoch: int, sinks: Collection[str]) -> list[str]:
+    """The tables of verdicts up to an entry with duplicates that another sink may have read again."""
+    names = tuple(sinks)
+    still = {name for name, item in state.fragments.items() if not item.done(names)}
+    return [
+        item.key
+        for shard in state.shards
+        if shard.number <= epoch and shard.closed.sink in names and shard.closed.counts.duplicate
+        for item in shard.closed.objects
+        if item.role == "verdicts" and not still.isdisjoint(part.fragment for part in shard.closed.ranges)
+    ]

@@ -6,7 +6,8 @@ sink would keep then what the others call a duplicate, and a third record could 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from headrace.stages.dedup.key_index import Match
@@ -33,10 +34,20 @@ class NearVerdicts:
         for row, match in zip(rows.tolist(), matches, strict=True):
             if match is not None and match.near:
                 self._matches[fragment, row] = match
-        while len(self._matches) > VERDICTS_MAX:
-            del self._matches[next(iter(self._matches))]
+        self._let_go()
+
+    def learn(self, matches: Mapping[RecordName, Match]) -> None:
+        """Remember what a sink has closed, so that what they lean on is kept."""
+        for name, match in matches.items():
+            if match.near:
+                self._matches[name.fragment, name.row] = replace(match, settled=True)
+        self._let_go()
 
     def forget(self, names: Collection[RecordName]) -> None:
         """Records are not kept after all: what leans on them is judged anew."""
         gone = set(names)
         self._matches = {record: match for record, match in self._matches.items() if match.name not in gone}
+
+    def _let_go(self) -> None:
+        while len(self._matches) > VERDICTS_MAX:
+            del self._matches[next(iter(self._matches))]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from headrace.pipeline import PipelineError
 from headrace.stages.dedup.core.partitions import (
@@ -21,14 +22,14 @@ from headrace.stages.dedup.core.partitions import (
 )
 from headrace.stages.dedup.core.scheme import EXACT_WORDS, Scheme
 from headrace.stages.dedup.index import FixedSlots, KeySource, Levels, LoadedKeys, Partition, Records
-from headrace.stages.dedup.kept import KeyFile, key_files
+from headrace.stages.dedup.kept import KeyFile, key_files, open_verdicts
 from headrace.stages.dedup.key_index import KeyIndex, Match
 from headrace.stages.dedup.minhash import Keys
 from headrace.stages.runtime import IndexPart
 from headrace.store import FormatError, ObjectStore
 from headrace.store.datasets import fold_ledger
 from headrace.store.ledger import LedgerState
-from headrace.store.shards import RecordName, read_keys
+from headrace.store.shards import RecordName, read_keys, read_table
 
 logger = logging.getLogger("headrace.dedup")
 
@@ -37,6 +38,7 @@ BATCH_KEYS = 1 << 16
 #: Records that are in memory before they are written to the folder, where there is one.
 SEALED_MIN = 1 << 17
 _NONE = np.zeros(0, np.int64)
+_OF_DUPLICATES = ("fragment", "row", "verdict", "stage", "reason", "duplicate_of")
 
 
 class PartitionedIndex(KeyIndex):
@@ -171,6 +173,15 @@ class KeptSources:
         found = index.follow(sources) if known else index.begin(sources)
         self._given = checksums
         return list(zip(more, found, strict=True))
+
+    def open_verdicts(self, store: ObjectStore, position: int | None, sinks: Collection[str]) -> Iterator[pa.Table]:
+        """The verdicts on duplicates up to an entry (None: the last) that another sink may have read again.
+
+        Raises FormatError, StoreError.
+        """
+        ledger = fold_ledger(store, self._ledger)
+        for key in open_verdicts(ledger, ledger.number if position is None else position, sinks):
+            yield read_table(store, key, _OF_DUPLICATES)
 
     def _files(self, store: ObjectStore, position: int | None, sinks: Collection[str]) -> list[KeyFile]:
         ledger = fold_ledger(store, self._ledger)

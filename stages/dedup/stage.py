@@ -172,6 +172,9 @@ class Dedup(StatefulTransform):
             self._kept = self._kept or KeptSources(self.scheme, self._number)
             loaded = self._kept.load(self.index, store, position, sinks)
             self.index.settled = self.index.records
+            if self._near is not None:
+                for table in self._kept.open_verdicts(store, position, sinks):
+                    self._near.learn(matches_of(table, self.name))
             for file, source in loaded:
                 if self.scheme.judged:
                     self.index.expect(

@@ -16,10 +16,10 @@ from headrace.cli.diagrams import redraw
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline, Stage
 from headrace.pipeline.validation import validate
-from headrace.stages.dedup import near_verdicts, stage as stage_module
+from headrace.stages.dedup import stage as stage_module
 from headrace.stages.dedup.core import decider as core
 from headrace.stages.dedup.core.scheme import DEFAULTS, KEYS, RULE, SKETCH, Scheme, best_bands
-from headrace.stages.dedup.key_index import KeyIndex, Match
+from headrace.stages.dedup.key_index import KeyIndex
 from headrace.stages.dedup.minhash import make_keys
 from headrace.stages.dedup.stage import Dedup, KeyMaker
 from headrace.stages.library import (
@@ -188,46 +188,6 @@ def test_a_record_that_is_read_again_has_the_fate_that_it_had() -> None:
         **fates(decider.process(maker.process(batch(texts[:2])))),
     }
     assert again == before
-
-
-def family(count: int) -> list[str]:
-    """Texts of one form. A judge that has seen few takes some for duplicates, and none when it knows the form."""
-    texts = [text_of_words(1, 400) for _ in range(count)]
-    for number, words in enumerate(texts):
-        words[::50] = [f"own{number}x{place}" for place in range(8)]
-    return [" ".join(words) for words in texts]
-
-
-def judged(decider: Dedup, batch_of_keys: Batch) -> dict[int, str | None]:
-    return fates(decider.process(batch_of_keys))
-
-
-def test_a_near_duplicate_has_one_fate_at_all_of_several_sinks() -> None:
-    maker, decider = (build_stage(stage, {}) for stage in dedup())
-    decider.begin(None, 0, ("one", "other"))
-    keyed = maker.process(batch(family(40)))
-    first = judged(decider, keyed)
-    assert judged(decider, keyed) == first
-    assert [row for row, named in first.items() if named] == [1, 2, 3]
-    decider.release([RecordName(FRAGMENT, 0)])
-    anew = judged(decider, maker.process(batch(family(4)[1:], first=1)))
-    assert str(RecordName(FRAGMENT, 0)) not in anew.values(), "what leaned on it is judged anew"
-
-
-def test_where_there_is_one_sink_no_verdict_is_remembered() -> None:
-    maker, decider = stages()
-    keyed = maker.process(batch(family(40)))
-    assert judged(decider, keyed) != judged(decider, keyed)
-
-
-def test_the_newest_verdicts_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(near_verdicts, "VERDICTS_MAX", 2)
-    remembered, rows = near_verdicts.NearVerdicts(), np.arange(4)
-    leaning = Match(RecordName(FRAGMENT, 9), near=True)
-    remembered.note(FRAGMENT, rows, [leaning, None, leaning, leaning])
-    assert remembered.known(FRAGMENT, rows) == {2: leaning, 3: leaning}
-    remembered.note(FRAGMENT, rows[:2], [None, replace(leaning, near=False)])
-    assert remembered.known(FRAGMENT, rows) == {2: leaning, 3: leaning}, "an equal text is equal whenever it comes"
 
 
 def test_a_claim_that_is_released_is_free_for_the_next() -> None:
