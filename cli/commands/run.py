@@ -131,7 +131,6 @@ def run_embedded(
         stages = [stage.to_dict() for stage in pipeline.stages]
         passed = pipeline.base.passed if pipeline.base is not None else ()
         embedded.preload(inherited_by(stages, pipeline.dataset, passed), parsed)
-        embedded.start_controller()
         # A vocabulary takes 30 MiB, of which a run that is under way needs nothing.
         parsed.clear()
         give_back()
@@ -139,6 +138,8 @@ def run_embedded(
         from headrace.cli.ui import progress_on
         from headrace.client import Client
 
+        # Behind these imports: the worker's forkserver has a core to itself until it begins.
+        embedded.start_controller()
         with Client(embedded.address()) as client, _deaths_explained(embedded):
             if url := embedded.page():
                 print(f"headrace: the page of this run, until it ends: {url}", file=output or sys.stderr, flush=True)

@@ -90,7 +90,9 @@ class ShardTable(Sequence[ShardEntry]):
             if wrong:
                 raise TypeError(f"a shard's field is {wrong.pop().__name__} and not {kind.__name__}")
         # names of files are made of these, so nothing else may come in
-        keys, checksums = (*self.tokens, *self.documents), (*self.checksums, *self.layouts)
+        keys, checksums = (*self.tokens, *self.documents), self.checksums
+        if self.layouts != self.checksums:
+            checksums = [*checksums, *self.layouts]
         if not (are_keys(keys) and are_checksums(checksums)):
             strange = [key for key in keys if not is_key(key)]
             strange += [checksum for checksum in checksums if not is_checksum(checksum)]

@@ -74,7 +74,7 @@ def are_checksums(checksums: Sequence[str]) -> bool:
 
 
 def _are(shape: re.Pattern[str], found: Sequence[str]) -> bool:
-    lines = "".join([f"{line}\n" for line in found])
+    lines = "\n".join([*found, ""])
     return lines.count("\n") == len(found) and shape.fullmatch(lines) is not None
 
 
