@@ -63,7 +63,7 @@ def test_the_newest_verdicts_are_remembered(monkeypatch: pytest.MonkeyPatch) -> 
     assert remembered.known(FRAGMENT, rows) == {2: leaning, 3: leaning}, "an equal text is equal whenever it comes"
 
 
-def test_a_decider_that_begins_anew_learns_what_one_of_several_sinks_has_closed(tmp_path: Path) -> None:
+def test_a_decider_begun_anew_learns_what_one_sink_has_closed(tmp_path: Path) -> None:
     store = FileStore(str(tmp_path))
     writer = Writer(store)
     writer.target = str(RecordName(READ.id, 0))
