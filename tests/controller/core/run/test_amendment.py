@@ -15,7 +15,7 @@ from headrace.controller.core.run.run import Run
 from headrace.controller.core.run.states import AmendState
 from headrace.controller.core.run.tasks.task_table import ATTEMPTS_A_TERM
 from headrace.controller.core.run.tasks.workers import Workers
-from headrace.controller.servicer import _kept
+from headrace.controller.servicer import _kept, dry_run
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
 from headrace.store.ledger.core.cluster_changes import RunAmended
 from headrace.store.ledger.core.entries import Closed, Led, PipelineApplied
@@ -57,6 +57,17 @@ def test_the_next_tasks_start_beside_those_in_force_which_read_on() -> None:
     assert stand.run.version == OLD.version()
     assert close(stand, OLD.version(), "run/read.0", Range(A.id, 0, COUNT)) != []
     assert stand.run.amendment.words(stand.run.works).endswith("warming, 0 of 1 task ready")
+
+
+def test_what_is_not_ready_yet_took_no_time_so_far() -> None:
+    stand = Stand()
+    stand.now = 100.0
+    stand.join("w1")
+    commands = stand.apply()
+    assert dry_run(stand.core, amending(NEXT)).plan.shared_s == 0.0
+    stand.now += 2.0
+    stand.ready(commands)
+    assert dry_run(stand.core, amending(NEXT)).plan.shared_s == pytest.approx(2.0)
 
 
 def test_the_next_sources_read_what_is_open_and_that_alone() -> None:
