@@ -466,8 +466,7 @@ def dry_run(core: Controller, request: PipelineRequested) -> pb.ApplyReply:
     run = core.runs.get(str(request.pipeline.get("name", "")))
     if run is not None and not run.ended and run.tasks is not None:
         reply.stops.extend(map(_planned, run.tasks.plan.tasks))
-        took = (task.ready_at - task.start_at for task in run.tasks if task.ready_at)
-        reply.shared_s = max(took, default=0.0)
+        reply.shared_s = max((task.ready_at - task.start_at for task in run.tasks if task.ready_at), default=0.0)
         reply.another_index = why_an_epoch(run.pipeline, Pipeline.from_dict(request.pipeline))
     return pb.ApplyReply(accepted=True, plan=reply)
 

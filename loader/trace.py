@@ -125,7 +125,7 @@ class Trace:
             shuffle = Shuffle(
                 int(state["seed"]), OrderMode(order["mode"]), order["window_blocks"] or 1, order["block_rows"] or 1
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise LoaderError(f"the state is malformed: {error!r}") from error
         if order.get("construction") != CONSTRUCTION:
             raise StateMismatch([Difference("order.construction", order.get("construction"), CONSTRUCTION)])

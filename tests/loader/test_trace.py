@@ -1,6 +1,7 @@
 """Which documents were in a step and in which steps a document was, against what the batches held."""
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,6 @@ def test_a_name_of_several_documents_is_traced_to_the_steps_of_all(make_dataset:
 
 def test_an_order_that_makes_no_sense_is_a_malformed_state(tiny_dataset: str):
     state = Loader(tiny_dataset, batch_size=2).state_dict()
-    for wrong in ({"seed": -1}, {"order": {**state["order"], "window_blocks": "x"}}):
+    for wrong in ({"seed": -1}, {"seed": math.inf}, {"order": {**state["order"], "window_blocks": "x"}}):
         with pytest.raises(LoaderError, match="the state is malformed"):
             trace_step({**state, **wrong}, 0)

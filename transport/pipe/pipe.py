@@ -96,7 +96,7 @@ class PipeHandles:
         try:
             numbers = {field: int(description[field]) for field in cls.__dataclass_fields__ if field != "name"}
             return cls(name=str(description["name"]), **numbers)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise LinkRefusedError(f"no description of a pipe ({error!r}): {description!r}") from error
 
     def close_sender(self) -> None:

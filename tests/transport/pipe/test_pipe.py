@@ -172,6 +172,9 @@ def test_bytes_that_are_no_frames_are_refused_by_name() -> None:
 def test_a_description_of_something_else_is_refused() -> None:
     with pytest.raises(LinkRefusedError):
         PipeHandles.from_description({"name": "a->b"})
+    numbers = dict.fromkeys(PipeHandles.__dataclass_fields__, 1) | {"name": "a->b", "window_bytes": float("inf")}
+    with pytest.raises(LinkRefusedError, match="no description"):
+        PipeHandles.from_description(numbers)
 
 
 def spawn(role: str, handles: PipeHandles, frames: int, body_bytes: int) -> "subprocess.Popen[str]":
