@@ -84,7 +84,10 @@ def tell(place: Place, *arguments: str) -> object:
 def victim(run: Marked, stage: str) -> int:
     """The process of a task that begins with this stage, or of that one replica of it."""
     for pid in sorted(run.alive()):
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+        except OSError:
+            continue  # it has ended meanwhile, as one does that was killed before this one
         if words.startswith((f"headrace task small/{stage}.", f"headrace task small/{stage} ")):
             return pid
     raise AssertionError(f"no task of {stage} is there")
