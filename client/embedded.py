@@ -56,6 +56,7 @@ AGAIN = "run the same command again: it continues where it stopped"
 SHARED = (
     "argparse",
     "setproctitle",
+    "ssl",
     "headrace.pipeline.graph",
     "headrace.protos.control_pb2",
     "headrace.stages.sources.objects.inputs",

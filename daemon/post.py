@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import ssl
 import time
 from dataclasses import dataclass
 
@@ -36,8 +37,6 @@ class PostPlace:
         sock = socket.create_connection((self.host, self.port), REQUEST_S)
         try:
             if self.tls:
-                import ssl  # here: it takes longer to load than all that a task without it needs
-
                 sock = ssl.create_default_context().wrap_socket(sock, server_hostname=self.host)
             host = f"[{self.host}]" if ":" in self.host else self.host
             head = f"POST {path} HTTP/1.1\r\nHost: {host}:{self.port}\r\nContent-Type: {kind}\r\n"

@@ -138,8 +138,7 @@ def run_embedded(
         from headrace.cli.ui import progress_on
         from headrace.client import Client
 
-        # Behind these imports: the worker's forkserver has a core to itself until it begins.
-        embedded.start_controller()
+        # The controller begins behind these imports: until then the worker's forkserver has a core to itself.
         with Client(embedded.address()) as client, _deaths_explained(embedded):
             if url := embedded.page():
                 print(f"headrace: the page of this run, until it ends: {url}", file=output or sys.stderr, flush=True)

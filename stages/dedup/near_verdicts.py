@@ -13,7 +13,7 @@ from typing import Any
 from headrace.stages.dedup.key_index import Match
 from headrace.store.shards import RecordName
 
-#: Verdicts that are remembered, the newest: some 40 MiB. Sinks hold fewer records than that.
+#: Verdicts that are remembered, the newest: 40 MiB. Older ones are judged anew.
 VERDICTS_MAX = 1 << 17
 
 

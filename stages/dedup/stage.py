@@ -159,6 +159,9 @@ class Dedup(StatefulTransform):
         Raises PipelineError where a shard has no keys, FormatError where they are of another scheme, StoreError.
         """
         self._load(store, epoch, sinks)
+        if self._near is not None and self._kept is not None and store is not None:
+            for table in self._kept.open_verdicts(store, epoch, sinks):
+                self._near.learn(matches_of(table, self.name))
         self._handle(core.KeysLoaded())
 
     def prepare(self, store: ObjectStore, sinks: Sequence[str]) -> None:
@@ -172,9 +175,6 @@ class Dedup(StatefulTransform):
             self._kept = self._kept or KeptSources(self.scheme, self._number)
             loaded = self._kept.load(self.index, store, position, sinks)
             self.index.settled = self.index.records
-            if self._near is not None:
-                for table in self._kept.open_verdicts(store, position, sinks):
-                    self._near.learn(matches_of(table, self.name))
             for file, source in loaded:
                 if self.scheme.judged:
                     self.index.expect(

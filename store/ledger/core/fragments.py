@@ -1,6 +1,6 @@
 """What entries, messages and tasks speak of: fragments, ranges of their records, stored objects, and counts.
 
-A task speaks of these and knows no entry: what they are made of is all that it loads of the ledger.
+Apart from entries, which a task does not know: of the ledger it loads this and intervals.
 """
 
 from __future__ import annotations
