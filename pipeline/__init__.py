@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from headrace.pipeline.door import Late as Late
     from headrace.pipeline.errors import PipelineError as PipelineError
     from headrace.pipeline.graph import (
+        KEY_MAKER as KEY_MAKER,
         Pipeline as Pipeline,
         Stage as Stage,
         StageKind as StageKind,

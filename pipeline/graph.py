@@ -25,6 +25,8 @@ MODULES_BYTES_MAX = 4 << 20
 SHOWN_MAX = 80
 #: Characters of a stage's parameters in what Python shows of it.
 PARAMETERS_SHOWN = 160
+#: How the target of a stage ends that makes keys for one that remembers.
+KEY_MAKER = "stages.dedup.stage:KeyMaker"
 
 
 class StageKind(Enum):
@@ -199,6 +201,15 @@ class Pipeline:
     def remembering_before(self, name: str) -> int:
         """How many stages that remember lead to `name`: the number of the keys that it makes, or decides by."""
         return sum(name in {other.name for other in self.behind(stage.name)} for stage in self.stateful)
+
+    def key_makers(self, sink: str) -> dict[int, Stage]:
+        """The stages whose keys lie beside the shards of a sink, by the number of the stage that decides by them."""
+        makers = [stage for stage in chain_order(self.stages) if stage.target.endswith(KEY_MAKER)]
+        return {
+            self.remembering_before(stage.name): stage
+            for stage in makers
+            if sink in {other.name for other in self.behind(stage.name)}
+        }
 
     def behind(self, name: str) -> tuple[Stage, ...]:
         """Every stage that `name` leads to, in declared order."""

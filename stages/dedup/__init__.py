@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from headrace.stages.dedup.core.partitions import PARTITIONS_MAX as PARTITIONS_MAX
     from headrace.stages.dedup.core.scheme import (
         DEFAULTS as DEFAULTS,
-        KEY_MAKER as KEY_MAKER,
         KEYS as KEYS,
         PERMUTATIONS_MAX as PERMUTATIONS_MAX,
         RULE as RULE,

@@ -22,8 +22,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.pipeline import Pipeline, chain_order
-from headrace.stages.dedup.core.scheme import KEY_MAKER, Scheme, scheme_of
+from headrace.pipeline import KEY_MAKER, Pipeline, chain_order
+from headrace.stages.dedup.core.scheme import Scheme, scheme_of
 from headrace.stages.dedup.key_index import KeyIndex, Match
 from headrace.stages.dedup.sketches import is_sketch
 from headrace.stages.runtime import InputError, make_schema

@@ -106,6 +106,11 @@ def test_a_change_of_what_an_index_knows_by_is_rolled_back_too(house: House, tmp
     house.good(*given)
     house.until("the first shard", lambda: count_entries(output / "ledger") > 4)
     first = house.pipeline()["version"]
+    paced.write_text(text.replace("dedup(near=False)", "dedup()"))
+    refused = house.call(*given, "--amend")
+    assert refused.returncode == 1
+    assert "stage 'dedup' needs keys from 'dedup-keys' of all that 'write' keeps" in refused.stderr
+    assert "write a new dataset" in refused.stderr
     # It filters before the dedup stage.
     paced.write_text(text + UNLOADABLE)
     refused = house.call(*given, "--amend")

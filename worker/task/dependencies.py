@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from headrace.pipeline import Pipeline
 from headrace.protos import control_pb2 as pb
-from headrace.stages.dedup import KEY_MAKER, Scheme, scheme_of
+from headrace.stages.dedup import Scheme, scheme_of
 from headrace.stages.runtime import (
     QUARANTINED,
     ROW,
@@ -65,12 +65,7 @@ class KeyWriter:
     @staticmethod
     def of(pipeline: Pipeline, sink: str) -> KeyWriter | None:
         """The keys that come to a sink; None if none do."""
-        makers = [
-            stage
-            for stage in pipeline.stages
-            if stage.target.endswith(KEY_MAKER) and sink in {other.name for other in pipeline.behind(stage.name)}
-        ]
-        schemes = {pipeline.remembering_before(stage.name): scheme_of(stage.parameters) for stage in makers}
+        schemes = {number: scheme_of(stage.parameters) for number, stage in pipeline.key_makers(sink).items()}
         return KeyWriter(schemes) if schemes else None
 
     def write(self, batches: Iterable[Batch], store: ObjectStore, prefix: str) -> tuple[StoredObject, ...]:

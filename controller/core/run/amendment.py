@@ -15,7 +15,7 @@ from headrace.controller.core.run.reconfiguration import Reconfiguration, Reshap
 from headrace.controller.core.run.states import AMEND_TRANSITIONS, AmendState, AmendTurn, Machine, RunState
 from headrace.controller.core.run.tasks import RunTask, RunTasks, TaskPhase
 from headrace.controller.core.run.work import Parts, Work, Works
-from headrace.pipeline import Pipeline, PipelineError, StageKind, difference, validate
+from headrace.pipeline import Pipeline, PipelineError, Stage, StageKind, difference, validate
 from headrace.store import counted
 from headrace.store.ledger import PipelineApplied
 
@@ -95,6 +95,8 @@ class Amendment:
         before, current = works.in_force.pipeline, works.in_force.tasks.plan
         if wrong := why_not_amended(before, pipeline):
             raise PipelineError(f"{wrong}: stop the pipeline, and apply it with --amend")
+        if wrong := why_without_keys(before, pipeline):
+            raise PipelineError(f"{wrong}: write a new dataset")
         anew = bool(why_an_epoch(before, pipeline))
         made, stay = self._reconfiguration.beside(pipeline, event, current, anew=anew)
         anew = anew or not keeps_index(pipeline, made, stay)
@@ -353,6 +355,22 @@ def why_not_amended(before: Pipeline, after: Pipeline) -> str:
             if name in names[0] and not rest.startswith("after: "):
                 return f"stage {name!r} {words}, and would do so otherwise ({line})"
     return ""
+
+
+def why_without_keys(before: Pipeline, after: Pipeline) -> str:
+    """Why a stage would not know what was kept so far, by keys that lie beside its shards; empty if it would."""
+    for sink in after.dependent_sinks:
+        made = before.key_makers(sink)
+        for number, maker in sorted(after.key_makers(sink).items()):
+            if number < len(after.stateful) and (number not in made or _making(made[number]) != _making(maker)):
+                stage, kept = after.stateful[number].name, f"all that {sink!r} keeps, which has others or none"
+                return f"stage {stage!r} needs keys from {maker.name!r} of {kept}"
+    return ""
+
+
+def _making(stage: Stage) -> tuple[str, dict[str, object]]:
+    """What decides which keys a stage makes of a record."""
+    return stage.target, {key: value for key, value in stage.parameters.items() if key not in stage.volatile}
 
 
 def _above(pipeline: Pipeline, name: str) -> set[str]:

@@ -128,8 +128,6 @@ PERMUTATIONS_MAX = 1024
 _STEPS = 200
 #: Why a record is a duplicate. Behind `SIMILAR` stand the judge's score and rule.
 EQUAL, EQUAL_URL, SIMILAR = "equal text", "equal URL", "similar text"
-#: How the target of the stage that makes keys ends.
-KEY_MAKER = "stages.dedup.stage:KeyMaker"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,17 @@
 """A version of the pipeline has another index: its tasks are of the next epoch, and wait for it while records flow."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from headrace.controller.core.messages import messages as m
 from headrace.controller.core.messages.dedup import ServeIndex
+from headrace.controller.core.run.amendment import why_without_keys
 from headrace.controller.core.run.states import AmendState, RunState
 from headrace.controller.core.run.tasks.task_table import ATTEMPTS_A_TERM, START_S_MAX
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
+from headrace.stages.library import dedup, dedup_keys
 from headrace.store.ledger.core.entries import EpochRaised, PipelineApplied
 from headrace.store.ledger.core.fragments import Range
 from tests.kits.controller.cluster_log import CLUSTER, Bench, Store, succeeded
@@ -21,6 +24,65 @@ FIRST = ATTEMPTS_A_TERM + 1
 OLD = make_pipeline()
 DEDUP = Stage("dedup", StageKind.STATEFUL, "m:d", replicas=1)
 DEDUPED = Pipeline.chain("run", LOG, *OLD.stages[:2], DEDUP, *OLD.stages[2:])
+EXACT, NEAR, LATER = dedup(near=False), dedup(folder="/index"), dedup(near=False, name="later")
+KEYS = dedup_keys(near=False)
+
+
+def chained(*stages: Stage) -> Pipeline:
+    """`read` and `keep`, these stages, and `write`."""
+    return Pipeline.chain("run", LOG, *OLD.stages[:2], *stages, *OLD.stages[2:])
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (OLD, chained(*EXACT)),
+        (chained(*EXACT), chained(*NEAR)),
+        (chained(*NEAR), chained(*EXACT)),
+        (chained(*LATER), chained(*LATER, *NEAR)),
+        (chained(*NEAR, *LATER), chained(*LATER, *NEAR)),
+        (chained(*NEAR, *LATER), chained(*LATER)),
+        (chained(*dedup(by="url")), chained(*dedup(by="url", url_key="page"))),
+    ],
+)
+def test_a_stage_without_keys_of_what_was_kept_is_refused(before: Pipeline, after: Pipeline) -> None:
+    assert "of all that 'write' keeps, which has others or none" in why_without_keys(before, after)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (chained(*EXACT), OLD),
+        (chained(KEYS), chained(*EXACT)),
+        (chained(*EXACT), chained(EXACT[0], Stage("longer", StageKind.TRANSFORM, "m:longer"), EXACT[1])),
+        (chained(*NEAR), chained(*dedup(folder="/elsewhere"))),
+        (chained(*NEAR, *LATER), chained(*NEAR)),
+    ],
+)
+def test_a_stage_with_keys_of_what_was_kept_is_taken(before: Pipeline, after: Pipeline) -> None:
+    assert why_without_keys(before, after) == ""
+
+
+def test_it_is_refused_before_anything_starts() -> None:
+    stand = Stand()
+    stand.begin(A, B)
+    (answer,) = stand.tell(amending(chained(*EXACT)))
+    assert isinstance(answer, m.AnswerRequest)
+    assert not answer.accepted
+    assert answer.reason.endswith(": write a new dataset")
+
+
+def test_each_sink_needs_keys_of_its_own() -> None:
+    """One of two has none: its stage that makes keys stood before the other."""
+    read, keep, write = OLD.stages
+    other = replace(write, name="other", after=("keep",))
+    keys = replace(KEYS, after=("keep",))
+    before = Pipeline("run", LOG, (read, keep, keys, replace(write, after=(KEYS.name,)), other))
+    decide = replace(EXACT[1], after=(KEYS.name,))
+    behind = [replace(sink, after=(decide.name,)) for sink in (write, other)]
+    after = Pipeline("run", LOG, (read, keep, keys, decide, *behind))
+    assert "of all that 'other' keeps" in why_without_keys(before, after)
+    assert why_without_keys(after, after) == ""
 
 
 def warming() -> tuple[Stand, list[m.Command]]:
