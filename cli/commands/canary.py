@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich.text import Text
-
-from headrace.cli.ui import CanaryOptions, console, number, percent, print_json, read_ledger, safe, title
+from headrace.cli.ui import CanaryOptions, number, percent, print_json, read_ledger, safe
 from headrace.client import CliError, UsageError
 from headrace.pipeline import Pipeline, Stage
 from headrace.store import counted
@@ -104,7 +102,10 @@ def _code_not_given(before: Pipeline, given: GivenCode) -> list[str]:
 
 
 def _show(name: str, facts: dict[str, Any], *, made: bool) -> None:
+    from rich.text import Text
+
     from headrace.cli.commands.preview import show_samples
+    from headrace.cli.ui import console, title
     from headrace.stages.shipping import Sample
 
     out = console()

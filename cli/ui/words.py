@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from headrace.store.ledger import Balance
+if TYPE_CHECKING:
+    from headrace.store.ledger import Balance
 
 MB = 1e6
 

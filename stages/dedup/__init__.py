@@ -8,10 +8,10 @@ if TYPE_CHECKING:
     from headrace.stages.dedup import kept as kept
     from headrace.stages.dedup.clusters import Clusters as Clusters, HeldOut as HeldOut, rows_of as rows_of
     from headrace.stages.dedup.core import decider as decider, partitions as partitions
-    from headrace.stages.dedup.core.partitions import PARTITIONS_MAX as PARTITIONS_MAX
     from headrace.stages.dedup.core.scheme import (
         DEFAULTS as DEFAULTS,
         KEYS as KEYS,
+        PARTITIONS_MAX as PARTITIONS_MAX,
         PERMUTATIONS_MAX as PERMUTATIONS_MAX,
         RULE as RULE,
         SKETCH as SKETCH,

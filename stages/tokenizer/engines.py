@@ -32,12 +32,6 @@ Places: TypeAlias = npt.NDArray[np.int64]
 CACHE_BYTES_MAX = 96 << 20
 #: Text behind which that is looked at again.
 LOOK_BYTES = 32 << 20
-#: Text for whose words a task makes room when it begins: of English, a table of 32 MiB, which does not double then. It
-#: takes a tenth of a second.
-EXPECTED_BYTES = 88 << 20
-#: A pattern of 32 bytes is looked for with vector instructions, a longer one at two thirds of the speed.
-_SEPARATOR = bytes([1]) + bytes(31)
-_BLANK = _SEPARATOR * (1 << 15)
 #: Records of a batch above which they go to gigatoken as one array of awkward, whose import takes 0.13 s and which
 #: costs 0.3 ms a batch; below, as a list, which costs 1.5 microseconds a record.
 LIST_RECORDS_MAX = 512
@@ -94,15 +88,11 @@ class Gigatoken:
         self._text_bytes = self._looked_at = 0
         #: Of this process soon after gigatoken was loaded.
         self._heap_bytes: int | None = None
-        #: Whether room is made for many words before the first text.
-        self.wants_room = False
         self._load()
 
     def __call__(self, text: pa.Array[Any], end: int | None = None, /) -> tuple[Offsets, Tokens]:
         """As `Encoder` has it; raises RuntimeError where gigatoken panics."""
         offsets, content = string_buffers(text)
-        if self.wants_room:
-            self.make_room()
         self._text_bytes += int(offsets[-1] - offsets[0])
         if self._text_bytes - self._looked_at >= LOOK_BYTES:
             self._look()
@@ -138,20 +128,6 @@ class Gigatoken:
         offsets, tokens = bounds - bounds[0], tokens[bounds[0] : bounds[-1]]
         return (offsets, tokens) if end is None else append_to_each(offsets, tokens, end)
 
-    def make_room(self) -> None:
-        """Have the worker make its table of words as large as that of much text is, at once and not by doubling.
-
-        It takes the size from the bytes of the first call. These are separators, between which there is no document.
-        """
-        from gigatoken.gigatoken_rs import BPETokenizer, BytesSource
-
-        self.wants_room = False
-        if not isinstance(self._engine, BPETokenizer):
-            return  # The other kind remembers nothing from one call to the next.
-        source = BytesSource([_BLANK] * (EXPECTED_BYTES // len(_BLANK)), _SEPARATOR)
-        with _without("awkward"):
-            self._engine.encode_batch(source, parallel=False)
-
     def _look(self) -> None:
         """Load gigatoken anew if what it remembers has become too much."""
         self._looked_at = self._text_bytes
@@ -161,7 +137,6 @@ class Gigatoken:
             self._heap_bytes = held
         elif held - self._heap_bytes > CACHE_BYTES_MAX:
             self._load()
-            self.make_room()
 
     def _load(self) -> None:
         from gigatoken.gigatoken_rs import load_hf_json
@@ -176,10 +151,9 @@ class Gigatoken:
 def _without(module: str) -> Iterator[None]:
     """What looks for that module meanwhile finds none; gigatoken looks for awkward at each call, and needs none.
 
-    `encode_batch` is the only call that answers with arrays of numpy from the workers whose table `make_room` has made,
-    and it imports awkward if it can. `encode` for each record has a table of its own, is 14 % slower once it is warm
-    (232 for 270 MB/s) and has no room made; `encode_batch_list` imports awkward too, and makes an object a token (79
-    MB/s). Only the thread that runs a task's stages comes here, and it imports nothing meanwhile.
+    `encode_batch` answers with arrays of numpy, and imports awkward if it can. `encode` for each record is 14 % slower
+    once it is warm (232 for 270 MB/s); `encode_batch_list` imports awkward too, and makes an object a token (79 MB/s).
+    Only the thread that runs a task's stages comes here, and it imports nothing meanwhile.
     """
     absent = object()
     before: Any = sys.modules.get(module, absent)

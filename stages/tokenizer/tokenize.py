@@ -68,8 +68,7 @@ class Tokenize(Transform):
             self._encode = self._tokenizers()
         elif sha256 in _preloaded:
             # By the hash of what was loaded: the file is not read again.
-            self._encode = inherited = _preloaded[sha256]
-            inherited.wants_room = True
+            self._encode = _preloaded[sha256]
         else:
             self._encode = Gigatoken(tokenizer_bytes(self._path, self._sha256))
 

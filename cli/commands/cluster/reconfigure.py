@@ -53,8 +53,6 @@ def surgery(
     as_json: bool,
 ) -> int:
     """Change the graph of a running pipeline, or say how; the exit code."""
-    from headrace.cli.commands import show_plan
-
     check_canary(canary, dry_run=dry_run)
     facts: dict[str, Any] | None = {}
     stages, modules = stages_of(expression, given) if expression else ((), dict[str, str]())
@@ -76,6 +74,8 @@ def surgery(
             return 0
         reply = client.amend(after, dry_run=dry_run)
     if dry_run:
+        from headrace.cli.commands import show_plan
+
         show_plan(name, reply.plan, as_json=as_json)
         return 0
     version = after.version()

@@ -22,8 +22,6 @@ import numpy.typing as npt
 Numbers = npt.NDArray[np.int64]
 
 NOBODY = -1
-#: Partitions that an index may have.
-PARTITIONS_MAX = 256
 #: Keys that one request may ask for.
 KEYS_MAX = 1 << 22
 #: The number of the request; how many released records, claims and keys it has, and keys of whole texts among these.

@@ -123,6 +123,8 @@ def numbered_column(name: str, number: int) -> str:
     return f"{name}_{number}" if number else name
 
 
+#: Partitions that an index may have.
+PARTITIONS_MAX = 256
 #: MinHash values that a scheme may have.
 PERMUTATIONS_MAX = 1024
 _STEPS = 200
