@@ -4,8 +4,9 @@ Method: a controller and a worker of all cores (or two of half of them) as proce
 interpreter's modules as JSON Lines, in files of 4 MB, through gopher-quality, gopher-repetition and a tokenizer into
 shards. Every LOOK_S the records that the tokenizer has had are read from the status; flow is their number over a window
 of a second. Tasks report five times a second: between two reports the number is taken to have grown evenly, or a window
-would be judged by how many reports fell into it. The flow before is the median of BEFORE_S seconds. Then: `replace` a stage; `scale --wait` to one
-task more than there are cores; `drain --wait` one of two workers, so that half of the tasks give way; for `pause`
+would be judged by how many reports fell into it. The flow before is the median of BEFORE_S seconds. Then: `replace` a
+stage; `scale --wait` to one task more than there are cores; `drain --wait` one of two workers, so that half of the
+tasks give way; for `pause`
 `stop --wait` and `apply --amend`; for `decider`, with a dedup stage, `move --wait` of that to the other of two workers;
 for `index` `replace` the stage before a dedup stage, so that another index takes over.
 `lowest` is the lowest window of BEHIND_S seconds from the command on, as a share of the flow before; `below` the
