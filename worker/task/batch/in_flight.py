@@ -11,7 +11,6 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from math import isfinite
 from typing import Any
 
 import msgpack
@@ -24,6 +23,8 @@ STAGES, WRITER = 0, 1
 #: Bytes of a slot. A shard of more ranges than fit is cut off there, and a culprit behind it stays unknown.
 SLOT_BYTES = 64 << 10
 RANGES_MAX = 700
+#: Seconds of a clock that a task may name: thirty thousand years.
+CLOCK_S_MAX = 1e12
 _HEAD_BYTES = 16
 
 
@@ -96,7 +97,7 @@ def _held(data: bytes) -> Held | None:
     kinds = (type(since), type(thread), type(spent_s), type(timed), type(stage))
     if kinds != (float, int, float, bool, str) or len(ranges) > RANGES_MAX or not 0 <= thread <= UNBOUNDED:
         return None
-    if not (isfinite(since) and isfinite(spent_s)):
+    if not (0 <= since <= CLOCK_S_MAX and 0 <= spent_s <= CLOCK_S_MAX):
         return None
     return Held(since, timed, tuple(StageInHand(stage, item) for item in ranges), thread, spent_s)
 

@@ -13,7 +13,7 @@ import pytest
 from headrace.store.ledger.core.fragments import Range
 from headrace.store.ledger.core.intervals import UNBOUNDED
 from headrace.worker.core.watchdog import StageInHand
-from headrace.worker.task.batch.in_flight import RANGES_MAX, STAGES, InFlightPage
+from headrace.worker.task.batch.in_flight import CLOCK_S_MAX, RANGES_MAX, STAGES, InFlightPage
 
 HELD = Range(b"f" * 16, 3, 4, 10, 20)
 GOOD = [1.0, 7, 0.5, True, "keep", [[b"f" * 16, 3, 4, 10, 20]]]
@@ -49,6 +49,8 @@ def test_what_was_taken_is_read(page: int) -> None:
                 ["1", *GOOD[1:]],
                 [float("nan"), *GOOD[1:]],
                 [*GOOD[:2], float("inf"), *GOOD[3:]],
+                *([value, *GOOD[1:]] for value in (-1.0, 2 * CLOCK_S_MAX)),
+                *([*GOOD[:2], value, *GOOD[3:]] for value in (-1.0, 2 * CLOCK_S_MAX)),
                 [*GOOD[:1], -1, *GOOD[2:]],
                 [*GOOD[:3], 1, *GOOD[4:]],
                 [*GOOD[:4], b"keep", *GOOD[5:]],
