@@ -145,7 +145,7 @@ def run(kind: str) -> tuple[float, int]:
         for number, batch in enumerate(given):
             clock(sinks[(number // FRAGMENTS + number) % 2].add, batch)
             serve(sinks, controller, clock)
-        while any(sink.core.held_bytes for sink in sinks):
+        while any(sink.core.gathering.held_bytes for sink in sinks):
             for sink in sinks:
                 clock(sink.do, SealAsked("end"))
             serve(sinks, controller, clock)
