@@ -112,7 +112,6 @@ headrace insert plain 'gopher_quality(words_min=80)' --after read --dry-run
 headrace insert plain filters.py:clean --before tokenize -p words=80
 headrace replace plain gopher-quality 'gopher_quality(words_min=60)' --canary 2%
 headrace replace plain gopher-quality 'gopher_quality(words_min=60)'
-headrace replace plain dedup 'dedup(near=False)'
 headrace remove plain gopher-quality
 headrace drain one --wait
 headrace drain one --back

@@ -164,11 +164,14 @@ class Client:
         """The plan that `apply` would make; nothing is started. Raises ApplyRefused."""
         return self._apply(pipeline, options, dry_run=True).plan
 
-    def amend(self, pipeline: Pipeline, *, dry_run: bool = False) -> pb.ApplyReply:
-        """Change the graph of a running pipeline, with the options that it has, or say how. Raises ApplyRefused."""
-        return self._apply(pipeline, RunOptions(), dry_run=dry_run, keep=True)
+    def amend(self, pipeline: Pipeline, *, was: str, dry_run: bool = False) -> pb.ApplyReply:
+        """Change the graph of a running pipeline from version `was`, with the options that it has, or say how.
 
-    def _apply(self, pipeline: Pipeline, options: RunOptions, *, dry_run: bool, keep: bool = False) -> pb.ApplyReply:
+        Raises ApplyRefused, also where another version is in force by now.
+        """
+        return self._apply(pipeline, RunOptions(), dry_run=dry_run, was=was)
+
+    def _apply(self, pipeline: Pipeline, options: RunOptions, *, dry_run: bool, was: str = "") -> pb.ApplyReply:
         self.status(pipeline.name)  # finds the leader, or fails at once
         request = pb.ApplyRequest(
             **{name: getattr(options, name) for name in _AS_THEY_ARE},
@@ -178,10 +181,11 @@ class Client:
             limits=pb.Limits(record_s=options.record_s, task_bytes=options.task_bytes),
             seal=pb.SealPolicy(age_s=options.seal_age_s) if options.seal_age_s else None,
             token=uuid.uuid4().hex,
-            keep=keep,
+            keep=bool(was),
+            was=was,
             user=user_name(),
         )
-        within_s = AMEND_S if options.amend or keep else APPLY_S
+        within_s = AMEND_S if options.amend or was else APPLY_S
         reply: pb.ApplyReply = self._ask("Apply", request, within_s, lambda reply: reply.standby)
         if not reply.accepted:
             raise ApplyRefused(reply.reason, reply.differences)

@@ -154,6 +154,7 @@ class Servicer(rpc.ControlServicer):
             gate_pauses=request.gate_pauses,
             autoscale=request.autoscale,
             token=request.token,
+            was=request.was,
             place=place,
             by=_who(context, request.user),
             queue=request.queue,

@@ -268,14 +268,14 @@ class Pipeline:
         for item in kept.stages:
             after = tuple(stages[-1].name if other == first else other for other in item.after)
             linked += _in_a_row(stages, item.after) if item.name == first else [replace(item, after=after)]
-        return replace(self, stages=tuple(linked))
+        return replace(self, stages=tuple(linked), modules=_used(self.modules, linked))
 
     def with_removed(self, name: str) -> Pipeline:
         """This pipeline without a stage and its unit: those that read from it read from what it read."""
         left = self
         for part in self.unit(name):
             left = left._without(part)
-        return left
+        return replace(left, modules=_used(self.modules, left.stages))
 
     def _without(self, name: str) -> Pipeline:
         before = self.stage(name).after
@@ -349,6 +349,19 @@ def _in_a_row(stages: Sequence[Stage], after: tuple[str, ...]) -> list[Stage]:
     """These stages, of which the first reads from `after`, and each other one from the one before it."""
     feeding = [after, *((stage.name,) for stage in stages)]
     return [replace(stage, after=before) for stage, before in zip(stages, feeding, strict=False)]
+
+
+def _used(modules: Mapping[str, str], stages: Sequence[Stage]) -> dict[str, str]:
+    """The user's modules that stages name, and those that a module of these may import: its text has their name."""
+    named = json.dumps([[stage.target, dict(stage.parameters)] for stage in stages], ensure_ascii=False)
+    used = {name for name in modules if f"{name}:" in named}
+    pending = [*used]
+    while pending:
+        text = modules[pending.pop()]
+        more = {name for name in modules.keys() - used if name.rpartition(".")[2] in text}
+        used |= more
+        pending += more
+    return {name: text for name, text in modules.items() if name in used}
 
 
 def _of(kind: Any, value: Any) -> Any:

@@ -1138,7 +1138,7 @@ class FromAgent(_message.Message):
     def __init__(self, gates: _Optional[str] = ..., told: _Optional[_Union[FaultTold, _Mapping]] = ...) -> None: ...
 
 class ApplyRequest(_message.Message):
-    __slots__ = ("pipeline_json", "amend", "fuse", "replicas", "seal", "quarantined_max", "quarantined_share_max", "limits", "changed_input", "gate_json", "gate_pauses", "places", "transports", "dry_run", "autoscale", "keep", "token", "queue", "cores", "priority", "user")
+    __slots__ = ("pipeline_json", "amend", "fuse", "replicas", "seal", "quarantined_max", "quarantined_share_max", "limits", "changed_input", "gate_json", "gate_pauses", "places", "transports", "dry_run", "autoscale", "keep", "was", "token", "queue", "cores", "priority", "user")
     class PlacesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1169,6 +1169,7 @@ class ApplyRequest(_message.Message):
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     AUTOSCALE_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
+    WAS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     CORES_FIELD_NUMBER: _ClassVar[int]
@@ -1190,12 +1191,13 @@ class ApplyRequest(_message.Message):
     dry_run: bool
     autoscale: str
     keep: bool
+    was: str
     token: str
     queue: str
     cores: int
     priority: int
     user: str
-    def __init__(self, pipeline_json: _Optional[str] = ..., amend: _Optional[bool] = ..., fuse: _Optional[bool] = ..., replicas: _Optional[int] = ..., seal: _Optional[_Union[SealPolicy, _Mapping]] = ..., quarantined_max: _Optional[int] = ..., quarantined_share_max: _Optional[float] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., changed_input: _Optional[str] = ..., gate_json: _Optional[str] = ..., gate_pauses: _Optional[bool] = ..., places: _Optional[_Mapping[str, str]] = ..., transports: _Optional[_Mapping[str, str]] = ..., dry_run: _Optional[bool] = ..., autoscale: _Optional[str] = ..., keep: _Optional[bool] = ..., token: _Optional[str] = ..., queue: _Optional[str] = ..., cores: _Optional[int] = ..., priority: _Optional[int] = ..., user: _Optional[str] = ...) -> None: ...
+    def __init__(self, pipeline_json: _Optional[str] = ..., amend: _Optional[bool] = ..., fuse: _Optional[bool] = ..., replicas: _Optional[int] = ..., seal: _Optional[_Union[SealPolicy, _Mapping]] = ..., quarantined_max: _Optional[int] = ..., quarantined_share_max: _Optional[float] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., changed_input: _Optional[str] = ..., gate_json: _Optional[str] = ..., gate_pauses: _Optional[bool] = ..., places: _Optional[_Mapping[str, str]] = ..., transports: _Optional[_Mapping[str, str]] = ..., dry_run: _Optional[bool] = ..., autoscale: _Optional[str] = ..., keep: _Optional[bool] = ..., was: _Optional[str] = ..., token: _Optional[str] = ..., queue: _Optional[str] = ..., cores: _Optional[int] = ..., priority: _Optional[int] = ..., user: _Optional[str] = ...) -> None: ...
 
 class PlannedTask(_message.Message):
     __slots__ = ("task", "stages", "worker", "cores", "memory_bytes")

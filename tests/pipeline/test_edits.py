@@ -106,3 +106,18 @@ def test_several_stages_of_one_call_are_given_as_they_come() -> None:
 def test_what_is_no_stage_is_named(part: object) -> None:
     with pytest.raises(PipelineError, match=r"'p': ('tokenizer.json'|None|'keep') is no stage; give stages"):
         Pipeline.chain("p", "file:///p", READ, part)  # type: ignore[arg-type]
+
+
+def test_modules_of_a_stage_that_goes_go_with_it() -> None:
+    """Those stay that another stage names, or that such a one may import."""
+    mine = Stage("mine", StageKind.TRANSFORM, "headrace.map:Map", {"function": "filters:clean"}, after=("read",))
+    made = CHAIN.with_inserted(mine, after="read")
+    modules = {"m": "from lib.words import few", "lib.words": "few = 1", "filters": "import tables", "tables": ""}
+    both = Pipeline(made.name, made.dataset, made.stages, modules)
+    assert set(both.with_removed("mine").modules) == {"m", "lib.words"}
+    assert (
+        both.with_removed("mine").version()
+        == Pipeline("p", "file:///p", CHAIN.stages, dict([*modules.items()][:2])).version()
+    )
+    assert set(both.with_replaced("mine", NEW).modules) == {"m", "lib.words"}
+    assert both.with_removed("keep").modules == modules

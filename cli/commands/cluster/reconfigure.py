@@ -60,7 +60,11 @@ def surgery(
         status = pipeline_of(client.status(name), name)
         if status is None:
             raise CliError(f"the controller at {at.address} knows no pipeline {name!r}; see `headrace status`")
-        before = Pipeline.from_dict(read_ledger(status.dataset).pipeline)
+        if not (declared := read_ledger(status.dataset).pipeline):
+            raise CliError(
+                f"pipeline {name!r} is {status.state}, and its dataset has no graph yet that could be changed"
+            )
+        before = Pipeline.from_dict(declared)
         if other := [module for module, text in modules.items() if before.modules.get(module, text) != text]:
             raise CliError(
                 f"module {other[0]!r} is not as pipeline {name!r} has it, and other stages may use it: change the "
@@ -72,7 +76,7 @@ def surgery(
             facts = try_canary(status.dataset, after, given_by_user, canary, as_json=as_json)
         if facts is None:
             return 0
-        reply = client.amend(after, dry_run=dry_run)
+        reply = client.amend(after, was=before.version(), dry_run=dry_run)
     if dry_run:
         from headrace.cli.commands import show_plan
 
@@ -81,7 +85,7 @@ def surgery(
     version = after.version()
     words = f"pipeline {safe(name)} has version {version} from now on; what is closed stays as it was"
     made = {"pipeline": name, "version": version, "was": before.version()} | ({"canary": facts} if facts else {})
-    print(json.dumps(made) if as_json else words)
+    print(json.dumps(made) if as_json else "\n".join([*map(safe, reply.warnings)] or [words]))
     return 0
 
 

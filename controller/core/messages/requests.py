@@ -64,6 +64,8 @@ class PipelineRequested:
     token: str = ""
     #: The one name of the place that the dataset's URI leads to; empty: the URI itself.
     place: str = ""
+    #: The version that another graph was made of; empty: any.
+    was: str = ""
     #: Who applied it: a member as role/name, or a user of the controller's host; empty: nobody knows.
     by: str = ""
     #: The queue that it waits in (empty: none), the cores that it waits for (0: all), and its priority there.

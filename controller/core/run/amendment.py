@@ -70,6 +70,15 @@ class Amendment:
         """Whether tasks are giving way to others."""
         return self.state is not AmendState.IN_FORCE
 
+    @property
+    def taking_up(self) -> bool:
+        """Whether the next version takes its place: the run does not end between the logs, of which one may have it."""
+        return self.state in (AmendState.SUCCEEDING, AmendState.RECORDING, AmendState.APPLYING)
+
+    def why_ended(self, state: RunState) -> str:
+        """Why a change is not made any more: the run has ended as `state` says."""
+        return f"the pipeline is {state.value}" + ("" if self.taking_up else ": its graph is as it was")
+
     def why_busy(self) -> str:
         """Why nothing else is asked for now; empty if it may be."""
         changing = self.busy and self._reshape is None
@@ -84,6 +93,8 @@ class Amendment:
         """
         pipeline = Pipeline.from_dict(event.pipeline)
         validate(pipeline)
+        if works is not None and (wrong := why_not_now(event, works.in_force.pipeline, pipeline)):
+            raise PipelineError(wrong)
         if works is None or state is not RunState.RUNNING:
             raise PipelineError(f"pipeline {pipeline.name!r} is {state.value}: a graph is changed while it is running")
         if works.in_force.adoption.rejoin_at is not None:
@@ -318,6 +329,25 @@ class Amendment:
         self._parts.intake.solitary.let_go()
         for task in tasks:
             self._parts.listing.task_died(task.plan.name)
+
+
+def why_not_now(event: PipelineRequested, before: Pipeline, after: Pipeline) -> str:
+    """Why a graph that was asked for is none to take the place of the one in force; empty if it is one."""
+    was, asked, name = before.version(), after.version(), before.name
+    if event.was not in ("", was) and asked != was:
+        return f"pipeline {name!r} was changed meanwhile: it has version {was}, and no longer {event.was}: try again"
+    if asked == was and (lines := difference(_declared(before), _declared(after))):
+        return (
+            f"pipeline {name!r} would decide as it does ({lines[0]}): use scale or move, or stop it and apply it anew"
+        )
+    return ""
+
+
+def _declared(pipeline: Pipeline) -> dict[str, object]:
+    """What is declared of each stage."""
+    stages = [(stage.name, stage.to_dict()) for stage in pipeline.stages]
+    flat = [(name, {**facts, **facts["parameters"], "parameters": ""}) for name, facts in stages]
+    return {f"{name}.{key}": value for name, facts in flat for key, value in facts.items()}
 
 
 def why_an_epoch(before: Pipeline, after: Pipeline) -> str:

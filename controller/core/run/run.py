@@ -389,6 +389,8 @@ class Run:
         lost = excess(self.request.allowance, self.ledger, self.pipeline.dataset, at_end=everything)
         if self.state in WORKING and lost:
             return self._fail(lost)
+        if self.amendment.taking_up:
+            return []
         if self.state is RunState.RUNNING and everything and self._changed.open:
             # What sinks held of a changed fragment when all had been sent is good, and closed first.
             return self._failed_for(self._changed.settle()) if self._sweeps.settled else []
@@ -495,5 +497,5 @@ class Run:
     def _ended(self, reason: str) -> list[Command]:
         """Stop the tasks, if for a reason, and report the end."""
         stop = self.works.stop(reason) if self.works and reason else []
-        stop += self.amendment.answer(f"the pipeline is {self.state.value}")
+        stop += self.amendment.answer(self.amendment.why_ended(self.state))
         return stop if self.usurped else [*stop, m.ReportRun(self.pipeline.name, self.state.value, self.reason)]

@@ -245,6 +245,30 @@ def test_a_stage_before_a_sink_may_be_inserted() -> None:
     assert why_an_epoch(OLD, MORE) == ""
 
 
+def test_a_graph_made_of_another_version_is_refused() -> None:
+    stand = Stand()
+    stand.begin(A, B)
+    (answer,) = of(m.AnswerRequest, stand.tell(replace(amending(MORE), was=NEXT.version())))
+    assert not answer.accepted
+    assert f"was changed meanwhile: it has version {OLD.version()}" in answer.reason
+    (answer,) = of(m.AnswerRequest, stand.tell(replace(amending(OLD), was=NEXT.version())))
+    assert answer.accepted, "it is what was asked for, whoever was first"
+    assert next_tasks(stand.tell(replace(amending(MORE), was=OLD.version())))
+
+
+def test_what_decides_nothing_is_no_change() -> None:
+    stand = Stand()
+    stand.begin(A, B)
+    for event in (amending(make_pipeline(replicas=3)), replace(amending(make_pipeline(replicas=3)), was=OLD.version())):
+        (answer,) = stand.tell(event)
+        assert isinstance(answer, m.AnswerRequest)
+        assert not answer.accepted
+        assert "would decide as it does (keep.replicas: null -> 3)" in answer.reason
+    assert not dry_run(stand.core, amending(make_pipeline(replicas=3))).accepted
+    (answer,) = of(m.AnswerRequest, stand.tell(amending(OLD)))
+    assert answer.accepted
+
+
 def test_while_a_graph_is_changed_nothing_else_is() -> None:
     stand, _ = warming()
     for event in (amending(MORE), m.SteerRequested(7, "run", pause=True), m.DrainRequested(7, "w1")):
@@ -279,7 +303,7 @@ def test_a_run_that_is_stopped_meanwhile_says_so() -> None:
     assert "rolled back: the pipeline is draining" in of(m.AnswerRequest, commands)[0].reason
     stand, _ = handing_over()
     commands = stand.tell(m.StopRequested("run", cancel=True))
-    assert of(m.AnswerRequest, commands)[0].reason == "the pipeline is cancelled"
+    assert of(m.AnswerRequest, commands)[0].reason == "the pipeline is cancelled: its graph is as it was"
     assert {stop.task for stop in of(m.StopTask, commands)} == {"run/read.0", "run/read.1"}
 
 
@@ -324,6 +348,24 @@ def test_a_sweep_waits_for_no_task_of_a_graph_that_is_gone() -> None:
     (ask,) = of(m.SweepTask, commands)
     commands = leader.tell(m.TaskSwept(ask.task, ask.attempt, ask.sweep))
     assert [order.task for order in of(m.ReadFragment, commands)] == ["run/read.1", "run/read.1"]
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_run_does_not_end_between_two_logs(stops: bool) -> None:
+    """The cluster's log takes another graph while the last of the input is closed, or the run is to stop."""
+    leader, _ = amended(Store(), slow=CLUSTER)
+    run = leader.core.runs["run"]
+    assert run.amendment.state is AmendState.RECORDING
+    ends = (m.FragmentWasRead("run/read.1", FIRST, item.id, 0) for item in (A, B))
+    said = leader.tell(m.StopRequested("run", cancel=False)) if stops else leader.tell(*ends)
+    for _ in range(2):
+        said += leader.tell(*(m.TaskSwept(ask.task, ask.attempt, ask.sweep) for ask in of(m.SweepTask, said)))
+    assert of(m.ReportRun, said) == []
+    said = leader.hurry()
+    assert [answer.accepted for answer in of(m.AnswerRequest, said) if answer.request == 9] == [True]
+    assert run.ledger.pipeline_version == NEXT.version()
+    said += leader.tell(*(m.TaskSwept(ask.task, ask.attempt, ask.sweep) for ask in of(m.SweepTask, said)))
+    assert [end.outcome for end in of(m.ReportRun, said)] == ["stopped" if stops else "failed"]
 
 
 def test_a_successor_applies_a_graph_that_was_recorded_alone() -> None:
