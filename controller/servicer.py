@@ -367,15 +367,8 @@ def _kept(before: PipelineRequested, asked: PipelineRequested) -> PipelineReques
     stages = {str(stage.get("name")) for stage in asked.pipeline["stages"]}
     places = {stage: place for stage, place in before.places.items() if stage in stages}
     transports = {stage: kind for stage, kind in before.transports.items() if stage in stages}
-    return replace(
-        before,
-        request=asked.request,
-        pipeline=asked.pipeline,
-        amend=True,
-        token=asked.token,
-        places=places,
-        transports=transports,
-    )
+    own: dict[str, Any] = {name: getattr(asked, name) for name in ("request", "pipeline", "token", "was")}
+    return replace(before, **own, amend=True, places=places, transports=transports)
 
 
 def _who(context: Any, said: str) -> str:

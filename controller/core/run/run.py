@@ -381,7 +381,7 @@ class Run:
             commands += works.reader.reading.hand_out()
         if works and self.state in WORKING:
             commands += self._sweep_if_due(works)
-        return [*commands, *self._end_if_due()]
+        return [*commands, *(() if self.amendment.taking_up else self._end_if_due())]
 
     def _end_if_due(self) -> list[Command]:
         """End the run, or settle its changed input, where nothing is left to do."""
@@ -389,8 +389,6 @@ class Run:
         lost = excess(self.request.allowance, self.ledger, self.pipeline.dataset, at_end=everything)
         if self.state in WORKING and lost:
             return self._fail(lost)
-        if self.amendment.taking_up:
-            return []
         if self.state is RunState.RUNNING and everything and self._changed.open:
             # What sinks held of a changed fragment when all had been sent is good, and closed first.
             return self._failed_for(self._changed.settle()) if self._sweeps.settled else []

@@ -408,8 +408,9 @@ def test_a_leader_that_dies_before_leaves_the_graph_in_force() -> None:
 
 def test_options_of_a_removed_stage_go_with_it() -> None:
     before = m.PipelineRequested(1, MORE.to_dict(), places={"more": "w1", "read": "w1"}, transports={"more": "ring"})
-    kept = _kept(before, amending(OLD, request=5, token="mine"))
-    assert (kept.request, kept.token, kept.amend, kept.places, kept.transports) == (5, "mine", True, {"read": "w1"}, {})
+    kept = _kept(before, replace(amending(OLD, request=5, token="mine"), was="v"))
+    assert (kept.request, kept.token, kept.was, kept.amend) == (5, "mine", "v", True)
+    assert (kept.pipeline, kept.places, kept.transports) == (OLD.to_dict(), {"read": "w1"}, {})
 
 
 def test_a_successor_forgets_what_was_changed_of_a_removed_stage() -> None:
