@@ -62,6 +62,8 @@ class Counters:
     spans: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     _dead: dict[tuple[str, str], StageSums] = field(default_factory=dict[tuple[str, str], StageSums])
     _proposed: dict[tuple[str, int, int], pb.Proposed] = field(default_factory=dict[tuple[str, int, int], pb.Proposed])
+    #: Those that were accepted last: one may be on its way again while its answer comes.
+    _accepted: dict[tuple[str, int, int], None] = field(default_factory=dict[tuple[str, int, int], None])
 
     def began(self, task: str, attempt: int) -> None:
         """An attempt was started."""
@@ -115,9 +117,13 @@ class Counters:
 
     def answered(self, task: str, attempt: int, answer: pb.Answer) -> None:
         """The controller answers a proposal: what is accepted is in the ledger."""
-        proposed = self._proposed.pop((task, attempt, answer.proposal), None)
-        if proposed is None or answer.outcome != pb.Answer.ACCEPTED:
+        key = task, attempt, answer.proposal
+        proposed = self._proposed.pop(key, None)
+        if proposed is None or answer.outcome != pb.Answer.ACCEPTED or key in self._accepted:
             return
+        self._accepted[key] = None
+        if len(self._accepted) > PROPOSALS_MAX:
+            self._accepted.pop(next(iter(self._accepted)))
         sink = pipeline_of(task), proposed.sink
         _count(self.shards, sink)
         for verdict in VERDICTS:

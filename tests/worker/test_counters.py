@@ -76,6 +76,8 @@ def test_verdicts_are_counted_when_they_are_closed_and_once() -> None:
         counters.said(proposal(number))
     counters.answered(TASK, 1, answer(1, pb.Answer.ACCEPTED))
     counters.answered(TASK, 1, answer(1, pb.Answer.ACCEPTED))
+    counters.said(proposal(1))  # made again while its answer was on its way
+    counters.answered(TASK, 1, answer(1, pb.Answer.ACCEPTED))
     counters.answered(TASK, 1, answer(2, pb.Answer.OVERLAPS))
     counters.ended(TASK, 1, 0, "")
     counters.answered(TASK, 1, answer(3, pb.Answer.ACCEPTED))
@@ -90,6 +92,10 @@ def test_proposals_without_an_answer_are_bounded() -> None:
         counters.said(proposal(number))
     counters.answered(TASK, 1, answer(1, pb.Answer.ACCEPTED))
     assert not counters.shards
+    for number in range(PROPOSALS_MAX + 10):
+        counters.said(proposal(number))
+        counters.answered(TASK, 1, answer(number, pb.Answer.ACCEPTED))
+    assert len(counters._accepted) == PROPOSALS_MAX
 
 
 def samples_of(found: Iterable[Metric]) -> dict[str, float]:
