@@ -352,13 +352,14 @@ def _in_a_row(stages: Sequence[Stage], after: tuple[str, ...]) -> list[Stage]:
 
 
 def _used(modules: Mapping[str, str], stages: Sequence[Stage]) -> dict[str, str]:
-    """The user's modules that stages name, and those that a module of these may import: its text has their name."""
+    """The user's modules that stages name, their packages, and those that one of these may import: its text says so."""
     named = json.dumps([[stage.target, dict(stage.parameters)] for stage in stages], ensure_ascii=False)
     used = {name for name in modules if f"{name}:" in named}
     pending = [*used]
     while pending:
-        text = modules[pending.pop()]
-        more = {name for name in modules.keys() - used if name.rpartition(".")[2] in text}
+        one = pending.pop()
+        left = modules.keys() - used
+        more = {name for name in left if name.rpartition(".")[2] in modules[one] or one.startswith(f"{name}.")}
         used |= more
         pending += more
     return {name: text for name, text in modules.items() if name in used}

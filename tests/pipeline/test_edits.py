@@ -121,3 +121,10 @@ def test_modules_of_a_stage_that_goes_go_with_it() -> None:
     )
     assert set(both.with_replaced("mine", NEW).modules) == {"m", "lib.words"}
     assert both.with_removed("keep").modules == modules
+
+
+def test_the_package_of_a_module_that_is_used_stays() -> None:
+    named = Stage("mine", StageKind.TRANSFORM, "lib.words:few", after=("read",))
+    made = CHAIN.with_inserted(named, after="read")
+    both = Pipeline(made.name, made.dataset, made.stages, {"lib": "", "lib.words": "", "other": ""})
+    assert set(both.with_removed("keep").modules) == {"lib", "lib.words"}

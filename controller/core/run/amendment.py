@@ -345,9 +345,7 @@ def why_not_now(event: PipelineRequested, before: Pipeline, after: Pipeline) -> 
 
 def _declared(pipeline: Pipeline) -> dict[str, object]:
     """What is declared of each stage."""
-    stages = [(stage.name, stage.to_dict()) for stage in pipeline.stages]
-    flat = [(name, {**facts, **facts["parameters"], "parameters": ""}) for name, facts in stages]
-    return {f"{name}.{key}": value for name, facts in flat for key, value in facts.items()}
+    return {f"{stage.name}.{key}": value for stage in pipeline.stages for key, value in stage.to_dict().items()}
 
 
 def why_an_epoch(before: Pipeline, after: Pipeline) -> str:
