@@ -158,6 +158,7 @@ def done_to(
     return report
 
 
+@pytest.mark.slow
 def test_tasks_workers_and_links_elsewhere_are_hit_without_loss(texts: Path, reference: Path, tmp_path: Path) -> None:
     faults: list[dict[str, Any]] = [
         {"kind": "kill", "target": "sink"},

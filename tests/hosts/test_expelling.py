@@ -23,7 +23,7 @@ HERE = Host("here", "", "127.0.0.1", "")
 EXPELLED = "worker 'one' was expelled from cluster headrace"
 
 
-@pytest.fixture(params=["log", "folder"])
+@pytest.fixture(params=[pytest.param("log", marks=pytest.mark.slow), "folder"])
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
     """A controller on loopback, with a log or without."""
     net = Net()

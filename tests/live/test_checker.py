@@ -123,6 +123,7 @@ def test_every_fate_names_a_fragment_and_a_row(reference: Path) -> None:
     assert verdicts.count("filtered") == RECORDS // 10
 
 
+@pytest.mark.slow
 def test_the_records_of_a_source_in_a_store_are_counted_too(home: Path, tmp_path: Path) -> None:
     uri = shared_server().uri()
     store = open_store(uri)

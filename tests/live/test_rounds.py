@@ -6,6 +6,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from headrace.chaos.gates.impairments import Affected
 from headrace.chaos.live.checks.checker import CheckResult
 from headrace.chaos.live.conductor import Conductor
@@ -94,6 +96,7 @@ def test_an_answer_that_several_rounds_gave_is_said_once() -> None:
         assert of_all_rounds([[a if letter == "a" else b] for letter in rounds]) == [CheckResult("same", True, words)]
 
 
+@pytest.mark.slow
 def test_a_run_over_too_soon_repeats_until_the_fault_fires(home: Path, tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text(
         '[run]\nreplicas = 1\n[[fault]]\nkind = "kill"\ntarget = "task"\nafter_commits = 5\n'

@@ -63,6 +63,7 @@ def test_without_root_what_takes_namespaces_is_skipped_and_in_ci_it_fails(monkey
         need_namespaces()
 
 
+@pytest.mark.slow
 def test_a_dataset_unlike_the_reference_fails_and_says_how_to_replay(
     home: Path, reference: Path, tmp_path: Path
 ) -> None:

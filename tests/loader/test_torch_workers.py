@@ -157,6 +157,7 @@ def until(condition: Callable[[], bool]) -> None:
         threading.Event().wait(0.01)
 
 
+@pytest.mark.slow
 def test_a_late_worker_does_not_reset_the_loops_count(thousand_dataset: str, tmp_path: Path):
     loader = Late(Loader(thousand_dataset, batch_size=20), tmp_path / "told", tmp_path / "begun")
     batches = iter(loader.over_workers(2, timeout=TIMEOUT_S))

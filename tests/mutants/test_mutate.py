@@ -47,6 +47,7 @@ def test_each_change_gives_another_program_and_no_two_the_same() -> None:
     assert len({*texts, ast.unparse(ast.parse(TEXT))}) == len(texts) + 1
 
 
+@pytest.mark.slow
 def test_the_same_seed_draws_the_same_mutants() -> None:
     assert drawn(30, 5) == drawn(30, 5) != drawn(30, 6)
     assert len(drawn(30, 5)) == 30

@@ -5,6 +5,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.kits.run.command_server import ended
 from tests.kits.run.kill import headrace
 
@@ -57,6 +59,7 @@ def test_a_record_that_is_not_there_is_said_in_one_line(undisturbed: Path) -> No
     assert "nobody" in answer.stderr
 
 
+@pytest.mark.slow
 def test_the_scorecard_is_written_and_its_gate_names_the_row(undisturbed: Path, tmp_path: Path) -> None:
     written = call("dataset", "show", str(undisturbed), "--card", str(tmp_path / "card"))
     assert written.returncode == 0, written.stderr

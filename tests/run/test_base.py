@@ -106,6 +106,7 @@ def samples(home: Path, name: str) -> object:
     return answer(home, "show", name, "--samples")["samples"]
 
 
+@pytest.mark.slow
 def test_a_run_with_a_base_makes_what_a_full_run_makes(home: Path) -> None:
     done = run(home, "new", "filters=early late", "--from", "old@1")
     assert records(home, "new") == records(home, "full")

@@ -64,6 +64,7 @@ def closed_shards(dataset: Path) -> int:
     return len(Dataset.open(str(dataset)).state.shards) if count_entries(dataset / "ledger") else 0
 
 
+@pytest.mark.slow
 def test_leftovers_of_killed_sinks_go_and_everything_is_closed(home: Path, killed: Path, undisturbed: Path) -> None:
     (epoch,) = (int(path.name) for path in (killed / "shards").iterdir())
     orphan = left_behind(killed, epoch)
@@ -84,6 +85,7 @@ def test_leftovers_of_killed_sinks_go_and_everything_is_closed(home: Path, kille
     assert fates(killed) == fates(undisturbed)
 
 
+@pytest.mark.slow
 def test_a_collection_beside_a_run_deletes_nothing_of_it(home: Path, undisturbed: Path) -> None:
     run = Marked(run_command(home, "live"), home)
     process = run.start()

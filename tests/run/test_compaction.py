@@ -106,6 +106,7 @@ def test_killed_anywhere_it_goes_on_and_closes_each_record_once(
     assert call(capsys, "verify", str(large))[1]["unnamed"] == 0
 
 
+@pytest.mark.slow
 def test_a_retracted_record_stays_hidden_and_its_text_does_not_come_back(
     undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,7 +137,9 @@ def shows_nothing_of(capsys: pytest.CaptureFixture[str], dataset: Path, kept: st
     return sound and "retracted" in fact and [row["raw"] for row in quarantine if row["id"] == broken] == [None]
 
 
-@pytest.mark.parametrize("moment", ["before the last look", "between the last look and the entry"])
+@pytest.mark.parametrize(
+    "moment", [pytest.param("before the last look", marks=pytest.mark.slow), "between the last look and the entry"]
+)
 def test_a_retraction_in_the_meantime_is_made_in_the_new_dataset_too(
     undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
@@ -158,6 +161,7 @@ def test_a_retraction_in_the_meantime_is_made_in_the_new_dataset_too(
     assert shows_nothing_of(capsys, large, kept, broken)
 
 
+@pytest.mark.slow
 def test_a_retraction_behind_a_compaction_is_made_by_the_next(
     undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -186,6 +190,7 @@ def test_another_dataset_is_not_compacted_into(
     assert call(capsys, "compact", str(other), str(other))[0] == 2
 
 
+@pytest.mark.slow
 def test_a_dataset_on_s3_is_compacted_there_and_removed(
     undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -102,7 +102,7 @@ LOST = "the dedup index begins anew"
     [
         pytest.param(("dedup",), [BEGUN, LOST], (), id="index", marks=pytest.mark.slow),
         pytest.param(("read",), [BEGUN], (), id="asking task", marks=pytest.mark.slow),
-        pytest.param(("read", "dedup"), [BEGUN, LOST], (), id="index and asking task"),
+        pytest.param(("read", "dedup"), [BEGUN, LOST], (), id="index and asking task", marks=pytest.mark.slow),
         pytest.param(("read", "dedup-keys", "curse"), [BEGUN], ("--no-fuse",), id="source, asking task and sink"),
     ],
 )
@@ -148,6 +148,7 @@ def test_partitions_killed_in_a_run_leave_one_of_each_text(place: Place, killed:
     assert not run.alive()
 
 
+@pytest.mark.slow
 def test_a_run_resumes_with_another_number_of_partitions(place: Place) -> None:
     run = place.run("parted", *PARTITIONS)
     with place.held_up(run, "parted") as process:
@@ -174,6 +175,7 @@ def test_a_run_killed_whole_resumes_with_its_kept_index(place: Place) -> None:
     assert epochs(place.folder / "resumed") == [BEGUN, "the dedup index begins"]
 
 
+@pytest.mark.slow
 def test_a_deduplicated_dataset_is_audited_traced_and_made_again(place: Place, plain: Path) -> None:
     check(plain, place.corpus)
     audit = tell(place, "dataset", "verify", "plain")

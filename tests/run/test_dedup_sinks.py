@@ -100,6 +100,7 @@ def killed(place: Place, output: str, *stages: str) -> dict[str, dict[RecordName
     return check(place, output)
 
 
+@pytest.mark.slow
 def test_a_sink_killed_beside_others_leaves_one_of_each_text_in_each(place: Place) -> None:
     found = killed(place, "killed", "archive")
     assert epochs(place.folder / "killed") == [BEGUN]

@@ -107,6 +107,7 @@ def test_two_dedup_stages_leave_one_of_each_text_whatever_dies(
     assert audit["problems"] == []
 
 
+@pytest.mark.slow
 def test_a_dataset_of_two_dedup_stages_is_made_again_and_merged(place: Place) -> None:
     finish(place.run("plain").start())
     found = check(place, "plain")

@@ -52,6 +52,7 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_what_a_rollback_shows(home: Path) -> None:
     assert answer(home, "tag", "out@1", "first")["version"] == 1
     assert answer(home, "tag", "out", "second")["version"] == 2

@@ -7,6 +7,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from headrace.store.datasets.dataset import Dataset
 from tests.kits.run.command import DEADLINE_S
 from tests.kits.run.command_server import ended
@@ -92,6 +94,7 @@ def check(folder: Path, answer: str) -> None:
     assert sum(fate.verdict == "duplicate" for fate in by_id.values()) == len(pairs)
 
 
+@pytest.mark.slow
 def test_killers_around_dedup_are_found_and_spared_by_rebuild(
     tmp_path: Path,
 ) -> None:

@@ -34,6 +34,7 @@ def build(input: str, output: str, tokenizer: str, sink: str) -> Pipeline:
 """
 SECRET = "moonbeam-4711"
 SINKS = ("tokens", "documents", "lines")
+SLOW = pytest.mark.slow
 GONE = ("d3", "d11", "d19")
 
 
@@ -184,6 +185,7 @@ def test_no_token_of_an_erased_text_is_left_in_any_object(home: Path) -> None:
     assert call(home, "verify", "tokens").returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sink", ["documents", "lines"])
 def test_a_dataset_of_text_loses_the_text_at_its_retraction(home: Path, sink: str) -> None:
     before = records(home, sink)
@@ -204,14 +206,14 @@ def test_a_dataset_of_text_loses_the_text_at_its_retraction(home: Path, sink: st
 
 #: What a takedown does to a store: objects and entries are created, the manifest is updated, old objects are deleted.
 STEPS = [
-    pytest.param("headrace.store.files.store:FileStore.create", marks=pytest.mark.slow),
-    "headrace.store.files.store:FileStore.update",
+    pytest.param("headrace.store.files.store:FileStore.create", marks=SLOW),
+    pytest.param("headrace.store.files.store:FileStore.update", marks=SLOW),
     "headrace.store.files.store:FileStore.delete",
 ]
 
 
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("sink", ["tokens", "lines"])
+@pytest.mark.parametrize("sink", [pytest.param("tokens", marks=SLOW), "lines"])
 def test_a_takedown_that_is_killed_anywhere_is_done_by_the_next_call(
     made: Path, tmp_path: Path, step: str, sink: str
 ) -> None:
@@ -249,7 +251,7 @@ def test_what_is_no_expression_is_refused(home: Path) -> None:
     assert (done.returncode, "none retracted" in done.stderr) == (1, True)
 
 
-@pytest.mark.parametrize("kind", ["megatron", "mds", "parquet"])
+@pytest.mark.parametrize("kind", ["mds", *(pytest.param(kind, marks=SLOW) for kind in ("megatron", "parquet"))])
 def test_an_export_is_written_anew_without_what_was_purged(home: Path, kind: str) -> None:
     answer(home, "export", "tokens", "out", "--format", kind)
     answer(home, "export", "tokens", "other", "--format", kind)
@@ -274,7 +276,7 @@ def test_an_export_is_written_anew_without_what_was_purged(home: Path, kind: str
     }
 
 
-@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("number", [pytest.param(1, marks=SLOW), 2, pytest.param(3, marks=SLOW)])
 def test_the_next_call_ends_an_exchange_that_was_killed(home: Path, number: int) -> None:
     answer(home, "export", "tokens", "out", "--format", "parquet")
     answer(home, "retract", "tokens", *GONE)

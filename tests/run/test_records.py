@@ -61,7 +61,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-@pytest.mark.parametrize("sink", SINKS)
+@pytest.mark.parametrize("sink", ["tokens", *(pytest.param(sink, marks=pytest.mark.slow) for sink in SINKS[1:])])
 def test_each_sink_gives_its_texts_back(home: Path, sink: str) -> None:
     found = records(home, "cat", sink)
     assert [(one["id"], one["row"], one["text"], one["cut"]) for one in found] == [
@@ -106,6 +106,7 @@ def test_a_record_that_is_not_kept_is_named(home: Path) -> None:
     assert "keeps no record 'nobody'" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_retracted_record_is_shown_in_no_version(home: Path) -> None:
     assert call(home, "retract", "tokens", "d5").returncode == 0
     ids = [f"d{number}" for number in range(20) if number != 5]

@@ -112,6 +112,7 @@ def test_the_dataset_is_sound_and_its_shards_are_made_again(folder: Path) -> Non
         assert (again["identical"], again["differing"]) == (True, [])
 
 
+@pytest.mark.slow
 def test_other_batches_and_a_killed_run_give_the_same_records(folder: Path) -> None:
     run = Marked(headrace("run", "second.py", *second(folder, "again", batch=1_500), "--json"), folder)
     process = run.start()

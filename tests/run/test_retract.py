@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from headrace.loader.dataset.dataset import open_dataset
 from headrace.stages.export.source import read_documents, token_shards
@@ -76,6 +77,7 @@ def test_an_id_that_is_not_there_retracts_nothing(undisturbed: Path, tmp_path: P
     assert Dataset.open(str(dataset)).state.version == 1
 
 
+@pytest.mark.slow
 def test_all_that_was_read_from_one_source_is_retracted_and_nothing_else(undisturbed: Path, tmp_path: Path) -> None:
     dataset = tmp_path / "copy"
     shutil.copytree(undisturbed, dataset)

@@ -64,6 +64,7 @@ def by_place(dataset: Path) -> dict[tuple[str, int, int], tuple[object, ...]]:
     }
 
 
+@pytest.mark.slow
 def test_input_and_output_on_s3_give_the_documents_of_local_files(undisturbed: Path, undisturbed_s3: Path) -> None:
     assert by_place(undisturbed_s3) == by_place(undisturbed)
 

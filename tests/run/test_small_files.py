@@ -71,6 +71,7 @@ def together(files: Path) -> Path:
     return run(files, "together")
 
 
+@pytest.mark.slow
 def test_their_records_have_the_fates_that_they_have_alone(files: Path, together: Path) -> None:
     found = fates(together)
     assert found == fates(run(files, "alone", "-p", "alone=true"))
@@ -91,6 +92,7 @@ def test_killed_again_and_again_they_give_the_same_dataset(files: Path, together
     assert fates(run(files, "killed")) == fates(together)
 
 
+@pytest.mark.slow
 def test_files_that_vanish_while_they_are_open_leave_the_others_accounted_for(files: Path, together: Path) -> None:
     dataset, gone = files / "vanished", files / "in" / "7.jsonl"
     count = partial(count_entries, dataset / "ledger")

@@ -89,6 +89,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.slow
 def test_two_layouts_are_split_alike_and_the_halves_are_the_whole(folder: Path) -> None:
     everything = sorted(record["id"] for record in records())
     held: list[list[str]] = []

@@ -141,6 +141,7 @@ def used(server: Server) -> int:
     return int(str(server.get("/")["used_bytes"]))
 
 
+@pytest.mark.slow
 def test_what_a_full_spool_sheds_has_a_durable_verdict(tmp_path: Path, house: House) -> None:
     options = ("--age-seconds", "0.2", "--limit-bytes", "600", "--shed")
     server = Server(tmp_path / "spool", *options)

@@ -79,6 +79,7 @@ def test_a_run_is_scaled_moved_relinked_and_drained_without_a_pause(
     assert fates(output) == fates(undisturbed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "moment", [0.3, *(pytest.param(moment, marks=pytest.mark.slow) for moment in (0.0, 0.6, 1.0, 1.5, 2.5))]
 )

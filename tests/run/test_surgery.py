@@ -96,6 +96,7 @@ def test_a_changed_file_is_taken_up_and_one_that_fails_is_not(house: House, undi
     assert shown["pipelines"][0]["refused_change"] == ""
 
 
+@pytest.mark.slow
 def test_a_change_of_what_an_index_knows_by_is_rolled_back_too(house: House, tmp_path: Path) -> None:
     output, paced = tmp_path / "out", house.home / "paced.py"
     write_paced(house.home)

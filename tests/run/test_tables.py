@@ -93,6 +93,7 @@ def test_a_version_of_a_delta_table_is_what_it_names(tmp_path: Path) -> None:
     assert read_delta(table).parameters["version"] == 2
 
 
+@pytest.mark.slow
 def test_a_snapshot_of_an_iceberg_table_is_what_it_names(tmp_path: Path) -> None:
     place = tmp_path / "a place"
     place.mkdir()

@@ -95,6 +95,7 @@ def test_every_process_becomes_another_release_under_flow(house: Cluster) -> Non
     check_all_once(house)
 
 
+@pytest.mark.slow
 def test_a_release_of_other_protocols_is_refused_by_name(house: Cluster) -> None:
     far = make_release(house.folder / "far", "3.0", newest=9, oldest=8)
     daemon = house.add_worker("w2", environment=far)
@@ -115,6 +116,7 @@ def test_a_worker_that_is_ended_hands_on_its_tasks(house: Cluster) -> None:
     check_all_once(house)
 
 
+@pytest.mark.slow
 def test_a_drain_that_a_person_asked_for_outlives_the_worker(house: Cluster) -> None:
     drain(house, "w0")
     house.workers["w0"].signal(signal.SIGTERM)
@@ -126,6 +128,7 @@ def test_a_drain_that_a_person_asked_for_outlives_the_worker(house: Cluster) -> 
     check_all_once(house)
 
 
+@pytest.mark.slow
 def test_the_last_worker_ends_without_waiting(house: Cluster) -> None:
     house.workers["w0"].signal(signal.SIGTERM)
     assert ended(house.workers["w0"]) == 0

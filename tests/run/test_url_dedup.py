@@ -91,6 +91,7 @@ def test_a_duplicate_by_url_is_traced_and_its_shard_made_again(folder: Path) -> 
     assert (again["identical"], again["differing"]) == (True, [])
 
 
+@pytest.mark.slow
 def test_offline_two_layouts_have_the_same_duplicates_by_url(folder: Path) -> None:
     answers = []
     for output, batch, shard in (("one", 1 << 16, 1 << 20), ("two", 1_000, 1 << 10)):

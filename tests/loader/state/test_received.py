@@ -69,6 +69,7 @@ def test_a_loop_after_one_left_takes_the_next_batch(thousand_dataset: str, wrapp
     assert found == list(range(1, 2 * STEPS + 1))
 
 
+@pytest.mark.slow
 def test_spawned_workers_tell_what_came_too(thousand_dataset: str):
     loader = made(thousand_dataset)
     assert steps(plain(loader, num_workers=1, multiprocessing_context="spawn"), 2) == [1, 2]

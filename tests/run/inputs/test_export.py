@@ -146,6 +146,7 @@ def test_mds_has_each_packed_sequence(home: pathlib.Path) -> None:
     assert report["sequences"] == len(read)
 
 
+@pytest.mark.slow
 def test_each_format_is_read_by_its_own_reader(home: pathlib.Path, tmp_path: pathlib.Path) -> None:
     for kind in ("mds", "megatron", "parquet"):
         export(home, kind)

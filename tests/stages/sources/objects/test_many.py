@@ -94,11 +94,13 @@ def bucket(request: pytest.FixtureRequest) -> Iterator[tuple[str, int]]:
         server.server_close()
 
 
+@pytest.mark.slow
 def test_a_bucket_of_very_many_objects_is_listed_in_bounded_memory(bucket: tuple[str, int]) -> None:
     endpoint, number = bucket
     check_listing(f"s3://bucket/in/*.jsonl?endpoint={endpoint}", number)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", NUMBERS)
 def test_folders_of_very_many_files_are_listed_in_bounded_memory(tmp_path: pathlib.Path, number: int) -> None:
     for folder in range(number // PAGE_KEYS):
