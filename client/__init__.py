@@ -51,6 +51,11 @@ if TYPE_CHECKING:
         operator as operator,
         token as token,
     )
-    from headrace.client.pipeline_file import complete as complete, load as load, load_build as load_build
+    from headrace.client.pipeline_file import (
+        MODULE as MODULE,
+        complete as complete,
+        load as load,
+        load_build as load_build,
+    )
 else:
     __getattr__ = door(__name__)

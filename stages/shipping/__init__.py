@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     )
     from headrace.stages.shipping.shipping import (
         as_module as as_module,
+        beside as beside,
         cell_modules as cell_modules,
         has_user_code as has_user_code,
         modules_of as modules_of,

@@ -22,11 +22,12 @@ import sys
 import sysconfig
 import textwrap
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headrace.pipeline import Pipeline, PipelineError, fingerprint
+from headrace.pipeline import Pipeline, PipelineError, Stage, fingerprint
 from headrace.stages.runtime import Shipped
 
 #: Modules of one pipeline. One that needs more is a package to be installed.
@@ -72,6 +73,31 @@ def modules_of(pipeline: Pipeline, texts: Mapping[str, str]) -> dict[str, str]:
         waiting += _parents(name)
         waiting += source.imports()
     return dict(sorted(found.items()))
+
+
+def beside(
+    stages: Sequence[Stage], modules: Mapping[str, str], there: Mapping[str, str], own: str
+) -> tuple[tuple[Stage, ...], dict[str, str]]:
+    """Stages of a file, and their modules, for a pipeline that has the modules `there`.
+
+    The file is module `own`. Where the pipeline has another text under that name, the file's is named by its hash.
+    """
+    text = modules.get(own, "")
+    imported = (name for module, other in modules.items() for name in _Source(module, other, is_package=True).imports())
+    if there.get(own, text) == text or own in imported:
+        return tuple(stages), dict(modules)
+    name = f"{own}_{fingerprint(text)}"
+
+    def renamed(value: Any) -> Any:
+        if isinstance(value, str):
+            path = _IMPORT_PATH.fullmatch(value) and value.removeprefix(f"{own}:")
+            return f"{name}:{path}" if path and path != value else value
+        if isinstance(value, Mapping):
+            return {key: renamed(item) for key, item in value.items()}
+        return type(value)(map(renamed, value)) if isinstance(value, (list, tuple)) else value
+
+    made = (replace(one, target=renamed(one.target), parameters=renamed(one.parameters)) for one in stages)
+    return tuple(made), {name if module == own else module: other for module, other in modules.items()}
 
 
 class _Source:

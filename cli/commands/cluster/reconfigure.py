@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from headrace.cli.commands import GivenCode, check_canary, try_canary
 from headrace.cli.ui import CanaryOptions, print_json, read_ledger, safe
-from headrace.client import ENDED, Client, CliError, ControllerAt, UsageError, load, pipeline_of
+from headrace.client import ENDED, MODULE, Client, CliError, ControllerAt, UsageError, load, pipeline_of
 from headrace.pipeline import Pipeline, Stage
 from headrace.protos import control_pb2 as pb
 from headrace.store import counted
@@ -65,10 +65,14 @@ def surgery(
                 f"pipeline {name!r} is {status.state}, and its dataset has no graph yet that could be changed"
             )
         before = Pipeline.from_dict(declared)
+        if before.modules and modules:
+            from headrace.stages.shipping import beside
+
+            stages, modules = beside(stages, modules, before.modules, MODULE)
         if other := [module for module, text in modules.items() if before.modules.get(module, text) != text]:
             raise CliError(
-                f"module {other[0]!r} is not as pipeline {name!r} has it, and other stages may use it: change the "
-                "pipeline's file, and give it whole with `headrace apply --amend`"
+                f"module {other[0]!r} is not as pipeline {name!r} has it, and other stages may use it: give the "
+                "pipeline's file whole, with `headrace apply --amend`"
             )
         after = edit(replace(before, modules={**before.modules, **modules}), stages)
         if canary.share:

@@ -1,11 +1,13 @@
 """The stage of `headrace insert` and `replace`: a call of the library, or a stage of a pipeline file."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from headrace.cli.commands.cluster.reconfigure import stages_of
 from headrace.client.errors import UsageError
+from headrace.stages.shipping.shipping import beside
 
 FILE = """
 from headrace import Pipeline, map_records, normalize, read_jsonl, write_jsonl
@@ -37,6 +39,25 @@ def test_a_stage_of_a_file_brings_its_module(tmp_path: Path) -> None:
     assert stages_of(f"{path}:normalize", ["form=NFD"])[0][0].parameters["form"] == "NFD"
     with pytest.raises(UsageError, match="declares no stage 'nope'; it has read, clean, normalize"):
         stages_of(f"{path}:nope", [])
+
+
+def test_a_file_that_was_changed_stands_beside_the_running_one(tmp_path: Path) -> None:
+    path = tmp_path / "file.py"
+    (tmp_path / "in.jsonl").write_text('{"text": "x"}\n')
+    path.write_text(FILE.replace("*.jsonl", str(tmp_path / "*.jsonl")))
+    stages, modules = stages_of(f"{path}:clean", [])
+    assert beside(stages, modules, modules, "pipeline") == (stages, modules), "the same text keeps its name"
+    assert beside(stages, modules, {"other": "pass"}, "pipeline") == (stages, modules)
+    (made,), texts = beside(stages, modules, {"pipeline": "pass"}, "pipeline")
+    (name,) = texts
+    assert texts[name] == modules["pipeline"]
+    assert name.startswith("pipeline_")
+    assert made == replace(stages[0], parameters={**stages[0].parameters, "function": f"{name}:clean"})
+    nested = replace(made, target="pipeline:Stage", parameters={"a": [{"b": "pipeline:one.two"}, "pipeline x:y", 3]})
+    (again,), _ = beside([nested], modules, {"pipeline": "pass"}, "pipeline")
+    assert (again.target, again.parameters["a"]) == (f"{name}:Stage", [{"b": f"{name}:one.two"}, "pipeline x:y", 3])
+    with_more = {**modules, "helper": "import pipeline"}
+    assert beside(stages, with_more, {"pipeline": "pass"}, "pipeline") == (stages, with_more), "another needs its name"
 
 
 def test_a_call_may_make_two_parts_of_one_stage(tmp_path: Path) -> None:
