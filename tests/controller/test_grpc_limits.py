@@ -238,7 +238,7 @@ def test_a_member_has_so_many_calls_open_and_another_is_not_hindered(served: Ser
         wait_for(lambda: answered(stubs[0]), "calls that have ended count no more")
 
 
-@pytest.mark.parametrize("method", ["Apply", "Watch"])
+@pytest.mark.parametrize("method", ["Apply", pytest.param("Watch", marks=pytest.mark.slow)])
 def test_calls_without_a_request_are_counted_and_leave_room_for_others(served: Served, method: str) -> None:
     """As many as the server takes of all members: gRPC would wait for their requests first, and judge nobody."""
     each, count = int(LIMITS["streams_max"]), int(LIMITS["calls_max"])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.fuzz.harness import children_s
 from tests.fuzz.runner import fuzz
 
 FLAWED = ("--from", "flawed", "--executions", "20000")
@@ -59,3 +62,17 @@ def test_with_canary_a_target_ends_when_it_sings(tmp_path: Path) -> None:
     status, (report,) = fuzz(["frame"], tmp_path, "--from", "transport_targets", "--canary")
     assert status == 0
     assert "the canary sings" in report["account"]
+
+
+def test_the_time_of_children_counts_while_they_live_and_when_they_have_ended() -> None:
+    begun, work = (
+        children_s(),
+        "import time\nwhile time.process_time() < 0.2: pass\nprint(end='x', flush=True); input()",
+    )
+    with subprocess.Popen([sys.executable, "-c", work], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.read(1) == b"x"
+        living = children_s()
+        assert living - begun >= 0.2
+        child.kill()
+    assert children_s() >= living - 0.02, "the kernel counts who has ended in ticks"

@@ -37,7 +37,7 @@ def test_workers_of_one_host_join_by_ring_or_as_asked(
 @pytest.mark.parametrize(
     "victim",
     [
-        "sender",
+        pytest.param("sender", marks=pytest.mark.slow),
         pytest.param("receiver's worker", marks=pytest.mark.slow),
         pytest.param("receiver", marks=pytest.mark.slow),
         pytest.param("sender's worker", marks=pytest.mark.slow),

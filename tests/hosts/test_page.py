@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from headrace.cluster.certificates import write_secret
 from tests.kits.run.kill import headrace
 from tests.kits.run.netns import Cluster, Host, Net, wait_for
@@ -81,6 +83,7 @@ class Reader:
             wait_for(registered, f"{count} workers registered")
 
 
+@pytest.mark.slow
 def test_the_page_brings_up_three_nodes_and_runs_a_pipeline(texts: Path, tmp_path: Path) -> None:
     net = Net()
     reader = Reader(tmp_path, net)

@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.hosts.test_hosts import apply, edges
 from tests.kits.run.dataset import fates
 from tests.kits.run.netns import cluster_of
 
 
+@pytest.mark.slow
 def test_a_pipeline_runs_across_unconnected_hosts_through_a_third(
     texts: Path, undisturbed: Path, tmp_path: Path
 ) -> None:

@@ -349,7 +349,9 @@ with open(out, "a") as file:
 """
 
 
-@pytest.mark.parametrize("kind", ["threads", "plain", "stateful"])
+@pytest.mark.parametrize(
+    "kind", ["threads", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("plain", "stateful"))]
+)
 def test_after_a_kill_nothing_is_read_twice_or_left_out(thousand_dataset: str, tmp_path: Path, kind: str):
     if kind == "stateful":
         pytest.importorskip("torchdata.stateful_dataloader")

@@ -124,6 +124,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_done_is_refused_in_one_line(home: pathlib.Path) -> None:
     run(home)
     model = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}

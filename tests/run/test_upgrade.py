@@ -104,6 +104,7 @@ def test_a_release_of_other_protocols_is_refused_by_name(house: Cluster) -> None
     assert "they speak protocol 8 to 9 and 1; upgrade the controller" in daemon.text()
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_ended_hands_on_its_tasks(house: Cluster) -> None:
     house.workers["w0"].signal(signal.SIGTERM)
     assert ended(house.workers["w0"]) == 0

@@ -246,6 +246,7 @@ def test_a_mutant_is_gone_when_its_block_ends() -> None:
     assert simulate(0) == before
 
 
+@pytest.mark.slow
 def test_the_same_seed_tells_the_same_story_in_another_process() -> None:
     code = "from headrace.chaos.sim.simulator import simulate; print([simulate(seed) for seed in range(3)])"
     told = {
@@ -264,6 +265,7 @@ def test_a_failing_seed_prints_the_line_that_replays_it(capsys: pytest.CaptureFi
     assert capsys.readouterr().out.splitlines() == said
 
 
+@pytest.mark.slow
 def test_processes_that_share_the_seeds_tell_what_one_tells(capsys: pytest.CaptureFixture[str]) -> None:
     told = []
     for jobs in ("1", "2"):

@@ -145,7 +145,7 @@ def test_one_source_alone_is_the_order_of_its_dataset():
     ),
     is_alone=st.booleans(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_positions_located_ahead_are_given_as_computed(ahead: list[list[int]], asked: list[list[int]], is_alone: bool):
     mixed, plain = (Mixture([layout(30, 11)], SHUFFLE, [5.0], 41) if is_alone else mixture(*CHANGES) for _ in range(2))
     for blocks in ahead:

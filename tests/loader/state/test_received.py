@@ -154,6 +154,7 @@ def test_workers_that_persist_are_refused_once_another_state_was_loaded(thousand
         next(iter(loops))
 
 
+@pytest.mark.slow
 def test_a_copy_of_a_loader_has_loops_of_its_own(thousand_dataset: str):
     loader = made(thousand_dataset)
     twin = copy.deepcopy(loader)

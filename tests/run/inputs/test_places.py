@@ -126,6 +126,7 @@ def test_what_is_new_in_a_bucket_at_the_next_run_is_added(tmp_path: pathlib.Path
     assert (report["kept"], report["records_resumed"], report["bytes_read"]) == (61, 60, len(one))
 
 
+@pytest.mark.slow
 def test_three_sinks_write_into_a_bucket_and_a_dataset_there_is_exported(
     tmp_path: pathlib.Path, server: S3Server
 ) -> None:

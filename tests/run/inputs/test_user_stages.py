@@ -149,7 +149,7 @@ def test_a_stage_that_repeats_or_invents_records_is_named(home: pathlib.Path, ki
     assert words in line
 
 
-@pytest.mark.parametrize("edges", [pytest.param((), marks=pytest.mark.slow), ("--no-fuse",)], ids=["fused", "rings"])
+@pytest.mark.parametrize("edges", [(), pytest.param(("--no-fuse",), marks=pytest.mark.slow)], ids=["fused", "rings"])
 def test_a_stage_that_splits_records_balances_by_record(home: pathlib.Path, edges: tuple[str, ...]) -> None:
     done = run(home, "split", *edges)
     assert done.returncode == 0, done.stderr
