@@ -65,10 +65,8 @@ def test_with_canary_a_target_ends_when_it_sings(tmp_path: Path) -> None:
 
 
 def test_the_time_of_children_counts_while_they_live_and_when_they_have_ended() -> None:
-    begun, work = (
-        children_s(),
-        "import time\nwhile time.process_time() < 0.2: pass\nprint(end='x', flush=True); input()",
-    )
+    begun = children_s()
+    work = "import time\nwhile time.process_time() < 0.2: pass\nprint(end='x', flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", work], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         assert child.stdout.read(1) == b"x"
