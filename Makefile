@@ -4,6 +4,9 @@ PYTEST_ARGS ?=
 FUZZ_SECONDS ?= 600
 FUZZ_JOBS ?= 2
 
+# Each process would compile what it imports where this is set.
+export PYTHONDONTWRITEBYTECODE :=
+
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check -qq install --constraint constraints.txt
@@ -152,12 +155,13 @@ $(VENV)/.quickstart: $(VENV)/.installed
 	@$(BIN)/python -m headrace.stages.library.warm >/dev/null
 	@touch $@
 
+# Byte code is made of what is imported: of all, it would take three minutes.
 # torch first and by itself: where a CPU build lies behind the pin it is taken, and the rest finds it there.
 $(VENV)/.dev: $(VENV)/.made $(FACTS) tests/kits/inputs/readers.py
 	@echo "installing torch into $(VENV) (once)"
-	@$(INSTALL) torch==2.13.0
+	@$(INSTALL) --no-compile torch==2.13.0
 	@echo "installing headrace, its tests and its checkers into $(VENV) (once; a minute or two)"
-	@$(INSTALL) -e '.[dev,loader]'
+	@$(INSTALL) --no-compile -e '.[dev,loader]'
 	@$(BIN)/python tests/kits/inputs/readers.py
 	@echo "compiling the filters (once; about half a minute)"
 	@$(BIN)/python -m headrace.stages.library.warm >/dev/null
