@@ -64,7 +64,7 @@ def test_with_canary_a_target_ends_when_it_sings(tmp_path: Path) -> None:
     assert "the canary sings" in report["account"]
 
 
-def test_the_time_of_children_counts_while_they_live_and_when_they_have_ended() -> None:
+def test_the_time_of_children_counts_living_or_ended() -> None:
     begun = children_s()
     work = "import time\nwhile time.process_time() < 0.2: pass\nprint(end='x', flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", work], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
