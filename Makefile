@@ -19,6 +19,7 @@ COMPILE := $(BIN)/python -m headrace.stages.library.warm >/dev/null & $(BIN)/pyt
 DAEMONS := slurmctld slurmd munged sshd
 TESTS := $(BIN)/python -m pytest -m "not slow and not trainers" -n 3 --durations 25
 RUNS := tests/run tests/live tests/hosts
+HOUSE := $(BIN)/python -m pytest -q -m "not slow" tests/house
 
 .DEFAULT_GOAL := help
 .PHONY: help quickstart wheels docs man screens codes test runs suite check types walls mutants kill fuzz search trainers peers launches chaos recovery format protos diagrams reference clean
@@ -72,7 +73,7 @@ types:
 
 walls:
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q -m "not slow" tests/house
+	$(HOUSE)
 
 mutants: $(VENV)/.dev  ## 200 changes of the cores, one at a time, and whether a test or the simulator notices; half an hour
 	$(BIN)/python -m tests.mutants.mutate

@@ -180,6 +180,7 @@ def test_tasks_workers_and_links_elsewhere_are_hit_without_loss(texts: Path, ref
     ] is True
 
 
+@pytest.mark.slow
 def test_controllers_of_other_hosts_are_hit_and_the_dataset_is_the_same(
     texts: Path, reference: Path, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ def call(*arguments: str) -> subprocess.CompletedProcess[str]:
     return ended(headrace(*arguments))
 
 
+@pytest.mark.slow
 def test_a_shard_is_made_again_byte_for_byte_and_put_back(undisturbed: Path, tmp_path: Path) -> None:
     dataset = tmp_path / "copy"
     shutil.copytree(undisturbed, dataset)

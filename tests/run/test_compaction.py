@@ -137,6 +137,7 @@ def shows_nothing_of(capsys: pytest.CaptureFixture[str], dataset: Path, kept: st
     return sound and "retracted" in fact and [row["raw"] for row in quarantine if row["id"] == broken] == [None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "moment", [pytest.param("before the last look", marks=pytest.mark.slow), "between the last look and the entry"]
 )

@@ -114,6 +114,7 @@ def test_killers_around_dedup_are_found_and_spared_by_rebuild(
         assert json.loads(again.stdout)["differing"] == []
 
 
+@pytest.mark.slow
 def test_it_is_found_though_the_index_dies_when_asked(tmp_path: Path) -> None:
     write_corpus(tmp_path)
     run = Marked(command(tmp_path), tmp_path)

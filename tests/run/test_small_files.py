@@ -83,6 +83,7 @@ def test_each_file_is_a_fragment_with_its_own_end(together: Path, files: Path) -
     assert counts == {path.as_uri(): len(path.read_text().splitlines()) for path in (files / "in").iterdir()}
 
 
+@pytest.mark.slow
 def test_killed_again_and_again_they_give_the_same_dataset(files: Path, together: Path) -> None:
     dataset = files / "killed"
     for kill in range(KILLS):

@@ -22,6 +22,7 @@ def states(made: Cluster) -> dict[str, str]:
     return {worker.worker: worker.state for worker in status.workers} if status is not None else {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
 def test_pause_and_drain_outlive_their_leader_and_resume_waits(
     home: Path, tmp_path: Path, undisturbed: Path, how: signal.Signals

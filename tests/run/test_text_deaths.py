@@ -107,6 +107,7 @@ def left(output: Path) -> list[Path]:
     return [path for path in (output / ".tmp").iterdir() if path.name != "update.lock"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kills", "edges"),
     [

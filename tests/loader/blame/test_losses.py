@@ -119,6 +119,7 @@ def test_losses_of_all_nothing_are_one_spike() -> None:
     assert len(find_spikes(losses(np.full(30, math.nan)))) == 1
 
 
+@pytest.mark.slow
 def test_losses_that_break_again_and_again_take_time_by_their_number_alone() -> None:
     values = np.where(np.arange(400_000) % 2, math.nan, 2.5)
     began = time.thread_time()
