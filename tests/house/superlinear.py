@@ -21,6 +21,7 @@ PUMPED = 32_000
 PUMPED_FIRST, GROWTH = 18, 1.3
 #: Seconds of processor time that no linear expression takes for it.
 SECONDS_MAX = 0.1
+#: How often one must take longer to be called slow.
 TIMES = 3
 #: Texts a part of an expression is sampled by; repetitions of one that are not bounded.
 SAMPLES = 3
