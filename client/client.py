@@ -243,7 +243,7 @@ class Client:
         return reply
 
     def _ask(self, method: str, request: Any, within_s: float, again: Callable[[Any], bool]) -> Any:
-        """Ask the leader; while another controller takes over, ask again, for up to FAILOVER_S.
+        """Ask the leader; ask again, for up to FAILOVER_S, while another takes over or what forbids it passes.
 
         Every request is idempotent: a change names the wanted state, an apply carries a token.
         """

@@ -18,7 +18,7 @@ from headrace.controller.convert import allowance_of, out_of_bounds, seal_of, ta
 from headrace.controller.core.cluster import Controller, registration_fault
 from headrace.controller.core.messages import ChangedInput, PipelineRequested, messages as core
 from headrace.controller.core.plan import Plan, TaskPlan
-from headrace.controller.core.run import why_an_epoch
+from headrace.controller.core.run import NotYetError, why_an_epoch
 from headrace.controller.core.scaling import ScalingMode
 from headrace.controller.effects import ReportedProgress
 from headrace.controller.membership import Act, act_of, why_not
@@ -184,7 +184,7 @@ class Servicer(rpc.ControlServicer):
             reason=answer.reason,
             differences=answer.differences,
             warnings=answer.warnings,
-            standby=not answer.accepted and self._shell.core.gathers(name, ""),
+            standby=answer.passes or (not answer.accepted and self._shell.core.gathers(name, "")),
             waits=answer.waits,
         )
 
@@ -263,7 +263,7 @@ class Servicer(rpc.ControlServicer):
             return pb.SteerReply(accepted=False, reason=reason, again=not self._shell.core.leads)
         if answer.accepted and request.clear:
             self._shell.forget(answer.warnings)
-        again = not answer.accepted and self._shell.core.gathers(request.pipeline, request.worker)
+        again = answer.passes or (not answer.accepted and self._shell.core.gathers(request.pipeline, request.worker))
         return pb.SteerReply(accepted=answer.accepted, reason=answer.reason, changes=answer.warnings, again=again)
 
     async def Queue(self, request: pb.QueueRequest, context: Any) -> pb.QueueReply:  # noqa: N802
@@ -455,7 +455,7 @@ def dry_run(core: Controller, request: PipelineRequested) -> pb.ApplyReply:
     try:
         made = core.applications.planned(request)
     except PipelineError as error:
-        return pb.ApplyReply(accepted=False, reason=str(error))
+        return pb.ApplyReply(accepted=False, reason=str(error), standby=isinstance(error, NotYetError))
     reply = _reply(made, len(core.workers))
     run = core.runs.get(str(request.pipeline.get("name", "")))
     if run is not None and not run.ended and run.tasks is not None:

@@ -23,7 +23,7 @@ from headrace.controller.core.messages import (
     StopRequested,
     WorkerDrained,
 )
-from headrace.controller.core.run import Run
+from headrace.controller.core.run import Run, refusal
 from headrace.pipeline import PipelineError
 from headrace.store.ledger import RunsCleared, RunSteered, RunStopAsked, WorkerDrainAsked
 
@@ -102,7 +102,7 @@ class Requests:
         try:
             change = run.considered(event)
         except PipelineError as error:
-            return [_answer(event.request, str(error))]
+            return [refusal(event.request, error)]
         self._waiting.append(SteerAdmitted(event.request, event.pipeline, event.pause, change))
         log.submit(RunSteered(event.pipeline, change_to_plain(event.pause, change)))
         return []
@@ -117,9 +117,11 @@ class Requests:
             return [_answer(event.request)]  # It is so already, or another drained it.
         if event.leaves and event.back and event.worker not in self._cluster.leaving:
             return [_answer(event.request)]
-        for run in self._cluster.runs.values() if not event.back else ():
-            if wrong := run.why_not_without(event.worker):
-                return [_answer(event.request, wrong)]
+        try:
+            for run in self._cluster.runs.values() if not event.back else ():
+                run.check_without(event.worker)
+        except PipelineError as error:
+            return [refusal(event.request, error)]
         if log is None:
             return self._drained(event, now)
         self._waiting.append(event)

@@ -432,6 +432,8 @@ class AnswerRequest(Struct, frozen=True):
     warnings: tuple[str, ...] = ()
     #: The place in its queue, in words, of what was taken and has to wait.
     waits: str = ""
+    #: It is refused for what passes by itself: asked again, it may be accepted.
+    passes: bool = False
 
 
 class WriteManifest(Struct, frozen=True):

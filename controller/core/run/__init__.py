@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     )
     from headrace.controller.core.run.proposals import Committer as Committer, ProposalJudgement as ProposalJudgement
     from headrace.controller.core.run.publishing import Publishing as Publishing
+    from headrace.controller.core.run.refusals import NotYetError as NotYetError, refusal as refusal
     from headrace.controller.core.run.run import Run as Run
     from headrace.controller.core.run.states import (
         ENDED as ENDED,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from headrace.controller.core.messages import AnswerRequest, Command, PipelineRequested, SealSink
 from headrace.controller.core.plan import Plan
 from headrace.controller.core.run.reconfiguration import Reconfiguration, Reshape, keeps_index
+from headrace.controller.core.run.refusals import NotYetError, refusal
 from headrace.controller.core.run.states import AMEND_TRANSITIONS, AmendState, AmendTurn, Machine, RunState
 from headrace.controller.core.run.tasks import RunTask, RunTasks, TaskPhase
 from headrace.controller.core.run.work import Parts, Work, Works
@@ -79,10 +80,10 @@ class Amendment:
         """Why a change is not made any more: the run has ended as `state` says."""
         return f"the pipeline is {state.value}" + ("" if self.taking_up else ": its graph is as it was")
 
-    def why_busy(self) -> str:
-        """Why nothing else is asked for now; empty if it may be."""
-        changing = self.busy and self._reshape is None
-        return "the graph of the pipeline is being changed: try again" if changing else ""
+    def check_free(self) -> None:
+        """Raises NotYetError while the graph is being changed: nothing else is asked for meanwhile."""
+        if self.busy and self._reshape is None:
+            raise NotYetError("the graph of the pipeline is being changed: try again")
 
     def considered(
         self, event: PipelineRequested, works: Works | None, state: RunState
@@ -98,11 +99,10 @@ class Amendment:
         if works is None or state is not RunState.RUNNING:
             raise PipelineError(f"pipeline {pipeline.name!r} is {state.value}: a graph is changed while it is running")
         if works.in_force.adoption.rejoin_at is not None:
-            raise PipelineError(f"pipeline {pipeline.name!r} waits for its workers to come back: try again")
-        if busy := self.why_busy():
-            raise PipelineError(busy)
+            raise NotYetError(f"pipeline {pipeline.name!r} waits for its workers to come back: try again")
+        self.check_free()
         if self.busy or self._reconfiguration.waiting or self._reconfiguration.stands:
-            raise PipelineError(f"pipeline {pipeline.name!r} is being changed: try again")
+            raise NotYetError(f"pipeline {pipeline.name!r} is being changed: try again")
         before, current = works.in_force.pipeline, works.in_force.tasks.plan
         if wrong := why_not_amended(before, pipeline):
             raise PipelineError(f"{wrong}: stop the pipeline, and apply it with --amend")
@@ -112,7 +112,7 @@ class Amendment:
         made, stay = self._reconfiguration.beside(pipeline, event, current, anew=anew)
         anew = anew or not keeps_index(pipeline, made, stay)
         if anew and not self._reconfiguration.free_epoch:
-            raise PipelineError(f"pipeline {pipeline.name!r} is at the beginning of an epoch: try again")
+            raise NotYetError(f"pipeline {pipeline.name!r} is at the beginning of an epoch: try again")
         return pipeline, made, stay, anew
 
     def asked(self, event: PipelineRequested, works: Works | None, state: RunState) -> list[Command]:
@@ -123,7 +123,7 @@ class Amendment:
         try:
             pipeline, made, stay, anew = self.considered(event, works, state)
         except PipelineError as error:
-            return [AnswerRequest(event.request, accepted=False, reason=str(error))]
+            return [refusal(event.request, error)]
         assert works is not None
         if pipeline.version() == works.in_force.version:
             words = f"pipeline {pipeline.name} is in force as it was asked for"

@@ -33,6 +33,7 @@ from headrace.controller.core.plan import (
     total,
 )
 from headrace.controller.core.run.input import Intake, Listing
+from headrace.controller.core.run.refusals import NotYetError
 from headrace.controller.core.run.tasks import RunTasks, Workers
 from headrace.controller.core.run.work import Work
 from headrace.pipeline import Pipeline, PipelineError
@@ -220,13 +221,12 @@ class Reconfiguration:
         pairs = [pair for chain in fused for pair in itertools.pairwise(chain)]
         return [(tail[before], head[behind]) for before, behind in pairs if before in tail and behind in head]
 
-    def why_not_without(self, worker: str, tasks: RunTasks) -> str:
-        """Why this run's tasks cannot leave a worker; empty if they can."""
+    def check_without(self, worker: str, tasks: RunTasks) -> None:
+        """Raises PipelineError where this run's tasks cannot leave a worker."""
         try:
             self._planned_with([Change(leave=worker)], tasks)
         except PipelineError as error:
-            return f"pipeline {self._pipeline.name!r}: {error}"
-        return ""
+            raise PipelineError(f"pipeline {self._pipeline.name!r}: {error}") from error
 
     def plan(
         self,
@@ -323,7 +323,7 @@ class Reconfiguration:
     def _planned_with(self, changes: Sequence[Change], tasks: RunTasks | None, state: str = "") -> Plan:
         """The plan that a change leads to, or leaving workers. PipelineError if the workers cannot hold it."""
         if tasks is None:
-            raise PipelineError(f"pipeline {self._pipeline.name!r} is {state} and has no tasks yet: try again")
+            raise NotYetError(f"pipeline {self._pipeline.name!r} is {state} and has no tasks yet: try again")
         change, gone = changes[0], {change.leave for change in changes}
         if not change.leave:
             return self.plan(tasks, change.replicas, change.places, change.transports)

@@ -19,6 +19,7 @@ from headrace.controller.core.run.proposals import Committer
 from headrace.controller.core.run.publishing import Publishing, excess, held_words, kept_nothing
 from headrace.controller.core.run.reading import ChangedFragments
 from headrace.controller.core.run.reconfiguration import Reconfiguration
+from headrace.controller.core.run.refusals import refusal
 from headrace.controller.core.run.states import ENDED, ENDING, TRANSITIONS, WORKING, Machine, RunState, RunTurn
 from headrace.controller.core.run.sweeps import Sweeps
 from headrace.controller.core.run.tasks import DeathCounts, RunTasks
@@ -206,15 +207,14 @@ class Run:
         """The change that a request asks of the plan. PipelineError, with the reason, where it cannot be made."""
         if self.state is RunState.DRAINING or self.state not in (RunState.OPENING, *WORKING):
             raise PipelineError(f"pipeline {self.pipeline.name!r} is {self.state.value}")
-        if wrong := self.amendment.why_busy():
-            raise PipelineError(wrong)
+        self.amendment.check_free()
         return self.reconfiguration.considered(event, self.tasks, self.state.value)
 
-    def why_not_without(self, worker: str) -> str:
-        """Why this run's tasks cannot leave a worker; empty if they can."""
-        if self.tasks is None or self.state not in WORKING:
-            return ""
-        return self.amendment.why_busy() or self.reconfiguration.why_not_without(worker, self.tasks)
+    def check_without(self, worker: str) -> None:
+        """Raises PipelineError where this run's tasks cannot leave a worker."""
+        if self.tasks is not None and self.state in WORKING:
+            self.amendment.check_free()
+            self.reconfiguration.check_without(worker, self.tasks)
 
     def _dispatch(self, event: RunEvent, now: float) -> list[Command]:
         if isinstance(event, LogEvent):
@@ -422,7 +422,7 @@ class Run:
         try:
             change = self.considered(event)
         except PipelineError as error:
-            return [m.AnswerRequest(event.request, accepted=False, reason=str(error))]
+            return [refusal(event.request, error)]
         return self._admitted(m.SteerAdmitted(event.request, event.pipeline, event.pause, change))
 
     def _admitted(self, event: m.SteerAdmitted) -> list[Command]:

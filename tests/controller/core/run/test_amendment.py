@@ -264,6 +264,7 @@ def test_what_decides_nothing_is_no_change() -> None:
         assert isinstance(answer, m.AnswerRequest)
         assert not answer.accepted
         assert "would decide as it does (keep.replicas: null -> 3)" in answer.reason
+        assert not answer.passes
     assert not dry_run(stand.core, amending(make_pipeline(replicas=3))).accepted
     (answer,) = of(m.AnswerRequest, stand.tell(amending(OLD)))
     assert answer.accepted
@@ -275,6 +276,8 @@ def test_while_a_graph_is_changed_nothing_else_is() -> None:
         (answer,) = of(m.AnswerRequest, stand.tell(event))
         assert not answer.accepted
         assert "is being changed: try again" in answer.reason
+        assert answer.passes, "whoever asks does so again by himself"
+    assert dry_run(stand.core, amending(MORE)).standby
 
 
 def test_the_same_request_sent_again_is_answered_once() -> None:

@@ -199,6 +199,7 @@ def test_no_two_versions_are_tried_in_one_epoch() -> None:
     stand.tell(failed("run/dedup.0"))
     (answer,) = of(m.AnswerRequest, stand.tell(amending(DEDUPED)))
     assert answer.reason.endswith("at the beginning of an epoch: try again")
+    assert answer.passes
     close(stand, OLD.version(), "run/read.0", Range(A.id, 0, 4))
     starts = of(m.StartTask, stand.tell(amending(DEDUPED)))
     assert {start.task: start.attempt for start in starts}["run/dedup.0"] == FIRST + 1
