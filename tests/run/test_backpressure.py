@@ -112,7 +112,7 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stopped_s", [3.0, pytest.param(60.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stopped_s", [3.0, 60.0])
 def test_a_stopped_sink_stops_the_source_and_costs_the_credit_at_most(watched: Watched, stopped_s: float) -> None:
     tasks = watched.tasks()
     source, sink = tasks["read"], tasks["write"]

@@ -138,9 +138,7 @@ def shows_nothing_of(capsys: pytest.CaptureFixture[str], dataset: Path, kept: st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "moment", [pytest.param("before the last look", marks=pytest.mark.slow), "between the last look and the entry"]
-)
+@pytest.mark.parametrize("moment", ["before the last look", "between the last look and the entry"])
 def test_a_retraction_in_the_meantime_is_made_in_the_new_dataset_too(
     undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:

@@ -158,7 +158,7 @@ def at_the_manifest(dataset: Path) -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", [S3Fault.LOST_ANSWER, pytest.param(S3Fault.BROKEN, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("fault", [S3Fault.LOST_ANSWER, S3Fault.BROKEN])
 def test_writes_whose_fate_the_leader_cannot_know_leave_no_trace(
     home: Path, undisturbed: Path, tmp_path: Path, fault: S3Fault
 ) -> None:

@@ -80,9 +80,7 @@ def test_a_run_is_scaled_moved_relinked_and_drained_without_a_pause(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "moment", [0.3, *(pytest.param(moment, marks=pytest.mark.slow) for moment in (0.0, 0.6, 1.0, 1.5, 2.5))]
-)
+@pytest.mark.parametrize("moment", [0.3, 0.0, 0.6, 1.0, 1.5, 2.5])
 def test_a_worker_is_killed_while_its_run_is_scaled(
     house: House, undisturbed: Path, tmp_path: Path, moment: float
 ) -> None:

@@ -23,7 +23,7 @@ def states(made: Cluster) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_pause_and_drain_outlive_their_leader_and_resume_waits(
     home: Path, tmp_path: Path, undisturbed: Path, how: signal.Signals
 ) -> None:

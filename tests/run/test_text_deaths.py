@@ -112,8 +112,8 @@ def left(output: Path) -> list[Path]:
     ("kills", "edges"),
     [
         pytest.param(3, (), id="fused"),
-        pytest.param(20, (), id="fused, twenty times", marks=pytest.mark.slow),
-        pytest.param(20, ("--no-fuse",), id="rings, twenty times", marks=pytest.mark.slow),
+        pytest.param(20, (), id="fused, twenty times"),
+        pytest.param(20, ("--no-fuse",), id="rings, twenty times"),
     ],
 )
 def test_text_gathered_at_death_stands_once_and_leaves_no_file(
