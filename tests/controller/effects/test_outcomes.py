@@ -11,6 +11,7 @@ import msgpack
 import pytest
 
 from headrace.controller.core.cluster.controller import Controller
+from headrace.controller.core.log import leader
 from headrace.controller.core.log.leader import LeaderState
 from headrace.controller.core.messages import messages as core
 from headrace.controller.core.messages.log import LogEvent
@@ -34,6 +35,12 @@ COMMANDS: list[tuple[core.Command, type[object]]] = [
     (core.WriteSnapshot("log", 0, LedgerState()), core.SnapshotWritten),
     (core.WriteManifest("log"), core.ManifestWritten),
 ]
+
+
+@pytest.fixture(autouse=True)
+def _short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else leads: a leader that lost its term need not wait long for another one."""
+    monkeypatch.setattr(leader, "TAKEOVER_S", 0.1)
 
 
 class Cluster:
