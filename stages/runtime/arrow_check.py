@@ -54,6 +54,8 @@ _OWN_BYTES: Final = frozenset(
         *(pa.string(), pa.large_string(), pa.binary(), pa.large_binary()),
     )
 )
+#: Types, by their number, that Arrow reads and has no Python class for: intervals of months, and of days (type.h).
+_UNKNOWN: Final = frozenset((21, 22))
 
 
 class UnsoundArrow(ValueError):  # noqa: N818 (named after what is so)
@@ -66,9 +68,8 @@ def sound(rows: pa.RecordBatch) -> pa.RecordBatch:
         raise UnsoundArrow(f"a batch of {rows.num_rows} rows, the limit is {ROWS_MAX}")
     try:
         rows.validate(full=True)
-        # names of columns, and of fields within them, are decoded when they are asked for
         for field in rows.schema:
-            _read_names(field)
+            _require_known(field)
         for column in rows.columns:
             if column.type.id not in _OWN_BYTES:
                 _require_bounded(column)
@@ -122,10 +123,17 @@ def _sizes(values: Any) -> npt.NDArray[np.int64]:
     return np.asarray(sizes.fill_null(0), np.int64)
 
 
-def _read_names(field: pa.Field[Any]) -> None:
+def _require_known(field: pa.Field[Any]) -> None:
+    """Raise UnsoundArrow for a type, or one in it, that Python has no class for; UnicodeDecodeError for a name."""
+    # A name is decoded when it is asked for.
     _ = field.name
-    for number in range(field.type.num_fields):
-        _read_names(field.type.field(number))
+    kind: Any = field.type.storage_type if isinstance(field.type, pa.BaseExtensionType) else field.type
+    if kind.id in _UNKNOWN:
+        raise UnsoundArrow(f"a column of type {kind}, which Python does not know")
+    if pa.types.is_dictionary(kind):
+        _require_known(pa.field("", kind.value_type))
+    for number in range(kind.num_fields):
+        _require_known(kind.field(number))
 
 
 def require_plain(metadata: memoryview) -> int:

@@ -67,8 +67,8 @@ def test_a_run_is_scaled_moved_relinked_and_drained_without_a_pause(
         assert len(first - now) == 4, "what they had on the way to each other is theirs to finish"
         house.good("move", "small", "has_many_lines", "two", "--wait")
         assert {task["worker"] for task in house.pipeline()["tasks"] if "has_many_lines" in task["stages"]} == {"two"}
-        house.good("relink", "small", "write", "quic", "--wait")
-        assert {link["transport"] for link in house.pipeline()["links"] if "write" in link["receiver"]} == {"quic"}
+        house.good("relink", "small", "write", "pipe", "--wait")
+        assert {link["transport"] for link in house.pipeline()["links"] if "write" in link["receiver"]} == {"pipe"}
     finally:
         over.set()
         looking.join()

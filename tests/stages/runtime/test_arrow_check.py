@@ -48,6 +48,29 @@ LIES = [
 ]  # fmt: skip
 
 
+#: Of a schema's field, the table that says that it is an interval, and of which unit: 2, the one that Python knows.
+INTERVAL = bytes.fromhex("0600 0800 0600 0600 0000 0000")
+SPAN = pa.array([pa.MonthDayNano((1, 2, 3))])
+UNKNOWN = {
+    "plain": SPAN,
+    "in a list": pa.array([[SPAN[0]]], pa.list_(SPAN.type)),
+    "in a struct": pa.StructArray.from_arrays([SPAN], ["span"]),
+    "a dictionary": pa.DictionaryArray.from_arrays(pa.array([0], pa.int8()), SPAN),
+}
+
+
+@pytest.mark.parametrize("unit", [0, 1])
+@pytest.mark.parametrize("how", UNKNOWN)
+def test_a_type_that_python_has_no_class_for_is_refused(how: str, unit: int):
+    whole = message_of(pa.RecordBatch.from_arrays([UNKNOWN[how]], names=["span"]))
+    assert whole.count(INTERVAL + b"\2\0") == 1
+    lie = whole.replace(INTERVAL + b"\2\0", INTERVAL + bytes([unit, 0]))
+    with pa.ipc.open_stream(whole) as reader:
+        sound(reader.read_next_batch())
+    with pa.ipc.open_stream(lie) as reader, pytest.raises(UnsoundArrow, match="which Python does not know"):
+        sound(reader.read_next_batch())
+
+
 @pytest.mark.parametrize("lie", LIES)
 def test_a_batch_whose_columns_lie_is_refused(lie: bytes):
     with pa.ipc.open_stream(lie) as reader, pytest.raises(UnsoundArrow, match="columns are not sound"):
