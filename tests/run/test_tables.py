@@ -182,7 +182,7 @@ def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
         texts(read_delta(str(table)))
 
 
-def test_a_small_table_that_unfolds_to_gigabytes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_table_that_unfolds_to_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "t"
     write_deltalake(folder, rows(0, 3))
     DeltaTable(folder).create_checkpoint()
