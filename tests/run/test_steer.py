@@ -1,14 +1,23 @@
 """Paused, scaled and drained under load, by the commands of an operator: the dataset is the same, record by record."""
 
+import json
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from headrace.client.client import Client
+from tests.kits.run.command import run_command
+from tests.kits.run.command_server import ended
 from tests.kits.run.dataset import fates
 from tests.kits.run.kill import count_entries
 from tests.kits.run.operators import House, a_house, begin
+
+#: The corpora that a run reads which is changed three times: each change waits for what is on the way, about a third of
+#: one.
+CORPORA = 4
 
 
 @pytest.fixture
@@ -43,18 +52,31 @@ def test_what_is_paused_scaled_and_drained_under_load_gives_the_same_dataset(
     assert fates(output) == fates(undisturbed)
 
 
+@pytest.fixture
+def long_house(home: Path, tmp_path: Path) -> Iterator[House]:
+    """One whose corpus is so long that there is input left behind several changes."""
+    folder = tmp_path / "long"
+    (folder / "corpus").mkdir(parents=True)
+    shutil.copy(home / "small.py", folder)
+    for file in sorted((home / "corpus").iterdir()):
+        for number in range(CORPORA):
+            first = json.dumps({"id": f"first-{number}", "text": "a line\n"})
+            (folder / "corpus" / f"{number}-{file.name}").write_text(f"{first}\n{file.read_text()}")
+    with a_house(folder) as made:
+        yield made
+
+
 @pytest.mark.slow
-def test_a_run_is_scaled_moved_relinked_and_drained_without_a_pause(
-    house: House, undisturbed: Path, tmp_path: Path
-) -> None:
-    output = tmp_path / "out"
+def test_a_run_is_scaled_moved_and_relinked_without_a_pause(long_house: House, tmp_path: Path) -> None:
+    house, output = long_house, tmp_path / "out"
     begin(house, output, "--no-fuse")
     first = {task["task"] for task in house.pipeline()["tasks"]}
     states, over = list[str](), threading.Event()
 
     def look() -> None:
-        while not over.wait(0.1):
-            states.append(house.pipeline()["state"])
+        with Client(house.address) as client:
+            while not over.wait(0.1):
+                states.append(client.status("small").pipelines[0].state)
 
     looking = threading.Thread(target=look)
     looking.start()
@@ -76,7 +98,9 @@ def test_a_run_is_scaled_moved_relinked_and_drained_without_a_pause(
     house.hurry()
     house.until("its end", lambda: house.pipeline()["state"] not in ("running", "publishing"))
     assert house.pipeline()["state"] == "completed"
-    assert fates(output) == fates(undisturbed)
+    undisturbed = ended(run_command(house.home, "undisturbed"), cwd=house.home)
+    assert undisturbed.returncode == 0, undisturbed.stderr
+    assert fates(output) == fates(house.home / "undisturbed")
 
 
 @pytest.mark.slow
