@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
+from torch.utils.data import DataLoader
+
 from headrace.loader.order import LoaderError
 from headrace.loader.torch import OverWorkers, TorchLoader
 
@@ -65,6 +67,8 @@ def _loaders(given: Any) -> Iterator[TorchLoader]:
     """The loaders of ours in what Lightning iterates, alone or in its collections."""
     if isinstance(given, TorchLoader | OverWorkers):
         yield _torch_loader(given)
+    elif isinstance(given, DataLoader) and isinstance(given.dataset, TorchLoader):
+        yield given.dataset
     elif isinstance(given, dict | list | tuple):
         for one in given.values() if isinstance(given, dict) else given:
             yield from _loaders(one)

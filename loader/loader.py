@@ -25,7 +25,6 @@ from headrace.loader.order import (
     BLOCK_ROWS_DEFAULT,
     WINDOW_BLOCKS_DEFAULT,
     Cut,
-    Event,
     Hosted,
     LastBatch,
     LoaderClosed,
@@ -38,21 +37,30 @@ from headrace.loader.order import (
     Revised,
     Shuffle,
     Skipped,
-    Timeline,
     WeightSchedule,
     changes_of,
     pass_max,
     recut,
     replaced,
 )
-from headrace.loader.state import STATE_FORMAT, Grown, Resumption, binding_of, journal_to_json, mixture_of, resume
+from headrace.loader.standing import Standing
+from headrace.loader.state import (
+    STATE_FORMAT,
+    Grown,
+    Resumption,
+    binding_of,
+    journal_to_json,
+    mixture_of,
+    require_room,
+    resume,
+)
 from headrace.loader.statistics import LoaderStatistics, ReceivedCounts, shares_of, statistics_of
 from headrace.loader.world import RankPlace, World, given_world, host_ranks
 
 T = TypeVar("T")
 
 
-class Loader:
+class Loader(Standing):
     """Batches of one rank, as dicts of numpy arrays (`headrace.loader.batch.fields.Batch`).
 
     `dataset` is a TokenDataset, its URI or path, or a list of `Source` for a mixture. `batch_size` is in sequences, per
@@ -113,31 +121,22 @@ class Loader:
 
     def _start(self, pass_: int, pass_samples: int | None) -> None:
         datasets = self.sources.datasets
-        check_sizes(self.sources, self._cut, pass_samples)
+        check_sizes(self.sources, self._cut_now, pass_samples)
         self._pass_samples = pass_samples
-        self._samples = pass_samples or sum(dataset.layout.samples for dataset in datasets)
-        check_step(self.dataset, self._cut, self._samples)
-        if pass_ > pass_max(self._samples):
-            raise ValueError(
-                f"pass_ is at most {pass_max(self._samples)} for passes of {self._samples} samples, got {pass_}"
-            )
+        samples = pass_samples or sum(dataset.layout.samples for dataset in datasets)
+        check_step(self.dataset, self._cut_now, samples)
+        if pass_ > pass_max(samples):
+            raise ValueError(f"pass_ is at most {pass_max(samples)} for passes of {samples} samples, got {pass_}")
         self._shuffle.order(datasets[0].layout, 0, pass_)  # raises what is wrong with the arguments
-        begin = pass_ * self._samples
-        self._events: tuple[Event, ...] = (Revised(begin, self.sources.versions), Recut(begin, 0, self._cut))
+        begin = pass_ * samples
+        super().__init__(samples, pass_, (Revised(begin, self.sources.versions), Recut(begin, 0, self._cut_now)))
         self._mixture = self._mix()
-        self._pass = pass_
-        self._position = 0
-        self._step = 0
         #: all of a dataset that grew, while a pass over the shards that it had is finished
         self._grown: Sources | None = None
         #: the last state over those
         self._before: Mapping[str, Any] | None = None
         self._share = Share(0, 1)
         self._is_worker = False
-        #: whether a loop came to the end of this pass; and whether none has got a batch since a state was loaded or
-        #: positions were skipped, behind which the pass may end: the loop that was in it has still to end too
-        self._ended = self._is_moved = False
-        self._iterations = 0
         self._running: Iteration[Any] | None = None
         #: what the caller received, also by way of other processes
         self.counts = ReceivedCounts()
@@ -164,28 +163,13 @@ class Loader:
         if world.size != self._cut_now.world_size:
             cut = replace(self._cut_now, world_size=world.size)
             check_step(self.dataset, cut, self._samples)
-            self._events = recut(self._events, Recut(self._absolute, self._step, cut))
+            self.journal = recut(self.journal, Recut(self._absolute, self._step, cut))
             self._cut_now = cut
 
     @property
     def dataset(self) -> TokenDataset:
         """The dataset, or the first of a mixture."""
         return self.sources.datasets[0]
-
-    @property
-    def position(self) -> int:
-        """Samples of this pass, over all ranks, up to and including the last batch that the caller received."""
-        return self._position
-
-    @property
-    def pass_(self) -> int:
-        """The number of the pass being read."""
-        return self._pass
-
-    @property
-    def step(self) -> int:
-        """How many steps were made since the journal began, over all passes; the number of the next step."""
-        return self._step
 
     @property
     def order(self) -> Order:
@@ -206,7 +190,7 @@ class Loader:
 
     def __len__(self) -> int:
         """Batches of the pass that the next loop reads, those among them that were read already; alike on each rank."""
-        if self._is_behind:
+        if self.is_behind:
             if self._grown is not None:
                 return self._cut.steps(self._grown.datasets[0].layout.samples)
             begin = (self._pass + 1) * self._samples
@@ -214,12 +198,8 @@ class Loader:
         return self._step - self._first_step + self.steps_left
 
     @property
-    def _first_step(self) -> int:
-        return Timeline(self._samples, self._events).steps_before(self._pass * self._samples)
-
-    @property
-    def _is_behind(self) -> bool:
-        """Of this pass: the next loop is over the next one."""
+    def is_behind(self) -> bool:
+        """Whether the next loop is over the next pass."""
         return not self.restarts and (self._ended or not (self._is_moved or self.steps_left))
 
     def __repr__(self) -> str:
@@ -233,21 +213,21 @@ class Loader:
 
         The state keeps to what the caller received, whatever was transformed ahead.
         """
-        self._end_iteration()
-        return self._run(transform, self._iterations)
+        self.end_iteration()
+        return self._run(transform, self.iterations)
 
     def _run(self, transform: Callable[[Batch], T], iteration: int) -> Iterator[T]:
-        if iteration != self._iterations:
+        if iteration != self.iterations:
             raise LoaderClosed("this iteration was ended before it began; iterate the loader anew")
         self._enter_world(self._place.settle(), is_settled=True)
         if self.restarts:
             self._step, self._position, self._ended = self._first_step, 0, False
-        elif self._is_behind:
+        elif self.is_behind:
             self._advance()
         running, paused = self._begin(transform), True
         check, received, now_s = self.sources.check, self._received, time.perf_counter
         try:
-            if iteration != self._iterations:
+            if iteration != self.iterations:
                 raise LoaderClosed("this iteration was ended while its threads began; iterate the loader anew")
             while True:
                 before = now_s()
@@ -264,7 +244,7 @@ class Loader:
                     check()
                     received(one, before, now_s())
                     yield one.item
-                    if iteration != self._iterations:
+                    if iteration != self.iterations:
                         raise LoaderClosed("this iteration was ended by close, a change of state or a newer iteration")
                     before = now_s()
                 # the last batch must not keep its memory from being used again
@@ -330,7 +310,7 @@ class Loader:
             "position": position,
             "pass": pass_,
             "step": step,
-            "journal": journal_to_json(self._events),
+            "journal": journal_to_json(self.journal),
             **binding_of(self.sources, [one.layout for one in self.sources.datasets], self._shuffle, self._samples),
             **({} if self._before is None else {"before": self._before}),
         }
@@ -343,13 +323,17 @@ class Loader:
         passes of its own. Raises StateMismatch with a diff where dataset, tokenizer, seq_len, seed or order differ,
         else LoaderError; a loader that refused a state stands where it stood.
         """
+        self._load(state, grown)
+        self._tell_watchers()
+
+    def _load(self, state: Mapping[str, Any], grown: Grown) -> None:
         ours = Resumption(self.sources, self._grown, self._shuffle, self._cut, self._pass_samples)
         found = resume(state, ours, grown)
         if len(found.sources.datasets) > 1:
             check_step(self.dataset, self._cut, found.mixture.samples)
-        self._end_iteration()
+        self.end_iteration()
         self.sources, self._grown, self._before = found.sources, found.later, found.before
-        self._samples, self._mixture, self._events = found.mixture.samples, found.mixture, found.events
+        self._samples, self._mixture, self.journal = found.mixture.samples, found.mixture, found.events
         self._pass, self._position, self._step = found.pass_, found.position, found.step
         self._share = Share(0, 1)
         # samples that were dropped at the end are read, where smaller batches hold them
@@ -367,9 +351,11 @@ class Loader:
             raise ValueError(f"skip({first}, {count}): all before {self._position} was read; load an earlier state")
         if first + count > self._samples:
             raise ValueError(f"skip({first}, {count}): the pass ends at position {self._samples}, and so must a skip")
-        self._end_iteration()
-        self._events += (Skipped(self._pass * self._samples + first, count),)
+        require_room(self.journal, 1)
+        self.end_iteration()
+        self.journal += (Skipped(self._pass * self._samples + first, count),)
         self._is_moved = True
+        self._tell_watchers()
 
     def reweight(self, weights: Sequence[float] | WeightSchedule) -> None:
         """Give the mixture other weights, or those of a schedule, from the state's position on, and journal it.
@@ -377,22 +363,27 @@ class Loader:
         Call it on each rank. What a schedule had for later holds no more.
         """
         made = changes_of(weights, self._absolute, len(self.sources.datasets))
-        self._end_iteration()
-        self._events = replaced(self._events, self._absolute, made)
+        require_room(self.journal, len(made))
+        self.end_iteration()
+        self.journal = replaced(self.journal, self._absolute, made)
         self._mixture = self._mix()
+        self._tell_watchers()
 
     def next_pass(self) -> None:
         """Go to the beginning of the next pass, as the next iteration does after the last batch of one.
 
         What is left of this pass is left out, which is journalled. Call it on each rank. A loader that restarts stays.
         """
-        self._end_iteration()
+        self.end_iteration()
         if not self.restarts:
+            is_whole = not self.steps_left
             self._advance()
+            if not is_whole:
+                self._tell_watchers()
 
     def reach_pass(self, pass_: int) -> None:
         """Go to the beginning of a later pass, unless the next loop is over it, or over one behind it."""
-        while not self.restarts and self._pass + self._is_behind < pass_:
+        while not self.restarts and self._pass + self.is_behind < pass_:
             self.next_pass()
 
     def _advance(self) -> None:
@@ -400,22 +391,22 @@ class Loader:
         self._pass, self._position, self._ended = self._pass + 1, 0, False
         if left:
             # steps are left out, and those that follow are numbered on
-            self._events += (Recut(self._absolute, self._step, self._cut),)
+            self.journal += (Recut(self._absolute, self._step, self._cut),)
         if self._grown is not None:
             self.sources, self._grown, self._before = self._grown, None, last
             self._samples = self.dataset.layout.samples
             begin = self._pass * self._samples
-            self._events = (Revised(begin, self.sources.versions), Recut(begin, self._step, self._cut))
+            self.journal = (Revised(begin, self.sources.versions), Recut(begin, self._step, self._cut))
             self._mixture = self._mix()
 
     def share_steps(self, first: int, of: int) -> None:
         """Make only every `of`-th step, from the `first`-th on: for one of `of` worker processes of one rank."""
-        self._end_iteration()
+        self.end_iteration()
         self._share, self._is_worker = Share(first, of), True
 
     def statistics(self) -> LoaderStatistics:
         """Counts and times since the loader was made; shares are since the beginning of the journal."""
-        shares = shares_of(self.sources, self._mixture, self._events, self._absolute)
+        shares = shares_of(self.sources, self._mixture, self.journal, self._absolute)
         return statistics_of(self.counts, self.sources, shares, self._absolute, self.rank)
 
     def wait_verified(self, timeout_s: float = WAIT_S_MAX) -> None:
@@ -427,7 +418,7 @@ class Loader:
 
     def close(self) -> None:
         """End the running iteration and its threads; the loader can be iterated again."""
-        self._end_iteration()
+        self.end_iteration()
         self._buffers.clear()
         for dataset in self.sources.datasets:
             dataset.close()
@@ -458,25 +449,27 @@ class Loader:
         }
         return {"arguments": arguments, "state": self.state_dict()}
 
-    @property
-    def _absolute(self) -> int:
-        return self._pass * self._samples + self._position
-
     def _mix(self) -> Mixture:
-        return mixture_of(self.sources, self._shuffle, self.sources.weights, self._samples, self._events)
-
-    def _offered(self) -> Offered:
-        return Offered(self._absolute, (self._pass + 1) * self._samples, self._skips())
+        return mixture_of(self.sources, self._shuffle, self.sources.weights, self._samples, self.journal)
 
     def _hosted(self) -> Hosted:
         ranks = range(self._cut.world_size) if self.local_ranks is None else self.local_ranks
         return Hosted(self._samples, self._cut, ranks, self._offered(), self._skips())
 
-    def _skips(self) -> list[Skipped]:
-        return [event for event in self._events if isinstance(event, Skipped)]
+    def follow(self, state: Mapping[str, Any], *, is_known: bool) -> None:
+        """Stand where another process does, behind a batch of its that the caller received.
 
-    def _end_iteration(self) -> None:
-        self._iterations += 1
+        `is_known` says that all but the place is as of the last state followed, and nothing else changed.
+        """
+        if is_known and state["pass"] == self._pass:
+            self._position, self._step = state["position"], state["step"]
+        else:
+            self._load(state, "finish")
+        self._is_moved = self._ended = False
+
+    def end_iteration(self) -> None:
+        """End the running iteration; the next one goes on from the state."""
+        self.iterations += 1
         if self._running is not None:
             self._running.close()
         self._running = None

@@ -155,36 +155,44 @@ _COUNTERS = {
 
 
 class LoaderCollector:
-    """A collector for `prometheus_client`: `REGISTRY.register(LoaderCollector(loader, rank="0"))`."""
+    """A collector for `prometheus_client`: `REGISTRY.register(LoaderCollector(loader, rank="0"))`.
 
-    def __init__(self, loader: HasStatistics, **labels: str) -> None:
-        self._loader = loader
-        self._labels = labels
+    Of several loaders in one process: `LoaderCollector(train, split="train").add(validation, split="validation")`.
+    """
+
+    def __init__(self, loader: HasStatistics, /, **labels: str) -> None:
+        self._names = tuple(labels)
+        self._loaders = [(loader, tuple(labels.values()))]
+
+    def add(self, loader: HasStatistics, /, **labels: str) -> "LoaderCollector":
+        """Tell of this loader too. Raises ValueError unless it has the same labels with other values."""
+        values = tuple(labels.get(name, "") for name in self._names)
+        if set(labels) != set(self._names) or values in [others for _, others in self._loaders]:
+            raise ValueError(f"a value of its own for each of the labels {list(self._names)} is wanted, got {labels}")
+        self._loaders.append((loader, values))
+        return self
 
     def collect(self) -> Iterator[Any]:
         """Yield the loader's counters as `headrace_loader_*`."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        now = self._loader.statistics()
-        names, values = list(self._labels), list(self._labels.values())
+        told = [(loader.statistics(), values) for loader, values in self._loaders]
         for field, text in _COUNTERS.items():
-            metric = CounterMetricFamily(
-                f"headrace_loader_{field.removesuffix('_s')}{_unit(field)}", text, labels=names
-            )
-            metric.add_metric(values, getattr(now, field))
+            name = f"headrace_loader_{field.removesuffix('_s')}{_unit(field)}"
+            metric = CounterMetricFamily(name, text, labels=self._names)
+            for now, values in told:
+                metric.add_metric(values, getattr(now, field))
             yield metric
-        position = GaugeMetricFamily("headrace_loader_position", "Samples given to all ranks.", labels=names)
-        position.add_metric(values, now.position)
-        yield position
-        share = GaugeMetricFamily("headrace_loader_share", "Share of a source reached.", labels=[*names, "source"])
-        passes = GaugeMetricFamily(
-            "headrace_loader_source_passes", "How often a source was read.", labels=[*names, "source"]
-        )
-        for source in now.shares:
-            share.add_metric([*values, source.name], source.reached)
-            passes.add_metric([*values, source.name], source.passes)
-        yield share
-        yield passes
+        position = GaugeMetricFamily("headrace_loader_position", "Samples given to all ranks.", labels=self._names)
+        of_sources = [*self._names, "source"]
+        share = GaugeMetricFamily("headrace_loader_share", "Share of a source reached.", labels=of_sources)
+        passes = GaugeMetricFamily("headrace_loader_source_passes", "How often a source was read.", labels=of_sources)
+        for now, values in told:
+            position.add_metric(values, now.position)
+            for source in now.shares:
+                share.add_metric([*values, source.name], source.reached)
+                passes.add_metric([*values, source.name], source.passes)
+        yield from (position, share, passes)
 
 
 def _unit(field: str) -> str:

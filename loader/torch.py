@@ -9,18 +9,16 @@ not. `StatefulDataLoader` keeps a state a worker; `loader_state` finds the one p
 """
 
 import json
-import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from multiprocessing import parent_process
 from multiprocessing.context import get_spawning_popen
 from typing import Any, Final, Literal, TypeVar
 
+from headrace.loader.arguments import whole
 from headrace.loader.batch import Batch
 from headrace.loader.dataset import WAIT_S_MAX
 from headrace.loader.loader import Loader
-from headrace.loader.order import LoaderError
+from headrace.loader.order import LoaderClosed, LoaderError
 from headrace.loader.state import find_state, packed
 from headrace.loader.statistics import LoaderStatistics
 
@@ -30,7 +28,7 @@ try:
 except ImportError as error:
     raise ImportError("headrace.loader.torch needs PyTorch: pip install torch") from error
 
-from headrace.loader.state import Arrived, Sent, listen, new_token
+from headrace.loader.state import Arrived, Sent, end_with_parent, listen, new_token
 from headrace.loader.tensors import Copier, CountedDataLoader, check_loop, check_wrapper, chosen_names, tensors
 
 T = TypeVar("T")
@@ -39,6 +37,7 @@ T = TypeVar("T")
 _LOOP_BITS: Final = 39
 #: of a state with its journal, as JSON text; where it is longer a loop that was not begun is not known
 _STATE_BYTES_MAX: Final = 1 << 16
+_PLACE: Final = ("pass", "position", "step")
 #: workers that have a place of their own to note their loop in; of more, some share one
 _NOTES: Final = 1024
 
@@ -89,7 +88,11 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
         self._is_unknown = False
         #: when the loop began to wait for what comes next, where that is known
         self._asked_s: float | None = None
+        #: all but the place of the last state that was followed; of a worker: the last that was sent, and its journal
+        self._followed: Mapping[str, Any] = {}
+        self._sent: tuple[object, Mapping[str, Any]] = (None, {})
         self._share_memory()
+        loader.watch(self)
 
     def __repr__(self) -> str:
         return f"<TorchLoader on {self.device} of {self.loader!r}>"
@@ -99,7 +102,7 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
         #: which loop it is. One number, since workers that begin at once must not read half of what another writes
         self._uncounted = torch.zeros(_NOTES, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         #: what workers that persist look at between their loops: loads, told, and the place (pass, position, step)
-        self._stands = torch.zeros(5, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        self._stands = torch.tensor([self._loads, 0, 0, 0, 0]).share_memory_()  # type: ignore[no-untyped-call]
         #: a row a worker that got a state: what `_told` was then, pass, position, step; and all else of the state
         self._placed = torch.zeros((_NOTES, 4), dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         self._placed_with = torch.zeros(_STATE_BYTES_MAX, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
@@ -125,6 +128,7 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
+        self.loader.watch(self)
         if "_token" in state:
             listen(self._token, self)
         else:
@@ -203,10 +207,19 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
             )
         self._is_within = True
         for rows, batch in self._verified(lambda batch: (int((batch["positions"] >= 0).sum()), self._tensors(batch))):
+            if int(self._stands[0]) != self._loads:
+                raise LoaderClosed("this loop was ended by a change of state; iterate anew")
             self._worker = place
-            yield Sent(batch, (self._token, self._loads, rows, packed(self.loader.state_dict())))
+            yield Sent(batch, (self._token, self._loads, rows, self._packed()))
         self._worker = None
         self._is_within = False
+
+    def _packed(self) -> dict[str, Any]:
+        """The state, of which all but the place is made anew where the journal is another."""
+        loader = self.loader
+        if self._sent[0] is not loader.journal:
+            self._sent = loader.journal, packed(loader.state_dict())
+        return {**self._sent[1], "pass": loader.pass_, "position": loader.position, "step": loader.step}
 
     def _go_where_the_loop_stands(self) -> None:
         """In a worker that persists: go on where the loop before came to, which others know, and not this worker."""
@@ -252,8 +265,8 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
         """Raise LoaderError where a loop went before this one and nobody knows how far that came."""
         if self._is_left:
             raise LoaderError(
-                "a state was loaded since the workers of this DataLoader began, and they know nothing of it: make the "
-                "DataLoader anew"
+                "a state was loaded, or positions skipped or weights changed, since the workers of this DataLoader "
+                "began, and they know nothing of it: make the DataLoader anew"
             )
         if self._is_within:
             raise LoaderError(
@@ -287,7 +300,7 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
         if self._owner != number:
             self._owner = number
             self.loader = self.loader.replica()
-            _end_with_parent()
+            end_with_parent()
 
     def _on_device(self) -> Iterator[dict[str, Any]]:
         # "cuda" is the device that this thread has set; another thread, such as the one that copies, has its own
@@ -306,42 +319,43 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
     def over_workers(self, num_workers: int, **options: Any) -> "OverWorkers":
         """Batches through a `DataLoader` with that many worker processes, and a state that keeps up with the loop.
 
-        `options` are those of `DataLoader`. Raises ValueError for `in_order=False`: no one place stands behind all
-        batches that came then.
+        `options` are those of `DataLoader`. Raises ValueError for `in_order=False`: no one place is behind all of them.
         """
         if not options.get("in_order", True):
             raise ValueError("over_workers gives batches in order; no state could say which of others came")
         return OverWorkers(self, num_workers, options)
 
     def _over_workers(self, num_workers: int, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        if self.loader.steps_left == 0:
-            self.loader.next_pass()
+        loader = self.loader
+        if loader.is_behind:
+            loader.next_pass()
+        loader.end_iteration()
         batches = iter(CountedDataLoader(self, batch_size=None, num_workers=num_workers, **options))
-        if self.loader.restarts:
-            yield from batches
-            return
         # it counts, whenever its workers begin
         self._told += 1
+        if loader.restarts or not num_workers:
+            # without workers the loader itself knows
+            yield from batches
+            return
         asked_s = time.perf_counter()
         for batch in batches:
-            # without workers the loader itself knows, and to be told would end its iteration
-            if num_workers:
-                self._asked_s = asked_s
-                self.received(batch)
+            self._asked_s = asked_s
+            self.received(batch)
+            iteration = loader.iterations
             yield batch
+            if iteration != loader.iterations:
+                raise LoaderClosed("this loop was ended by close, a change of state or a newer loop")
             asked_s = time.perf_counter()
-        if num_workers:
-            self.load_state_dict({**self.state_dict(), "ended": True})
+        self.load_state_dict({**self.state_dict(), "ended": True})
 
     def received(self, batch: Mapping[str, Any]) -> None:
-        """Take note that the training loop received a batch that came through worker processes.
-
-        A loop that looks into its batches need not say so.
-        """
+        """Take note that the loop received a batch of worker processes; one that looks into it need not say so."""
         if isinstance(batch, Arrived):
             batch.look()
-        else:
+        elif isinstance(batch, Mapping) and {"positions", "state"} <= batch.keys():
             self.came(self._loads, int((batch["positions"] >= 0).sum()), self.state_dict(batch))
+        else:
+            raise LoaderError('a batch without its "positions" and "state": leave them in it in collate_fn')
 
     def came(self, loads: int, rows: int, state: Mapping[str, Any]) -> None:
         """Go where `state` stands, behind a batch of `rows`, unless another was loaded since its worker began."""
@@ -350,8 +364,16 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
         asked_s, self._asked_s = self._asked_s, None
         came_s = time.perf_counter()
         self.loader.counts.count(rows, came_s if asked_s is None else asked_s, came_s)
-        self.loader.load_state_dict(state, grown="finish")
+        rest = {name: value for name, value in state.items() if name not in _PLACE}
+        self.loader.follow(state, is_known=rest == self._followed)
+        self._followed = rest
         self._tell(is_counted=True)
+
+    def changed(self) -> None:
+        """A state was loaded, or the journal changed, and those who make batches know nothing of it."""
+        self._followed = {}
+        self._loads += 1
+        self._tell(is_counted=self.loader.is_behind)
 
     def _tell(self, *, is_counted: bool) -> None:
         """The loop stands where this loader does."""
@@ -395,10 +417,7 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
             self._enter(info.id)
         self.loader.load_state_dict(state, grown=grown)
         self._worker = dict(state["worker"]) if info is not None and state.get("worker") else None
-        if info is None:
-            self._loads += 1
-            self._tell(is_counted=False)
-        else:
+        if info is not None:
             self._note_placed(info.id)
         self._is_counted = False
         self._is_placed, self._is_within = info is not None, False
@@ -409,8 +428,8 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
         Exact where each pass dropped as much as it does with this batch size and world. Raises ValueError where a batch
         was read, or for a count that no steps make.
         """
-        stride = self.loader.stride
-        if self.loader.step or samples < 0 or samples % stride:
+        samples, stride = whole("samples", samples), self.loader.stride
+        if self.loader.step or samples % stride:
             raise ValueError(f"seek({samples}): a loader that read nothing goes behind steps of {stride} samples")
         passes, position = divmod(samples, len(self.loader) * stride)
         place = {"pass": self._first_pass + passes, "position": position, "step": samples // stride}
@@ -423,7 +442,7 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
         return self.loader.statistics()
 
     def wait_verified(self, timeout_s: float = WAIT_S_MAX) -> None:
-        """See `Loader.wait_verified`. Worker processes give no row that they have not checked."""
+        """See `Loader.wait_verified`. Worker processes give no unchecked row."""
         self.loader.wait_verified(timeout_s)
 
     def close(self) -> None:
@@ -432,10 +451,7 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
 
 
 class OverWorkers(_Batches):
-    """A `TorchLoader`'s batches through worker processes. Each loop goes on from the state, after a pass with the next.
-
-    It has a length and a state, so that trainers take it as a loader of their own.
-    """
+    """A `TorchLoader`'s batches through worker processes, with a length and a state, as trainers ask for them."""
 
     def __init__(self, loader: TorchLoader, num_workers: int, options: Mapping[str, Any]) -> None:
         self.dataset = loader
@@ -480,20 +496,3 @@ def loader_state(state: Mapping[str, Any]) -> dict[str, Any]:
     if found is None:
         raise LoaderError("this state holds none of a Headrace loader; pass what StatefulDataLoader.state_dict() gave")
     return found
-
-
-def _end_with_parent() -> None:
-    """Have this worker process end when the process that began it has ended.
-
-    PyTorch compares the parent's process id with that at the worker's begin. A worker that begins after its parent's
-    death sees no change, and lives on.
-    """
-    parent = parent_process()
-    if parent is not None:
-
-        def wait() -> None:
-            # without a deadline on purpose: the training loop may take any time
-            parent.join()
-            os._exit(1)
-
-        threading.Thread(target=wait, name="headrace parent", daemon=True).start()

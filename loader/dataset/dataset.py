@@ -41,6 +41,9 @@ logger = logging.getLogger("headrace.loader")
 
 #: two windows of the default size touch no more; each is a mapping, of which 65,530 are the usual limit
 SHARDS_OPEN_MAX: Final = 512
+#: descriptors of an open shard, and of one in a cache; shards of one loader take a third of those of the process
+DESCRIPTORS: Final = 1
+DESCRIPTORS_CACHED: Final = 3
 #: how long a thread waits for another that opens the same shard
 LOAD_S_MAX: Final = 900.0
 
@@ -48,7 +51,7 @@ LOAD_S_MAX: Final = 900.0
 class TokenDataset:
     """The newest version of a dataset, for reading; made by `open_dataset`.
 
-    Any number of threads may call it at once. Shards are opened when first read, at most `SHARDS_OPEN_MAX` at a time;
+    Any number of threads may call it at once. Shards are opened when first read, at most `open_max` at a time;
     `headrace.loader.dataset.verify` says when each is checked against its checksum. With a `cache`, shards are read
     from copies on the local disk, which a store without local files needs; without one such a store is read whole
     shards at a time, into memory.
@@ -80,6 +83,8 @@ class TokenDataset:
         self.verifier = Verifier(store)
         #: whether large local shards are checked by blocks, before their rows, and not as a whole, behind them
         self._by_blocks = False
+        #: shards that may be open at a time; who reads several datasets gives each its part
+        self.open_max = SHARDS_OPEN_MAX
         self._changed = threading.Condition()
         #: in order of opening; those opened first are let go of first
         self._open: dict[int, Shard] = {}
@@ -194,7 +199,7 @@ class TokenDataset:
             shard = self._load(number, stopped)
             with self._changed:
                 self._open[number] = shard
-                while len(self._open) > SHARDS_OPEN_MAX:
+                while len(self._open) > self.open_max:
                     del self._open[next(iter(self._open))]
             return shard
         finally:

@@ -1,6 +1,7 @@
 """The datasets that one loader reads, behind one numbering of their shards."""
 
 import os
+import resource
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from headrace.loader.dataset.dataset import SHARDS_OPEN_MAX, TokenDataset, open_dataset
+from headrace.loader.dataset.dataset import (
+    DESCRIPTORS,
+    DESCRIPTORS_CACHED,
+    SHARDS_OPEN_MAX,
+    TokenDataset,
+    open_dataset,
+)
 from headrace.loader.dataset.manifest import ShardEntry
 from headrace.loader.dataset.shard import Shard
 from headrace.loader.dataset.verify import WAIT_S_MAX
@@ -35,6 +42,24 @@ class Source:
 def told_apart(names: Sequence[str]) -> tuple[str, ...]:
     """The names, with its number behind each that several have: those of all datasets of one pipeline are the same."""
     return tuple(f"{name}[{at}]" if names.count(name) > 1 else name for at, name in enumerate(names))
+
+
+def open_max(datasets: Sequence[TokenDataset]) -> int:
+    """How many shards each of these may have open with a third of the descriptors that this process may have.
+
+    Where that is less than they want, the soft limit is raised as far as the hard one allows.
+    """
+    each = [DESCRIPTORS if dataset.cache is None else DESCRIPTORS_CACHED for dataset in datasets]
+    wanted = 3 * sum(
+        of * min(SHARDS_OPEN_MAX, dataset.layout.shards) for of, dataset in zip(each, datasets, strict=True)
+    )
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return SHARDS_OPEN_MAX
+    return max(1, soft // 3 // sum(each))
 
 
 class Sources:
@@ -66,6 +91,9 @@ class Sources:
             self._starts.append(self._starts[-1] + dataset.layout.shards)
         self._before: dict[tuple[int, int, str], SampleLayout | None] = {}
         self._verifiers = [dataset.verifier for dataset in self.datasets]
+        self._open_max = open_max(self.datasets)
+        for dataset in self.datasets:
+            dataset.open_max = self._open_max
         if len(self.datasets) == 1:
             self.shard = self.datasets[0].shard  # type: ignore[method-assign]
 
@@ -133,7 +161,7 @@ class Sources:
             held[source] += rows * self.seq_len * TOKEN_BYTES_MAX + SHARD_BYTES_MIN
         caches = {source: self.datasets[source].cache for source in held}
         roomy = all(cache is None or held[at] <= cache.space_bytes * HELD_SHARE for at, cache in caches.items())
-        return roomy and len(numbers) <= SHARDS_OPEN_MAX
+        return roomy and len(numbers) <= self._open_max
 
     def release(self, needed: set[int]) -> None:
         """Let go of open shards that are not among these numbers."""

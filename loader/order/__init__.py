@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         versions_at as versions_at,
     )
     from headrace.loader.order.schedule import (
+        WEIGHT_MAX as WEIGHT_MAX,
         WeightSchedule as WeightSchedule,
         changes_of as changes_of,
         replaced as replaced,

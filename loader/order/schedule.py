@@ -8,14 +8,15 @@ what is asked next; those before it stand for good.
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
 from typing import Final
 
-from headrace.loader.order.plan import Event, Reweighted
+from headrace.loader.order.plan import POSITIONS_MAX, Event, Reweighted
 
 #: points of a schedule, and steps of a ramp between two of them
 POINTS_MAX: Final = 1000
 RAMP_STEPS: Final = 32
+#: their sums are finite, and as many as there are fit into a state
+WEIGHT_MAX: Final = 1e300
 #: weights of a ramp or of a policy are shares of so many: their period is one of which a table is made
 SHARES: Final = 1000
 
@@ -40,8 +41,13 @@ class WeightSchedule:
         counts = {len(weights) for _, weights in self.points}
         if len(counts) != 1:
             raise ValueError(f"each point of a schedule has a weight for each source, got {sorted(counts)} weights")
+        if positions[-1] > POSITIONS_MAX:
+            raise ValueError(f"a schedule ends at position {POSITIONS_MAX} at the latest, got {positions[-1]}")
         for _, weights in self.points:
             shares_of_weights(weights)
+        # numpy's numbers are none that JSON knows
+        plain = tuple((position, tuple(float(weight) for weight in weights)) for position, weights in self.points)
+        object.__setattr__(self, "points", plain)
 
     def changes(self, begin: int) -> tuple[Reweighted, ...]:
         """The journal's entries from absolute position `begin` on; the first holds from there."""
@@ -68,7 +74,7 @@ class WeightSchedule:
 def shares_of_weights(weights: Sequence[float]) -> tuple[float, ...]:
     """Weights as whole thousandths of their sum, by largest remainder; what has a weight has at least one.
 
-    Raises ValueError for weights that are negative, not finite, or all zero.
+    Raises ValueError for weights that are negative, above WEIGHT_MAX, or all zero.
     """
     shares = [one * SHARES for one in _normal(weights)]
     counts = [max(int(share), 1 if share else 0) for share in shares]
@@ -84,8 +90,9 @@ def changes_of(asked: Sequence[float] | WeightSchedule, begin: int, sources: int
     if isinstance(asked, WeightSchedule):
         count, made = len(asked.points[0][1]), asked.changes(begin)
     else:
-        count, made = len(asked), (Reweighted(begin, tuple(float(weight) for weight in asked)),)
-        _normal(asked)
+        weights = tuple(float(weight) for weight in asked)
+        _normal(weights)
+        count, made = len(weights), (Reweighted(begin, weights),)
     if count != sources:
         raise ValueError(f"reweight takes a weight a dataset, of which there are {sources}, got {count}")
     return made
@@ -107,9 +114,10 @@ def weights_at(events: Sequence[Event], position: int, first: Sequence[float]) -
     return latest
 
 
-def _normal(weights: Sequence[float]) -> list[float]:
-    if not weights or not all(isfinite(weight) and weight >= 0 for weight in weights) or not sum(weights) > 0:
-        raise ValueError(f"weights are finite, not negative and not all zero, got {list(weights)}")
+def _normal(given: Sequence[float]) -> list[float]:
+    weights = [float(weight) for weight in given]
+    if not all(0 <= weight <= WEIGHT_MAX for weight in weights) or not sum(weights) > 0:
+        raise ValueError(f"weights are from 0 to {WEIGHT_MAX:g} and not all zero, got {weights}")
     largest = max(weights)
     scaled = [weight / largest for weight in weights]
     return [weight / sum(scaled) for weight in scaled]

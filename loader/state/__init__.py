@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from headrace.loader.state.received import (
         Arrived as Arrived,
         Sent as Sent,
+        end_with_parent as end_with_parent,
         listen as listen,
         new_token as new_token,
     )
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         parse_journal as parse_journal,
         place_of as place_of,
         require_format as require_format,
+        require_room as require_room,
         unpacked as unpacked,
     )
 else:

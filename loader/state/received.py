@@ -6,9 +6,12 @@ from then on the process of the loop knows where that stands, whoever's `DataLoa
 thread of its own does not count as reading; a batch that is never looked into was not trained on.
 """
 
+import os
+import threading
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from multiprocessing import parent_process
 from typing import Any, Protocol, TypeAlias
 
 import torch
@@ -135,3 +138,20 @@ class Arrived(dict[str, Any]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return dict, (self.copy(),)
+
+
+def end_with_parent() -> None:
+    """Have this worker process end when the process that began it has ended.
+
+    PyTorch compares the parent's process id with that at the worker's begin. A worker that begins after its parent's
+    death sees no change, and lives on.
+    """
+    parent = parent_process()
+    if parent is not None:
+
+        def wait() -> None:
+            # without a deadline on purpose: the training loop may take any time
+            parent.join()
+            os._exit(1)
+
+        threading.Thread(target=wait, name="headrace parent", daemon=True).start()

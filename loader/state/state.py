@@ -16,6 +16,7 @@ import numpy as np
 from headrace.loader.order import (
     POSITION_MAX,
     POSITIONS_MAX,
+    WEIGHT_MAX,
     Cut,
     Difference,
     Event,
@@ -34,11 +35,12 @@ from headrace.loader.order import (
 STATE_FORMAT: Final = 1
 #: entries in a journal; a journal is edited by hand and by changes of the world size, not by steps
 EVENTS_MAX: Final = 100_000
+#: of these kept for what each resume may add, such as another world size
+_EVENTS_OF_RESUMES: Final = 1000
 #: lists and objects within each other; a dataset that grew between two passes has a state within its state
 DEPTH_MAX: Final = 200
 #: characters of what is wrong that are said again
 _SHOWN: Final = 200
-_WEIGHT_MAX: Final = 1e300
 #: the fields that fix the order of samples; names and URIs do not, since a dataset may be copied or moved
 _BINDING: Final = ("layout_root", "samples", "tokenizer", "seq_len", "seed", "weights")
 
@@ -186,6 +188,14 @@ def _event_to_json(event: Event) -> dict[str, Any]:
     return fields
 
 
+def require_room(events: Sequence[Event], more: int) -> None:
+    """Raise LoaderError where a journal with `more` events could not be resumed from; a resume adds some itself."""
+    if len(events) + more > EVENTS_MAX - _EVENTS_OF_RESUMES:
+        raise LoaderError(
+            f"the journal has {len(events)} events, and a state holds up to {EVENTS_MAX}: give weights less often"
+        )
+
+
 def parse_journal(journal: object) -> tuple[Event, ...]:
     """The events of a state's journal; raises LoaderError for one that this version cannot follow."""
     if not isinstance(journal, list) or len(journal) > EVENTS_MAX:
@@ -223,8 +233,8 @@ def _parse_event(fields: Any) -> Event:
 
 
 def _weight(value: Any) -> float:
-    if type(value) not in (int, float) or not 0 <= value <= _WEIGHT_MAX:
-        raise ValueError(f"a weight is a number from 0 to {_WEIGHT_MAX:g}")
+    if type(value) not in (int, float) or not 0 <= value <= WEIGHT_MAX:
+        raise ValueError(f"a weight is a number from 0 to {WEIGHT_MAX:g}")
     return float(value)
 
 

@@ -17,6 +17,25 @@ def test_prometheus_sees_what_statistics_say(tiny_dataset: str):
     assert registry.get_sample_value("headrace_loader_share", {"rank": "3", "source": "tiny"}) == 1.0
 
 
+def test_several_loaders_of_a_process_are_told_apart_by_their_labels(tiny_dataset: str):
+    client = pytest.importorskip("prometheus_client")
+    train, validation = Loader(tiny_dataset, batch_size=4), Loader(tiny_dataset, batch_size=2, restarts=True)
+    next(iter(train))
+    list(validation)
+    collector = LoaderCollector(train, loader="train").add(validation, loader="validation")
+    registry = client.CollectorRegistry()
+    registry.register(collector)
+    values = [
+        registry.get_sample_value("headrace_loader_batches_total", {"loader": one}) for one in ("train", "validation")
+    ]
+    assert values == [1, 8]
+    assert client.generate_latest(registry).count(b"# TYPE headrace_loader_batches_total") == 1
+    for labels in ({"loader": "train"}, {}, {"loader": "x", "rank": "0"}):
+        with pytest.raises(ValueError, match="a value of its own"):
+            collector.add(validation, **labels)
+    train.close()
+
+
 def test_the_pace_of_a_loop_is_tokens_over_its_time():
     counts = ReceivedCounts()
     counts.count(4, 10.0, 11.5)

@@ -3,11 +3,13 @@
 import json
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import pytest
 
-from headrace.loader import Loader, MoreOfTheHarder, WeightSchedule, feed_back, trace_step
+from headrace.loader import Loader, LoaderError, MoreOfTheHarder, WeightSchedule, feed_back, trace_step
 from headrace.loader.dataset import Source
 from headrace.loader.order import Reweighted
+from headrace.loader.state import state
 
 
 class Wants:
@@ -133,4 +135,42 @@ def test_a_schedule_that_is_replaced_is_heard_of_no_more(mixed: Callable[..., Lo
     loader.reweight(WeightSchedule(((0, (1.0, 0.0)), (50, (0.0, 1.0)))))
     sources([loader], steps=2)
     loader.reweight([1.0, 1.0])
-    assert loader._events[-2:] == (Reweighted(0, (1.0, 0.0)), Reweighted(10, (1.0, 1.0)))
+    assert loader.journal[-2:] == (Reweighted(0, (1.0, 0.0)), Reweighted(10, (1.0, 1.0)))
+
+
+@pytest.mark.parametrize("asked", [np.array([0.9, 0.1]), list(np.array([0.9, 0.1], dtype=np.float32))])
+@pytest.mark.parametrize("kind", ["weights", "schedule"])
+def test_weights_in_numbers_of_numpy_are_plain_in_the_state(
+    mixed: Callable[..., Loader], asked: Sequence[float], kind: str
+) -> None:
+    loader = mixed()
+    loader.reweight(asked if kind == "weights" else WeightSchedule(((0, tuple(asked)), (50, (1, 2)))))
+    again = mixed()
+    again.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+    assert again.state_dict() == loader.state_dict()
+
+
+@pytest.mark.parametrize("asked", [[1e301, 1.0], [float("nan"), 1.0], [float("inf"), 1.0], [np.float64(1e308), 1e308]])
+def test_weights_that_no_state_could_hold_are_refused(mixed: Callable[..., Loader], asked: Sequence[float]) -> None:
+    loader = mixed()
+    for wanted in (lambda: asked, lambda: WeightSchedule(((0, tuple(asked)),))):
+        with pytest.raises(ValueError, match="weights are from 0 to"):
+            loader.reweight(wanted())
+    with pytest.raises(ValueError, match="at the latest"):
+        WeightSchedule(((0, (1.0, 1.0)), (1 << 63, (1.0, 2.0))))
+
+
+def test_no_more_events_are_journalled_than_a_resume_takes(
+    mixed: Callable[..., Loader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "EVENTS_MAX", 1010)
+    loader = mixed()
+    for weight in range(1, 8):
+        loader.reweight([1.0, float(weight)])
+        loader.skip(99, 0)
+        if len(loader.journal) >= 10:
+            break
+    for change in (lambda: loader.reweight([1.0, 1.0]), lambda: loader.skip(99, 1)):
+        with pytest.raises(LoaderError, match="holds up to 1010"):
+            change()
+    mixed().load_state_dict(loader.state_dict())
