@@ -198,10 +198,7 @@ class Spool:
         with self._lock:
             if key and key in self._keys:
                 return self._keys[key]
-            if self._broken:
-                raise OSError(
-                    errno.EIO, "an earlier push could be neither written nor taken back; start the spool anew"
-                )
+            self._check_whole()
             if self.closed:
                 raise SpoolClosedError("the spool is closed")
             if not lines:
@@ -237,8 +234,12 @@ class Spool:
         return (self._folder / CLOSED).exists()
 
     def finish(self) -> None:
-        """Take nothing more, for good: a source that reads this spool ends behind what it holds."""
+        """Take nothing more, for good: a source that reads this spool ends behind what it holds.
+
+        Raises OSError where the disk does not take that, or what was acknowledged cannot be sealed.
+        """
         with self._lock:
+            self._check_whole()
             self._seal_all()
             os.close(os.open(self._folder / CLOSED, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
             disk.sync_folder(self._folder)
@@ -266,6 +267,10 @@ class Spool:
         """Bytes of all segments."""
         with self._lock:
             return self._used_bytes()
+
+    def _check_whole(self) -> None:
+        if self._broken:
+            raise OSError(errno.EIO, "an earlier push could be neither written nor taken back; start the spool anew")
 
     def _seal_all(self) -> None:
         if self._segment >= 0 and not self._broken:

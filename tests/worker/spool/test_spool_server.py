@@ -24,6 +24,7 @@ from tests.kits.store.tls import Authority
 
 DEADLINE_S = 300.0
 RECORD = b'{"id": "1", "text": "a"}\n'
+ENDS = b"POST /close HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
 TOKEN = "t" * TOKEN_CHARACTERS_MIN
 
 
@@ -239,8 +240,29 @@ def test_nothing_is_appended_to_a_segment_whose_seal_has_begun(tmp_path: Path, m
 def test_pushing_or_closing_on_a_full_disk_comes_again(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     FullDisk(monkeypatch, 2)
     assert server.push() == 507
-    ends = b"POST /close HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
-    said = server.say(ends)
+    said = server.say(ENDS)
     assert said.startswith(b"HTTP/1.1 507 ")
     assert b"Retry-After: " in said
-    assert server.say(ends).startswith(b"HTTP/1.1 200 ")
+    assert server.say(ENDS).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_spool_closes_only_when_what_it_acknowledged_is_sealed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server(tmp_path)
+    assert server.push() == 200
+
+    def fails(_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(disk, "sync_data", fails)
+        assert server.push() == 507
+    said = server.say(ENDS)
+    server.close()
+    assert said.startswith(b"HTTP/1.1 507 ")
+    assert b"start the spool anew" in said
+    again = Server(tmp_path)
+    assert again.say(ENDS).startswith(b"HTTP/1.1 200 ")
+    again.close()
+    assert (tmp_path / "spool" / f"{1:012d}.jsonl").read_bytes() == RECORD
