@@ -12,6 +12,9 @@ here once.
 What a full spool does not take, where it is told to shed: a line for each push, durable before it is answered. A
 segment of such lines, `<number>.shed`, is a fragment like any other: it gives each record that was shed its verdict
 (`headrace.stages.sources.spool`). Of the records it holds the number alone.
+
+The number of a segment is never given again, and its pushes stay known when it is released: its journal stays, and a
+segment of what was shed becomes a journal itself, `<number>.shed.commits`.
 """
 
 from __future__ import annotations
@@ -34,8 +37,9 @@ from headrace.stages.sources import CLOSED, PUSH_RECORDS_MAX, shed_entry
 from headrace.store import StoreError
 from headrace.store.files import disk
 
+_JOURNAL = ".commits"
 _SHED_OPEN, _SHED_SEALED = ".shed.open", ".shed"
-_NAME = re.compile(r"[0-9]{12,18}\.shed(?:\.open)?")
+_NAME = re.compile(r"[0-9]{12,18}\.shed(?:\.open|\.commits)?")
 
 
 def name_anew(source: Path, target: Path) -> None:
@@ -44,6 +48,17 @@ def name_anew(source: Path, target: Path) -> None:
         disk.rename(source, target)
     else:
         disk.sync_folder(target.parent)
+
+
+def _cut(segment: Path, end: int) -> None:
+    """Cut an open segment to what was written down, and seal it; one of nothing is taken away, nobody has seen it."""
+    with open(segment, "r+b") as file:
+        file.truncate(end)
+        disk.sync(file.fileno())
+    if end:
+        disk.rename(segment, segment.with_suffix(""))
+    else:
+        segment.unlink()
 
 
 class ShedLog:
@@ -85,14 +100,25 @@ class ShedLog:
         self._end += len(line)
 
     def seal(self) -> None:
-        """End the open segment, if there is one. After an OSError it is open, and another call tries again."""
+        """End the open segment, if there is one. After an OSError it is open, and another call tries again.
+
+        One without a push is taken away: its name may not be durable, and nobody has seen it.
+        """
         if self.open:
-            name_anew(self._folder / (self._name + _SHED_OPEN), self._folder / (self._name + _SHED_SEALED))
+            path = self._folder / (self._name + _SHED_OPEN)
+            if self._end:
+                name_anew(path, path.with_suffix(""))
+            else:
+                path.unlink()
             os.close(self._segment)
             self._segment = -1
 
-    def recover(self) -> Iterator[tuple[int, int, str]]:
-        """Number of the segment, records and key of every push; a segment that was left open is mended and sealed.
+    def release(self, name: str) -> None:
+        """Let a sealed segment go. It is kept as a journal, for its number and its keys."""
+        disk.rename(self._folder / name, self._folder / (name + _JOURNAL))
+
+    def recover(self) -> Iterator[tuple[int, list[tuple[int, str]]]]:
+        """Of each segment its number, and the records and key of its pushes; one left open is mended and sealed.
 
         Raises StoreError for a line that is no push.
         """
@@ -102,15 +128,12 @@ class ShedLog:
             number, data = int(path.name.split(".", 1)[0]), path.read_bytes()
             whole = data[: data.rfind(b"\n") + 1]
             if path.name.endswith(_SHED_OPEN):
-                with open(path, "r+b") as file:
-                    file.truncate(len(whole))
-                    disk.sync(file.fileno())
-                disk.rename(path, self._folder / (path.name.removesuffix(_SHED_OPEN) + _SHED_SEALED))
+                _cut(path, len(whole))
             try:
                 pushes = [shed_entry(line) for line in whole.splitlines()]
             except ValueError as error:
                 raise StoreError(f"spool {self._folder}: {path.name} is damaged ({error}); take it away") from error
-            yield from ((number, *push) for push in pushes)
+            yield number, pushes
 
 
 #: Keys of pushes that are remembered; one that comes again later than that is written again.
@@ -118,13 +141,14 @@ KEYS_MAX = 1 << 20
 SEGMENT_BYTES = 64 << 20
 #: Seconds after its first push at which a segment is sealed.
 SEGMENT_AGE_S = 30.0
-#: Journals of segments that are gone which are kept, for the keys in them.
+#: Journals of segments that are gone which are kept: after a restart, keys of earlier ones are not known.
 JOURNALS_KEPT = 1_000
 _SEGMENT = re.compile(r"[0-9]{12,18}\.(?:jsonl|shed)")
 _JOURNAL_NAME = re.compile(r"[0-9]{12,18}\.commits")
+_JOURNAL_OF_ANY = re.compile(r"([0-9]{12,18})(?:\.shed)?\.commits")
 #: Bytes of a segment, at which its journal would be a lie.
 _END_MAX = 1 << 53
-_OPEN, _SEALED, _JOURNAL = ".jsonl.open", ".jsonl", ".commits"
+_OPEN, _SEALED = ".jsonl.open", ".jsonl"
 
 
 class SpoolFullError(Exception):
@@ -251,10 +275,12 @@ class Spool:
             ours = [name for name in segments if _SEGMENT.fullmatch(name)]
             gone = [name for name in ours if (self._folder / name).exists()]
             for name in gone:
-                (self._folder / name).unlink()
-            for journal in sorted(self._folder.glob("*" + _JOURNAL))[:-JOURNALS_KEPT]:
-                if not any(self._folder.glob(journal.name.removesuffix(_JOURNAL) + ".jsonl*")):
-                    journal.unlink()
+                if name.endswith(_SHED_SEALED):
+                    self._shed.release(name)
+                else:
+                    (self._folder / name).unlink()
+            for journal in self._journals_of_gone()[:-JOURNALS_KEPT]:
+                (self._folder / journal).unlink()
             return len(gone)
 
     def close(self) -> None:
@@ -267,6 +293,12 @@ class Spool:
         """Bytes of all segments."""
         with self._lock:
             return self._used_bytes()
+
+    def _journals_of_gone(self) -> list[str]:
+        """The journals of segments that are gone, the oldest first."""
+        names = set(os.listdir(self._folder))
+        found = sorted((match for name in names if (match := _JOURNAL_OF_ANY.fullmatch(name))), key=lambda m: int(m[1]))
+        return [match[0] for match in found if names.isdisjoint((match[1] + _OPEN, match[1] + _SEALED))]
 
     def _check_whole(self) -> None:
         if self._broken:
@@ -348,9 +380,10 @@ class Spool:
                 with open(journal, "rb") as file:
                     disk.sync(file.fileno())
                 self._mend(segment, end)
-        for number, records, key in self._shed.recover():
+        for number, pushes_shed in self._shed.recover():
             self._number = max(self._number, number)
-            self._remember(key, Taken(0, records))
+            for records, key in pushes_shed:
+                self._remember(key, Taken(0, records))
 
     def _pushes(self, journal: Path) -> Iterator[tuple[int, str, Taken]]:
         """The byte behind each push of a journal, its key, and what was taken. Raises StoreError for a damaged one."""
@@ -370,18 +403,12 @@ class Spool:
 
     def _mend(self, segment: Path, end: int) -> None:
         """Cut an open segment of an earlier process to what was committed, and seal it. Raises StoreError."""
-        with open(segment, "r+b") as file:
-            if os.fstat(file.fileno()).st_size < end:
-                raise StoreError(
-                    f"spool {self._folder}: {segment.name} has less than the {end} bytes that were acknowledged: "
-                    "restore it, or start the spool in another folder"
-                )
-            file.truncate(end)
-            disk.sync(file.fileno())
-        if end:
-            disk.rename(segment, segment.with_suffix(""))
-        else:
-            segment.unlink()
+        if segment.stat().st_size < end:
+            raise StoreError(
+                f"spool {self._folder}: {segment.name} has less than the {end} bytes that were acknowledged: "
+                "restore it, or start the spool in another folder"
+            )
+        _cut(segment, end)
 
     def _remember(self, key: str, taken: Taken) -> None:
         if key:

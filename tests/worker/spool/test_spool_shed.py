@@ -1,9 +1,11 @@
 """What a spool sheds: a line for each push, whole or not at all, over restarts."""
 
+import errno
 from pathlib import Path
 
 import pytest
 
+from headrace.store.files import disk
 from headrace.worker.spool.spool import JOURNALS_KEPT, ShedLog, Spool, SpoolClosedError, Taken
 
 LINE = b'{"text": "twenty bytes"}\n'
@@ -32,8 +34,46 @@ def test_half_a_line_of_a_power_cut_is_cut_off(tmp_path: Path) -> None:
     log.note(7, 3, 100, "a")
     with open(tmp_path / "000000000007.shed.open", "ab") as file:
         file.write(b'{"records": 9, "by')
-    assert list(ShedLog(tmp_path).recover()) == [(7, 3, "a")]
+    assert list(ShedLog(tmp_path).recover()) == [(7, [(3, "a")])]
     assert (tmp_path / "000000000007.shed").read_bytes().count(b"\n") == 1
+
+
+def test_a_released_shed_segment_keeps_its_number_and_keys_over_restarts(tmp_path: Path) -> None:
+    spool = full(tmp_path)
+    assert [spool.push(LINE, key) for key in "ab"] == [Taken(1), Taken(0, 1)]
+    spool.close()
+    assert spool.release(["000000000001.jsonl", "000000000002.shed"]) == 2
+    again = full(tmp_path)
+    assert [again.push(LINE, key) for key in "bcd"] == [Taken(0, 1), Taken(1), Taken(0, 1)]
+    again.close()
+    assert sorted(path.name for path in tmp_path.glob("0*[dl]")) == ["000000000003.jsonl", "000000000004.shed"]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_shed_segment_without_a_push_is_never_listed(
+    restarts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    log = ShedLog(tmp_path)
+    with monkeypatch.context() as failing:
+        failing.setattr(disk, "sync_data", fails)
+        with pytest.raises(OSError, match="No space left"):
+            log.note(7, 3, 100, "a")
+    if restarts:
+        assert list(ShedLog(tmp_path).recover()) == [(7, [])]
+    else:
+        log.seal()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_number_of_an_empty_shed_segment_is_given_once(tmp_path: Path) -> None:
+    (tmp_path / "000000000007.shed").touch()
+    spool = Spool(tmp_path, limit_bytes=0, sheds=True)
+    spool.push(LINE, "a")
+    spool.close()
+    assert sorted(path.name for path in tmp_path.glob("0*")) == ["000000000007.shed", "000000000008.shed"]
 
 
 def test_a_spool_that_is_finished_takes_nothing_after_a_restart_either(tmp_path: Path) -> None:
@@ -63,11 +103,16 @@ def test_released_segments_make_room_and_their_keys_are_remembered(tmp_path: Pat
     again.close()
 
 
-def test_journals_of_what_is_gone_are_bounded(tmp_path: Path) -> None:
-    for number in range(1, JOURNALS_KEPT + 20):
+@pytest.mark.parametrize("kind", ["", ".shed"])
+def test_journals_of_what_is_gone_are_bounded(tmp_path: Path, kind: str) -> None:
+    last = JOURNALS_KEPT + 20
+    for number in range(1, last + 1):
+        (tmp_path / f"{number:012d}{kind}.commits").touch()
+    for number in range(last + 1, last + 9):
+        (tmp_path / f"{number:012d}.jsonl").touch()
         (tmp_path / f"{number:012d}.commits").touch()
     spool = Spool(tmp_path, limit_bytes=1 << 20)
-    spool.push(LINE)
     spool.release([])
-    assert len(list(tmp_path.glob("*.commits"))) == JOURNALS_KEPT
     spool.close()
+    kept = sorted(int(path.name[:12]) for path in tmp_path.glob("*.commits"))
+    assert kept == list(range(21, last + 9)), "the last, and those of segments that are there"
