@@ -143,6 +143,8 @@ def test_what_cannot_be_named_is_refused(home: Path) -> None:
     assert "first  version 2" in call(home, "tag", "out").stdout
     assert answer(home, "tag", "out", "first", "--delete")["deleted"]
     assert "has no tag" in call(home, "tag", "out").stdout
+    answer(home, "tag", "out@2", "second")
+    assert "names version 2: add --move" in call(home, "tag", "out@1", "second").stderr, "a later version has it"
 
 
 def test_diff_names_what_a_version_has_more(home: Path) -> None:

@@ -80,13 +80,15 @@ def change_tag(uri: str, name: str, *, delete: bool, move: bool, as_json: bool) 
     """Set a tag to the version that an address names, or delete it; the exit code."""
     from headrace.store.history import delete_tag, set_tag
 
-    dataset = open_at(uri)
+    place, wanted = split_address(uri)
+    dataset = Dataset.open(place)
+    version = version_named(dataset.store, dataset.state, wanted) if wanted else dataset.version
     if delete:
         tag = delete_tag(dataset.store, name)
-    elif not dataset.version:
+    elif not version:
         raise CliError(f"{dataset.uri} has no version yet that a tag could name: run it to its end")
     else:
-        tag = set_tag(dataset.store, dataset.state, name, dataset.version, move=move)
+        tag = set_tag(dataset.store, dataset.state, name, version, move=move)
     if as_json:
         return print_json({"dataset": dataset.uri, "tag": name, "version": tag.version, "deleted": delete})
     what = (
