@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.stages.decontamination.stage import Decontaminate
-from headrace.stages.export import read_documents, text_decoder, token_shards
+from headrace.stages.export import hidden_rows, read_documents, text_decoder, token_shards
 from headrace.stages.runtime import InputError
 from headrace.stages.tokenizer import Decoder
 from headrace.store.datasets import Dataset
@@ -68,13 +68,16 @@ def kept_texts(dataset: Dataset, tokenizer: str) -> Iterator[tuple[Any, pa.Array
         for shard in token_shards(dataset):
             yield from _decoded(dataset, shard, decode)
         return
-    documents = [item for shard in dataset.shards if (item := shard.object("documents")) is not None]
-    with_text = [item for item in documents if _TEXT in column_names(dataset.store, item.key)]
+    documents = [(shard, item) for shard in dataset.shards if (item := shard.object("documents")) is not None]
+    with_text = [(shard, item) for shard, item in documents if _TEXT in column_names(dataset.store, item.key)]
     if not with_text:
         raise InputError(f"{dataset.uri} holds neither tokens nor documents with text: search its files by a pipeline")
-    for item in with_text:
+    for shard, item in with_text:
+        hidden, at = list(hidden_rows(dataset, shard)), 0
         for table in read_row_groups(dataset.store, item.key, ["id", _TEXT]):
-            for batch in table.to_batches():
+            shown = ~np.isin(np.arange(at, at + table.num_rows), hidden)
+            at += table.num_rows
+            for batch in table.filter(pa.array(shown)).to_batches():
                 yield batch.column("id"), batch.column(_TEXT)
 
 

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
         sampled_records as sampled_records,
         text_decoder as text_decoder,
     )
-    from headrace.stages.export.source import read_documents as read_documents, token_shards as token_shards
+    from headrace.stages.export.source import (
+        hidden_rows as hidden_rows,
+        read_documents as read_documents,
+        token_shards as token_shards,
+    )
 else:
     __getattr__ = door(__name__)

@@ -87,6 +87,10 @@ def test_a_dataset_of_text_is_searched_and_one_of_lines_refused(home: pathlib.Pa
     run(home, "-p", "kind=text")
     found = answer(home, "dataset", "contamination", "out", "--suites", "river.jsonl")
     assert (found["records"], [one["id"] for one in found["found"]]) == (4, CONTAMINATED)
+    answer(home, "dataset", "retract", "out", "verbatim", "half")
+    found = answer(home, "dataset", "contamination", "out", "--suites", "river.jsonl")
+    assert (found["records"], [one["id"] for one in found["found"]]) == (2, CONTAMINATED[1:])
+    assert answer(home, "dataset", "repeats", "out", "--out", "lines.idx", "--records-min", "2")["records"] == 2
     run(home, "-p", "kind=lines", output="lines")
     refused = call(home, "dataset", "contamination", "lines", "--suites", "river.jsonl")
     assert refused.returncode == 1
