@@ -188,6 +188,8 @@ class RecordPlaces:
     rewritten: tuple[StoredObject, ...]
     #: Records that were found, by id; those among them that were not kept have a verdict only.
     ids: frozenset[str]
+    #: The URIs of what these were read from.
+    sources: frozenset[str]
     #: What was asked for: ids of records, and URIs of what they were read from.
     asked: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
     #: Shards of text, whose objects are written anew at once: no position of a training job leans on them.
@@ -207,6 +209,7 @@ def find_records(
     documents: dict[str, set[int]] = {}
     rewritten: dict[str, StoredObject] = {}
     seen: set[str] = set()
+    read_from: set[str] = set()
     for shard in state.shards:
         objects = {item.role: item for item in shard.closed.objects}
         keys = {role: item.key for role, item in objects.items()}
@@ -222,7 +225,9 @@ def find_records(
                 mask |= rows_where(facts, where)
             if not mask.any():
                 continue
-            seen.update(str(name) for name in facts.column("id").filter(pa.array(mask)).to_pylist())
+            here = facts.filter(pa.array(mask))
+            seen.update(str(name) for name in here.column("id").to_pylist())
+            read_from.update(str(uri) for uri in here.column("source").unique().to_pylist())
             if role == "documents":
                 documents.setdefault(keys.get("tokens", keys[role]), set()).update(np.flatnonzero(mask).tolist())
             elif role != "verdicts":
@@ -240,6 +245,7 @@ def find_records(
         tuple((name, rows) for name, rows in fresh.items() if rows),
         tuple(rewritten.values()),
         frozenset(seen),
+        frozenset(read_from),
         (frozenset(ids), frozenset(sources)),
         tuple(found),
     )

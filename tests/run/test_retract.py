@@ -68,12 +68,16 @@ def test_a_retracted_record_is_unseen_and_its_text_gone(undisturbed: Path, tmp_p
     assert (again["documents"], again["version"]) == (0, 2)
 
 
-def test_an_id_that_is_not_there_retracts_nothing(undisturbed: Path, tmp_path: Path) -> None:
+def test_an_id_or_source_that_is_not_there_retracts_nothing(undisturbed: Path, tmp_path: Path) -> None:
     dataset = tmp_path / "copy"
     shutil.copytree(undisturbed, dataset)
-    done = call("retract", str(dataset), "nobody")
-    assert done.returncode == 1
-    assert "'nobody': none retracted" in done.stderr
+    documents = json.loads((dataset / "manifest.json").read_text())["shards"][0]["documents"]
+    there = pq.read_table(dataset / documents).to_pylist()[0]
+    for missing in ("nobody", "file:///nowhere"):
+        more = ["--source", missing] if ":" in missing else [missing]
+        done = call("retract", str(dataset), there["id"], "--source", there["source"], *more)
+        assert done.returncode == 1
+        assert f"'{missing}': none retracted" in done.stderr
     assert Dataset.open(str(dataset)).state.version == 1
 
 

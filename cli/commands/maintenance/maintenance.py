@@ -121,8 +121,9 @@ def retract_records(uri: str, ids: list[str], sources: list[str], *, where: str 
     async def retracted(writer: OfflineWriter) -> RecordPlaces:
         found = await writer.beside(lambda: find_records(store, writer.ledger, ids, sources, test))
         missing = [name for name in ids if name not in found.ids and not any(_part(name, one) for one in found.ids)]
+        missing += [name for name in sources if name not in found.sources]
         if missing or not found.ids:
-            asked = [*missing, *sources, where][0]
+            asked = [*missing, where][0]
             raise CliError(f"{dataset.uri}: no record has the id, source or fields {asked!r}: none retracted")
         if found.documents or found.rewritten:
             await writer.commit(EpochRaised("retraction"))
