@@ -198,8 +198,10 @@ def _steer(
         if wait:
             _until(client, name, lambda reply: _is(reply, name, done), f"pipeline {name} is not there yet")
         status = pipeline_of(client.status(name), name)
-    if wait and status is not None and status.refused_change:
-        raise CliError(f"the change could not be made any more: {status.refused_change}")
+    refused = status.refused_change if status is not None else ""
+    # What was refused to others, or before, is said in the same place.
+    if wait and any(refused.startswith(f"{words}: ") for words in changes):
+        raise CliError(f"the change could not be made any more: {refused}")
     state = status.state if status is not None else ""
     if wait and state in ENDED:
         said = f"is {state} by now"
