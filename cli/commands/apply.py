@@ -162,7 +162,11 @@ def apply_file(
     if status.state == "failed":
         raise CliError(status.failure or "the run failed without a reason")
     _show_end(status, as_json=as_json)
-    return EXIT_INTERRUPTED if interrupts.asked and status.state != "completed" else 0
+    if status.state == "completed":
+        return 0
+    if not interrupts.asked:
+        raise CliError(f"somebody else ended pipeline {safe(pipeline.name)}: it is {status.state}; apply it again")
+    return EXIT_INTERRUPTED
 
 
 def _await_workers(client: Client, count: int) -> None:

@@ -144,7 +144,12 @@ def test_what_cannot_be_is_refused_with_the_reason(house: House, tmp_path: Path)
         done = house.call(*arguments)
         assert done.returncode == 1
         assert words in done.stderr
+    waits = house.start(*given, f"output={tmp_path}/out", "--controller", house.address, "--wait")
+    assert waits.stderr is not None
+    assert b"pipeline small is paused already" in waits.stderr.readline()
     assert house.good("cancel", "small", "--wait")["state"] == "cancelled"
+    said = waits.stderr.read()
+    assert (waits.wait(), b"somebody else ended pipeline small: it is cancelled; apply it again" in said) == (1, True)
     assert "is cancelled" in house.call("pause", "small").stderr
     assert "'nope' is not here; those that have ended: small" in house.call("clear", "nope").stderr
     assert house.call("clear", "small").stdout == "cleared: small; the datasets are as they were\n"
