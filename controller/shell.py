@@ -297,7 +297,8 @@ class Shell:
             introduction = introduce(link, run, self._ticket_key, self.core.workers)
         term, seal, limits = run.leadership.term if run else 0, None, None
         if run is not None and isinstance(command, core.StartTask):
-            seal, limits = _policy(run.request.seal), _limits(run.request.limits)
+            options = run.amendment.options(command.task, run.works) or run.request
+            seal, limits = _policy(options.seal), _limits(options.limits)
         message = to_worker(command, term, seal, limits, introduction)
         session = self.sessions.get(command.worker)
         if session is None or message is None:

@@ -89,6 +89,8 @@ if TYPE_CHECKING:
         TokenOffered as TokenOffered,
         WorkerDrained as WorkerDrained,
         amending as amending,
+        fixed_options as fixed_options,
+        same_options as same_options,
     )
     from headrace.controller.core.messages.workers import (
         RunningLink as RunningLink,

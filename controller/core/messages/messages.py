@@ -57,6 +57,8 @@ from headrace.controller.core.messages.requests import (
     TokenOffered as TokenOffered,
     WorkerDrained as WorkerDrained,
     amending as amending,
+    fixed_options as fixed_options,
+    same_options as same_options,
 )
 from headrace.controller.core.messages.workers import (
     RunningLink as RunningLink,

@@ -86,6 +86,24 @@ def amending(event: PipelineRequested, earlier: PipelineRequested) -> PipelineRe
     )
 
 
+def same_options(event: PipelineRequested, earlier: PipelineRequested) -> bool:
+    """Whether a request for another graph asks for the options that the run has; people may have moved its stages."""
+    others = ("request", "pipeline", "amend", "token", "was", "place", "places", "transports")
+    own: dict[str, Any] = {name: getattr(earlier, name) for name in others}
+    return replace(amending(event, earlier), **own) == earlier
+
+
+def fixed_options(event: PipelineRequested, earlier: PipelineRequested) -> list[str]:
+    """The options of such a request that are not as the run has them, and that no running one gives up."""
+    plain = PipelineRequested(0, {})
+    names = ("changed_input", "queue", "cores", "priority")
+    return [
+        name.replace("_", " ")
+        for name in names
+        if getattr(event, name) not in (getattr(plain, name), getattr(earlier, name))
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class SteerRequested:
     """Somebody wants a pipeline paused, resumed (`pause`: True, False) or planned otherwise; `request` as above."""

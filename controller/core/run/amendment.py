@@ -9,7 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from headrace.controller.core.messages import AnswerRequest, Command, PipelineRequested, SealSink
+from headrace.controller.core.messages import (
+    AnswerRequest,
+    Command,
+    PipelineRequested,
+    SealSink,
+    fixed_options,
+    same_options,
+)
 from headrace.controller.core.plan import Plan
 from headrace.controller.core.run.reconfiguration import Reconfiguration, Reshape, keeps_index
 from headrace.controller.core.run.refusals import NotYetError, refusal
@@ -115,21 +122,35 @@ class Amendment:
             raise NotYetError(f"pipeline {pipeline.name!r} is at the beginning of an epoch: try again")
         return pipeline, made, stay, anew
 
-    def asked(self, event: PipelineRequested, works: Works | None, state: RunState) -> list[Command]:
-        """Somebody wants another graph; answered at once where it cannot be, else when it is in force."""
+    def asked(
+        self, event: PipelineRequested, earlier: PipelineRequested, works: Works | None, state: RunState
+    ) -> list[Command]:
+        """Somebody wants another graph or options; answered at once where it cannot be, else when it is in force."""
         if self.request is not None and event.token and event.token == self.request.token:
             self.request = event
             return []
         try:
             pipeline, made, stay, anew = self.considered(event, works, state)
+            if fixed := fixed_options(event, earlier):
+                raise PipelineError(
+                    f"pipeline {pipeline.name!r} keeps its {', '.join(fixed)} while it runs: stop the pipeline, and "
+                    "apply it with --amend"
+                )
         except PipelineError as error:
             return [refusal(event.request, error)]
         assert works is not None
-        if pipeline.version() == works.in_force.version:
+        same = same_options(event, earlier) and self._reconfiguration.has(event)
+        if pipeline.version() == works.in_force.version and same:
             words = f"pipeline {pipeline.name} is in force as it was asked for"
             return [AnswerRequest(event.request, accepted=True, warnings=(words,))]
         self.request, self.refused = event, ""
         return self._begin(works, pipeline, made, stay, self._reconfiguration.take_epoch() if anew else 0)
+
+    def options(self, task: str, works: Works | None) -> PipelineRequested | None:
+        """The request of the next version, if it is one of its tasks that is started."""
+        next_one = works.next if works is not None else None
+        is_next = next_one is not None and works is not None and works.of(task) is next_one
+        return self.request if is_next else None
 
     def reshape(self, works: Works, reshape: Reshape, now: float) -> list[Command]:
         """Another plan of the version in force is to take the place of its plan, while the run is running."""

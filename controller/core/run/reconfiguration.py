@@ -275,6 +275,11 @@ class Reconfiguration:
         )
         return beside(current, made, pipeline, workers, others, stay=False, anew=anew)
 
+    def has(self, request: PipelineRequested) -> bool:
+        """Whether the stages that a request names have the places and transports that it gives them."""
+        placed = request.places.items() <= self._places.items()
+        return placed and request.transports.items() <= self._transports.items()
+
     def amended(self, pipeline: Pipeline, request: PipelineRequested) -> None:
         """Another version is in force."""
         known = {stage.name for stage in pipeline.stages}

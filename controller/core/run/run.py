@@ -231,7 +231,7 @@ class Run:
             case m.SteerAdmitted():
                 return self._admitted(event)
             case m.PipelineRequested():
-                return self.amendment.asked(event, self.works, self.state)
+                return self.amendment.asked(event, self.request, self.works, self.state)
             case m.AmendRecorded():
                 return self.amendment.take_up(self.works)
             case m.HoldDecided() | m.GateRecorded():

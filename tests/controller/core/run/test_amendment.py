@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from msgspec import structs
 
 from headrace.controller.core.messages import messages as m
+from headrace.controller.core.messages.requests import Allowance, ChangedInput
 from headrace.controller.core.plan.locality import WorkerFacts
 from headrace.controller.core.plan.plans import Change, RequestedChanges
 from headrace.controller.core.run.amendment import why_an_epoch, why_not_amended
@@ -120,6 +122,44 @@ def test_the_gate_is_that_of_the_version_in_force(gate: dict[str, dict[str, floa
     assert stand.run.version == NEXT.version()
     said = [*close(stand, NEXT.version(), "run/read.1", Range(A.id, 0, 4)), *stand.later(1.0)]
     assert [audit.gate for audit in of(m.AuditDataset, said)] == ([gate] if gate else [])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"gate": {"kept": {"min": 1000}}},
+        {"allowance": Allowance(0)},
+        {"autoscale": "on"},
+        {"limits": {"record_s": 1.0}},
+        {"places": {"read": "w1"}},
+        {"replicas": 1},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_other_options_of_the_same_graph_are_taken_up(options: dict[str, Any]) -> None:
+    stand = Stand()
+    stand.begin(A, B)
+    event = replace(amending(OLD), **options)
+    commands = stand.tell(event)
+    assert of(m.AnswerRequest, commands) == [], "it is in force when its tasks are"
+    next_task = of(m.StartTask, commands)[0].task
+    assert stand.run.amendment.options(next_task, stand.run.works) is event
+    assert stand.run.amendment.options("run/read.0", stand.run.works) is None
+    (answer,) = of(m.AnswerRequest, stand.swept(stand.ready(commands)))
+    assert (answer.accepted, answer.warnings) == (True, ())
+    assert [getattr(stand.run.request, name) for name in options] == [*options.values()]
+    (again,) = of(m.AnswerRequest, stand.tell(replace(event, request=10)))
+    assert again.warnings == ("pipeline run is in force as it was asked for",)
+
+
+@pytest.mark.parametrize("pipeline", [OLD, NEXT])
+def test_options_that_stay_as_they_were_applied_are_refused(pipeline: Pipeline) -> None:
+    stand = Stand()
+    stand.begin(A, B)
+    event = replace(amending(pipeline), changed_input=ChangedInput.DROP, priority=2)
+    (answer,) = of(m.AnswerRequest, stand.tell(event))
+    assert not answer.accepted
+    assert "keeps its changed input, priority while it runs: stop the pipeline" in answer.reason
 
 
 def test_attempts_are_numbered_behind_those_of_an_earlier_version() -> None:
