@@ -155,7 +155,7 @@ class JoinGate:
         task = asyncio.current_task()
         assert task is not None
         stranger = self._strangers.come(str(address[0]), task.cancel)
-        transport: asyncio.BaseTransport | None = None
+        transport: asyncio.WriteTransport | None = None
         try:
             loop = asyncio.get_running_loop()
             reader = asyncio.StreamReader(MESSAGE_LIMIT_BYTES)
@@ -167,8 +167,14 @@ class JoinGate:
             writer = asyncio.StreamWriter(transport, protocol, reader, loop)
             async with asyncio.timeout(JOIN_S_MAX):
                 await self._admit(reader, writer, stranger, address)
+                # Until it has taken its answer, whoever was answered counts, and gives way, as a stranger does.
+                self._strangers.go(stranger)
+                stranger = self._strangers.come(str(address[0]), task.cancel)
+                writer.close()
+                with contextlib.suppress(OSError):
+                    await writer.wait_closed()
         except asyncio.CancelledError:
-            self._tell(f"join from {address[0]}: it gave way to others: it had said nothing yet", self._told_of_silent)
+            self._tell(f"join from {address[0]}: it gave way to others before it was done", self._told_of_silent)
         except (TimeoutError, OSError, asyncio.IncompleteReadError) as error:
             self._tell(f"join from {address[0]}: {error or type(error).__name__}", self._told_of_silent)
         except PeerError as error:
@@ -176,7 +182,8 @@ class JoinGate:
         finally:
             self._strangers.go(stranger)
             if transport is not None:
-                transport.close()
+                # and not `close`: that waits, uncounted, until the other end has ended TLS too
+                transport.abort()
             else:
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
