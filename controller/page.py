@@ -27,7 +27,7 @@ from headrace.controller.effects import ReportedProgress
 from headrace.controller.status import cluster_status, earlier_runs, pipeline_status, queue_waits, queued_runs
 from headrace.daemon import Effects, parse
 from headrace.page import PageServer, QuestionRefused, serve_page
-from headrace.page.core import Board, Loaders, ReportRefused, Timeline
+from headrace.page.core import Board, Loaders, ReportRefused, Timeline, written
 from headrace.protos import codec, control_pb2 as pb
 from headrace.store import release
 from headrace.store.ledger import balance_of
@@ -187,7 +187,7 @@ class RunPage:
             if made.get(plan.name) != of:
                 made[plan.name] = of
                 row = [run.pipeline.name, plan.stages, plan.worker, task.state.value, task.attempt, task.restarts]
-                self._board.put("tasks", plan.name, orjson.dumps([*row, task.story[-STORY_MAX:]]))
+                self._board.put("tasks", plan.name, written([*row, task.story[-STORY_MAX:]]))
             yield
 
     def _reports(self, progress: ReportedProgress, seen: set[str]) -> Iterator[None]:
@@ -210,7 +210,7 @@ class RunPage:
                 if made.get(name) != of:
                     made[name] = of
                     row = [link.sender, link.receiver, *of[1:], pipeline]
-                    self._board.put("links", name, orjson.dumps(row))
+                    self._board.put("links", name, written(row))
             yield
 
     # ---- the time line ----

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 import orjson
 
 from headrace.daemon import Effects, host_and_port, loopback, make_private, read_private, runtime_folder
-from headrace.page.core import HEAD_BYTES_MAX, Request, RequestRefused, body_length, check, parse_head
+from headrace.page.core import HEAD_BYTES_MAX, Request, RequestRefused, body_length, check, parse_head, written
 
 _ADDRESS = re.compile(r"http://(127\.[0-9.]{5,11}|\[::1\]):([0-9]{1,5})/#([A-Za-z0-9_-]{43})\n?")
 _BYTES_MAX = 256
@@ -189,7 +189,7 @@ class PageServer:
         except (RequestRefused, QuestionRefused) as error:
             status = error.status if isinstance(error, RequestRefused) else 409
             with contextlib.suppress(OSError, TimeoutError):
-                await _send(writer, status, "application/json", orjson.dumps({"error": str(error)}))
+                await _send(writer, status, "application/json", written({"error": str(error)}))
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # who asks is gone, or says too little or too much
         except Exception:
@@ -232,7 +232,7 @@ class PageServer:
             if not isinstance(given, dict) or not isinstance(given.get("question"), str):
                 raise RequestRefused(400, 'a question is an object with "question"')
             answer = await self._source.answer(given["question"], given)
-            await _send(writer, 200, "application/json", orjson.dumps(answer))
+            await _send(writer, 200, "application/json", written(answer))
         finally:
             self._questions -= 1
 

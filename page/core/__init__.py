@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         Loaders as Loaders,
         ReportRefused as ReportRefused,
         Timeline as Timeline,
+        written as written,
     )
     from headrace.page.core.request import (
         HEAD_BYTES_MAX as HEAD_BYTES_MAX,

@@ -20,6 +20,29 @@ import orjson
 ROW_BYTES_MAX = 256 << 10
 #: Rows of one table; what comes beyond is not shown, but for its sums.
 ROWS_MAX = 50_000
+#: Lists and objects within each other of what JSON's writer refuses; and the first number that it refuses.
+NESTING_MAX, NUMBERS_END = 16, 1 << 63
+
+
+def written(value: object) -> bytes:
+    """JSON of a value that came from files or tasks, whatever its texts and numbers are."""
+    try:
+        return orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        return orjson.dumps(_writable(value))
+
+
+def _writable(value: object, depth: int = 0) -> object:
+    """What is no UTF-8 as an escape, as of a file's name; a long number as text; of what is nested deep the top."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, Mapping | list | tuple) and depth >= NESTING_MAX:
+        return "…"
+    if isinstance(value, Mapping):
+        return {_writable(str(name)): _writable(item, depth + 1) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_writable(item, depth + 1) for item in value]
+    return str(value) if isinstance(value, int) and abs(value) >= NUMBERS_END else value
 
 
 class Board:
@@ -34,12 +57,12 @@ class Board:
 
     def put(self, table: str, key: str, row: object) -> None:
         """Set a row; `bytes` are JSON already. A row that stands as it is changes nothing."""
-        data = row if isinstance(row, bytes) else orjson.dumps(row)
+        data = row if isinstance(row, bytes) else written(row)
         rows = self._rows.setdefault(table, {})
         if len(data) > ROW_BYTES_MAX or (key not in rows and len(rows) >= ROWS_MAX):
             self.left_out += 1
             return
-        item = orjson.dumps(key) + b":" + data
+        item = written(key) + b":" + data
         if rows.get(key) != item:
             rows[key] = item
             self._changed.setdefault(table, set()).add(key)
@@ -66,7 +89,7 @@ class Board:
         tables: list[tuple[str, list[bytes]]] = []
         for table, keys in changed.items():
             rows = self._rows[table]
-            tables.append((table, [rows.get(key) or orjson.dumps(key) + b":null" for key in keys]))
+            tables.append((table, [rows.get(key) or written(key) + b":null" for key in keys]))
         return _object(tables)
 
 

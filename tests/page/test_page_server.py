@@ -36,6 +36,7 @@ class Shown:
         self.board = Board()
         self.board.put("about", "page", {"kind": "run"})
         self.asked: list[Mapping[str, Any]] = []
+        self.changes: list[str] = []
 
     def whole(self) -> bytes:
         return self.board.whole()
@@ -47,7 +48,7 @@ class Shown:
         if question != "pause":
             raise QuestionRefused("that is not answered here")
         self.asked.append(given)
-        return {"changes": []}
+        return {"changes": self.changes}
 
 
 @contextlib.asynccontextmanager
@@ -258,6 +259,9 @@ async def test_a_question_with_the_key_is_answered(tmp_path: Path) -> None:
         status, _, data = await fetch(page, "POST /api/ask HTTP/1.1", asked)
         assert (status, json.loads(data)) == (200, {"changes": []})
         assert shown.asked == [{"question": "pause", "pipeline": "plain"}]
+        shown.changes.append(os.fsdecode(b"caf\xe9.txt"))
+        status, _, data = await fetch(page, "POST /api/ask HTTP/1.1", asked)
+        assert (status, json.loads(data)) == (200, {"changes": ["caf\\udce9.txt"]})
 
 
 @pytest.mark.parametrize(

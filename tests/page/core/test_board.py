@@ -83,3 +83,23 @@ def test_marks_are_bounded_in_number_and_length() -> None:
     assert len(marks) == MARKS_MAX
     assert min(mark["at"] for mark in marks) == 7
     assert {len(mark["words"]) for mark in marks} == {WORDS_MAX}
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [("caf\udce9.txt", "caf\\udce9.txt"), (1 << 70, str(1 << 70)), ({"a": [(-1 << 70,)]}, {"a": [[str(-1 << 70)]]})],
+    ids=["a file's name", "a number", "within others"],
+)
+def test_a_row_of_any_text_or_number_is_shown(value: object, shown: object) -> None:
+    board = Board()
+    board.put("a", "\udce9", [value])
+    assert json.loads(board.whole()) == {"a": {"\\udce9": [shown]}}
+    board.drop("a", "\udce9")
+    assert json.loads(board.change()) == {"a": {"\\udce9": None}}
+
+
+def test_of_a_row_that_is_nested_too_deep_the_top_is_shown() -> None:
+    value: list[Any] = []
+    for _ in range(400):
+        value = [value]
+    assert module.written(value) == b"[" * module.NESTING_MAX + '"…"'.encode() + b"]" * module.NESTING_MAX
