@@ -16,6 +16,12 @@ if TYPE_CHECKING:
         fork as fork,
         may_fork as may_fork,
     )
+    from headrace.daemon.clients import (
+        BODIES_MAX as BODIES_MAX,
+        Clients as Clients,
+        Guarded as Guarded,
+        Paced as Paced,
+    )
     from headrace.daemon.control_address import (
         INSECURE as INSECURE,
         SOCKET as SOCKET,

@@ -1,15 +1,19 @@
 """A controller's metrics, as Prometheus reads them over HTTP."""
 
 import asyncio
+import contextlib
+import socket
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.controller.metrics import families
 from headrace.controller.shell import CommitTimes
-from headrace.daemon.metrics_server import serve_metrics
+from headrace.daemon import metrics_server
+from headrace.daemon.metrics_server import SCRAPERS_MAX, serve_metrics
 from headrace.protos import control_pb2 as pb
 
 
@@ -71,3 +75,27 @@ def test_a_scrape_gives_what_the_status_says() -> None:
     assert value("headrace_workers", state="drained") == 1
     assert value("headrace_commit_seconds_bucket", le="0.025") == 1
     assert value("headrace_commit_seconds_count") == 2
+
+
+def test_scrapers_that_say_nothing_keep_nobody_out_and_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest go for those who come, and the last in time."""
+    monkeypatch.setattr(metrics_server, "SCRAPE_S", 3.0)
+
+    async def scene() -> str:
+        server = serve_metrics("127.0.0.1:0", reading)
+        place = ("127.0.0.1", server.server_port)
+        try:
+            with contextlib.ExitStack() as held:
+                silent = [held.enter_context(socket.create_connection(place, 60)) for _ in range(2 * SCRAPERS_MAX)]
+                with await asyncio.to_thread(
+                    urllib.request.urlopen, f"http://127.0.0.1:{place[1]}", timeout=60
+                ) as page:
+                    found = page.read().decode()
+                for one in silent:
+                    assert await asyncio.to_thread(one.recv, 1) == b""
+                return found
+        finally:
+            await asyncio.to_thread(server.shutdown)
+            server.server_close()
+
+    assert "headrace_tasks" in asyncio.run(scene())

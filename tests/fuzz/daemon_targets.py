@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from headrace.controller import convert
 from headrace.controller.core.messages import messages as core
-from headrace.daemon import post
+from headrace.daemon import Clients, post
 from headrace.page.core.request import HEADERS_MAX, RequestRefused, body_length, check, parse_head
 from headrace.protos import codec, control_pb2 as pb
 from headrace.stages.runtime.batch import ROW, VERDICTS, Batch, no_verdicts
@@ -29,7 +29,7 @@ from headrace.transport.core.errors import FrameError
 from headrace.transport.core.frame import Frame, FrameKind
 from headrace.worker.links import handoff
 from headrace.worker.membership import member
-from headrace.worker.spool.guard import Clients, Tokens
+from headrace.worker.spool.guard import Tokens
 from headrace.worker.spool.server import _Handler
 from headrace.worker.spool.spool import Spool
 from headrace.worker.task.batch.in_flight import SLOT_BYTES, STAGES, WRITER, InFlightPage
@@ -391,7 +391,7 @@ def run_post_answer(data: bytes) -> object | None:
 TARGETS = [
     Target(
         "spool_http",
-        ("headrace.worker.spool.server", "headrace.worker.spool.guard"),
+        ("headrace.worker.spool.server", "headrace.worker.spool.guard", "headrace.daemon.clients"),
         run_spool_http,
         spool_http_seeds,
         words=HTTP_WORDS,

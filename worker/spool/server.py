@@ -35,9 +35,13 @@ from typing import Any
 import setproctitle
 
 from headrace.daemon import (
+    BODIES_MAX,
     INSECURE,
     SOCKET,
     AddressError,
+    Clients,
+    Guarded,
+    Paced,
     check_plain,
     hear,
     host_and_port,
@@ -52,15 +56,11 @@ from headrace.stages.sources.objects import to_path
 from headrace.store import FormatError, StoreError, open_store
 from headrace.store.ledger import EntryError, FoldError, LedgerState, Log, fold_log
 from headrace.worker.spool.guard import (
-    BODIES_MAX,
     BODY_S_MAX,
     HANDSHAKE_S_MAX,
     HEAD_BYTES_MAX,
     HEAD_S_MAX,
-    Clients,
-    Guarded,
     GuardError,
-    Paced,
     Tokens,
     server_context,
 )

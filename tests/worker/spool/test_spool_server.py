@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
+from headrace.daemon.clients import Clients
 from headrace.store.files import disk
-from headrace.worker.spool.guard import HEAD_BYTES_MAX, TOKEN_CHARACTERS_MIN, Clients, GuardError, Tokens
+from headrace.worker.spool.guard import HEAD_BYTES_MAX, TOKEN_CHARACTERS_MIN, GuardError, Tokens
 from headrace.worker.spool.server import PUSH_BYTES_MAX, _Handler, _serve, _tend
 from headrace.worker.spool.spool import Spool
 from tests.kits.store.tls import Authority
