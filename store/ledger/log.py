@@ -73,8 +73,8 @@ class Log:
         this reads may or may not be yielded. Other objects beside the entries are passed over.
         """
         start = self.key(after) if after >= 0 else ""
-        found = (self._pattern.fullmatch(info.key) for info in self._store.list(self._prefix + "/", after=start))
-        return self._entries(after, (int(match[1]) for match in found if match is not None))
+        found = (_number(self._pattern, info.key) for info in self._store.list(self._prefix + "/", after=start))
+        return self._entries(after, (number for number in found if number is not None))
 
     def read_from(
         self, after: int = -1, below: int | None = None
@@ -155,7 +155,8 @@ class Log:
     def _read_once(self, after: int, below: int | None) -> tuple[tuple[int, bytes] | None, list[tuple[int, bytes]]]:
         numbers, snapshots = self._numbers(after)
         covered = max((number for number in snapshots if below is None or number < below), default=-1)
-        whole = set(range(after + 1, covered + 1)) <= set(numbers)
+        # How many there should be is what a name says, and no measure of memory.
+        whole = len({number for number in numbers if number <= covered}) == covered - after
         if covered > after and (after < 0 or not whole):
             newest = covered, self._store.get(self.snapshot_key(covered))
             return newest, list(self._entries(covered, [number for number in numbers if number > covered]))
@@ -170,12 +171,12 @@ class Log:
         numbers: list[int] = []
         snapshots: list[int] = []
         for info in self._store.list(self._prefix + "/", after=self.key(after) if after >= 0 else ""):
-            if (entry := self._pattern.fullmatch(info.key)) is not None:
-                numbers.append(int(entry[1]))
+            if (entry := _number(self._pattern, info.key)) is not None:
+                numbers.append(entry)
                 continue
-            snapshot = self._snapshot_pattern.fullmatch(info.key)
-            if snapshot is not None and int(snapshot[1]) > after:
-                snapshots.append(int(snapshot[1]))
+            snapshot = _number(self._snapshot_pattern, info.key)
+            if snapshot is not None and snapshot > after:
+                snapshots.append(snapshot)
         return numbers, snapshots
 
     def _entries(self, after: int, numbers: Iterable[int]) -> Iterator[tuple[int, bytes]]:
@@ -217,7 +218,16 @@ class Log:
             ) from error
 
 
+def _number(pattern: re.Pattern[str], key: str) -> int | None:
+    """The number in a key; None for another object's, and for a number that no entry has."""
+    found = pattern.fullmatch(key)
+    return int(found[1]) if found is not None and int(found[1]) <= NUMBER_MAX else None
+
+
 logger = logging.getLogger("headrace.store")
+
+#: What is done with a snapshot that cannot be read.
+_MENDS = "restore it from a copy, or delete it while what stands before it is there"
 
 S = TypeVar("S", bound=LogState)
 
@@ -247,18 +257,26 @@ def read_behind(log: Log, after: int) -> tuple[tuple[int, LogState] | None, list
             raise wrong or error from error
         if found is None:
             return None, entries
-        from headrace.store.ledger.snapshot import (
-            decode_snapshot,  # numpy, which a log without a snapshot need not import
-        )
-
         number, data = found
         try:
-            return (number, decode_snapshot(data)), entries
+            return (number, _decoded(log, number, data)), entries
         except FormatError as error:
-            what = f"{log.uri}: {log.snapshot_key(number)} cannot be read: {error}"
-            logger.warning("%s; what stands before it is read in its place", what)
-            wrong = wrong or FormatError(f"{what}; restore it from a copy: the entries that it stands for are gone")
+            logger.warning("%s; what stands before it is read in its place", error)
+            wrong = wrong or FormatError(f"{error}; restore it from a copy: the entries that it stands for are gone")
             below = number
+
+
+def _decoded(log: Log, number: int, data: bytes) -> LogState:
+    """The fold of a snapshot. Raises FormatError, which names it."""
+    from headrace.store.ledger.snapshot import decode_snapshot  # numpy, which a log without a snapshot need not import
+
+    try:
+        state = decode_snapshot(data)
+        if state.number != number:
+            raise FormatError(f"it is that of entry {state.number}")
+    except FormatError as error:
+        raise FormatError(f"{log.uri}: {log.snapshot_key(number)} cannot be read: {error}") from error
+    return state
 
 
 def begins_a_term(log: Log, number: int) -> bool:
@@ -267,25 +285,22 @@ def begins_a_term(log: Log, number: int) -> bool:
     Such an entry is part of the log and stays: in its place an older leader could write. One that the snapshot does not
     know was created where a truncation had left a hole.
     """
-    from headrace.store.ledger.snapshot import decode_snapshot
-
-    snapshots = log.snapshots(number - 1)
-    return bool(snapshots) and number in decode_snapshot(log.read_snapshot(snapshots[-1])).led_at
+    for newest in log.snapshots(number - 1)[-1:]:
+        try:
+            return number in _decoded(log, newest, log.read_snapshot(newest)).led_at
+        except FormatError as error:
+            raise FormatError(f"{error}; {_MENDS}") from error
+    return False
 
 
 def snapshot_problems(log: Log) -> list[str]:
     """What is wrong with the snapshots of a log, a line each."""
-    from headrace.store.ledger.snapshot import decode_snapshot
-
     problems: list[str] = []
     for number in log.snapshots():
         try:
-            decode_snapshot(log.read_snapshot(number))
+            _decoded(log, number, log.read_snapshot(number))
         except ObjectMissing:
             continue  # truncated meanwhile, behind a newer one
         except FormatError as error:
-            problems.append(
-                f"{log.snapshot_key(number)} cannot be read: {error}; readers take what stands before it: "
-                "restore it from a copy, or delete it while that is there"
-            )
+            problems.append(f"{error}; readers take what stands before it: {_MENDS}")
     return problems

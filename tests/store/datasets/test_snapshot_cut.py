@@ -12,7 +12,7 @@ from headrace.store.datasets.dataset import Dataset
 from headrace.store.datasets.manifest import MANIFEST_KEY, bring_forward, doubt
 from headrace.store.files.store import FileStore
 from headrace.store.ledger.core.entries import EpochRaised, FragmentEnded, VersionPublished
-from headrace.store.ledger.log import Log
+from headrace.store.ledger.log import Log, begins_a_term
 from headrace.store.ledger.snapshot import encode_snapshot
 from tests.kits.store.dataset_writer import FATES, FRAGMENT, Writer
 
@@ -72,6 +72,22 @@ def test_it_is_refused_by_name_where_nothing_else_is_there(store: FileStore) -> 
     cut(store, last)
     with pytest.raises(FormatError, match=rf"{last}.snapshot cannot be read: .*; restore it from a copy"):
         Dataset.open(store.uri)
+
+
+def test_one_ahead_of_the_log_is_named_where_a_term_begins(store: FileStore) -> None:
+    log = Log(store)
+    store.create(log.snapshot_key(100), [b""])
+    with pytest.raises(FormatError, match=r"ledger/0*100\.snapshot cannot be read: .*; restore it from a copy, or"):
+        begins_a_term(log, 99)
+
+
+def test_one_of_another_entry_than_its_name_says_is_not_taken(store: FileStore) -> None:
+    whole, log = Dataset.open(store.uri).state, Log(store)
+    first = log.snapshots()[0]
+    store.create(log.snapshot_key(100), [log.read_snapshot(first)])
+    assert Dataset.open(store.uri).state == whole
+    (problem,) = Dataset.open(store.uri).verify().problems
+    assert f"100.snapshot cannot be read: it is that of entry {first}" in problem
 
 
 def test_verify_names_it(store: FileStore) -> None:

@@ -1,6 +1,7 @@
 """The numbered log."""
 
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ import pytest
 from headrace.store.contract.errors import FormatError, ObjectMissing, StoreUnavailable
 from headrace.store.contract.objects import ObjectInfo
 from headrace.store.files.store import FileStore
-from headrace.store.ledger.log import AHEAD, Appended, Log, Refused
+from headrace.store.ledger.log import AHEAD, NUMBER_MAX, Appended, Log, Refused
 
 #: For two to ask at once.
 S_MAX = 60.0
+#: Reading a log of three entries takes less.
+MEMORY_BYTES_MAX = 1 << 20
 
 
 @pytest.fixture
@@ -86,6 +89,27 @@ def test_other_objects_beside_the_entries_are_passed_over(store: FileStore) -> N
     store.create("ledger/notes.msgpack", [b"x"])
     store.create("ledger/sub/00000000000000000002.msgpack", [b"x"])
     assert [number for number, _ in log.read()] == [0, 1]
+
+
+def test_the_number_in_a_snapshots_name_takes_no_memory(store: FileStore) -> None:
+    log = _filled(store, 3)
+    store.create(log.snapshot_key(100_000), [b""])
+    tracemalloc.start()
+    try:
+        assert log.read_from(0) == ((100_000, b""), [])
+        assert tracemalloc.get_traced_memory()[1] < MEMORY_BYTES_MAX
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("ending", ["msgpack", "snapshot"])
+def test_a_number_that_no_entry_has_is_passed_over(store: FileStore, ending: str) -> None:
+    log = _filled(store, 2)
+    store.create(f"ledger/{NUMBER_MAX + 1:020d}.{ending}", [b"x"])
+    store.create(f"ledger/{'9' * 20}.{ending}", [b"x"])
+    assert [number for number, _ in log.read()] == [0, 1]
+    assert log.read_from() == (None, list(log.read()))
+    assert log.snapshots() == []
 
 
 def test_two_logs_of_one_store_do_not_meet(store: FileStore) -> None:
