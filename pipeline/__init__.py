@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     )
     from headrace.pipeline.masking import (
         HIDDEN as HIDDEN,
+        SecretBrokenError as SecretBrokenError,
         SecretShownError as SecretShownError,
         check_arguments as check_arguments,
         mask as mask,
         secret_in as secret_in,
+        whole_secret as whole_secret,
     )
     from headrace.pipeline.plain import (
         parse_pipeline as parse_pipeline,

@@ -57,6 +57,25 @@ def check_arguments(arguments: Iterable[str], environment: Mapping[str, str]) ->
             )
 
 
+class SecretBrokenError(ValueError):
+    """What is there cannot be a secret; the message names the place, and is without it."""
+
+
+def whole_secret(value: object, where: str, *, ascii_only: bool = True) -> str:
+    """A secret without the white space around it; "" for none. Raises SecretBrokenError for what no header holds.
+
+    A client that is given such a header repeats it in its error. `ascii_only` is for what is itself in a header.
+    """
+    text = value.strip() if isinstance(value, str) else ""
+    is_whole = text.isprintable() and (text.isascii() or not ascii_only)
+    if not is_whole or not (value is None or isinstance(value, str)):
+        raise SecretBrokenError(
+            f"{where} holds a line break, or something else that no key or token has in it: put it there anew, whole "
+            "and in one line"
+        )
+    return text
+
+
 def secret_in(value: Any, where: str = "") -> str:
     """Where the first text with a secret stands in data as JSON has it, and that text masked; empty where none does."""
     if isinstance(value, str):

@@ -17,6 +17,7 @@ from typing import Any
 
 import orjson
 
+from headrace.pipeline import SecretBrokenError, whole_secret
 from headrace.store import InvalidUri, ObjectInfo, StoreRefused
 from headrace.store.remote.folders import FolderEntry
 from headrace.store.remote.http_store import HttpAnswer, HttpStore, bounded_version, joined, plain_tag
@@ -168,14 +169,23 @@ def _quoted(revision: str) -> str:
 
 
 def token_of(environment: Mapping[str, str]) -> str:
-    """The token of this user; "" for none."""
-    if said := environment.get("HF_TOKEN", "") or environment.get("HUGGING_FACE_HUB_TOKEN", ""):
-        return said.strip()
+    """The token of this user; "" for none. Raises StoreRefused for what no token can be."""
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        if said := environment.get(name, ""):
+            return _whole(said, name)
     home = environment.get("HF_HOME") or f"{environment.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
     file = pathlib.Path(environment.get("HF_TOKEN_PATH") or f"{home}/token").expanduser()
     try:
-        with file.open(encoding="ascii") as opened:
-            found = opened.read(TOKEN_CHARACTERS_MAX).strip()
-    except (OSError, UnicodeError):
+        with file.open(encoding="ascii", errors="replace") as opened:
+            return _whole(opened.read(TOKEN_CHARACTERS_MAX + 1), str(file))
+    except OSError:
         return ""
-    return found if found.isprintable() else ""
+
+
+def _whole(said: str, where: str) -> str:
+    if len(said) > TOKEN_CHARACTERS_MAX:
+        raise StoreRefused(f"{where} holds more than {TOKEN_CHARACTERS_MAX:,} characters, and no token is so long")
+    try:
+        return whole_secret(said, where)
+    except SecretBrokenError as error:
+        raise StoreRefused(str(error)) from None

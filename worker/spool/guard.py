@@ -10,6 +10,7 @@ import ssl
 from pathlib import Path
 
 from headrace.daemon import read_private
+from headrace.pipeline import SecretBrokenError, whole_secret
 
 #: Bytes of a request line and its headers. A little more may be read, as much as one read takes.
 HEAD_BYTES_MAX = 16 << 10
@@ -40,7 +41,12 @@ class Tokens:
             data = read_private(path, TOKENS_BYTES_MAX)
         except OSError as error:
             raise GuardError(f"{path}: {error.strerror}; name a file with one token a line") from error
-        tokens = tuple(line.strip() for line in data.decode("ascii", errors="replace").splitlines() if line.strip())
+        try:
+            tokens = tuple(
+                filter(None, (whole_secret(line, str(path)) for line in data.decode(errors="replace").split("\n")))
+            )
+        except SecretBrokenError as error:
+            raise GuardError(str(error)) from None
         if not tokens or not all(TOKEN_CHARACTERS_MIN <= len(token) <= TOKEN_CHARACTERS_MAX for token in tokens):
             bounds = f"{TOKEN_CHARACTERS_MIN} to {TOKEN_CHARACTERS_MAX}"
             raise GuardError(f"{path} must hold one token a line, each of {bounds} characters")

@@ -7,19 +7,16 @@ import json
 import os
 import shlex
 import subprocess
-from collections.abc import Mapping
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import certifi
 from minio.credentials.credentials import Credentials
-from minio.credentials.providers import (
-    ChainedProvider,
-    EnvAWSProvider,
-    EnvMinioProvider,
-    IamAwsProvider,
-    Provider,
-)
+from minio.credentials.providers import ChainedProvider, IamAwsProvider, Provider
 from urllib3 import PoolManager, Timeout
 
+from headrace.pipeline import SecretBrokenError, whole_secret
 from headrace.store.s3.connection.config import ProfileFiles, S3Target
 from headrace.store.s3.connection.sockets import pools_of
 
@@ -37,10 +34,22 @@ _HINTS = (
 )
 #: Settings of profiles whose keys come from elsewhere, in ways that are not known here.
 _ELSEWHERE = ("sso_session", "sso_start_url", "role_arn")
+#: The variables of a key, its secret and its token, with older names of the same.
+_OF_AWS = (("AWS_ACCESS_KEY_ID", "AWS_ACCESS_KEY"), ("AWS_SECRET_ACCESS_KEY", "AWS_SECRET_KEY"), ("AWS_SESSION_TOKEN",))
+_OF_MINIO = (("MINIO_ACCESS_KEY",), ("MINIO_SECRET_KEY",), ())
+_OF_PROFILES = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
+_OF_PROCESSES = ("AccessKeyId", "SecretAccessKey", "SessionToken")
+#: Where a header that is shown to a service comes from.
+_SHOWN = {"Authorization": "AWS_CONTAINER_AUTHORIZATION_TOKEN, or the file of AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE,"}
+#: What reading an answer that is not as it should be may raise, beside ValueError.
+_MISREAD = (KeyError, TypeError, AttributeError, OverflowError, RecursionError, ET.ParseError)
+
+#: What is said to be a secret, and where.
+_Said = tuple[object, str]
 
 
 class CredentialsFailed(OSError):  # noqa: N818 - named after what is so
-    """A profile says where its credentials are, and they cannot be had from there; the message has a remedy."""
+    """It is said where the credentials are, and they cannot be had from there; the message has a remedy."""
 
 
 def credentials_of(target: S3Target, environment: Mapping[str, str] | None = None) -> Provider | None:
@@ -53,20 +62,67 @@ def credentials_of(target: S3Target, environment: Mapping[str, str] | None = Non
         return None
     environment = os.environ if environment is None else environment
     files: Provider = _ProfileProvider(environment, target.profile)
-    chain = [files, EnvAWSProvider()] if target.profile else [EnvAWSProvider(), files]
-    chain.append(EnvMinioProvider())
+    variables = _Variables(environment, _OF_AWS)
+    chain = [files, variables] if target.profile else [variables, files]
+    chain.append(_Variables(environment, _OF_MINIO))
     has_machine = target.endpoint is None and environment.get("AWS_EC2_METADATA_DISABLED", "").lower() != "true"
     has_service = names_service(environment)
     if has_machine or has_service:
         limit_s = SERVICE_TIMEOUT_S if has_service else METADATA_TIMEOUT_S
         pool = pools_of(PoolManager(retries=False, timeout=Timeout(limit_s)), certifi.where())
-        chain.append(IamAwsProvider(http_client=pool, region=target.region))
+        chain.append(_Service(http_client=pool, region=target.region))
     return ChainedProvider(chain)
 
 
 def names_service(environment: Mapping[str, str]) -> bool:
     """Whether the environment points to a service that gives credentials: one that does not answer may do so later."""
     return any(environment.get(hint) for hint in _HINTS)
+
+
+def _taken(key: _Said, secret: _Said, token: _Said, expires: dt.datetime | None = None) -> Credentials:
+    """Credentials of what is said. Raises CredentialsFailed for what can be none, ValueError where nothing is said."""
+    try:
+        found = whole_secret(*key), whole_secret(*secret, ascii_only=False), whole_secret(*token) or None
+    except SecretBrokenError as error:
+        raise CredentialsFailed(str(error)) from None
+    return Credentials(*found, expires)
+
+
+class _Variables(Provider):
+    """Reads the environment: a key, its secret and its token, each of the first of its names that is set."""
+
+    def __init__(self, environment: Mapping[str, str], names: Sequence[Sequence[str]]) -> None:
+        self._environment = environment
+        self._names = names
+
+    def retrieve(self) -> Credentials:
+        """The variables' credentials. Raises ValueError where there are none, CredentialsFailed for broken ones."""
+        names = (next(filter(self._environment.get, given), "") for given in self._names)
+        key, secret, token = ((self._environment.get(name), name) for name in names)
+        return _taken(key, secret, token)
+
+
+class _Service(IamAwsProvider):
+    """Asks the service of a cloud that gives credentials to what runs there."""
+
+    def fetch(self, url: str, headers: Any = None) -> Credentials:
+        """See `IamAwsProvider.fetch`. Of the headers each is a secret."""
+        try:
+            shown: Any = {name: whole_secret(value, _SHOWN.get(name, url)) for name, value in (headers or {}).items()}
+        except SecretBrokenError as error:
+            raise CredentialsFailed(str(error)) from None
+        return super().fetch(url, shown)
+
+    def retrieve(self) -> Credentials:
+        """See `Provider.retrieve`. Raises ValueError where it gives none, CredentialsFailed for broken ones."""
+        try:
+            found = super().retrieve()
+        except _MISREAD as error:
+            raise ValueError(f"what the service answers is misread ({type(error).__name__})") from None
+        key, secret, token = (f"{name} of the service for credentials" for name in _OF_PROCESSES)
+        return _taken(
+            (found.access_key, key), (found.secret_key, secret), (found.session_token, token), found.expiration
+        )
 
 
 class _ProfileProvider(Provider):
@@ -81,9 +137,10 @@ class _ProfileProvider(Provider):
         files = ProfileFiles(self._environment, self._profile)
         sections = files.sections()
         for section in sections:
-            access, secret = section.get("aws_access_key_id"), section.get("aws_secret_access_key")
-            if access and secret:
-                return Credentials(access, secret, session_token=section.get("aws_session_token") or None)
+            if all(section.get(name) for name in _OF_PROFILES[:2]):
+                where = f"of profile {files.profile!r} in {files.secrets_path} or {files.config_path}"
+                key, secret, token = ((section.get(name), f"{name} {where}") for name in _OF_PROFILES)
+                return _taken(key, secret, token)
         for section in sections:
             if command := section.get("credential_process"):
                 return _of_process(files.profile, command, self._environment)
@@ -119,8 +176,9 @@ def _of_process(profile: str, command: str, environment: Mapping[str, str]) -> C
         found = json.loads(done.stdout)
         expiration = found.get("Expiration")
         expires = dt.datetime.fromisoformat(expiration) if expiration else None
-        return Credentials(found["AccessKeyId"], found["SecretAccessKey"], found.get("SessionToken"), expires)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        key, secret, token = ((found.get(name), f"{name} of {why}") for name in _OF_PROCESSES)
+        return _taken(key, secret, token, expires)
+    except (ValueError, *_MISREAD):
         raise CredentialsFailed(
             f"{why} printed no JSON with AccessKeyId and SecretAccessKey; run it by hand to see what it says"
         ) from None

@@ -221,7 +221,13 @@ class Wire:
             "timeout": urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=self._read_timeout_s),
         }
         proxy = proxy_of(self._target)
-        made: Any = urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options)
+        try:
+            made: Any = urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options)
+        except LocationParseError:
+            # Its message repeats the address, which may hold a password.
+            raise InvalidUri(
+                f"{self._target.uri}: the proxy of HTTP_PROXY or HTTPS_PROXY cannot be parsed; write http://host:port"
+            ) from None
         self._pool = pools_of(made, self._ca)
         self._provider = credentials_of(self._target)
         self._client: Any = Minio(

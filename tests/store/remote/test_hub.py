@@ -102,6 +102,22 @@ def test_the_token_of_a_login_is_found(
     assert store_of(server).head("o/n/data/a.jsonl") is not None
 
 
+@pytest.mark.parametrize("broken", ["hf_hunter2\nmore", "hf\x1b_hunter2", "hf_“hunter2”", "hf_hunter2" * 1000])
+@pytest.mark.parametrize("place", ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "token"])
+def test_a_broken_token_is_named_and_not_repeated(
+    server: HubServer, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, place: str, broken: str
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", server.url)
+    if place == "token":
+        (tmp_path / place).write_text(broken)
+    else:
+        monkeypatch.setenv(place, broken)
+    with pytest.raises(StoreRefused, match=f"{place} holds ") as caught:
+        store_of(server).head("o/n/data/a.jsonl")
+    assert "hunter2" not in str(caught.value)
+    assert server.asked == []
+
+
 def test_other_repositories_are_refused_with_what_to_check(server: HubServer) -> None:
     with pytest.raises(StoreRefused, match="RepoNotFound: check owner, name and revision"):
         store_of(server).head("o/other/data/a.jsonl")

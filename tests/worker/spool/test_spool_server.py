@@ -189,6 +189,16 @@ def test_a_file_of_tokens_that_guards_nothing_is_refused(tmp_path: Path, text: s
         Tokens.read(path)
 
 
+@pytest.mark.parametrize("broken", ["\0", "\x1b", "\r", "\u00fc"])
+def test_a_broken_token_of_the_file_is_refused_and_not_repeated(tmp_path: Path, broken: str) -> None:
+    path = tmp_path / "tokens"
+    path.write_text(f"{TOKEN}\n{TOKEN}{broken}{TOKEN}\n", newline="")
+    path.chmod(0o600)
+    with pytest.raises(GuardError, match="tokens holds a line break, or something else that no key") as caught:
+        Tokens.read(path)
+    assert TOKEN not in str(caught.value)
+
+
 def test_other_hosts_are_served_with_tls_and_tokens_only(tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-m", "headrace.worker.spool.server", str(tmp_path), "--listen", "tls:127.0.0.1:0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)

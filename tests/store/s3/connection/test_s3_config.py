@@ -120,11 +120,8 @@ def test_a_uri_that_cannot_be_meant_is_refused_with_a_remedy(uri: str, remedy: s
         resolve(uri, home)
 
 
-def test_a_profile_of_the_uri_comes_before_the_environment(
-    home: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "env-key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "env-secret")
+def test_a_profile_of_the_uri_comes_before_the_environment(home: dict[str, str]) -> None:
+    home |= {"AWS_ACCESS_KEY_ID": "env-key", "AWS_SECRET_ACCESS_KEY": "env-secret"}
     provider = credentials_of(resolve("s3://bucket?endpoint=http://h", home), home)
     assert provider is not None
     assert provider.retrieve().access_key == "env-key"
