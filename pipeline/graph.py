@@ -27,6 +27,8 @@ SHOWN_MAX = 80
 PARAMETERS_SHOWN = 160
 #: How the target of a stage ends that makes keys for one that remembers.
 KEY_MAKER = "stages.dedup.stage:KeyMaker"
+#: And that of a sink whose shards are trained on.
+TRAINED_ON = "stages.sinks.tokens:TokenSink"
 
 
 class StageKind(Enum):

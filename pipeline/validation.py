@@ -6,7 +6,7 @@ import itertools
 import re
 
 from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.graph import MODULES_BYTES_MAX, STAGES_MAX, Pipeline, Stage, StageKind, chain_order
+from headrace.pipeline.graph import MODULES_BYTES_MAX, STAGES_MAX, TRAINED_ON, Pipeline, Stage, StageKind, chain_order
 from headrace.pipeline.masking import mask, secret_in
 from headrace.pipeline.plain import check_plain
 
@@ -42,6 +42,7 @@ def validate(pipeline: Pipeline) -> None:
     chain_order(pipeline.stages)
     _validate_reach(pipeline)
     _validate_single_path(pipeline)
+    _validate_tokens(pipeline)
     _validate_stateful(pipeline)
 
 
@@ -116,6 +117,16 @@ def _validate_single_path(pipeline: Pipeline) -> None:
                     f"two paths lead from source {source.name!r} to stage {stage.name!r}: "
                     "each record would arrive twice; end one path in a sink of its own"
                 )
+
+
+def _validate_tokens(pipeline: Pipeline) -> None:
+    """Each sink sees every record, and who trains reads one."""
+    sinks = [stage.name for stage in pipeline.of_kind(StageKind.SINK) if stage.target.endswith(TRAINED_ON)]
+    if len(sinks) > 1:
+        raise PipelineError(
+            f"sinks {sinks[0]!r} and {sinks[1]!r} both write tokens, and training would read those of one: "
+            "give each a pipeline and a dataset of its own"
+        )
 
 
 def _validate_stateful(pipeline: Pipeline) -> None:

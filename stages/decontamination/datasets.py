@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.stages.decontamination.stage import Decontaminate
-from headrace.stages.export import hidden_rows, read_documents, text_decoder, token_shards
+from headrace.stages.export import hidden_rows, read_documents, stored_object_of, text_decoder, token_shards
 from headrace.stages.runtime import InputError
 from headrace.stages.tokenizer import Decoder
 from headrace.store.datasets import Dataset
@@ -63,18 +63,21 @@ def search_dataset(
 
 def kept_texts(dataset: Dataset, tokenizer: str) -> Iterator[tuple[Any, pa.Array[Any]]]:
     """Ids and texts of the kept records, some at a time."""
-    if any(shard.object("tokens") is not None for shard in dataset.shards):
+    if dataset.with_tokens():
         decode = text_decoder(dataset, tokenizer)
         for shard in token_shards(dataset):
             yield from _decoded(dataset, shard, decode)
         return
-    documents = [(shard, item) for shard in dataset.shards if (item := shard.object("documents")) is not None]
-    with_text = [(shard, item) for shard, item in documents if _TEXT in column_names(dataset.store, item.key)]
+    with_text = dataset.of_main_sink(
+        shard
+        for shard in dataset.shards
+        if (item := shard.object("documents")) is not None and _TEXT in column_names(dataset.store, item.key)
+    )
     if not with_text:
         raise InputError(f"{dataset.uri} holds neither tokens nor documents with text: search its files by a pipeline")
-    for shard, item in with_text:
-        hidden, at = list(hidden_rows(dataset, shard)), 0
-        for table in read_row_groups(dataset.store, item.key, ["id", _TEXT]):
+    for shard in with_text:
+        documents, hidden, at = stored_object_of(dataset, shard, "documents"), list(hidden_rows(dataset, shard)), 0
+        for table in read_row_groups(dataset.store, documents.key, ["id", _TEXT]):
             shown = ~np.isin(np.arange(at, at + table.num_rows), hidden)
             at += table.num_rows
             for batch in table.filter(pa.array(shown)).to_batches():

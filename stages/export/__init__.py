@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from headrace.stages.export.source import (
         hidden_rows as hidden_rows,
         read_documents as read_documents,
+        stored_object_of as stored_object_of,
         token_shards as token_shards,
     )
 else:

@@ -139,7 +139,7 @@ KEPT = ("id", "source", "metadata")
 
 def export_parquet(dataset: Dataset, place: str) -> Exported:
     """Write `train-00000-of-0000N.parquet`, a file a shard. Raises InputError, StoreError."""
-    shards = list(_exportable(dataset))
+    shards = _exportable(dataset)
     if not shards:
         require_shards(dataset)
         raise InputError(
@@ -159,13 +159,10 @@ def export_parquet(dataset: Dataset, place: str) -> Exported:
         return summary("parquet", place, folder, documents=documents, tokens=tokens)
 
 
-def _exportable(dataset: Dataset) -> Iterator[ClosedShard]:
-    """The shards with tokens, else those with text: not both, which would be each document twice."""
-    with_tokens = [shard for shard in dataset.shards if shard.object("tokens") is not None]
-    if with_tokens:
-        return iter(with_tokens)
+def _exportable(dataset: Dataset) -> list[ClosedShard]:
+    """The shards with tokens, else those with text, of one sink: of two would be each document twice."""
     found = [shard for shard in dataset.shards if shard.object("documents") is not None]
-    return (shard for shard in found if "text" in _names(dataset, shard))
+    return dataset.with_tokens() or dataset.of_main_sink(shard for shard in found if "text" in _names(dataset, shard))
 
 
 def _names(dataset: Dataset, shard: ClosedShard) -> list[str]:

@@ -47,7 +47,7 @@ class ExportedDocuments:
 
 def token_shards(dataset: Dataset) -> list[ClosedShard]:
     """The shards that hold tokens, in the order of the ledger. Raises InputError where there are none."""
-    shards = [shard for shard in dataset.shards if shard.object("tokens") is not None]
+    shards = dataset.with_tokens()
     if not shards:
         require_shards(dataset)
         raise InputError(f"{dataset.uri} holds no tokens: this format is for what write_tokens(...) wrote")

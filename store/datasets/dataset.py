@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +18,7 @@ from headrace.store.ledger import (
     Log,
     balance_of,
     fold_log,
+    main_sink,
 )
 from headrace.store.shards import read_plain_header
 
@@ -108,6 +109,16 @@ class Dataset:
         """Every shard that the ledger names, in its order."""
         return self._shards
 
+    def of_main_sink(self, shards: Iterable[ClosedShard]) -> list[ClosedShard]:
+        """Of these shards those of the main sink among theirs: each sink sees every record."""
+        found = list(shards)
+        main = main_sink({shard.closed.sink: self.state.counts[shard.closed.sink] for shard in found})
+        return [shard for shard in found if shard.closed.sink == main]
+
+    def with_tokens(self) -> list[ClosedShard]:
+        """The shards of tokens, of one sink."""
+        return self.of_main_sink(shard for shard in self._shards if shard.object(TOKENS) is not None)
+
     def describe(self) -> Description:
         """Read the first shard's header; where there is no shard, what the pipeline declares."""
         facts = self._facts()
@@ -130,7 +141,7 @@ class Dataset:
         Without `described` the first shard's header is read; with it, nothing is.
         """
         described = described or self.describe()
-        shards = [shard for shard in self.of_version(self._version).shards if shard.object(TOKENS) is not None]
+        shards = self.of_version(self._version).with_tokens()
         listed, read = [self._listed(shard) for shard in shards], self.version
         named = {fields[TOKENS] for fields in listed}
         retracted = [
@@ -210,7 +221,7 @@ class Dataset:
         return verify_shards(self.store, self.state, shards_only=self._version is not None)
 
     def _facts(self) -> Mapping[str, Any]:
-        for shard in self._shards:
+        for shard in self.with_tokens():
             tokens = shard.object(TOKENS)
             if tokens is not None:
                 return read_plain_header(self.store, tokens.key).metadata

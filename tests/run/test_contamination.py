@@ -21,6 +21,9 @@ def build(input: str, output: str, kind: str = "tokens", tokenizer: str = "deeps
     if kind == "tokens":
         tokens = tokenize(tokenizer)
         return Pipeline.chain("words", output, read(input), tokens, write_tokens(tokens, seq_len=64))
+    if kind == "twice":
+        sinks = (write_documents(name=name).fed_by("read") for name in ("one", "two"))
+        return Pipeline("words", output, (read(input), *sinks))
     return Pipeline.chain("words", output, read(input), write_documents() if kind == "text" else write_jsonl())
 """
 QUESTION = (
@@ -95,6 +98,12 @@ def test_a_dataset_of_text_is_searched_and_one_of_lines_refused(home: pathlib.Pa
     refused = call(home, "dataset", "contamination", "lines", "--suites", "river.jsonl")
     assert refused.returncode == 1
     assert "holds neither tokens nor documents with text" in refused.stderr
+
+
+def test_a_record_of_two_sinks_is_searched_and_exported_once(home: pathlib.Path) -> None:
+    run(home, "-p", "kind=twice")
+    assert answer(home, "dataset", "contamination", "out", "--suites", "river.jsonl")["records"] == len(TEXTS)
+    assert answer(home, "dataset", "export", "out", "to", "--format", "parquet")["documents"] == len(TEXTS)
 
 
 def test_people_see_suites_and_the_worst_records(home: pathlib.Path) -> None:

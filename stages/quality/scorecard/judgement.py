@@ -88,7 +88,7 @@ def decide_dataset(uri: str, stages: Sequence[Stage]) -> pa.Table:
     """A row of DECISIONS for each document of the dataset that a stage, with the limits that it has here, filters."""
     dataset = Dataset.open(uri)
     found: list[pa.Table] = []
-    for shard in dataset.shards:
+    for shard in dataset.of_main_sink(dataset.shards):
         documents = shard.object("documents")
         if documents is not None:
             found.append(decide(read_table(dataset.store, documents.key), stages))

@@ -140,6 +140,14 @@ def test_preflight_refuses_a_sink_for_another_tokenizer(write_jsonl: Callable[..
         preflight(Pipeline.chain("x", "d", *stages))
 
 
+def test_two_sinks_of_tokens_are_refused() -> None:
+    tokens = library.tokenize("deepseek")
+    chain = Pipeline.chain("x", "d", library.read_jsonl("/in"), tokens, library.write_tokens(tokens))
+    longer = library.write_tokens(tokens, seq_len=64, name="longer").fed_by("tokenize")
+    with pytest.raises(PipelineError, match=r"sinks 'write' and 'longer' both write tokens.* a dataset of its own"):
+        validate(Pipeline("x", "d", (*chain.stages, longer)))
+
+
 def test_preflight_refuses_a_function_that_is_not_there(write_jsonl: Callable[..., pathlib.Path]) -> None:
     stage = library.map_records("headrace.stages.functions.functions:nothing")
     with pytest.raises(PipelineError, match="has no 'nothing'"):

@@ -107,6 +107,14 @@ def test_the_manifest_names_each_shard_with_checksum_and_counts(store: FileStore
     assert dataset.shards[0].object("quarantine").key == f"quarantine/1/{FIRST}.parquet"  # type: ignore[union-attr]
 
 
+def test_the_manifest_names_the_shards_of_one_sink(store: FileStore, writer: Writer) -> None:
+    closed = writer.shard(FATES)
+    fewer = dataclasses.replace(closed, sink="before", ranges=(Range(FRAGMENT.id, 0, 2),), counts=Counts(kept=2))
+    writer.entry(fewer, closed)
+    (listed,) = Dataset.open(store.uri).manifest()["shards"]
+    assert listed["records"] == len(FATES)
+
+
 def test_the_manifest_stops_at_the_newest_published_version(store: FileStore, writer: Writer) -> None:
     writer.entry(writer.shard([1]))
     assert len(Dataset.open(store.uri).manifest()["shards"]) == 1
