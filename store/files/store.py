@@ -24,6 +24,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from headrace.store import (
+    KEY_BYTES_MAX,
     RESERVED_SEGMENT,
     WHOLE_BYTES_MAX,
     Buffer,
@@ -55,7 +56,7 @@ _TEMP_NAME = re.compile(r"(?P<boot>[0-9a-f]{8})\.(?P<pid>\d+)\.\d+\.[0-9a-f]+\.t
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 #: What no waiting mends.
-_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EOPNOTSUPP)
+_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EOPNOTSUPP, errno.ENXIO)
 _REMEDIES = {
     errno.ENOSPC: "free space on the disk, or point the dataset at a larger one",
     errno.EDQUOT: "raise the disk quota, or free space under it",
@@ -63,6 +64,7 @@ _REMEDIES = {
     errno.EPERM: "the user lacks the right, or the file system has no hard links: choose ext4, xfs, btrfs or NFS",
     errno.EOPNOTSUPP: "the file system has no hard links: choose ext4, xfs, btrfs or NFS",
     errno.EROFS: "the file system is mounted read-only: mount it for writing",
+    errno.ENXIO: "a pipe, a socket or a device stands there: delete it, and restore the object from a copy",
     errno.EIO: "the device failed: look into the kernel log, then try again",
     errno.EMFILE: "too many open files: raise `ulimit -n`",
     errno.ENFILE: "too many open files on this host: raise fs.file-max",
@@ -168,7 +170,7 @@ class FileStore:
             self._prepare(self._temps)
             with self._locked(key):
                 try:
-                    with open(path, "rb", buffering=0) as file:
+                    with open(path, "rb", buffering=0, opener=_open_file) as file:
                         standing: bytes | None = self._whole(file, key)
                 except FileNotFoundError:
                     standing = None
@@ -206,7 +208,7 @@ class FileStore:
             raise ValueError(f"get {key!r}: offset {offset} and length {length} must not be negative")
         try:
             # Unbuffered: a big object is read straight into the bytes that are returned.
-            with open(self._path(key), "rb", buffering=0) as file:
+            with open(self._path(key), "rb", buffering=0, opener=_open_file) as file:
                 if offset:
                     file.seek(offset)
                 return self._whole(file, key, offset) if length is None else _read(file, length)
@@ -217,12 +219,13 @@ class FileStore:
 
     def _whole(self, file: io.FileIO, key: str, offset: int = 0) -> bytes:
         """What stands from `offset` on. Raises StoreRefused for more than WHOLE_BYTES_MAX: a file may have holes."""
-        if os.fstat(file.fileno()).st_size - offset > WHOLE_BYTES_MAX:
+        size = os.fstat(file.fileno()).st_size - offset
+        if size > WHOLE_BYTES_MAX:
             raise StoreRefused(
                 f"{self.uri}: {key!r} has more than {WHOLE_BYTES_MAX:,} bytes, and no object of ours that is read "
                 "whole has so many: see what else writes there, and restore it from a copy"
             )
-        return file.readall()
+        return _read(file, size)
 
     def head(self, key: str) -> ObjectInfo | None:
         """See `ObjectStore.head`."""
@@ -281,12 +284,19 @@ class FileStore:
 
     def _walk(self, folder: str, prefix: str, after: str) -> Iterator[ObjectInfo]:
         """Yield the objects below `folder` ("" or "a/b/"), in order of their keys."""
-        for name in self._names(folder):
+        within = [(folder, iter(self._names(folder)))]
+        while within:
+            folder, names = within[-1]
+            if (name := next(names, None)) is None:
+                within.pop()
+                continue
             key = folder + name
             if name.endswith("/"):
                 may_match = key.startswith(prefix) or prefix.startswith(key)
-                if may_match and (key > after or after.startswith(key)) and key != RESERVED_SEGMENT + "/":
-                    yield from self._walk(key, prefix, after)
+                below = key > after or after.startswith(key)
+                # A folder whose name is as long as that of an object may be has none in it.
+                if may_match and below and key != RESERVED_SEGMENT + "/" and len(os.fsencode(key)) < KEY_BYTES_MAX:
+                    within.append((key, iter(self._names(key))))
             elif key > after and key.startswith(prefix) and (info := self._listed(key)) is not None:
                 yield info
 
@@ -419,6 +429,16 @@ def _write_all(descriptor: int, parts: Sequence[Buffer]) -> None:
 
 def _size_of(parts: Sequence[Buffer]) -> int:
     return sum(memoryview(part).nbytes for part in parts)
+
+
+def _open_file(path: str, flags: int) -> int:
+    """An opener of files alone: a pipe has no end, and whoever opens one waits. `open` itself refuses a folder."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        os.close(descriptor)
+        raise OSError(errno.ENXIO, "it is no file")
+    return descriptor
 
 
 def _read(file: io.FileIO, length: int) -> bytes:

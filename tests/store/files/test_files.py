@@ -4,6 +4,7 @@ import errno
 import os
 import pathlib
 import signal
+import stat
 from collections.abc import Callable
 
 import pytest
@@ -16,6 +17,7 @@ from headrace.store.contract.errors import (
     StoreStalled,
     StoreUnavailable,
 )
+from headrace.store.contract.objects import KEY_BYTES_MAX
 from headrace.store.files import store as files
 from headrace.store.files.store import FileStore
 
@@ -193,6 +195,43 @@ def test_nothing_is_written_or_deleted_through_a_link(tmp_path: pathlib.Path) ->
         draft.create("shards/d")
     assert [path.read_bytes() for path in theirs.rglob("*") if path.is_file()] == [b"theirs"]
     assert store.get("shards/deep/b") == b"theirs", "a copy of a dataset may be made of links, and is read"
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a socket", "a device"])
+def test_what_is_no_file_is_refused_unread(tmp_path: pathlib.Path, kind: str) -> None:
+    place = tmp_path / "k"
+    if kind == "a pipe":
+        os.mkfifo(place)
+    elif kind == "a socket":
+        os.mknod(place, stat.S_IFSOCK | 0o600)
+    else:
+        place.symlink_to("/dev/zero")
+    store = FileStore(tmp_path)
+    reads: list[Callable[[], object]] = [
+        lambda: store.get("k"),
+        lambda: store.get("k", 0, 1),
+        lambda: store.update("k", lambda _: None),
+    ]
+    for read in reads:
+        with pytest.raises(StoreRefused, match=r"'k': .*; a pipe, a socket or a device stands there"):
+            read()
+    assert store.head("k") is None
+
+
+def test_folders_deeper_than_any_key_are_passed_over(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FileStore(tmp_path)
+    store.create("a" + "/a" * (KEY_BYTES_MAX // 2 - 1), [b"x"])
+    store.create("b", [b"x"])
+    monkeypatch.chdir(tmp_path / "a")
+    for _ in range(2 * KEY_BYTES_MAX):
+        os.mkdir("b")
+        os.chdir("b")
+    try:
+        assert [len(info.key) for info in store.list("")] == [KEY_BYTES_MAX - 1, 1]
+    finally:
+        for _ in range(2 * KEY_BYTES_MAX):  # what clears up behind the tests goes no deeper than a thousand
+            os.chdir("..")
+            os.rmdir("b")
 
 
 def test_a_link_in_the_place_of_temporary_files_is_refused(tmp_path: pathlib.Path) -> None:
