@@ -244,7 +244,7 @@ def _release(spool: Spool, dataset: str, folder: Path, stop: threading.Event) ->
         try:
             releases = releases or Releases(dataset, folder)
             spool.release(releases.closed())
-        except (StoreError, FormatError, EntryError, FoldError, OSError) as error:
+        except (StoreError, FormatError, EntryError, FoldError, ValueError, OSError) as error:
             print(f"headrace: no segment is released: dataset {dataset}: {error}", file=sys.stderr, flush=True)
             releases = None
 

@@ -1,11 +1,16 @@
 """What a spool sheds: a line for each push, whole or not at all, over restarts."""
 
 import errno
+import threading
 from pathlib import Path
 
 import pytest
 
 from headrace.store.files import disk
+from headrace.store.files.store import FileStore
+from headrace.store.ledger.core.entries import Entry, Led, PipelineApplied, encode_entry
+from headrace.store.ledger.log import Log
+from headrace.worker.spool.server import _release
 from headrace.worker.spool.spool import JOURNALS_KEPT, ShedLog, Spool, SpoolClosedError, Taken
 
 LINE = b'{"text": "twenty bytes"}\n'
@@ -101,6 +106,28 @@ def test_released_segments_make_room_and_their_keys_are_remembered(tmp_path: Pat
     assert again.push(LINE, "a") == Taken(1)
     assert again.used_bytes() == 2 * len(LINE)
     again.close()
+
+
+class Twice(threading.Event):
+    """An end that comes at the third look."""
+
+    looks = 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.looks += 1
+        return self.looks > 2
+
+
+def test_a_ledger_that_this_release_cannot_read_ends_no_spool(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stage = {"name": "a", "kind": "of later", "target": "t", "parameters": {}}
+    later = PipelineApplied("v", {"name": "x", "dataset": "y", "stages": [stage]})
+    Log(FileStore(tmp_path / "data")).append(0, encode_entry(Entry(1, (Led(1, {}), later))))
+    spool = Spool(tmp_path / "spool", limit_bytes=1 << 20)
+    _release(spool, str(tmp_path / "data"), tmp_path / "spool", Twice())
+    spool.close()
+    assert capsys.readouterr().err.count(f"no segment is released: dataset {tmp_path / 'data'}: ") == 2
 
 
 @pytest.mark.parametrize("kind", ["", ".shed"])
