@@ -29,6 +29,10 @@ PAGE_LINES_MAX = 8 * PAGE_KEYS
 TOKEN_CHARACTERS_MAX = 8192
 #: Pages in a row without a line: an endpoint may skip what was deleted, but not for ever.
 EMPTY_PAGES_MAX = 1000
+#: Folders that lie in one another, of a walk.
+FOLDERS_DEPTH_MAX = 64
+#: Pages in a row of a walk, in all of its folders, without an object that is wanted.
+BARREN_PAGES_MAX = 10_000
 
 #: How a page is fetched: the query's parameters in, the answer out.
 Fetch = Callable[[dict[str, str]], Answer]
@@ -60,11 +64,15 @@ class OutOfOrder(Exception):  # noqa: N818 - named after what is so
     """A flat listing was not in the order of keys, before anything of it was given away."""
 
 
+class BadListing(StoreUnavailable):
+    """A listing that cannot be followed; the message does not name the store."""
+
+
 def list_flat(fetch: Fetch, prefix: str, after: str) -> Iterator[Listed]:
     """Yield the objects whose key starts with `prefix` and is greater than `after`, as the server sorts them.
 
-    Raises `OutOfOrder` where the first page shows that the server sorts otherwise, `StoreUnavailable` where a later
-    one does.
+    Raises `OutOfOrder` where the first page shows that the server sorts otherwise, `BadListing` where a later one
+    does.
     """
     last = ""
     for number, page in enumerate(_pages(fetch, prefix, after, delimiter="")):
@@ -74,7 +82,7 @@ def list_flat(fetch: Fetch, prefix: str, after: str) -> Iterator[Listed]:
         if any(key <= before for before, key in itertools.pairwise(keys)) or is_folder_minded:
             if number == 0:
                 raise OutOfOrder
-            raise StoreUnavailable(
+            raise BadListing(
                 f"the listing of {prefix!r} is not in the order of keys: {_first_fall(keys)}; "
                 "ask again, the folders are walked one by one from now on"
             )
@@ -83,20 +91,38 @@ def list_flat(fetch: Fetch, prefix: str, after: str) -> Iterator[Listed]:
 
 
 def list_folders(fetch: Fetch, folder: str, prefix: str, after: str) -> Iterator[Listed]:
-    """Yield the same by walking: `folder` ("" or "a/") is where the walk is, `prefix` and `after` as given first."""
+    """Yield the same by walking, from `folder` ("" or "a/") on. Raises `BadListing` for a walk without end."""
+    barren = 0
+
+    def counted(query: dict[str, str]) -> Answer:
+        nonlocal barren
+        barren += 1
+        if barren > BARREN_PAGES_MAX:
+            raise _hostile(prefix, f"{BARREN_PAGES_MAX:,} pages in a row hold no object that is wanted")
+        return fetch(query)
+
+    for line in _walk(counted, folder, prefix, after, 0):
+        barren = 0
+        yield line
+
+
+def _walk(fetch: Fetch, folder: str, prefix: str, after: str, depth: int) -> Iterator[Listed]:
+    """Yield what `folder` holds, which lies in so many others; `prefix` and `after` as given first."""
+    if depth > FOLDERS_DEPTH_MAX:
+        raise _hostile(prefix, f"folder {folder[:200]!r} lies below {FOLDERS_DEPTH_MAX} others")
     waiting: list[str] = []
     query = max(folder, prefix, key=len)
     for page in _pages(fetch, query, _start(folder, after), delimiter="/"):
         for line in sorted(page.lines, key=lambda line: (line.name, line.key)):
             while waiting and waiting[0] < line.name:
-                yield from list_folders(fetch, heapq.heappop(waiting), prefix, after)
+                yield from _walk(fetch, heapq.heappop(waiting), prefix, after, depth + 1)
             if not line.key.endswith("/"):
                 if line.key > after:
                     yield line
             elif line.key != folder and (line.key > after or after.startswith(line.key)):
                 heapq.heappush(waiting, line.key)
     while waiting:
-        yield from list_folders(fetch, heapq.heappop(waiting), prefix, after)
+        yield from _walk(fetch, heapq.heappop(waiting), prefix, after, depth + 1)
 
 
 def _start(folder: str, after: str) -> str:
@@ -148,8 +174,8 @@ def _no_progress(page: _Page, before: _Page | None, empty: int) -> str:
     return f"{empty:,} pages in a row are empty" if empty >= EMPTY_PAGES_MAX else ""
 
 
-def _hostile(prefix: str, why: str) -> StoreUnavailable:
-    return StoreUnavailable(f"the listing of {prefix!r} cannot be followed: {why}; see to the endpoint, and ask again")
+def _hostile(prefix: str, why: str) -> BadListing:
+    return BadListing(f"the listing of {prefix!r} cannot be followed: {why}; see to the endpoint, and ask again")
 
 
 def _parse(answer: Answer, prefix: str) -> _Page:
@@ -163,6 +189,8 @@ def _parse(answer: Answer, prefix: str) -> _Page:
     if any((found.size or 0) < 0 for found in objects):
         raise _hostile(prefix, "an object has less than no bytes")
     lines = [Listed(found.object_name or "", found.size or 0, found.etag or "") for found in objects]
+    if beyond := next((line.key for line in lines if not line.key.startswith(prefix)), None):
+        raise _hostile(prefix, f"it names {beyond[:200]!r}, which does not lie there")
     return _Page(answer, lines, (token or "") if is_truncated else None)
 
 

@@ -7,6 +7,7 @@ written in parallel parts where a race has shown that a conditional completion l
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import pathlib
@@ -19,6 +20,7 @@ import xxhash
 from headrace.store import (
     KEY_BYTES_MAX,
     RESERVED_SEGMENT,
+    WHOLE_BYTES_MAX,
     Buffer,
     Capabilities,
     ChecksumMismatch,
@@ -41,7 +43,7 @@ from headrace.store.s3.connection import (
     announced_bytes,
     resolve,
 )
-from headrace.store.s3.listing import Listed, OutOfOrder, list_flat, list_folders
+from headrace.store.s3.listing import BadListing, Listed, OutOfOrder, list_flat, list_folders
 from headrace.store.s3.retry import AnswerKind, Pace, Retrier, RetryPolicy
 from headrace.store.s3.upload import (
     CHECKSUM_HEADER,
@@ -63,7 +65,7 @@ UPDATES_MAX = 16
 
 logger = logging.getLogger("headrace.store")
 
-_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})", re.ASCII)
 
 
 class S3Store:
@@ -174,7 +176,7 @@ class S3Store:
             if data is None:
                 continue
             expected = first.headers.get(CHECKSUM_HEADER)
-            if expected is None or offset or len(data) != _total(first):
+            if expected is None or offset or len(data) != self._total(key, first):
                 return data
             found = str(xxhash.xxh3_64_hexdigest(data))
             if found == expected:
@@ -195,7 +197,7 @@ class S3Store:
                 return b"", info
             data = self._complete(key, path, first, offset, length)
             if data is not None:
-                return data, ObjectInfo(key, _total(first), _etag(first))
+                return data, ObjectInfo(key, self._total(key, first), _etag(first))
         raise self._replaced(key)
 
     def stream(self, key: str, offset: int, length: int, piece_bytes: int, first_bytes: int | None = None) -> Stream:
@@ -292,9 +294,14 @@ class S3Store:
 
     def _complete(self, key: str, path: str, first: Answer, offset: int, length: int | None) -> bytes | None:
         """Fetch what the first range left, in parallel; None where the object was replaced meanwhile."""
-        total = _total(first)
+        total = self._total(key, first)
         body = first.body if first.status == 206 else first.body[offset:]
         stop = total if length is None else min(total, offset + length)
+        if length is None and stop - offset > WHOLE_BYTES_MAX:
+            raise StoreRefused(
+                f"{self.uri}: {key!r} has more than {WHOLE_BYTES_MAX:,} bytes, and no object of ours that is read "
+                "whole has so many: see what else writes there, and restore it from a copy"
+            )
         have = offset + len(body)
         if have >= stop:
             return body[: stop - offset]
@@ -320,6 +327,18 @@ class S3Store:
         if reply.outcome is AnswerKind.MISSING:
             raise ObjectMissing(key, self.uri)
         return reply.outcome is AnswerKind.DONE and reply.answer.status == 206
+
+    def _total(self, key: str, first: Answer) -> int:
+        """The whole object's size in bytes, from the first range of it."""
+        if first.status != 206:
+            return len(first.body)
+        match = _RANGE.fullmatch(first.headers.get("Content-Range", ""))
+        if match is None:
+            raise StoreRefused(
+                f"{self.uri}: cannot get {key!r}: the endpoint does not say which part of how many bytes it gave; "
+                "correct the endpoint"
+            )
+        return int(match[3])
 
     def _replaced(self, key: str) -> StoreUnavailable:
         return StoreUnavailable(f"{self.uri}: cannot get {key!r}: it was replaced {READS_MAX} times while it was read")
@@ -352,18 +371,17 @@ class S3Store:
 
     def _lines(self, prefix: str, after: str) -> Iterator[Listed]:
         health = self._retrier.health
-        if health.lists_folders is not True:
-            try:
-                yield from list_flat(self._fetch, prefix, after)
-            except OutOfOrder:
+        try:
+            if health.lists_folders is not True:
+                with contextlib.suppress(OutOfOrder):
+                    yield from list_flat(self._fetch, prefix, after)
+                    return
                 health.lists_folders = True
-            except StoreUnavailable as error:
-                health.lists_folders = True
-                raise StoreUnavailable(f"{self.uri}: {error}") from error
-            else:
-                return
-        folder, slash, _ = prefix.rpartition("/")
-        yield from list_folders(self._fetch, folder + slash, prefix, after)
+            folder, slash, _ = prefix.rpartition("/")
+            yield from list_folders(self._fetch, folder + slash, prefix, after)
+        except BadListing as error:
+            health.lists_folders = True
+            raise StoreUnavailable(f"{self.uri}: {error}") from error
 
     def _fetch(self, query: dict[str, str]) -> Answer:
         what = f"list {query['prefix'].removeprefix(self._target.prefix)!r}"
@@ -384,9 +402,3 @@ class S3Store:
 
 def _etag(answer: Answer) -> str:
     return answer.headers.get("ETag", "").strip('"')
-
-
-def _total(answer: Answer) -> int:
-    """The whole object's size in bytes, from the first range of it."""
-    match = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
-    return int(match[3]) if match is not None and answer.status == 206 else len(answer.body)

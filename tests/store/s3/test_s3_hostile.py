@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -10,12 +11,14 @@ from contextlib import suppress
 
 import pytest
 
-from headrace.store.contract.errors import StoreUnavailable
+from headrace.store.contract.errors import StoreRefused, StoreUnavailable
+from headrace.store.s3 import listing
 from headrace.store.s3.connection.config import resolve
 from headrace.store.s3.connection.wire import TEXT_BYTES_MAX, WHOLE_BYTES_MAX, Answer, NoAnswer, Wire
 from headrace.store.s3.connection.xml import XML_DEPTH_MAX, XML_ELEMENTS_MAX, BadXml, check_xml, read_xml
-from headrace.store.s3.listing import PAGE_LINES_MAX, TOKEN_CHARACTERS_MAX, list_flat, list_folders
+from headrace.store.s3.listing import FOLDERS_DEPTH_MAX, PAGE_LINES_MAX, TOKEN_CHARACTERS_MAX, list_flat, list_folders
 from headrace.store.s3.retry import code_of
+from headrace.store.s3.store import S3Store
 
 #: What comes without end comes so often, in the tests: more than is ever read.
 TIMES = 1000
@@ -89,6 +92,42 @@ def test_a_walk_by_folders_that_repeats_its_page_ends_too() -> None:
         list(list_folders(lambda _query: next(pages), "", "", ""))
 
 
+def prefixes(*names: str) -> Answer:
+    lines = "".join(f"<CommonPrefixes><Prefix>{name}</Prefix></CommonPrefixes>" for name in names)
+    return Answer(200, {}, f"<ListBucketResult><Name>b</Name>{lines}</ListBucketResult>".encode())
+
+
+def test_a_folder_within_every_folder_ends_at_the_depth() -> None:
+    asked: list[str] = []
+
+    def within(query: dict[str, str]) -> Answer:
+        asked.append(query["prefix"])
+        return prefixes(f"{asked[-1]}a/")
+
+    with pytest.raises(StoreUnavailable, match=f"cannot be followed: folder .* lies below {FOLDERS_DEPTH_MAX} others"):
+        list(list_folders(within, "", "", ""))
+    assert len(asked) == FOLDERS_DEPTH_MAX + 1
+
+
+def test_a_walk_of_many_folders_without_an_object_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "BARREN_PAGES_MAX", 100)
+
+    def two(query: dict[str, str]) -> Answer:
+        folder = query["prefix"]
+        return prefixes(*(f"{folder}{name}/" for name in "ab" if len(folder) < FOLDERS_DEPTH_MAX))
+
+    with pytest.raises(StoreUnavailable, match="100 pages in a row hold no object that is wanted"):
+        list(list_folders(two, "", "", ""))
+
+
+@pytest.mark.parametrize("line", ["other/", "a", "a/"])
+def test_what_does_not_lie_below_the_prefix_is_refused(line: str) -> None:
+    with pytest.raises(StoreUnavailable, match="which does not lie there"):
+        list(list_folders(lambda _query: prefixes(line), "a/b/", "a/b/", ""))
+    with pytest.raises(StoreUnavailable, match="which does not lie there"):
+        list(list_flat(lambda _query: page("", [line], truncated=False), "a/b", ""))
+
+
 class Endpoint:
     """Answers one request with these bytes, and then with more for as long as somebody reads."""
 
@@ -107,8 +146,36 @@ class Endpoint:
             for _ in range(TIMES if self._more else 0):
                 connection.sendall(self._more)
 
+    @property
+    def uri(self) -> str:
+        return f"s3://bucket/x?endpoint=http://127.0.0.1:{self.port}&anonymous=true"
+
     def wire(self) -> Wire:
-        return Wire(resolve(f"s3://bucket/x?endpoint=http://127.0.0.1:{self.port}&anonymous=true", {}))
+        return Wire(resolve(self.uri, {}))
+
+
+TOTALS = [
+    (b"bytes 0-9/30000000000", "'k' has more than 1,073,741,824 bytes, and no object of ours that is read whole"),
+    (b"bytes 0-9/" + b"9" * 5000, "cannot get 'k': the endpoint does not say which part of how many bytes it gave"),
+    ("bytes 0-9/٣".encode(), "cannot get 'k': the endpoint does not say which part"),
+    (b"bytes 0-9/*", "cannot get 'k': the endpoint does not say which part"),
+]
+
+
+@pytest.mark.parametrize(("total", "words"), TOTALS)
+def test_a_size_that_an_endpoint_claims_is_not_believed(total: bytes, words: str) -> None:
+    endpoint = Endpoint(b"206 Part\r\nContent-Length: 10\r\nContent-Range: " + total + b"\r\n\r\n0123456789")
+    with pytest.raises(StoreRefused, match=re.escape(words)) as caught:
+        S3Store(endpoint.uri).get("k")
+    assert str(caught.value).startswith(f"{S3Store(endpoint.uri).uri}: ")
+
+
+def test_a_listing_that_cannot_be_followed_names_its_store() -> None:
+    body = prefixes("other/").body
+    endpoint = Endpoint(b"200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+    with pytest.raises(StoreUnavailable, match="which does not lie there") as caught:
+        list(S3Store(endpoint.uri).list(""))
+    assert str(caught.value).startswith(f"{S3Store(endpoint.uri).uri}: the listing of 'x/' cannot")
 
 
 CHUNK = b"10000\r\n" + b"x" * 65536 + b"\r\n"
