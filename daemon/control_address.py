@@ -18,7 +18,7 @@ SOCKET = "unix:"
 INSECURE = "insecure-tcp:"
 #: The usual controller's socket, in the runtime folder.
 SOCKET_NAME = "controller.sock"
-_PORT_MAX = 65535
+_PORT_MAX, _PORT_DIGITS = 65535, 5
 
 
 class AddressError(ValueError):
@@ -103,9 +103,18 @@ def host_and_port(address: str) -> tuple[str, int]:
     """Host, without brackets, and port. Raises AddressError."""
     host, _, port = address.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
-    if not bare or not port.isascii() or not port.isdigit() or int(port) > _PORT_MAX or (":" in bare) != (bare != host):
+    is_port = port.isascii() and port.isdigit() and len(port) <= _PORT_DIGITS and int(port) <= _PORT_MAX
+    if not is_port or not is_host(bare) or (":" in bare) != (bare != host):
         raise AddressError(f"{address!r}: give HOST:PORT, such as 10.0.0.1:7420, or unix:PATH")
     return bare, int(port)
+
+
+def is_host(name: str) -> bool:
+    """Whether a resolver can be asked for a name: at others, such as `a..b`, it raises what is no OSError."""
+    try:
+        return name.isprintable() and bool(name.encode("idna").strip(b"."))
+    except UnicodeError:
+        return False
 
 
 def _socket_path(address: str) -> Path:

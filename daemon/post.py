@@ -8,6 +8,8 @@ import ssl
 import time
 from dataclasses import dataclass
 
+from headrace.daemon.control_address import is_host
+
 #: Seconds for a request, and bytes of an answer's first line. Nothing else is read of it.
 REQUEST_S, LINE_BYTES_MAX = 5.0, 1024
 _PLACE = re.compile(r"(https?)://([A-Za-z0-9._-]{1,253}|\[[0-9a-fA-F:.]{2,45}\])(?::([0-9]{1,5}))?/?")
@@ -27,7 +29,7 @@ class PostPlace:
         """The server of http[s]://HOST[:PORT]. Raises ValueError, without what was given: it may hold a secret."""
         found = _PLACE.fullmatch(text)
         port = int(found[3] or usual_port) if found else 0
-        if found is None or not 0 < port < 1 << 16:
+        if found is None or not is_host(found[2]) or not 0 < port < 1 << 16:
             raise ValueError("give http://HOST:PORT or https://HOST:PORT, without a path or user")
         return PostPlace(found[2].strip("[]"), port, found[1] == "https")
 

@@ -7,6 +7,9 @@ import asyncio
 import os
 import socket
 
+#: Digits of a number of microseconds.
+_DIGITS_MAX = 18
+
 
 def notify(state: str) -> None:
     """Send one state, such as READY=1 or STATUS=..., if anybody listens."""
@@ -26,7 +29,8 @@ def notify(state: str) -> None:
 def watchdog_interval_s() -> float | None:
     """How often WATCHDOG=1 is wanted: half of what the unit allows; None if it wants none of this process."""
     wanted = os.environ.get("WATCHDOG_USEC", "")
-    if not wanted.isdigit() or os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+    is_number = wanted.isascii() and wanted.isdigit() and len(wanted) <= _DIGITS_MAX
+    if not is_number or os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return None
     return int(wanted) / 2e6
 

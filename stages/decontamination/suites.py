@@ -34,6 +34,7 @@ SUITES_MAX: Final = 256
 ITEMS_MAX: Final = 1_000_000
 SUITES_BYTES_MAX: Final = 1 << 30
 CHOICES_MAX: Final = 256
+_DIGITS_MAX: Final = 3
 _NAME: Final = re.compile(r"[\w.()+-][\w.()+ -]{0,63}")
 _KEYS: Final = ("input", "name", *FIELDS)
 _FORMATS: Final = ("JSON Lines", "Parquet")
@@ -243,6 +244,6 @@ def _chosen(where: str, answer: Any, choices: tuple[str, ...], labels: tuple[str
     for label, choice in zip(labels, choices, strict=False):
         if text.strip("().").upper() == label.upper():
             return choice
-    if text.isdigit() and int(text) < len(choices):
+    if text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX and int(text) < len(choices):
         return choices[int(text)]
     raise PipelineError(f"{where}: its answer {text[:40]!r} is none of its {len(choices)} choices")

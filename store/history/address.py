@@ -131,7 +131,7 @@ def split_address(address: str) -> tuple[str, str]:
 
 def version_named(store: ObjectStore, state: LedgerState, name: str) -> int:
     """The version that a number or a tag names. Raises NoDataset where there is none, FormatError."""
-    if name.isdigit():
+    if name.isascii() and name.isdigit() and len(name) <= _DIGITS_MAX:
         version = int(name)
         if version in state.published:
             return version

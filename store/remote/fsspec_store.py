@@ -7,6 +7,7 @@ thread that may be left behind, and its errors are judged here. Bytes and versio
 from __future__ import annotations
 
 import os
+import re
 import threading
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
@@ -45,6 +46,7 @@ _NO_PLACES = frozenset(
 #: What tells two contents of one name apart, the best first; the last ones together with the size.
 _TAGS = ("generation", "etag", "ETag", "sha256", "md5Hash", "md5", "version_id", "checksum")
 _TIMES = ("mtime", "modificationTime", "LastModified", "last_modified", "updated", "modified", "timeModified")
+_STATUS = re.compile(r"[0-9]{3}")
 _REFUSED = (400, 401, 403, 404, 405)
 _Answer = TypeVar("_Answer")
 
@@ -202,7 +204,7 @@ def status_of(error: BaseException) -> int:
     """The HTTP status that an error of somebody's library carries; 0 for none."""
     for name in ("status_code", "status", "code"):
         found = vars(error).get(name)
-        if isinstance(found, int) or (isinstance(found, str) and found.isdigit()):
+        if isinstance(found, int) or (isinstance(found, str) and _STATUS.fullmatch(found)):
             return int(found)
     return 0
 

@@ -25,7 +25,9 @@ from headrace.daemon.private_folder import NotPrivateError, make_private
         "127.0.0.1:7420", "localhost:7420", "[::1]:7420", "10.0.0.1:7420", "127.0.0.1.evil.example:7420", "nowhere",
         "", "unix:relative", "unix:", "unix:/a,b", "unix:/folder/", "unix:/a\0b", "unix-abstract:x",
         "insecure-tcp:10.0.0.1:1", "insecure-tcp:0.0.0.0:1", "insecure-tcp:[::]:1", "insecure-tcp:127.0.0.1",
-        "insecure-tcp:127.0.0.1:99999", "insecure-tcp:unix:/x", "ipv4:127.0.0.1:1", "dns:127.0.0.1:1",
+        "insecure-tcp:127.0.0.1:99999", "insecure-tcp:unix:/x", "ipv4:127.0.0.1:1",
+        "insecure-tcp:a..b:1", "insecure-tcp:.:1", "insecure-tcp:" + "a" * 64 + ":1", "insecure-tcp:a\0b:1",
+        "insecure-tcp:\udce9:1", "insecure-tcp:localhost:" + "1" * 5000, "a..b:1", "dns:127.0.0.1:1",
     ],
 )  # fmt: skip
 def test_what_proves_nothing_is_not_spoken_to(address: str) -> None:

@@ -61,5 +61,9 @@ def test_the_watchdog_of_another_process_is_not_this_ones(monkeypatch: pytest.Mo
     monkeypatch.setenv("WATCHDOG_USEC", "3000000")
     monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()))
     assert watchdog_interval_s() == 1.5
+    for usec in ("²", "9" * 5000):
+        monkeypatch.setenv("WATCHDOG_USEC", usec)
+        assert watchdog_interval_s() is None
+    monkeypatch.setenv("WATCHDOG_USEC", "3000000")
     monkeypatch.setenv("WATCHDOG_PID", "1")
     assert watchdog_interval_s() is None

@@ -54,7 +54,7 @@ def asked_of(question: WhatIfQuestion, cores: float) -> WhatIf:
     """The question to the model of a run that has so many cores. Raises UsageError."""
     replicas: dict[str, int] = {}
     for stage, value in pairs_by_stage("--replicas", question.replicas).items():
-        if not value.isdecimal() or not 0 < int(value[:16]) <= ASKED_MAX:
+        if not value.isdecimal() or len(value) > 16 or not 0 < int(value) <= ASKED_MAX:
             raise UsageError(f"--replicas {stage}={value}: give a number of tasks from 1")
         replicas[stage] = int(value)
     hosts = pairs_by_stage("--model-hosts", question.model_hosts)

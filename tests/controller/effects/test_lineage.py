@@ -327,6 +327,9 @@ def test_the_environment_says_where_events_go() -> None:
     with pytest.raises(ValueError, match="HEADRACE_LINEAGE: give http") as caught:
         Lineage.of({LINEAGE: "http://me:secret@marquez"}, dict)
     assert "secret" not in str(caught.value)
+    for host in ("a..b", ".", "a" * 64):
+        with pytest.raises(ValueError, match="HEADRACE_LINEAGE: give http"):
+            Lineage.of({LINEAGE: f"http://{host}"}, dict)
 
 
 def test_a_fault_of_lineage_is_a_line_and_no_more(caplog: pytest.LogCaptureFixture) -> None:

@@ -133,6 +133,8 @@ BAD_ITEMS: list[tuple[list[Any], str]] = [
     ([{"question": "q", "choices": [["x"]], "answer": 0}], 'item 0: field "choices" holds a choice that is no text'),
     ([{"question": "q", "choices": ["x", "y"], "answer": 2}], "item 0: its answer '2' is none of its 2 choices"),
     ([{"question": "q", "choices": ["x", "y"], "answer": -1}], "item 0: its answer '-1' is none of its 2 choices"),
+    ([{"question": "q", "choices": ["x", "y"], "answer": "²"}], "item 0: its answer '²' is none of its 2 choices"),
+    ([{"question": "q", "choices": ["x", "y"], "answer": "9" * 5000}], "9' is none of its 2 choices"),
     ([{"question": "q", "passage": 3}], 'item 0: field "passage" is no string'),
 ]
 

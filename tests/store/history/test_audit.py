@@ -12,6 +12,7 @@ import pytest
 from headrace.store import NoDataset
 from headrace.store.datasets import Dataset
 from headrace.store.files.store import FileStore
+from headrace.store.history.address import version_named
 from headrace.store.history.audit import (
     GATE_CHARACTERS_MAX,
     Broken,
@@ -104,6 +105,9 @@ def test_a_request_holds_a_gate_of_so_many_characters() -> None:
 def test_a_baseline_that_is_not_there_is_refused(dataset: Dataset) -> None:
     with pytest.raises(NoDataset, match="no version 7"):
         broken_rows(dataset, parse_gate({"drift": {"baseline": 7}}))
+    for name in ("²", "9" * 5000):
+        with pytest.raises(NoDataset):
+            version_named(dataset.store, dataset.state, name)
 
 
 def of(**series: dict[Any, int]) -> Profile:

@@ -115,6 +115,13 @@ def test_the_status_of_a_librarys_error_counts(toy: FsspecStore) -> None:
         toy.head("top")
 
 
+@pytest.mark.parametrize("said", ["²", "9" * 5000, "", "4o3", None, 4.5])
+def test_a_status_that_is_no_number_counts_for_nothing(said: object) -> None:
+    error = OSError("odd")
+    vars(error)["status_code"] = said
+    assert fsspec_store.status_of(error) == 0
+
+
 def test_a_call_that_never_returns_is_left_behind(toy: FsspecStore) -> None:
     Toy.waits = threading.Event()
     toy._call_s_max = 0.01
