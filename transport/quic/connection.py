@@ -1,4 +1,4 @@
-"""aioquic's connection, with the eight things that Headrace needs and aioquic keeps private. Pure, as its base is.
+"""aioquic's connection, with the nine things that Headrace needs and aioquic keeps private. Pure, as its base is.
 
 Whatever reaches behind an underscore of aioquic stands here, and `tests/transport/quic/test_quic_connection.py` says at
 once if a release has moved it.
@@ -14,6 +14,7 @@ once if a release has moved it.
   cost megabytes. `widen` gives a peer that has proved itself what nodes have. Whatever a stranger's TLS has the library
   raise ends its connection alone.
 - The backlog of a stream can be asked for: aioquic takes any amount and copies it around when it grows.
+- So can the number of streams that the peer lets wait: aioquic queues any number that the peer has not granted.
 - The pacer allows bursts of BURST_S. aioquic's allows 16 datagrams, and a timer of the kernel wakes every millisecond.
 - Bulk data goes a short way (`quic_bulk`).
 """
@@ -77,6 +78,11 @@ class NodeConnection(BulkConnection):
         """Return how many bytes of the stream are not yet acknowledged, sent or not."""
         stream = self._streams.get(stream_id)
         return stream.sender._buffer_stop - stream.sender._buffer_start if stream is not None else 0
+
+    def notices(self) -> int:
+        """Return how many streams in one direction this end has that are not acknowledged to their ends."""
+        ours = 2 if self._is_client else 3
+        return sum(number & 3 == ours for number in self._streams)
 
     def ending(self) -> ConnectionTerminated | None:
         """Return how the connection ends as soon as that is known; aioquic's event comes when its timers are done."""

@@ -246,6 +246,11 @@ class QuicCore:
         """Return the number of a new stream that only we write to."""
         return self._connections[connection].quic.get_next_available_stream_id(is_unidirectional=True)
 
+    def notices(self, connection: int) -> int:
+        """Return how many of those streams the peer has not taken to their ends."""
+        entry = self._connections.get(connection)
+        return entry.quic.notices() if entry is not None else 0
+
     def send(self, connection: int, stream: int, data: bytes | memoryview, *, end: bool = False) -> None:
         """Queue bytes on a stream; `end` if they are the last. Nothing happens on a connection that is over."""
         entry = self._connections.get(connection)

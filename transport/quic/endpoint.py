@@ -61,6 +61,8 @@ HELLO_LIMIT_BYTES = 4096
 #: HELLOs that may wait for their receiver, and for how long, in seconds.
 WAITING_MAX = 256
 WAITING_S = 10.0
+#: Notices that a peer may have been sent and not taken; then the connection ends.
+NOTICES_MAX = 1024
 #: The thread looks around at least so often, in seconds.
 _IDLE_S = 1.0
 #: How long `close` waits for the thread, in seconds.
@@ -296,6 +298,8 @@ class QuicEndpoint:
             case StreamCut(connection, stream):
                 # The notice says why. A link that is over needs none.
                 self._strangers.pop((connection, stream), None)
+                if (connection, stream) not in self._links:
+                    self._core.cut_stream(connection, stream)
             case ConnectionEnded(connection, reason, refused):
                 self._forget(connection, f"refused: {reason}" if refused else f"the connection ended: {reason}")
             case _:
@@ -313,6 +317,7 @@ class QuicEndpoint:
         if not frames:
             if event.end:
                 del self._strangers[key]
+                self._core.cut_stream(*key)
             return
         del self._strangers[key]
         if stranger.is_notice:
@@ -447,11 +452,15 @@ class QuicEndpoint:
 
     def _notify(self, connection: int, stream: int, reason: str) -> None:
         """Tell the peer why a link is cut, and cut its stream."""
-        if connection in self._peers:
-            self._core.send(
-                connection, self._core.open_notice(connection), encode_control(Aborted(stream, reason)), end=True
-            )
-            self._core.cut_stream(connection, stream)
+        if connection not in self._peers:
+            return
+        if self._core.notices(connection) >= NOTICES_MAX:
+            self._core.close(connection, f"{NOTICES_MAX} notices were not taken, which is the limit")
+            return
+        self._core.send(
+            connection, self._core.open_notice(connection), encode_control(Aborted(stream, reason)), end=True
+        )
+        self._core.cut_stream(connection, stream)
 
     def _violation(self, event: StreamReceived, error: PeerError) -> None:
         """A peer has broken the rules on one stream. The link is cut; the connection and its other links go on."""

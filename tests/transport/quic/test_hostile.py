@@ -31,6 +31,7 @@ from headrace.transport.core.frame import (
     encode_control,
     frame_size,
 )
+from headrace.transport.quic import endpoint
 from headrace.transport.quic.core import Address, ConnectionEnded, PeerConnected, QuicCore, QuicSettings, StreamReceived
 from headrace.transport.quic.endpoint import HELLO_LIMIT_BYTES, QuicEndpoint
 from headrace.transport.quic.links import link_key
@@ -234,3 +235,20 @@ def test_greetings_that_never_end_are_held_to_a_few_kilobytes_each(
     hostile.say(too_long[:HEADER_BYTES])
     hostile.until(lambda: any(f"the limit is {HELLO_LIMIT_BYTES}" in notice for notice in hostile.notices()))
     far._strangers.clear()
+
+
+@pytest.mark.parametrize("said", [b"", hello("x")[:10]], ids=["nothing", "a part of a greeting"])
+def test_streams_that_end_without_a_greeting_are_let_go(hostile: Hostile, said: bytes) -> None:
+    core = hostile._core
+    for _ in range(3 * core.settings.streams_max):
+        core.send(hostile.connection, core.open_stream(hostile.connection), said, end=True)
+    hostile.until(lambda: not core._connections[hostile.connection].quic._streams)
+
+
+def test_a_peer_that_takes_no_notices_is_sent_away(hostile: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "NOTICES_MAX", 8)
+    core = hostile._core
+    for _ in range(20):
+        core.send(hostile.connection, core.open_stream(hostile.connection), encode_control(Granted(5)))
+    with pytest.raises(AssertionError, match="8 notices were not taken, which is the limit"):
+        hostile.until(lambda: False)
