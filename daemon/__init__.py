@@ -16,12 +16,6 @@ if TYPE_CHECKING:
         fork as fork,
         may_fork as may_fork,
     )
-    from headrace.daemon.clients import (
-        BODIES_MAX as BODIES_MAX,
-        Clients as Clients,
-        Guarded as Guarded,
-        Paced as Paced,
-    )
     from headrace.daemon.control_address import (
         INSECURE as INSECURE,
         SOCKET as SOCKET,
@@ -57,7 +51,13 @@ if TYPE_CHECKING:
         shown as shown,
     )
     from headrace.daemon.metrics_server import serve_metrics as serve_metrics
-    from headrace.daemon.post import PostPlace as PostPlace
+    from headrace.daemon.post import (
+        BODIES_MAX as BODIES_MAX,
+        Clients as Clients,
+        Guarded as Guarded,
+        Paced as Paced,
+        PostPlace as PostPlace,
+    )
     from headrace.daemon.private_folder import (
         Nook as Nook,
         NotPrivateError as NotPrivateError,

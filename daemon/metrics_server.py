@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from headrace.daemon.clients import Clients, Guarded, Paced
+from headrace.daemon.post import Clients, Guarded, Paced
 from headrace.daemon.threads import start
 
 #: Seconds that the event loop has to give a reading.

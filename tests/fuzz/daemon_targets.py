@@ -391,7 +391,7 @@ def run_post_answer(data: bytes) -> object | None:
 TARGETS = [
     Target(
         "spool_http",
-        ("headrace.worker.spool.server", "headrace.worker.spool.guard", "headrace.daemon.clients"),
+        ("headrace.worker.spool.server", "headrace.worker.spool.guard", "headrace.daemon.post"),
         run_spool_http,
         spool_http_seeds,
         words=HTTP_WORDS,

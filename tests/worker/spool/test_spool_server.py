@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from headrace.daemon.clients import Clients
+from headrace.daemon.post import Clients
 from headrace.store.files import disk
 from headrace.worker.spool.guard import HEAD_BYTES_MAX, TOKEN_CHARACTERS_MIN, GuardError, Tokens
 from headrace.worker.spool.server import PUSH_BYTES_MAX, _Handler, _serve, _tend
