@@ -43,7 +43,7 @@ from headrace.loader.order import (
     recut,
     replaced,
 )
-from headrace.loader.standing import Standing
+from headrace.loader.place import LoaderPlace
 from headrace.loader.state import (
     STATE_FORMAT,
     Grown,
@@ -60,7 +60,7 @@ from headrace.loader.world import RankPlace, World, given_world, host_ranks
 T = TypeVar("T")
 
 
-class Loader(Standing):
+class Loader(LoaderPlace):
     """Batches of one rank, as dicts of numpy arrays (`headrace.loader.batch.fields.Batch`).
 
     `dataset` is a TokenDataset, its URI or path, or a list of `Source` for a mixture. `batch_size` is in sequences, per

@@ -142,7 +142,7 @@ def _tokens(batch: dict[str, Any]) -> tuple[Any]:
     return (batch["tokens"],)
 
 
-def test_a_copy_of_a_loader_that_was_told_a_state_is_read_by_workers(thousand_dataset: str) -> None:
+def test_workers_read_a_copy_of_a_loader_that_was_told_a_state(thousand_dataset: str) -> None:
     loader = made(thousand_dataset)
     loader.load_state_dict(loader.state_dict())
     assert len(list(through(copy.deepcopy(loader)))) == 50

@@ -14,8 +14,8 @@ class LoaderWatcher(Protocol):
         """A state was loaded, or the journal changed."""
 
 
-class Standing:
-    """The place of a loader: behind `position` samples of a pass, over all ranks, and before a step."""
+class LoaderPlace:
+    """Where a loader stands: behind `position` samples of a pass, over all ranks, and before a step."""
 
     def __init__(self, samples: int, pass_: int, journal: Sequence[Event]) -> None:
         #: of a pass, over all ranks
