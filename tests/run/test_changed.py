@@ -1,6 +1,7 @@
 """Input that changes or vanishes while it is open halts its own fragment; what follows is chosen, and accounted for."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -151,6 +152,16 @@ def test_a_file_touched_before_it_is_read_is_read_next_time(tmp_path: Path) -> N
     code, said = here.run()
     assert code == 0, said
     assert here.closed() == {"0.jsonl": RECORDS, "1.jsonl": RECORDS, "2.jsonl": RECORDS}
+
+
+def test_other_bytes_in_the_place_of_a_touched_file_are_read(tmp_path: Path) -> None:
+    place = Place(tmp_path, "none")
+    assert place.run()[0] == 0
+    os.utime(tmp_path / "in" / "2.jsonl")
+    assert place.run()[0] == 0
+    place.put(2, "other bytes")
+    assert place.run("--changed-input", "reread")[0] == 0
+    assert place.closed() == {"0.jsonl": RECORDS, "1.jsonl": RECORDS, "2.jsonl": 2 * RECORDS}
 
 
 def test_an_unknown_choice_is_wrong_usage(tmp_path: Path) -> None:

@@ -264,6 +264,10 @@ class LedgerState(LogState):
                 raise FoldError(f"entry {number} lists {fragment.uri} again: a fragment is never cut anew")
             self.fragments[fragment.id] = FragmentState(fragment)
             self.totals.listed(1)
+            seen = self.seen.get((fragment.stage, fragment.uri))
+            if seen is not None and seen.version != fragment.version:
+                # of bytes that stood there before: those of this fragment are others
+                del self.seen[fragment.stage, fragment.uri]
 
     def _ended(self, number: int, change: FragmentEnded) -> None:
         state = self._known(number, change.fragment)
