@@ -74,14 +74,14 @@ class Campaign:
         return self._targets[name], min(self._turn_s, self._seconds - had[name])
 
     def had(self, name: str) -> float:
-        """The seconds that a target's decoder, as it is now, had in all sessions."""
-        decoder = self._decoders[name]
-        return sum(entry.seconds for entry in self._entries if (entry.target, entry.decoder) == (name, decoder))
+        """The seconds that a target's decoder, as it is now, had in all sessions that reached the interesting state."""
+        key = name, self._decoders[name]
+        return sum(entry.seconds for entry in self._entries if (entry.target, entry.decoder) == key and entry.fresh)
 
     def ended(self, report: Report) -> None:
-        """Record a turn; a target that broke has no other one in this session."""
+        """Record a turn; a target that broke, or reached nothing, has no other one in this session."""
         name = report.target
-        if not report.account:
+        if not report.account and report.fresh:
             self._out.remove(name)
         key = (name, self._commit, self._decoders[name])
         entry = next((it for it in self._entries if (it.target, it.commit, it.decoder) == key), None)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from random import Random
+
 from tests.fuzz.harness import Target
 
 SECRET = b"HRF1\x01\x63"
@@ -59,10 +62,20 @@ def run_deaf(data: bytes) -> object | None:
     return "the same"
 
 
+def run_unseen(data: bytes) -> object | None:
+    """Decides without a branch, so that coverage tells no inputs apart."""
+    return (None, data)[bool(re.fullmatch(rb"word: [0-9]+\r\n", data))]
+
+
+def mutate_unseen(data: bytes, random: Random) -> bytes:
+    return b"word: %d" % random.randrange(10) + data[7:]
+
+
 TARGETS = [
     Target("falling", ("flawed",), run_falling, lambda: [b"H"], canary=lambda value: value == 5),
     Target("hanging", ("flawed",), run_hanging, lambda: [b"ab"], bytes_max=2),
     Target("hungry", ("flawed",), run_hungry, lambda: [b"ab"], bytes_max=2),
     Target("blind", ("flawed",), run_blind, lambda: [b"prepared"]),
+    Target("unseen", ("flawed",), run_unseen, lambda: [b"word: 1\r\n"], mutate=mutate_unseen),
     Target("deaf", ("flawed",), run_deaf, lambda: [b"x"]),
 ]

@@ -19,6 +19,7 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -204,7 +205,7 @@ def fuzz(target: harness.Target, tally: harness.Tally, plan: Plan, folder: Path)
         watched = harness.Watched(
             target, tally, folder, plan.seconds, plan.executions_max, ends_with_canary=plan.ends_with_canary
         )
-        atheris.Setup(options(target, watched, plan, folder), watched, **mutator(target))
+        atheris.Setup(options(target, watched, plan, folder), watched, **mutator(target, watched.seeds))
         atheris.Fuzz()
     except BaseException:  # noqa: BLE001 - told in the log, and by the exit status
         import traceback
@@ -239,7 +240,11 @@ def options(target: harness.Target, watched: harness.Watched, plan: Plan, folder
     ]
 
 
-def mutator(target: harness.Target) -> dict[str, object]:
+def mutator(target: harness.Target, seeds: Sequence[bytes]) -> dict[str, object]:
+    """Half of the changes are the target's own, of an input and of a seed by turns.
+
+    libFuzzer keeps the smallest of the inputs that it can't tell apart, and so no seed where coverage shows nothing.
+    """
     change = target.mutate
     if change is None:
         return {}
@@ -247,7 +252,7 @@ def mutator(target: harness.Target) -> dict[str, object]:
     def mutate(data: bytes, bytes_max: int, seed: int) -> bytes:
         random = Random(seed)
         if random.random() < 0.5:
-            changed = change(data, random)
+            changed = change(random.choice((data, random.choice(seeds))), random)
             if len(changed) <= bytes_max:
                 return changed
         return bytes(atheris.Mutate(data, bytes_max))

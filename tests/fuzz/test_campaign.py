@@ -23,8 +23,8 @@ def session(path: Path, commit: str = "c1", seconds: float = 10) -> Campaign:
     return Campaign(path, [A, B], seconds, 4, commit)
 
 
-def report(name: str, seconds: float, account: str = "") -> Report:
-    return Report(name, 100, seconds, 0, 90, 80, 1, 7, "x/crash-1" if account else "", account)
+def report(name: str, seconds: float, account: str = "", fresh: int = 80) -> Report:
+    return Report(name, 100, seconds, 0, 90, fresh, 1, 7, "x/crash-1" if account else "", account)
 
 
 def test_who_had_the_least_comes_next_over_sessions(tmp_path: Path) -> None:
@@ -62,6 +62,16 @@ def test_a_target_that_broke_is_recorded_and_has_no_other_turn(tmp_path: Path) -
     assert turns.next() == (B, 4)
     assert campaign.load(tmp_path / "fuzz.json")[0].crashes == ("crash-1",)
     assert session(tmp_path / "fuzz.json").next() == (A, 4)
+
+
+def test_time_that_reached_nothing_does_not_count(tmp_path: Path) -> None:
+    turns = session(tmp_path / "fuzz.json")
+    turns.next()
+    turns.ended(report("a", 4, fresh=0))
+    assert turns.had("a") == 0
+    assert turns.next() == (B, 4)
+    turns.ended(report("b", 4))
+    assert turns.next() == (B, 4), "the other has no other turn in this session"
 
 
 def test_time_of_a_decoder_that_changed_does_not_count(tmp_path: Path) -> None:

@@ -53,6 +53,15 @@ def test_a_target_that_takes_only_its_seeds_fails_the_run(reports: dict[str, dic
     assert reports["blind"]["problem"] == "the interesting state was never reached"
 
 
+def test_what_coverage_does_not_show_is_reached_from_the_seeds(tmp_path: Path) -> None:
+    corpus = tmp_path / "unseen" / "corpus"
+    corpus.mkdir(parents=True)
+    (corpus / "smallest").write_bytes(b"w")
+    status, (report,) = fuzz(["unseen"], tmp_path, *FLAWED, "--seconds", "1")
+    assert status == 0, report
+    assert report["fresh"] > 100
+
+
 def test_a_canary_that_is_not_found_fails_the_run(reports: dict[str, dict[str, Any]]) -> None:
     assert reports["deaf"]["fresh"]
     assert reports["deaf"]["problem"] == "the canary was not found"
