@@ -31,9 +31,9 @@ def task_event(message: pb.TaskEvent) -> TaskEvent | None:
         case "listed":
             listed = message.listed
             fragments = tuple(codec.fragment_from(item) for item in listed.fragments)
-            error, skipped = listed.error[:TEXT_MAX], listed.skipped[:TEXT_MAX]
+            error, skipped, place = listed.error[:TEXT_MAX], listed.skipped[:TEXT_MAX], listed.all_below[:TEXT_MAX]
             return core.SourceListed(
-                task, attempt, listed.stage, fragments, listed.last, error, listed.listing, skipped
+                task, attempt, listed.stage, fragments, listed.last, error, listed.listing, skipped, place
             )
         case "reads":
             reads = tuple(_read(task, attempt, item) for item in message.reads.reads)

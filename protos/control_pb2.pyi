@@ -547,20 +547,22 @@ class LinkLost(_message.Message):
     def __init__(self, link: _Optional[str] = ..., generation: _Optional[int] = ..., reason: _Optional[str] = ..., apart: _Optional[bool] = ..., unreachable: _Optional[bool] = ...) -> None: ...
 
 class FragmentsListed(_message.Message):
-    __slots__ = ("stage", "fragments", "last", "error", "listing", "skipped")
+    __slots__ = ("stage", "fragments", "last", "error", "listing", "skipped", "all_below")
     STAGE_FIELD_NUMBER: _ClassVar[int]
     FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     LISTING_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    ALL_BELOW_FIELD_NUMBER: _ClassVar[int]
     stage: str
     fragments: _containers.RepeatedCompositeFieldContainer[Fragment]
     last: bool
     error: str
     listing: int
     skipped: str
-    def __init__(self, stage: _Optional[str] = ..., fragments: _Optional[_Iterable[_Union[Fragment, _Mapping]]] = ..., last: _Optional[bool] = ..., error: _Optional[str] = ..., listing: _Optional[int] = ..., skipped: _Optional[str] = ...) -> None: ...
+    all_below: str
+    def __init__(self, stage: _Optional[str] = ..., fragments: _Optional[_Iterable[_Union[Fragment, _Mapping]]] = ..., last: _Optional[bool] = ..., error: _Optional[str] = ..., listing: _Optional[int] = ..., skipped: _Optional[str] = ..., all_below: _Optional[str] = ...) -> None: ...
 
 class FragmentsRead(_message.Message):
     __slots__ = ("reads",)

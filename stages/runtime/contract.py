@@ -144,6 +144,13 @@ class Source(_Stage):
         """What the newest listing skipped, in one line for people; "" for nothing."""
         return ""
 
+    def all_below(self) -> str:
+        """With what the URIs begin of which a listing names all that the source has; "": it names what it finds.
+
+        Where such a listing lacks an object that was read, others are taken to hold its records.
+        """
+        return ""
+
     def read_singly(self) -> bool:
         """From now on give batches of one record; False where it cannot."""
         return False

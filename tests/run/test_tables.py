@@ -82,6 +82,26 @@ def test_a_run_reads_a_version_and_a_later_one_what_is_new(tmp_path: Path) -> No
     assert '"version": 0' in log
 
 
+def test_a_rewritten_table_is_not_read_twice_unless_one_chooses(tmp_path: Path) -> None:
+    table = tmp_path / "a table"
+    write_deltalake(table, rows(0, 3))
+    write_deltalake(table, rows(3, 2), mode="append")
+    (tmp_path / "p.py").write_text(PIPELINE)
+    given = ("p.py", "-p", f"input={table}", "-p", "output=out")
+    assert ended(headrace("run", *given), cwd=tmp_path).returncode == 0
+    DeltaTable(table).optimize.compact()
+    done = ended(headrace("run", "--amend", *given), cwd=tmp_path)
+    assert done.returncode == 1
+    assert "2 objects that were read are gone from file://" in done.stderr
+    assert "Let the pipeline read the version (or snapshot) that was read before" in done.stderr
+    assert answer(tmp_path, "show", "out")["kept"] == 5
+    assert ended(headrace("run", *given, "--changed-input", "drop"), cwd=tmp_path).returncode == 0
+    write_deltalake(table, rows(5, 1), mode="append")
+    done = ended(headrace("run", "--amend", *given), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert answer(tmp_path, "show", "out")["kept"] == 6
+
+
 def test_a_version_of_a_delta_table_is_what_it_names(tmp_path: Path) -> None:
     table = str(tmp_path / "t")
     write_deltalake(table, rows(0, 3))

@@ -174,6 +174,10 @@ class Chain:
         """What the source's newest listing skipped, in one line for people; "" for nothing."""
         return self.source.skipped() if self.source is not None else ""
 
+    def all_below(self) -> str:
+        """See `Source.all_below`."""
+        return self.source.all_below() if self.source is not None else ""
+
     def expect(self, fragment: Fragment, gaps: Sequence[Gap]) -> None:
         """What `read` will be called with next. What is wrong with it is said then."""
         assert self.source is not None

@@ -265,7 +265,7 @@ class Task:
         self._say(swept=answer)
 
     def _list(self, listing: int) -> None:
-        page = pb.FragmentsListed(stage=self._chain.source_name, listing=listing)
+        page = pb.FragmentsListed(stage=self._chain.source_name, listing=listing, all_below=self._chain.all_below())
         last = False
         try:
             for fragment in self._listing:

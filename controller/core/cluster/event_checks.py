@@ -152,7 +152,7 @@ def _listed(event: SourceListed, born: AttemptFacts, known: Run) -> str:
     for item in event.fragments:
         if wrong := _fragment_fault(item, event.stage):
             return wrong
-    return _text_fault(event.error, event.skipped)
+    return _text_fault(event.error, event.skipped, event.all_below)
 
 
 def _was_read(event: FragmentWasRead, born: AttemptFacts, known: Run) -> str:

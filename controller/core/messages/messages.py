@@ -143,7 +143,8 @@ class TaskFailed(Struct, frozen=True):
 class SourceListed(Struct, frozen=True):
     """A page of a source's listing; `error` ends it. `listing` is the number that it was asked for by.
 
-    `skipped` comes with the last: what lies in folders of the input and is none, in words for people.
+    `skipped` comes with the last: what lies in folders of the input and is none, in words for people. `all_below`: the
+    listing names all that the source has whose URIs begin with this; empty: it does not say so.
     """
 
     task: str
@@ -154,6 +155,7 @@ class SourceListed(Struct, frozen=True):
     error: str = ""
     listing: int = 0
     skipped: str = ""
+    all_below: str = ""
 
 
 class FragmentWasRead(Struct, frozen=True):

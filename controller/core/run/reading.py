@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 
 from headrace.controller.core.log import Leadership
 from headrace.controller.core.messages import (
@@ -13,12 +13,13 @@ from headrace.controller.core.messages import (
     SealSink,
     SourceListed,
 )
-from headrace.controller.core.run.input import Compared, Intake, Listing, ObjectChange, said_of
+from headrace.controller.core.run.input import GONE, Compared, Intake, Listing, ObjectChange, WholeListing, said_of
 from headrace.controller.core.run.sweeps import Sweeps
 from headrace.controller.core.run.tasks import RunTask, RunTasks, TaskPhase
 from headrace.store import counted
 from headrace.store.ledger import (
     Closed,
+    Fragment,
     FragmentDropped,
     FragmentEnded,
     FragmentsListed,
@@ -29,6 +30,24 @@ from headrace.store.ledger import (
 
 #: Changed fragments and objects that are named at the end of a run.
 CHANGED_SHOWN = ALTERED_SHOWN = 5
+#: Fragments that one change lists.
+LISTED_MAX = 512
+#: What becomes of new objects where others are gone, for people.
+_THEN = {
+    ChangedInput.DROP: "the new ones are not read",
+    ChangedInput.REREAD: "the new ones are read: a record that stands in both is in the dataset twice, unless a dedup "
+    "stage finds it",
+}
+#: Why they are given up.
+_PASSED_OVER = "it may hold records that were read: it is new where objects that were read are gone"
+
+
+def _rewritten_words(stage: str, whole: WholeListing) -> str:
+    """What is gone of a source, and what is new."""
+    missing, new = whole.missing, whole.objects
+    was = counted(len(missing), "object that was read is", "objects that were read are")
+    fresh = counted(len(new), "other object is", "other objects are")
+    return f"source {stage}: {was} gone from {whole.place}, such as {missing[0]!r}, and {fresh} new, such as {new[0]!r}"
 
 
 class ChangedFragments:
@@ -50,6 +69,8 @@ class ChangedFragments:
         self.open: dict[bytes, str] = {}
         #: Objects that were read, hold other bytes now, and are not read for it.
         self._altered: list[Compared] = []
+        #: By source, what is new where something that was read is gone, and is not read for it.
+        self._rewritten: dict[str, WholeListing] = {}
         #: Sources to be listed again for what this run gave up; whether that is due, and whether one was.
         self._stale: set[str] = set()
         self._relist = self._relisted = False
@@ -147,7 +168,7 @@ class ChangedFragments:
         reread = self._choice is ChangedInput.REREAD
         again = reread and ((self._stale and self._relisted) or not self._unreadable.isdisjoint(self.open))
         if self._choice is ChangedInput.HALT or again:
-            return "; and ".join(filter(None, (self._why_open(), self.why_altered())))
+            return "; and ".join(filter(None, (self._why_open(), self.why_held())))
         for fragment, why in self.open.items():
             self._leadership.submit(FragmentDropped(fragment, why, reread))
         self._given_up.update(self.open)
@@ -171,8 +192,12 @@ class ChangedFragments:
         self._listing.again(self._behind)
         self._behind.clear()
 
-    def why_altered(self) -> str:
-        """Why the run fails: it found other bytes where it had read."""
+    def why_held(self) -> str:
+        """Why the run fails: it found what may be read only if somebody chooses so."""
+        return "; and ".join(filter(None, (self._why_altered(), self._why_rewritten())))
+
+    def _why_altered(self) -> str:
+        """It found other bytes where it had read."""
         if not self._altered:
             return ""
         objects = counted(
@@ -184,6 +209,41 @@ class ChangedFragments:
             "them whole, beside what is closed of the old ones: a record that stands in both is then in the dataset "
             "twice, unless a dedup stage finds it"
         )
+
+    def _why_rewritten(self) -> str:
+        """It found others where objects that it had read are gone."""
+        if not self._rewritten:
+            return ""
+        words = "; ".join(_rewritten_words(stage, whole) for stage, whole in self._rewritten.items())
+        return (
+            f"{words}. The new ones are not read, since they may hold the same records: rewriting a table moves them "
+            "to other files. All else is closed. Let the pipeline read the version (or snapshot) that was read "
+            "before, or begin another dataset, or choose: --changed-input drop goes on without the new ones, "
+            "--changed-input reread reads them whole, beside what is closed of the old ones: a record that stands in "
+            "both is then in the dataset twice, unless a dedup stage finds it"
+        )
+
+    def settle_rewritten(self, stage: str) -> None:
+        """A source was listed to its end: where it has not all that was read, what is new waits for a choice."""
+        self._rewritten.pop(stage, None)
+        whole = self._listing.rewritten(stage)
+        if whole is None:
+            return
+        if whole.new and self._choice is ChangedInput.HALT:
+            self._rewritten[stage] = whole
+            return
+        self.list_fresh(self._listing.add(whole.new), passed_over=self._choice is ChangedInput.DROP)
+        for uri in whole.gone:
+            self._leadership.submit(VersionSeen(stage, uri, GONE, False))
+        if whole.new:
+            self._listing.note_rewritten(f"{_rewritten_words(stage, whole)}; {_THEN[self._choice]}")
+
+    def list_fresh(self, fresh: Sequence[Fragment], *, passed_over: bool = False) -> None:
+        """Enter what is new in the log, to be read or not."""
+        for at in range(0, len(fresh), LISTED_MAX):
+            listed = tuple(fresh[at : at + LISTED_MAX])
+            given_up = (FragmentDropped(item.id, _PASSED_OVER, False) for item in listed if passed_over)
+            self._leadership.submit(FragmentsListed(listed), *given_up)
 
     def _why_open(self) -> str:
         """Why the run fails: its input changed, vanished or could not be read while it was open."""
@@ -247,11 +307,11 @@ class InputReading:
         fresh, known = self._listing.take(event)
         for fragment in known:
             self._intake.admit(fragment.id)
-        if fresh:
-            self._leadership.submit(FragmentsListed(tuple(fresh)))
+        self._changed.list_fresh(fresh)
         self._changed.take_compared()
         if event.last:
             self._changed.halt_vanished(event.stage)
+            self._changed.settle_rewritten(event.stage)
         return ""
 
     def was_read(self, event: FragmentWasRead) -> str:

@@ -392,8 +392,8 @@ class Run:
         if self.state is RunState.RUNNING and everything and self._changed.open:
             # What sinks held of a changed fragment when all had been sent is good, and closed first.
             return self._failed_for(self._changed.settle()) if self._sweeps.settled else []
-        if self.state in WORKING and everything and (altered := self._changed.why_altered()):
-            return self._fail(altered)
+        if self.state in WORKING and everything and (held := self._changed.why_held()):
+            return self._fail(held)
         if self.state in WORKING and everything and not self._changed.open:
             if empty := kept_nothing(self.ledger, self.pipeline.dataset):
                 return self._fail(empty)

@@ -260,6 +260,10 @@ _ANSWERS: dict[str, Callable[..., Any]] = {
 class TableSource(ParquetSource):
     """Reads the Parquet files that a version of a table names, and no others that lie there."""
 
+    def __init__(self, name: str, input: Sequence[str], **options: Any) -> None:  # noqa: A002
+        super().__init__(name, input, **options)
+        self._table_folder = input[0]
+
     def list(self) -> Iterator[Fragment | None]:
         """See `Source.list`. Raises InputError where a file of the table is not below its folder."""
         wanted = {os.path.normpath(path) for path in self._files()}
@@ -271,6 +275,10 @@ class TableSource(ParquetSource):
         if wanted:
             raise InputError(f"{len(wanted)} files of the table are not below its folder, such as {min(wanted)!r}")
 
+    def all_below(self) -> str:
+        """See `Source.all_below`."""
+        return pathlib.Path(self._table_folder).as_uri() + "/"
+
     def _files(self) -> Sequence[str]:
         raise NotImplementedError
 
@@ -280,7 +288,7 @@ class DeltaSource(TableSource):
 
     def __init__(self, name: str, input: Sequence[str], *, version: int, **options: Any) -> None:  # noqa: A002
         super().__init__(name, input, **options)
-        self._table_folder, self._table_version = input[0], version
+        self._table_version = version
 
     def _files(self) -> Sequence[str]:
         told = _ask("delta_facts", self._table_folder, self._table_version)
@@ -299,7 +307,7 @@ class IcebergSource(TableSource):
 
     def __init__(self, name: str, input: Sequence[str], *, metadata: str, snapshot: int, **options: Any) -> None:  # noqa: A002
         super().__init__(name, input, **options)
-        self._table_folder, self._table_metadata, self._table_snapshot = input[0], metadata, snapshot
+        self._table_metadata, self._table_snapshot = metadata, snapshot
 
     def _files(self) -> Sequence[str]:
         found: list[str] = _ask("iceberg_files", self._table_metadata, self._table_folder, self._table_snapshot)

@@ -154,7 +154,8 @@ class FragmentDropped:
 class VersionSeen:
     """An object that was read before stands in another version now, and is not read for that.
 
-    `same`: it holds the bytes that were read, whatever else it holds. Else somebody chose to pass it over.
+    `same`: it holds the bytes that were read, whatever else it holds. Else somebody chose to pass it over, or its
+    source has it no more: then `version` is empty.
     """
 
     stage: str

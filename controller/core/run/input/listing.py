@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from headrace.controller.core.messages import ChangedInput, Command, ListSource, SourceListed
 from headrace.controller.core.run.input.known_objects import Compared, Comparing, KnownObjects, ListedAs
+from headrace.controller.core.run.input.rewritten import WholeListing
 from headrace.controller.core.run.tasks import RunTask, TaskPhase
 from headrace.store import counted
 from headrace.store.ledger import Fragment, LedgerState
@@ -84,9 +85,13 @@ class Listing:
         #: What each source skipped as no input, in words.
         self._skipped: dict[str, str] = {}
         self._newest: dict[str, set[bytes]] = {}
+        #: The newest listing of each source that names all it has.
+        self._whole: dict[str, WholeListing] = {}
         #: By source, the objects that were read, hold other bytes now, and are read again, or not: how many, the first.
         self._repeated: dict[str, tuple[int, str]] = {}
         self._passed: dict[str, tuple[int, str]] = {}
+        #: What is said of sources of which something was read and is gone while something is new.
+        self._rewritten: list[str] = []
         #: Objects that stand in another version of which no checksum tells whether it is the same: which one.
         self._untold: dict[tuple[str, str], str] = {}
         self.comparing = Comparing()
@@ -118,6 +123,7 @@ class Listing:
                 self._lister[stage], self._numbers[stage] = lister.plan.name, self.number
                 # What an earlier listing of this run had may be open, and another object by now.
                 self._earlier, self._newest[stage] = None, set()
+                self._whole.pop(stage, None)
                 ask = ListSource(lister.plan.worker, lister.plan.name, lister.attempt, stage, self.number)
                 commands.append(ask)
         return commands
@@ -136,7 +142,10 @@ class Listing:
             self._earlier = KnownObjects(self._ledger, self._sinks, self._submitted.values(), self.handed)
         fresh: list[Fragment] = []
         known: list[Fragment] = []
+        whole = self._whole_of(event)
         for fragment in event.fragments:
+            if whole is not None:
+                whole.meet(fragment.uri)
             if fragment.id in self._ledger.fragments and not self._is_back(fragment):
                 self._note_seen(fragment)
                 known.append(fragment)
@@ -144,16 +153,32 @@ class Listing:
                 self._note_seen(fragment)
             else:
                 fresh += self._unknown_named(fragment, known)
+        if whole is not None:
+            fresh += self.add(whole.take())
         if event.last:
             self._done[event.stage] = True
             self._skipped[event.stage] = event.skipped
         self._hand(fragment.id for fragment in (*fresh, *known))
         return fresh, known
 
+    def _whole_of(self, event: SourceListed) -> WholeListing | None:
+        """The listing that a page is of, where the source names all it has."""
+        if event.all_below and event.stage not in self._whole:
+            self._whole[event.stage] = WholeListing(self._ledger, self._sinks, event.stage, event.all_below)
+        return self._whole.get(event.stage)
+
+    def rewritten(self, stage: str) -> WholeListing | None:
+        """The listing of a source that names all it has, and not all that was read of it."""
+        whole = self._whole.get(stage)
+        return whole if whole is not None and whole.missing else None
+
     def _unknown_named(self, fragment: Fragment, known: list[Fragment]) -> list[Fragment]:
         """What is new of a fragment that the ledger does not know by its name; `known` gets what it knows for it."""
         assert self._earlier is not None
         known_as = self._earlier.listed_as(fragment)
+        if known_as is ListedAs.NEW and fragment.stage in self._whole:
+            self._whole[fragment.stage].new.append(fragment)
+            return []
         if known_as is ListedAs.NEW or (known_as is ListedAs.CONTRADICTED and self._reread):
             return self.add((fragment,))
         if known_as is ListedAs.CONTRADICTED:
@@ -213,6 +238,10 @@ class Listing:
         count, first = self._passed.get(item.stage, (0, item.uri))
         self._passed[item.stage] = count + 1, first
 
+    def note_rewritten(self, words: str) -> None:
+        """What became of what is new where something that was read is gone."""
+        self._rewritten.append(words)
+
     def notes(self) -> list[str]:
         """What was skipped as no input, and what is read a second time, a line a source each."""
         notes = [f"source {stage}: {words}" for stage, words in self._skipped.items() if words]
@@ -228,7 +257,7 @@ class Listing:
         for stage, (count, first) in self._passed.items():
             objects = counted(count, "object that was read holds", "objects that were read hold")
             notes.append(f"source {stage}: {objects} other bytes now, which are not read; the first is {first!r}")
-        return [*notes, *self.copies.notes()]
+        return [*notes, *self._rewritten, *self.copies.notes()]
 
     def settle(self, fragments: Iterable[bytes]) -> None:
         """Something has become of these fragments: count those that are done."""
