@@ -29,7 +29,7 @@ from headrace.store.datasets import Dataset
 from headrace.store.files import disk
 from headrace.store.history import read_tags, stands_for
 from headrace.store.ledger import ClosedShard, main_sink
-from headrace.store.shards import read_row_groups, sidecar_schema
+from headrace.store.shards import documents_schema, read_row_groups, sidecar_schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def _files_of(dataset: Dataset) -> Iterator[TableFile]:
 
 
 def _schema_of(files: Sequence[TableFile]) -> pa.Schema:
-    """The columns of all files. Raises InputError where one has two types."""
+    """The columns of all files; of none, those of documents. Raises InputError where one has two types."""
     found: dict[str, pa.DataType] = {}
     for item in files:
         documents = stored_object_of(item.dataset, item.shard, "documents")
@@ -159,7 +159,7 @@ def _schema_of(files: Sequence[TableFile]) -> pa.Schema:
                 raise InputError(
                     f"column {field.name!r} is {field.type} in one shard and {found[field.name]} in another"
                 )
-    return pa.schema([pa.field(name, kind) for name, kind in found.items()])
+    return pa.schema([pa.field(name, kind) for name, kind in found.items()]) if found else documents_schema()
 
 
 def properties_of(version: MirroredVersion, origin: str) -> Mapping[str, str]:

@@ -91,6 +91,16 @@ def test_versions_that_come_later_are_added(tmp_path: Path, table: Opened) -> No
     assert table[1](place) == [1, 2, 1, 1]
 
 
+def test_a_version_without_documents_is_one_of_the_table(tmp_path: Path, table: Opened) -> None:
+    made, place = Writer(FileStore(tmp_path / "d")), tmp_path / "t"
+    for version, fates in enumerate((["filtered"], [3], ["filtered"]), start=1):
+        made.entry(made.shard(fates, version - 1))
+        made.entry(VersionPublished(version, "stopped", complete=False))
+        dataset = Dataset.open(str(tmp_path / "d"))
+        assert mirror(dataset, table[0](place, dataset.state.origin)) == [version]
+    assert table[1](place) == [0, 1, 1]
+
+
 def test_tags_of_versions_are_tags_of_snapshots(tmp_path: Path) -> None:
     write(tmp_path / "d", 2)
     dataset = Dataset.open(str(tmp_path / "d"))
