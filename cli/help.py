@@ -149,7 +149,7 @@ headrace dataset trace --checkpoint loader.json --step 1000 --moved web=s3://lak
 headrace dataset export data/plain out --format mds
 headrace dataset push data/texts hf://datasets/owner/name
 headrace dataset mirror data/plain --delta tables/plain
-headrace dataset mirror data/plain --iceberg tables --table corpus.plain
+headrace dataset mirror data/plain --iceberg ./tables --table corpus.plain
 headrace dataset rebuild data/plain 3f2a91 --trust-code --restore
 headrace dataset contamination data/plain --suites suites/gsm8k.jsonl --out list.jsonl
 headrace dataset dedup data/web data/books --against data/old --out duplicates.jsonl

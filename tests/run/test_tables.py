@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import sqlite3
 from pathlib import Path
@@ -15,14 +16,18 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog.sql import SqlCatalog
 
+from headrace.cli.help import EXAMPLES
 from headrace.pipeline import PipelineError
 from headrace.stages.export.mirroring import IcebergMirror
 from headrace.stages.library import read_delta, read_iceberg
 from headrace.stages.runtime import InputError, build_stage
 from headrace.stages.sources.tables import lakehouse as tables
+from headrace.store.files.store import FileStore
+from headrace.store.ledger.core.entries import VersionPublished
 from tests.kits.run.command import dataset_answer as answer
 from tests.kits.run.command_server import ended
 from tests.kits.run.kill import headrace
+from tests.kits.store.dataset_writer import Writer
 
 PIPELINE = """
 from headrace import Pipeline, read_delta, write_jsonl
@@ -57,8 +62,18 @@ def test_a_catalog_that_is_not_there_is_said_and_not_made(tmp_path: Path) -> Non
 
 
 def test_a_catalog_of_no_settings_says_what_the_library_says() -> None:
-    with pytest.raises(PipelineError, match=r"nowhere: the table cannot be read: ValueError: URI missing"):
+    with pytest.raises(
+        PipelineError, match=r"no catalog that PyIceberg can load \(URI missing.*a folder, as \./nowhere$"
+    ):
         read_iceberg("nowhere", "a.b")
+
+
+@pytest.mark.parametrize("example", EXAMPLES["dataset mirror"])
+def test_an_example_of_mirror_makes_a_table(tmp_path: Path, example: str) -> None:
+    made = Writer(FileStore(tmp_path / "data" / "plain"))
+    made.entry(made.shard([3]), VersionPublished(1, "completed"))
+    done = ended(headrace(*shlex.split(example)[1:]), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_library_that_is_missing_in_the_child_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

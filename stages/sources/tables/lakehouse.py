@@ -145,7 +145,13 @@ def open_catalog(catalog: str) -> Any:
     No code is run that a table names.
     """
     if "/" not in catalog and not os.path.isdir(catalog):
-        return _without_code(library("pyiceberg.catalog").load_catalog(catalog))
+        try:
+            return _without_code(library("pyiceberg.catalog").load_catalog(catalog))
+        except ValueError as error:
+            raise InputError(
+                f"{catalog!r} is no folder, and no catalog that PyIceberg can load ({str(error)[:200]}): set one up in "
+                f"its settings, or name a folder, as ./{catalog}"
+            ) from error
     folder = folder_of_table(catalog)
     os.makedirs(folder, exist_ok=True)
     return _table_files().FolderCatalog(folder)
