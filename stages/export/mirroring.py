@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -82,6 +83,10 @@ class MirrorTable(Protocol):
         """The entry of the last version that is committed; -1: none. Raises InputError for another's table."""
         ...
 
+    def check(self, versions: Sequence[MirroredVersion]) -> None:
+        """Raise InputError for tags that it cannot hold: it can hold any, unless it says otherwise."""
+        del versions
+
     def files(self) -> frozenset[str]:
         """The names of its files now."""
         ...
@@ -121,6 +126,7 @@ def _mirrored(dataset: Dataset, table: MirrorTable) -> list[int]:
     if not versions:
         raise InputError(f"{dataset.uri} has no version yet that a table could show: run it to its end")
     with total(table.place):
+        table.check(versions)
         done, made = table.position(), list[int]()
         for version in versions:
             if version.entry <= done:
@@ -253,6 +259,10 @@ class DeltaMirror(MirrorTable):
         return path.stat().st_size
 
 
+#: The names that an Iceberg table itself gives: that of its branch, and those of the snapshots of versions.
+_OWN_NAME = re.compile(r"main|v[1-9][0-9]*")
+
+
 class IcebergMirror(MirrorTable):
     """An Iceberg table of a catalog: a folder with one in SQLite, or a name that PyIceberg's own settings know."""
 
@@ -277,6 +287,16 @@ class IcebergMirror(MirrorTable):
     def close(self) -> None:
         """See `MirrorTable`."""
         self._catalog.close()
+
+    def check(self, versions: Sequence[MirroredVersion]) -> None:
+        """See `MirrorTable`."""
+        for version in versions:
+            for tag in version.tags:
+                if _OWN_NAME.fullmatch(tag) and tag != f"v{version.version}":
+                    raise InputError(
+                        f"version {version.version} has the tag {tag!r}, which in an Iceberg table is the name of "
+                        f"another: give the version another tag, and delete {tag!r} (`headrace dataset tag --delete`)"
+                    )
 
     def position(self) -> int:
         """See `MirrorTable`."""

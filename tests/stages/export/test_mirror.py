@@ -19,7 +19,7 @@ from headrace.stages.runtime import InputError
 from headrace.stages.sources.tables import lakehouse
 from headrace.store.datasets import Dataset
 from headrace.store.files.store import FileStore
-from headrace.store.history.address import set_tag
+from headrace.store.history.address import delete_tag, set_tag
 from headrace.store.ledger.core.entries import FragmentEnded, Retracted, VersionPublished
 from tests.kits.store.dataset_writer import FRAGMENT, Writer
 
@@ -110,6 +110,18 @@ def test_tags_of_versions_are_tags_of_snapshots(tmp_path: Path) -> None:
         refs = catalog.load_table(("c", "plain")).refs()
     assert set(refs) == {"main", "v1", "v2", "base"}
     assert refs["base"].snapshot_id == refs["v1"].snapshot_id
+
+
+@pytest.mark.parametrize("tag", ["v2", "v7", "main"])
+def test_a_tag_takes_no_name_that_is_the_tables_own(tmp_path: Path, tag: str) -> None:
+    write(tmp_path / "d", 2)
+    dataset = Dataset.open(str(tmp_path / "d"))
+    set_tag(dataset.store, dataset.state, tag, 1, move=False)
+    with pytest.raises(InputError, match=f"version 1 has the tag '{tag}', .* delete '{tag}'"):
+        mirror(dataset, IcebergMirror(str(tmp_path / "t"), "c.plain", dataset.state.origin))
+    delete_tag(dataset.store, tag)
+    set_tag(dataset.store, dataset.state, "v2", 2, move=False)
+    assert mirror(dataset, IcebergMirror(str(tmp_path / "t"), "c.plain", dataset.state.origin)) == [1, 2]
 
 
 def test_a_table_of_another_dataset_is_refused(tmp_path: Path, table: Opened) -> None:
