@@ -39,7 +39,7 @@ _THEN = {
     "stage finds it",
 }
 #: Why they are given up.
-_PASSED_OVER = "it may hold records that were read: it is new where objects that were read are gone"
+_UNREAD = "it may hold records that were read: it is new where objects that were read are gone"
 
 
 def _rewritten_words(stage: str, whole: WholeListing) -> str:
@@ -232,17 +232,17 @@ class ChangedFragments:
         if whole.new and self._choice is ChangedInput.HALT:
             self._rewritten[stage] = whole
             return
-        self.list_fresh(self._listing.add(whole.new), passed_over=self._choice is ChangedInput.DROP)
+        self.list_fresh(self._listing.add(whole.new), unread=self._choice is ChangedInput.DROP)
         for uri in whole.gone:
             self._leadership.submit(VersionSeen(stage, uri, GONE, False))
         if whole.new:
             self._listing.note_rewritten(f"{_rewritten_words(stage, whole)}; {_THEN[self._choice]}")
 
-    def list_fresh(self, fresh: Sequence[Fragment], *, passed_over: bool = False) -> None:
+    def list_fresh(self, fresh: Sequence[Fragment], *, unread: bool = False) -> None:
         """Enter what is new in the log, to be read or not."""
         for at in range(0, len(fresh), LISTED_MAX):
             listed = tuple(fresh[at : at + LISTED_MAX])
-            given_up = (FragmentDropped(item.id, _PASSED_OVER, False) for item in listed if passed_over)
+            given_up = (FragmentDropped(item.id, _UNREAD, False) for item in listed if unread)
             self._leadership.submit(FragmentsListed(listed), *given_up)
 
     def _why_open(self) -> str:
