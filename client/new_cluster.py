@@ -90,6 +90,7 @@ def operator(folder: Path, out: Path, name: str, role: str = Role.OPERATOR.value
     write_public(out / f"{AUTHORITY}.pem", files.authority.authority_pem)
     # Last, since it says that the rest is there.
     write_public(out / "cluster.json", (files.folder / "cluster.json").read_bytes())
+    files.issued(f"{role}/{name}")
     print(f"{role} {name} of cluster {files.name}: {out}, to be named with --cluster or HEADRACE_CLUSTER")
     return 0
 

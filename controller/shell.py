@@ -151,15 +151,18 @@ class Shell:
     async def expel(self, number: int, member: str) -> None:
         """Have the cluster's log say that a member is expelled, or its folder where there is no log."""
         reason = "" if self._cluster else "this controller has no cluster: nobody has a certificate to be taken back"
-        if self._cluster is not None and self.core.log is None and not why_not_expelled(member, self.core.expelled):
+        noted = frozenset[str]()
+        if self._cluster is not None:
             try:
-                await self._cluster.expel(member)
+                noted = await self._cluster.members()
+                if self.core.log is None and not why_not_expelled(member, self.core.expelled, noted):
+                    await self._cluster.expel(member)
             except OSError as error:
                 reason = f"the cluster's folder does not take it: {error}"
         if reason:
             self._execute([core.AnswerRequest(number, accepted=False, reason=reason)])
         else:
-            self.post(ExpelRequested(number, member))
+            self.post(ExpelRequested(number, member, noted))
 
     def task_event(self, worker: str, message: pb.TaskEvent, event: TaskEvent | None) -> None:
         """Take a task's message that came by a worker's session: progress is kept here, the rest is for the core."""

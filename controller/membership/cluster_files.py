@@ -6,13 +6,15 @@ cluster.key         32 bytes that seal tickets and tokens
 controller.pem .key, operator.pem .key
 spent/              a file a slot of a token, named after it: the fingerprint of the key that spent it, and the name
 expelled/           a file a member that was expelled, named by its role and name: the keys that were let in since
+issued/             an empty file a person that has a certificate from this folder, named by role and name
 
-The last two are of controllers without a cluster's log.
+`spent` and `expelled` are of controllers without a cluster's log.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import threading
@@ -28,6 +30,7 @@ from headrace.store.ledger import TokenSpent, is_of_expelled
 
 CONTROLLER = "controller"
 OPERATOR = "operator"
+ISSUED = "issued"
 _SPENDING = threading.Lock()
 CLUSTER_KEY_BYTES = 32
 
@@ -79,13 +82,28 @@ class ClusterFiles:
         files = [path for path in folder.iterdir() if not path.name.startswith(".")] if folder.exists() else []
         return {unquote(path.name): path.read_text(encoding="ascii").split() for path in files}
 
+    async def members(self) -> frozenset[str]:
+        """The members, as role/name, that this folder knows: by their certificates or tokens. Raises OSError."""
+        return await asyncio.to_thread(self._members)
+
+    def issued(self, member: str) -> None:
+        """Note that a person, as role/name, has a certificate; a folder that takes no notes is none the worse."""
+        with contextlib.suppress(OSError):
+            _note(self._named(ISSUED, member))
+
+    def _members(self) -> frozenset[str]:
+        noted = {unquote(path.name) for path in (self.folder / ISSUED).glob("[!.]*")}
+        spent = (item for item in map(_spent, (self.folder / "spent").glob("[!.]*")) if item is not None)
+        return frozenset({f"{OPERATOR}/{OPERATOR}", *noted, *(f"worker/{item.worker}" for item in spent)})
+
     def _expel(self, member: str) -> None:
-        path = self._expelled_at(member)
-        disk.make_folder(path.parent, 0o700)
-        write_secret(path, b"")
+        _note(self._expelled_at(member))
 
     def _expelled_at(self, member: str) -> Path:
-        return self.folder / "expelled" / quote(member, safe="")
+        return self._named("expelled", member)
+
+    def _named(self, kind: str, member: str) -> Path:
+        return self.folder / kind / quote(member, safe="")
 
     def _spend(self, slots: tuple[str, ...], worker: str, key: str) -> str:
         folder = self.folder / "spent"
@@ -115,6 +133,11 @@ class ClusterFiles:
         finally:
             temporary.unlink()
         return ""
+
+
+def _note(path: Path) -> None:
+    disk.make_folder(path.parent, 0o700)
+    write_secret(path, b"")
 
 
 def _spent(path: Path) -> TokenSpent | None:

@@ -114,6 +114,12 @@ def test_an_expelled_operator_hears_no_more_and_cannot_expel_himself(cluster: Cl
     made = cluster.call(HERE, "cluster", "operator", str(cluster.files), str(tmp_path / "anna"), "--name", "anna")
     assert made.returncode == 0, made.stderr
     anna = ("--cluster", str(tmp_path / "anna"))
+    wrong = cluster.call(HERE, "cluster", "expel", "anna", "--role", "viewer", "--yes")
+    assert wrong.returncode == 1
+    assert "'anna' has the role operator in this cluster, not viewer: nobody is expelled" in wrong.stderr
+    slip = cluster.call(HERE, "cluster", "expel", "ana", "--operator", "--yes")
+    assert slip.returncode == 1
+    assert "no operator 'ana' was ever seen in this cluster" in slip.stderr
     own = cluster.call(HERE, "cluster", "expel", "anna", "--operator", "--yes", *anna)
     assert "nobody expels himself" in own.stderr
     expel(cluster, "anna", "--operator", "--yes")

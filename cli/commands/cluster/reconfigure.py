@@ -249,10 +249,13 @@ def expel(at: ControllerAt, name: str, *, role: str, agreed: bool, as_json: bool
         if not agreed:
             ends = _ends(status, name, role)
             raise UsageError(f"{ends}: add --yes to expel {role} {name}; only a new certificate brings it back")
-        client.steer(pb.SteerRequest(expel=f"{role}/{name}"))
+        unknown = client.steer(pb.SteerRequest(expel=f"{role}/{name}"))
     if as_json:
-        return print_json({"expelled": f"{role}/{name}"})
-    print(f"{role} {safe(name)} is expelled: its certificates are refused; {_back(name, role)}")
+        print_json({"expelled": f"{role}/{name}", "seen": not unknown})
+    else:
+        print(f"{role} {safe(name)} is expelled: its certificates are refused; {_back(name, role)}")
+    if unknown:
+        raise CliError(f"{unknown[0]}: look for a slip in the name, unless its certificate was issued elsewhere")
     return 0
 
 

@@ -9,13 +9,16 @@ certificate that nobody remembers is refused too. A key that the member had when
 | that was never expelled | is let in | is accepted |
 | that was expelled, of before | is refused | is refused |
 | that was expelled, new | is let in | is accepted |
+
+A name that has another role alone is refused, since its holder would stay. One that nobody knows is expelled, since
+its certificate may have been issued elsewhere; the answer says that it is not known.
 """
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypeAlias
 
 from headrace.controller.core.log import Leadership
@@ -27,7 +30,8 @@ ALL_SPENT = "{} nodes have joined with this token, all that it lets in; make ano
 OLD_KEY = "this node was expelled, and shows the key that it had: join with another --state folder, which is empty"
 #: Names that can be expelled in one cluster.
 EXPELLED_MAX = 4096
-_MEMBER = re.compile(r"(worker|operator|user|viewer)/.{1,64}", re.DOTALL)
+_ROLES = ("worker", "operator", "user", "viewer")
+_MEMBER = re.compile(rf"({'|'.join(_ROLES)})/.{{1,64}}", re.DOTALL)
 
 
 MemberEvent: TypeAlias = TokenOffered | ExpelRequested
@@ -39,19 +43,20 @@ class Members:
     def __init__(self, noted: Mapping[str, Sequence[str]]) -> None:
         self.noted = {member: list(keys) for member, keys in noted.items()}
         self._offers: dict[str, list[TokenOffered]] = {}
-        self._expulsions: deque[ExpelRequested] = deque()
+        #: Each with the members that were seen when it was asked for.
+        self._expulsions: deque[tuple[ExpelRequested, Collection[str]]] = deque()
 
     def handle(self, event: MemberEvent, log: Leadership[ClusterState] | None) -> list[Command]:
         """Answer what is known; have the log decide the rest. Without one the cluster's folder has decided."""
         if isinstance(event, TokenOffered):
             return self._offered(event, log) if log is not None else self._let_in(event)
         known = log.ledger.expelled if log is not None else self.noted
-        if wrong := why_not_expelled(event.member, known):
+        if wrong := why_not_expelled(event.member, known, seen := _seen(event, log)):
             return [AnswerRequest(event.request, accepted=False, reason=wrong)]
         if log is None:
             self.noted[event.member] = []
-            return [AnswerRequest(event.request, accepted=True), SpreadExpulsions(event.member)]
-        self._expulsions.append(event)
+            return [_expelled(event, seen), SpreadExpulsions(event.member)]
+        self._expulsions.append((event, seen))
         log.submit(MemberExpelled(event.member))
         return []
 
@@ -63,8 +68,8 @@ class Members:
     def durable(self, change: TokenSpent | MemberExpelled, known: ClusterState) -> list[Command]:
         """An entry is durable: answer all who wait for it, and tell who has to know."""
         if isinstance(change, MemberExpelled):
-            waiting = bool(self._expulsions) and self._expulsions[0].member == change.member
-            answers = [AnswerRequest(self._expulsions.popleft().request, accepted=True)] if waiting else []
+            waiting = bool(self._expulsions) and self._expulsions[0][0].member == change.member
+            answers = [_expelled(*self._expulsions.popleft())] if waiting else []
             return [*answers, SpreadExpulsions(change.member)]
         told = [SpreadExpulsions()] if f"worker/{change.worker}" in known.expelled else []
         return [*told, *(_answer(event, change, known) for event in self._offers.pop(change.token, []))]
@@ -72,7 +77,7 @@ class Members:
     def drop(self, reason: str) -> list[Command]:
         """This controller leads no more; who asked asks the one that does."""
         offers = (event for waiting in self._offers.values() for event in waiting)
-        events: list[MemberEvent] = [*offers, *self._expulsions]
+        events: list[MemberEvent] = [*offers, *(event for event, _ in self._expulsions)]
         self._offers.clear()
         self._expulsions.clear()
         return [AnswerRequest(event.request, accepted=False, reason=reason) for event in events]
@@ -105,13 +110,30 @@ class Members:
         return [SpreadExpulsions(), answer]
 
 
-def why_not_expelled(member: str, known: Mapping[str, object]) -> str:
-    """Why nobody of that name, as role/name, can be expelled where these were; empty if it can be."""
+def why_not_expelled(member: str, known: Mapping[str, object], seen: Collection[str]) -> str:
+    """Why nobody of that name, as role/name, can be expelled where these were, and others seen; empty if it can be."""
     if not _MEMBER.fullmatch(member):
         return f"{member!r} is no member that can be expelled: workers and operators are, by their names"
     if len(known) >= EXPELLED_MAX and member not in known:
         return f"{EXPELLED_MAX} names were expelled from this cluster, which is the limit: make another cluster"
+    role, _, name = member.partition("/")
+    has = [other for other in _ROLES if f"{other}/{name}" in seen]
+    if has and role not in has:
+        words = f"{name!r} has the role {' and '.join(has)} in this cluster, not {role}"
+        return f"{words}: nobody is expelled; give --role {has[0]}"
     return ""
+
+
+def _seen(event: ExpelRequested, log: Leadership[ClusterState] | None) -> Collection[str]:
+    """The members that the cluster's folder names, and those that spent a token."""
+    spent = log.ledger.tokens.values() if log is not None else ()
+    return event.noted | {f"worker/{item.worker}" for item in spent}
+
+
+def _expelled(event: ExpelRequested, seen: Collection[str]) -> AnswerRequest:
+    role, _, name = event.member.partition("/")
+    unknown = () if event.member in seen else (f"no {role} {name!r} was ever seen in this cluster",)
+    return AnswerRequest(event.request, accepted=True, warnings=unknown)
 
 
 def all_spent(nodes: int) -> str:

@@ -234,10 +234,14 @@ class TokenOffered:
 
 @dataclass(frozen=True, slots=True)
 class ExpelRequested:
-    """Somebody wants a member, as role/name, to be one no more. `request` is returned with the answer."""
+    """Somebody wants a member, as role/name, to be one no more. `request` is returned with the answer.
+
+    `noted` are the members that the cluster's folder names.
+    """
 
     request: int
     member: str
+    noted: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,6 +171,27 @@ def test_what_is_no_member_is_expelled_neither(member: str) -> None:
     assert store.fold().expelled == {}
 
 
+def test_a_name_with_another_role_is_refused_and_the_role_told() -> None:
+    store = Store()
+    bench = leader(store)
+    bench.tell(TokenOffered(1, "t", "one", "key"))
+    (why,) = answers(bench.tell(ExpelRequested(2, "operator/one", frozenset({"viewer/one"}))))
+    assert why == (
+        "'one' has the role worker and viewer in this cluster, not operator: nobody is expelled; give --role worker"
+    )
+    assert store.fold().expelled == {}
+
+
+def test_who_was_never_seen_is_expelled_and_the_answer_says_so() -> None:
+    bench = leader(Store())
+    bench.tell(TokenOffered(1, "t", "two", "key"))
+    for member, unknown in (("worker/one", ("no worker 'one' was ever seen in this cluster",)), ("worker/two", ())):
+        (answer,) = of(m.AnswerRequest, bench.tell(ExpelRequested(2, member)))
+        assert (answer.accepted, answer.warnings) == (True, unknown)
+    # A slip of before bars nobody of another role.
+    assert answers(bench.tell(ExpelRequested(3, "operator/one"))) == [""]
+
+
 def test_names_that_can_be_expelled_are_limited() -> None:
     core = Controller({}, expelled={f"worker/{number}": [] for number in range(EXPELLED_MAX)})
     assert answers(core.handle(ExpelRequested(1, "worker/0"), 0.0)) == [""]
