@@ -124,7 +124,7 @@ class OfflineWriter:
             case WriteEntry():
                 try:
                     return await self._logs.write(command)
-                except EntryError as error:
+                except (EntryError, StoreRefused) as error:
                     return EntryFailed(command.log, command.number, str(error))
             case WriteSnapshot():
                 try:
