@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Sequence
 
@@ -14,6 +15,8 @@ EXIT_INTERRUPTED = 130
 
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\s\[\]]+):([0-9]{1,5})")
 _PORT_MAX = 65535
+#: What a write fails with that names no file, such as one to standard output.
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class CliError(Exception):
@@ -61,6 +64,8 @@ def explain(error: BaseException) -> CliError | None:
         return CliError(first, details)
     if isinstance(error, OSError) and error.filename is not None:
         return CliError(f"{error.filename}: {error.strerror}")
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return CliError(f"{error.strerror}: free some, then try again")
     return None
 
 

@@ -115,19 +115,24 @@ def read_documents(dataset: Dataset, shard: ClosedShard) -> ExportedDocuments:
 
 @contextmanager
 def new_folder(place: str) -> Iterator[pathlib.Path]:
-    """A folder that appears under its name only when all of it is written. Raises InputError where one stands."""
+    """A folder that appears under its name only when all of it is written.
+
+    Raises InputError where one stands, OSError.
+    """
     target = pathlib.Path(os.path.abspath(os.path.expanduser(place.removeprefix("file://"))))
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InputError(f"{str(target)!r} exists: name a new folder, or remove it")
     disk.make_folder(target.parent)
-    partial = pathlib.Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    with disk.naming(target):
+        partial = pathlib.Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
-        yield partial
-        partial.chmod(0o755)
-        disk.sync_tree(partial)
-        if target.exists():
-            target.rmdir()
-        disk.rename(partial, target)
+        with disk.naming(target):
+            yield partial
+            partial.chmod(0o755)
+            disk.sync_tree(partial)
+            if target.exists():
+                target.rmdir()
+            disk.rename(partial, target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from headrace.pipeline import PipelineError, Stage, StageKind
 from headrace.stages.runtime import FragmentEnd, Source, build_stage
+from headrace.store.files import disk
 from headrace.store.ledger import UNBOUNDED, Gap
 
 EOS = "<|endoftext|>"
@@ -40,12 +41,15 @@ def train_tokenizer(
     """Train on about `sample_bytes` of the source's text and write `output`, a tokenizer.json.
 
     The sample is every n-th record of the whole source, so the same source gives the same tokenizer. The file beside
-    it, tokenizer_config.json, names `eos`. Raises PipelineError, InputError.
+    it, tokenizer_config.json, names `eos`. Raises PipelineError, InputError, OSError.
     """
     if source.kind is not StageKind.SOURCE:
         raise PipelineError(f'stage "{source.name}" is no source: train on read_jsonl(...) or the like')
     if vocab_size < VOCAB_SIZE_MIN:
         raise PipelineError(f"vocab_size is {vocab_size}; a byte-level vocabulary needs at least {VOCAB_SIZE_MIN}")
+    path = pathlib.Path(output)
+    if path.exists() and not path.is_file():
+        raise PipelineError(f"{str(path)!r} is no file: name the tokenizer.json to write")
     tokenizers = _library()
     sample = _Sample(build_stage(source, {}), sample_bytes)
     engine = tokenizers.Tokenizer(tokenizers.models.BPE())
@@ -60,10 +64,9 @@ def train_tokenizer(
     engine.train_from_iterator(sample.texts(), trainer)
     if not sample.records:
         raise PipelineError(f'stage "{source.name}" has no text to train on')
-    path = pathlib.Path(output)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    engine.save(str(path))
-    path.with_name("tokenizer_config.json").write_text(json.dumps({"eos_token": eos}) + "\n", encoding="utf-8")
+    disk.make_folder(path.parent)
+    _write(path.with_name("tokenizer_config.json"), json.dumps({"eos_token": eos}) + "\n")
+    _write(path, engine.to_str(pretty=True))
     return Trained(str(path), engine.get_vocab_size(), sample.records, sample.bytes)
 
 
@@ -89,6 +92,12 @@ class _Sample:
                     self.records += 1
                     self.bytes += len(text.encode())
                     yield text
+
+
+def _write(path: pathlib.Path, text: str) -> None:
+    with disk.whole_file(path) as file:
+        file.write(text.encode())
+        os.fchmod(file.fileno(), 0o644)
 
 
 def _library() -> Any:

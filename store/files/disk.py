@@ -82,18 +82,30 @@ def make_folder(folder: str | Path, mode: int = 0o777) -> None:
 
 
 @contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """What fails within is told of this path: a write that fails names none. Raises OSError."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = str(path)
+        raise
+
+
+@contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
     """A draft to write; behind the block it is durable and has the name, in the place of whatever had it.
 
     Where the block raises, nothing is left of the draft. Raises OSError.
     """
-    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=".draft-")
+    with naming(path):
+        descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=".draft-")
     try:
-        with open(descriptor, "w+b") as file:
-            yield file
-            file.flush()
-            sync(file.fileno())
-        rename(draft, path)
+        with naming(path):
+            with open(descriptor, "w+b") as file:
+                yield file
+                file.flush()
+                sync(file.fileno())
+            rename(draft, path)
     except BaseException:
         Path(draft).unlink(missing_ok=True)
         raise

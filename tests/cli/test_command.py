@@ -50,6 +50,12 @@ def test_wrong_usage_ends_with_two_and_one_line(arguments: tuple[str, ...], word
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_a_full_disk_behind_standard_output_is_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*COMMAND, "--help"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (1, "headrace: No space left on device: free some, then try again\n")
+
+
 def test_an_error_holds_nothing_that_a_terminal_obeys(capfd: pytest.CaptureFixture[str]) -> None:
     def fail() -> None:
         raise CliError("the host said \x1b]0;owned\x07", ["and \x9b31m\rmore"])

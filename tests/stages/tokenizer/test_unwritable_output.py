@@ -1,0 +1,46 @@
+"""A tokenizer that cannot be written is told by its path, and nothing stands there that looks whole."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from headrace.pipeline.errors import PipelineError
+from headrace.stages.library import read_jsonl
+from headrace.stages.tokenizer.training import train_tokenizer
+from headrace.store.files import disk
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(json.dumps({"text": f"some words and number {one}"}) + "\n" for one in range(50)))
+    return path
+
+
+def test_an_output_that_is_a_folder_is_refused(texts: Path, tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match=r"is no file: name the tokenizer\.json to write"):
+        train_tokenizer(read_jsonl(str(texts)), tmp_path, vocab_size=300)
+
+
+def test_on_a_full_disk_the_tokenizer_of_before_stays(
+    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, rename = tmp_path / "tokenizer.json", disk.rename
+    output.write_text("before")
+
+    def full(source: str, target: Path) -> None:
+        if target == output:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        rename(source, target)
+
+    monkeypatch.setattr(disk, "rename", full)
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)) as caught:
+        train_tokenizer(read_jsonl(str(texts)), output, vocab_size=300)
+    assert caught.value.filename == str(output)
+    assert output.read_text() == "before"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "tokenizer.json", "tokenizer_config.json"]
