@@ -277,6 +277,9 @@ def bisect(uri: str, command: str, *, good: str, bad: str, as_json: bool) -> int
         return verdict
 
     candidates = first_bad(versions, judge)
+    # Nothing has found this one bad yet.
+    if candidates[-1] == last and judge(last):
+        raise CliError(f"{dataset.uri}: version {last} is good as well: the command fails at no version that it tried")
     if as_json:
         return print_json({"dataset": dataset.uri, "good": first, "bad": last, "first_bad": candidates})
     found = " or ".join(map(str, candidates))
