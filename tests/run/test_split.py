@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from headrace.client.errors import CliError
 from headrace.loader import Loader
 from headrace.store.datasets.dataset import Dataset
 from tests.kits.run.command_server import ended
@@ -168,9 +169,9 @@ def test_a_split_that_was_killed_is_ended_by_the_next(
             raise Killed
         return real(*arguments, **named)
 
-    def split() -> Any:
+    def split(share: float = 0.1) -> Any:
         answer = splitting.split_dataset(
-            str(training), str(held), [], share=0.1, shard_bytes=1 << 10, dry_run=False, as_json=True
+            str(training), str(held), [], share=share, shard_bytes=1 << 10, dry_run=False, as_json=True
         )
         assert answer == 0
         return json.loads(capsys.readouterr().out)
@@ -181,6 +182,8 @@ def test_a_split_that_was_killed_is_ended_by_the_next(
     monkeypatch.setattr(module, step, real)
     assert split()["fresh"]
     assert not split()["fresh"]
+    with pytest.raises(CliError, match=r"of share 0\.1, and the held-out split of share 0\.2 is asked for"):
+        split(0.2)
     assert shown(held)
     assert sorted([*shown(held), *shown(training)]) == sorted(record["id"] for record in records())
     for dataset in (training, held):

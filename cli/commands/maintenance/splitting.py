@@ -45,7 +45,9 @@ def split_dataset(
         raise UsageError("a dataset is given twice: training, the held-out dataset and references are three places")
     _refuse_texts(training)
     before = _standing(target.uri)
+    reason = f"{HELD_OUT_SPLIT} of share {share:g}"
     if before is not None and before.state.version and _is_split(training, before):
+        _refuse_another_share(before, reason)
         for dataset in (training, before):
             # A command that was killed may have come no further than this.
             with_offline_writer(dataset.uri, partial(write_manifest, store=dataset.store))
@@ -64,7 +66,7 @@ def split_dataset(
     if dry_run:
         return _show(training, None, found, dropped, as_json=as_json)
     try:
-        with_offline_writer(target.uri, lambda writer: _hold_out(writer, training, target, rows, shard_bytes))
+        with_offline_writer(target.uri, lambda writer: _hold_out(writer, training, target, rows, shard_bytes, reason))
     except InputError as error:
         raise CliError(f"{target.uri}: {error}") from error
     gone = {key: {*rows.get(key, ()), *dropped.get(key, ())} for key in {*rows, *dropped}}
@@ -76,6 +78,13 @@ def split_dataset(
 def _refuse_texts(training: Dataset) -> None:
     if any(shard.object("tokens") is None for shard in training.shards):
         raise CliError(f"{training.uri} holds text: only datasets of tokens are split; tokenize it first")
+
+
+def _refuse_another_share(held: Dataset, asked: str) -> None:
+    made = next((item.reason for item in held.state.published.values() if item.reason.startswith(HELD_OUT_SPLIT)), "")
+    # Those of before do not say their share.
+    if made not in (asked, HELD_OUT_SPLIT, ""):
+        raise CliError(f"{held.uri} holds a {made}, and the {asked} is asked for: split into a new place")
 
 
 def _standing(uri: str) -> Dataset | None:
@@ -102,7 +111,7 @@ def _is_split(training: Dataset, held: Dataset) -> bool:
 
 
 async def _hold_out(
-    writer: OfflineWriter, training: Dataset, target: ObjectStore, rows: Rows, shard_bytes: int
+    writer: OfflineWriter, training: Dataset, target: ObjectStore, rows: Rows, shard_bytes: int, reason: str
 ) -> None:
     """Write and publish the held-out dataset, as far as that is not done."""
     left = _left(training, writer.ledger, rows)
@@ -122,7 +131,7 @@ async def _hold_out(
         await writer.commit(*given_up)
     base = training.state.newest
     complete = base is not None and base.complete
-    await writer.commit(VersionPublished(writer.ledger.version + 1, HELD_OUT_SPLIT, writer.ledger.number, complete))
+    await writer.commit(VersionPublished(writer.ledger.version + 1, reason, writer.ledger.number, complete))
     await write_manifest(writer, target)
 
 
