@@ -91,7 +91,9 @@ def start_launch(launcher: str, asked: Launch, *, dry_run: bool) -> int:
 
 
 def end_launch(folder: Path) -> int:
-    """End the launch of a folder, if there is one; the cluster's folder stays. Raises CliError."""
+    """End the launch of a folder, if it has one yet; the cluster's folder stays. Raises CliError."""
+    if not folder.is_dir():
+        raise CliError(f"{folder} is no folder: give the --folder of the launch")
     if not (folder / REMEMBERED).exists():
         print(f"{folder} has no launch")
         return 0

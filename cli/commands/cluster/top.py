@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.ui import ACCENT, FAINT, GOOD, MB, at_batch, number, print_json, safe, title, worked_s
-from headrace.client import ENDED, Client, ControllerAt
+from headrace.client import ENDED, Client, CliError, ControllerAt, pipeline_of
 from headrace.protos import control_pb2 as pb
 from headrace.store import counted
 
@@ -219,7 +219,10 @@ def show_top(at: ControllerAt, pipeline: str, *, once: bool, as_json: bool) -> i
     """Show the page again and again until Ctrl-C, or once; the exit code."""
     console, readings = Console(file=sys.stdout, highlight=False), Readings()
     with Client(at) as client:
-        readings.take(client.status(pipeline), time.monotonic())
+        reply = client.status(pipeline)
+        if pipeline and pipeline_of(reply, pipeline) is None:
+            raise CliError(f"the controller at {at.address} knows no pipeline {pipeline!r}; see `headrace status`")
+        readings.take(reply, time.monotonic())
         if once or as_json or not console.is_terminal:
             time.sleep(LOOK_S)
             reply = client.status(pipeline)

@@ -302,12 +302,20 @@ def _named(row: dict[str, Any]) -> str:
 
 def _ledgers(store: ObjectStore) -> Iterator[str]:
     """The places below the root where a ledger begins."""
-    first = Log(store).key(0)
+    first, looked = Log(store).key(0), -1
     for looked, info in enumerate(store.list("")):
         if looked >= OBJECTS_MAX:
             raise CliError(f"{store.uri} holds more than {OBJECTS_MAX:,} objects: name a folder below it")
         if info.key == first or info.key.endswith("/" + first):
             yield info.key.removesuffix(first)
+    if looked < 0 and not _is_folder(store):
+        raise CliError(f"nothing stands at {store.uri}: see how it is spelt")
+
+
+def _is_folder(store: ObjectStore) -> bool:
+    """Whether a folder of a file system is there, with objects or none; where there are keys alone, none is."""
+    path = urllib.parse.unquote(store.uri.removeprefix("file://"), errors="surrogateescape")
+    return not store.is_remote and Path(path).is_dir()
 
 
 def write_card(uri: str, folder: Path) -> int:

@@ -105,6 +105,11 @@ def test_what_a_host_says_without_end_is_not_held(
         start_launch("slurm", slurm(tmp_path), dry_run=False)
 
 
+def test_a_folder_that_is_not_there_has_nothing_to_end(tmp_path: Path) -> None:
+    with pytest.raises(CliError, match="is no folder: give the --folder of the launch"):
+        end_launch(tmp_path / "slip")
+
+
 def test_a_launch_whose_end_fails_can_be_ended_again(tmp_path: Path, programs: Programs) -> None:
     programs.add("sbatch", "echo 77")
     programs.add("scancel", "exit 3")

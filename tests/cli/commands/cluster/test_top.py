@@ -1,11 +1,14 @@
 """`headrace top`: rates from two readings, and who waits for whom; a page for a narrow terminal and for a wide one."""
 
 import io
+from typing import Self
 
 import pytest
 from rich.console import Console
 
-from headrace.cli.commands.cluster.top import Readings, rates, top_page
+from headrace.cli.commands.cluster import top
+from headrace.cli.commands.cluster.top import Readings, rates, show_top, top_page
+from headrace.client import CliError, ControllerAt
 from headrace.protos import control_pb2 as pb
 
 
@@ -93,3 +96,25 @@ def test_the_page_fits_the_terminal_and_names_who_holds_whom_up(width: int) -> N
     for words in ("123,456", "waits for write", "holds up read", "3 of 5 fragments open", "90%"):
         assert words in text
     assert ("1,024 KiB" in text) == (width == 160), "a narrow page leaves the credit out"
+
+
+class Idle:
+    """A client of a controller that has no pipeline."""
+
+    def __init__(self, at: ControllerAt) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def status(self, name: str) -> pb.StatusReply:
+        return pb.StatusReply()
+
+
+def test_a_pipeline_that_nobody_knows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(top, "Client", Idle)
+    with pytest.raises(CliError, match="knows no pipeline 'slip'"):
+        show_top(ControllerAt("127.0.0.1:1"), "slip", once=True, as_json=False)

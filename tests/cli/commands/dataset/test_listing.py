@@ -81,3 +81,11 @@ def test_an_unreadable_dataset_is_named_and_the_others_are_listed(
     with pytest.raises(CliError, match=r"2 datasets below .* cannot be read"):
         list_datasets(str(home), as_json=False)
     assert "books" in capsys.readouterr().out
+
+
+def test_a_root_that_is_not_there_is_no_empty_one(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (home / "empty r\u00e4um").mkdir()
+    assert list_datasets(str(home / "empty r\u00e4um"), as_json=False) == 0
+    assert "no dataset below" in capsys.readouterr().out
+    with pytest.raises(CliError, match=r"nothing stands at .*/slip: see how it is spelt"):
+        list_datasets(str(home / "slip"), as_json=False)
