@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from headrace.store.contract.errors import (
         ChecksumMismatch as ChecksumMismatch,
         DatasetBusy as DatasetBusy,
+        FolderRefused as FolderRefused,
         FormatError as FormatError,
         InvalidKey as InvalidKey,
         InvalidUri as InvalidUri,

@@ -40,6 +40,18 @@ class StoreRefused(StoreError):  # noqa: N818 - named after what is so
     """The store understood an operation and will not do it, now or later: no such bucket, no such right."""
 
 
+class FolderRefused(StoreRefused):
+    """A listing came to a folder, "a/b/" below the store's own, that this user may not read."""
+
+    def __init__(self, said: str, folder: str) -> None:
+        self.said = said
+        self.folder = folder
+        super().__init__(said)
+
+    def __reduce__(self) -> tuple[type[FolderRefused], tuple[str, str]]:
+        return type(self), (self.said, self.folder)
+
+
 class DatasetBusy(StoreError):  # noqa: N818 - named after what is so
     """Another process leads the dataset's log, so that nobody else may write into it."""
 

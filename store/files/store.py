@@ -30,6 +30,7 @@ from headrace.store import (
     Buffer,
     Capabilities,
     Decide,
+    FolderRefused,
     InvalidKey,
     InvalidUri,
     ObjectDraft,
@@ -305,6 +306,8 @@ class FileStore:
             return self.head(key)
         except InvalidKey:
             return None  # a file that someone else put there under a name that is no key
+        except StoreRefused as error:
+            raise FolderRefused(str(error), key[: key.rfind("/") + 1]) from error
 
     def _names(self, folder: str) -> Sequence[str]:
         """Return a directory's entries in key order; directories end in "/", since that is how their keys sort."""
@@ -314,7 +317,10 @@ class FileStore:
         except OSError as error:
             if error.errno in _ABSENT:
                 return ()
-            raise self._unavailable("list", folder, error) from error
+            refused = self._unavailable("list", folder, error)
+            if isinstance(refused, StoreRefused):
+                raise FolderRefused(str(refused), folder) from error
+            raise refused from error
 
     @contextlib.contextmanager
     def _temporary(self) -> Iterator[tuple[int, str]]:

@@ -33,7 +33,7 @@ from headrace.cli.ui import (
 from headrace.client import EXIT_FAULT, CliError
 from headrace.stages.export import DuplicatePair, differences, duplicate_pairs
 from headrace.stages.runtime import read_samples
-from headrace.store import NoDataset, ObjectStore, StoreError, below, counted, open_store
+from headrace.store import FolderRefused, NoDataset, ObjectInfo, ObjectStore, StoreError, below, counted, open_store
 from headrace.store.datasets import Dataset, completeness_of
 from headrace.store.history import open_at
 from headrace.store.ledger import Balance, Log, balance_of, main_sink
@@ -244,8 +244,8 @@ def list_datasets(root: str, *, as_json: bool) -> int:
     store = open_store(root)
     rows: list[dict[str, Any]] = []
     unread: list[dict[str, str]] = []
-    for prefix in _ledgers(store):
-        uri = below(store.uri, urllib.parse.quote(prefix.rstrip("/")))
+    for prefix in _ledgers(store, unread):
+        uri = _place(store, prefix)
         try:
             dataset = Dataset.open(uri)
         except NoDataset:
@@ -269,7 +269,7 @@ def list_datasets(root: str, *, as_json: bool) -> int:
     elif not unread:
         print(f"no dataset below {store.uri}")
     if unread:
-        many = counted(len(unread), "dataset")
+        many = counted(len(unread), "place")
         raise CliError(f"{many} below {store.uri} cannot be read", [item["reason"] for item in unread])
     return 0
 
@@ -300,16 +300,36 @@ def _named(row: dict[str, Any]) -> str:
     return f"{row['pipeline']}{several}"
 
 
-def _ledgers(store: ObjectStore) -> Iterator[str]:
+def _ledgers(store: ObjectStore, unread: list[dict[str, str]]) -> Iterator[str]:
     """The places below the root where a ledger begins."""
     first, looked = Log(store).key(0), -1
-    for looked, info in enumerate(store.list("")):
+    for looked, info in enumerate(_objects(store, unread)):
         if looked >= OBJECTS_MAX:
             raise CliError(f"{store.uri} holds more than {OBJECTS_MAX:,} objects: name a folder below it")
         if info.key == first or info.key.endswith("/" + first):
             yield info.key.removesuffix(first)
     if looked < 0 and not _is_folder(store):
         raise CliError(f"nothing stands at {store.uri}: see how it is spelt")
+
+
+def _objects(store: ObjectStore, unread: list[dict[str, str]]) -> Iterator[ObjectInfo]:
+    """The objects below the root; folders that may not be read are noted, and passed by."""
+    after = ""
+    while True:
+        try:
+            yield from store.list("", after)
+        except FolderRefused as error:
+            if not error.folder:
+                raise
+            unread.append({"dataset": _place(store, error.folder), "reason": str(error)})
+            # The next key that can follow all in the folder: "0" comes behind "/".
+            after = error.folder.removesuffix("/") + "0"
+        else:
+            return
+
+
+def _place(store: ObjectStore, folder: str) -> str:
+    return below(store.uri, urllib.parse.quote(folder.rstrip("/")))
 
 
 def _is_folder(store: ObjectStore) -> bool:

@@ -1,6 +1,8 @@
 """`headrace dataset ls` beside what is no dataset, and beside one that cannot be read."""
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +80,7 @@ def test_an_unreadable_dataset_is_named_and_the_others_are_listed(
     assert "entry 1" in found["unreadable"][1]["reason"]
     assert list_datasets(str(home), as_json=True) == 1
     capsys.readouterr()
-    with pytest.raises(CliError, match=r"2 datasets below .* cannot be read"):
+    with pytest.raises(CliError, match=r"2 places below .* cannot be read"):
         list_datasets(str(home), as_json=False)
     assert "books" in capsys.readouterr().out
 
@@ -89,3 +91,24 @@ def test_a_root_that_is_not_there_is_no_empty_one(home: Path, capsys: pytest.Cap
     assert "no dataset below" in capsys.readouterr().out
     with pytest.raises(CliError, match=r"nothing stands at .*/slip: see how it is spelt"):
         list_datasets(str(home / "slip"), as_json=False)
+
+
+def test_folders_that_may_not_be_read_are_named_and_the_rest_listed(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("closed", "closed/deep", "zoo"):
+        log(home / name, (Led(1, {}), PipelineApplied("v", {"name": name})))
+    look = os.scandir
+
+    def scandir(path: Any) -> Any:
+        if "/closed" in str(path):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return look(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    found = listed(home, capsys)
+    assert names(found) == ["books", "zoo"]
+    ((name, reason),) = [(Path(row["dataset"]).name, row["reason"]) for row in found["unreadable"]]
+    assert name == "closed"
+    assert "Permission denied; give this user the right to read" in reason
+    assert list_datasets(str(home), as_json=True) == 1
