@@ -59,7 +59,7 @@ class Applications:
         PipelineError, with the reason, if to none.
         """
         if (run := self._flowing(event)) is not None:
-            return run.amendment.considered(event, run.works, run.state)[1]
+            return run.amendment.considered(event, run.request, run.works, run.state)[1]
         if refusal := self._refusal(event):
             raise PipelineError(refusal)
         pipeline, cluster = Pipeline.from_dict(event.pipeline), self._cluster

@@ -93,7 +93,7 @@ class Amendment:
             raise NotYetError("the graph of the pipeline is being changed: try again")
 
     def considered(
-        self, event: PipelineRequested, works: Works | None, state: RunState
+        self, event: PipelineRequested, earlier: PipelineRequested, works: Works | None, state: RunState
     ) -> tuple[Pipeline, Plan, frozenset[str], bool]:
         """The next version, its plan, the tasks that stay, and whether its index is another.
 
@@ -120,6 +120,11 @@ class Amendment:
         anew = anew or not keeps_index(pipeline, made, stay)
         if anew and not self._reconfiguration.free_epoch:
             raise NotYetError(f"pipeline {pipeline.name!r} is at the beginning of an epoch: try again")
+        if fixed := fixed_options(event, earlier):
+            raise PipelineError(
+                f"pipeline {pipeline.name!r} keeps its {', '.join(fixed)} while it runs: stop the pipeline, and apply "
+                "it with --amend"
+            )
         return pipeline, made, stay, anew
 
     def asked(
@@ -130,12 +135,7 @@ class Amendment:
             self.request = event
             return []
         try:
-            pipeline, made, stay, anew = self.considered(event, works, state)
-            if fixed := fixed_options(event, earlier):
-                raise PipelineError(
-                    f"pipeline {pipeline.name!r} keeps its {', '.join(fixed)} while it runs: stop the pipeline, and "
-                    "apply it with --amend"
-                )
+            pipeline, made, stay, anew = self.considered(event, earlier, works, state)
         except PipelineError as error:
             return [refusal(event.request, error)]
         assert works is not None

@@ -160,6 +160,7 @@ def test_options_that_stay_as_they_were_applied_are_refused(pipeline: Pipeline) 
     (answer,) = of(m.AnswerRequest, stand.tell(event))
     assert not answer.accepted
     assert "keeps its changed input, priority while it runs: stop the pipeline" in answer.reason
+    assert dry_run(stand.core, event).reason == answer.reason
 
 
 def test_attempts_are_numbered_behind_those_of_an_earlier_version() -> None:
