@@ -194,6 +194,8 @@ class RecordPlaces:
     asked: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
     #: Shards of text, whose objects are written anew at once: no position of a training job leans on them.
     texts: tuple[Erasable, ...] = ()
+    #: Whether any record fulfils the test.
+    fulfilled: bool = False
 
 
 def find_records(
@@ -210,6 +212,7 @@ def find_records(
     rewritten: dict[str, StoredObject] = {}
     seen: set[str] = set()
     read_from: set[str] = set()
+    fulfilled = False
     for shard in state.shards:
         objects = {item.role: item for item in shard.closed.objects}
         keys = {role: item.key for role, item in objects.items()}
@@ -222,7 +225,9 @@ def find_records(
             )
             mask = _matches(facts, ids, sources)
             if where is not None and is_kept:
-                mask |= rows_where(facts, where)
+                fulfil = rows_where(facts, where)
+                fulfilled = fulfilled or bool(fulfil.any())
+                mask |= fulfil
             if not mask.any():
                 continue
             here = facts.filter(pa.array(mask))
@@ -248,6 +253,7 @@ def find_records(
         frozenset(read_from),
         (frozenset(ids), frozenset(sources)),
         tuple(found),
+        fulfilled,
     )
 
 

@@ -251,6 +251,12 @@ def test_what_is_no_expression_is_refused(home: Path) -> None:
     assert (done.returncode, "none retracted" in done.stderr) == (1, True)
 
 
+def test_an_expression_that_nothing_fulfils_is_told_beside_ids(home: Path) -> None:
+    for user, said in (("nobody", True), ("u1", False)):
+        done = call(home, "retract", "tokens", GONE[0], "--where", f"user == '{user}'")
+        assert (done.returncode, "no kept record fulfils --where" in done.stderr) == (0, said), done.stderr
+
+
 @pytest.mark.parametrize("kind", ["mds", *(pytest.param(kind, marks=SLOW) for kind in ("megatron", "parquet"))])
 def test_an_export_is_written_anew_without_what_was_purged(home: Path, kind: str) -> None:
     answer(home, "export", "tokens", "out", "--format", kind)

@@ -134,6 +134,8 @@ def retract_records(uri: str, ids: list[str], sources: list[str], *, where: str 
         return found
 
     found = with_offline_writer(dataset.uri, retracted)
+    if where and not found.fulfilled:
+        print(f"headrace: no kept record fulfils --where {where!r}", file=sys.stderr)
     after = Dataset.open(uri)
     collect(store, after.state, dry_run=False)
     documents = sum(len(rows) for _, rows in found.documents)
