@@ -334,7 +334,7 @@ def _place(store: ObjectStore, folder: str) -> str:
 
 def _is_folder(store: ObjectStore) -> bool:
     """Whether a folder of a file system is there, with objects or none; where there are keys alone, none is."""
-    path = urllib.parse.unquote(store.uri.removeprefix("file://"), errors="surrogateescape")
+    path = urllib.parse.unquote(urllib.parse.urlsplit(store.uri).path, errors="surrogateescape")
     return not store.is_remote and Path(path).is_dir()
 
 
