@@ -155,7 +155,7 @@ class Shell:
         if self._cluster is not None:
             try:
                 noted = await self._cluster.members()
-                if self.core.log is None and not why_not_expelled(member, self.core.expelled, noted):
+                if self.core.log is None and not why_not_expelled(member, self.core.expelled):
                     await self._cluster.expel(member)
             except OSError as error:
                 reason = f"the cluster's folder does not take it: {error}"

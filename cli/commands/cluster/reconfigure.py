@@ -255,7 +255,7 @@ def expel(at: ControllerAt, name: str, *, role: str, agreed: bool, as_json: bool
     else:
         print(f"{role} {safe(name)} is expelled: its certificates are refused; {_back(name, role)}")
     if unknown:
-        raise CliError(f"{unknown[0]}: look for a slip in the name, unless its certificate was issued elsewhere")
+        raise CliError(f"{unknown[0]}; look for a slip in the name, unless its certificate was issued elsewhere")
     return 0
 
 

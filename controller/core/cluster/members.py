@@ -10,8 +10,8 @@ certificate that nobody remembers is refused too. A key that the member had when
 | that was expelled, of before | is refused | is refused |
 | that was expelled, new | is let in | is accepted |
 
-A name that has another role alone is refused, since its holder would stay. One that nobody knows is expelled, since
-its certificate may have been issued elsewhere; the answer says that it is not known.
+One that nobody knows in its role is expelled, since its certificate may have been issued elsewhere; the answer says
+that it is not known, and which roles of that name stay.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ class Members:
         if isinstance(event, TokenOffered):
             return self._offered(event, log) if log is not None else self._let_in(event)
         known = log.ledger.expelled if log is not None else self.noted
-        if wrong := why_not_expelled(event.member, known, seen := _seen(event, log)):
+        if wrong := why_not_expelled(event.member, known):
             return [AnswerRequest(event.request, accepted=False, reason=wrong)]
+        seen = _seen(event, log)
         if log is None:
             self.noted[event.member] = []
             return [_expelled(event, seen), SpreadExpulsions(event.member)]
@@ -110,17 +111,12 @@ class Members:
         return [SpreadExpulsions(), answer]
 
 
-def why_not_expelled(member: str, known: Mapping[str, object], seen: Collection[str]) -> str:
-    """Why nobody of that name, as role/name, can be expelled where these were, and others seen; empty if it can be."""
+def why_not_expelled(member: str, known: Mapping[str, object]) -> str:
+    """Why nobody of that name, as role/name, can be expelled where these were; empty if it can be."""
     if not _MEMBER.fullmatch(member):
         return f"{member!r} is no member that can be expelled: workers and operators are, by their names"
     if len(known) >= EXPELLED_MAX and member not in known:
         return f"{EXPELLED_MAX} names were expelled from this cluster, which is the limit: make another cluster"
-    role, _, name = member.partition("/")
-    has = [other for other in _ROLES if f"{other}/{name}" in seen]
-    if has and role not in has:
-        words = f"{name!r} has the role {' and '.join(has)} in this cluster, not {role}"
-        return f"{words}: nobody is expelled; give --role {has[0]}"
     return ""
 
 
@@ -132,8 +128,12 @@ def _seen(event: ExpelRequested, log: Leadership[ClusterState] | None) -> Collec
 
 def _expelled(event: ExpelRequested, seen: Collection[str]) -> AnswerRequest:
     role, _, name = event.member.partition("/")
-    unknown = () if event.member in seen else (f"no {role} {name!r} was ever seen in this cluster",)
-    return AnswerRequest(event.request, accepted=True, warnings=unknown)
+    if event.member in seen:
+        return AnswerRequest(event.request, accepted=True)
+    unknown = f"no {role} {name!r} was ever seen in this cluster"
+    has = [other for other in _ROLES if f"{other}/{name}" in seen]
+    stays = f"; the {' and the '.join(has)} of that name keeps the access: expel each by its role" if has else ""
+    return AnswerRequest(event.request, accepted=True, warnings=(unknown + stays,))
 
 
 def all_spent(nodes: int) -> str:
