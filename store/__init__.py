@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from headrace.store.named import find as find, put as put, put_draft as put_draft
     from headrace.store.open import (
         below as below,
+        folder_of as folder_of,
         one_name as one_name,
         open_input as open_input,
         open_store as open_store,

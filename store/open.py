@@ -61,7 +61,21 @@ def _open_path(path: str) -> ObjectStore:
     return FileStore(path)
 
 
+def folder_of(place: str) -> str:
+    """The absolute path of a folder of this host, as a path or a `file://` URI names it. Raises `InvalidUri`."""
+    if not place or "\0" in place:
+        raise InvalidUri(f"folder {place!r} is empty or has a NUL character; give a path or file:///path")
+    scheme, separator, _ = place.partition("://")
+    if separator and scheme.lower() != "file":
+        raise InvalidUri(f"{place!r} is no folder of this host; give a path or file:///path")
+    return os.path.abspath(_path_of(place) if separator else os.path.expanduser(place))
+
+
 def _open_file_uri(uri: str) -> ObjectStore:
+    return _open_path(_path_of(uri))
+
+
+def _path_of(uri: str) -> str:
     # A folder whose name is no UTF-8 has a URI too, and that leads to it alone.
     path = urllib.parse.unquote(uri[len("file://") :], errors="surrogateescape")
     if path.startswith("localhost/"):
@@ -73,7 +87,7 @@ def _open_file_uri(uri: str) -> ObjectStore:
         )
     if "\0" in path:
         raise InvalidUri(f"store URI {uri!r} has a NUL character; give a path or file:///path")
-    return _open_path(path)
+    return path
 
 
 def _open_s3(uri: str) -> ObjectStore:

@@ -26,6 +26,7 @@ import xxhash
 from headrace.stages.export.source import hidden_rows, stored_object_of
 from headrace.stages.runtime import InputError
 from headrace.stages.sources.tables import check_delta, check_iceberg, library, open_catalog, refuse_code, total
+from headrace.store import folder_of
 from headrace.store.datasets import Dataset
 from headrace.store.files import disk
 from headrace.store.history import read_tags, stands_for
@@ -186,7 +187,7 @@ class DeltaMirror(MirrorTable):
 
     def __init__(self, place: str, origin: str) -> None:
         self._delta, self._actions = library("deltalake"), library("deltalake.transaction")
-        self._folder = pathlib.Path(os.path.abspath(os.path.expanduser(place.removeprefix("file://"))))
+        self._folder = pathlib.Path(folder_of(place))
         self._origin, self.place = origin, place
 
     def _table(self) -> Any:

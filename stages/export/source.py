@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 import shutil
 import tempfile
@@ -16,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.stages.runtime import InputError
-from headrace.store import FormatError
+from headrace.store import FormatError, folder_of
 from headrace.store.datasets import Dataset, main_object
 from headrace.store.files import disk
 from headrace.store.ledger import ClosedShard, StoredObject
@@ -119,7 +118,7 @@ def new_folder(place: str) -> Iterator[pathlib.Path]:
 
     Raises InputError where one stands, OSError.
     """
-    target = pathlib.Path(os.path.abspath(os.path.expanduser(place.removeprefix("file://"))))
+    target = pathlib.Path(folder_of(place))
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InputError(f"{str(target)!r} exists: name a new folder, or remove it")
     disk.make_folder(target.parent)

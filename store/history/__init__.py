@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from headrace.store.history.copies import (
         COPIES as COPIES,
         Copy as Copy,
-        folder_of as folder_of,
         note_copy as note_copy,
         renew_copy as renew_copy,
     )

@@ -68,11 +68,6 @@ def renew_copy(store: ObjectStore, copy: Copy, without: int) -> None:
     COPIES.update(store, lambda copies: [fresh if one == copy else one for one in copies])
 
 
-def folder_of(place: str) -> str:
-    """The absolute path of a folder that an export was given."""
-    return os.path.abspath(os.path.expanduser(place.removeprefix("file://")))
-
-
 def _is_sound(copy: Copy) -> bool:
     texts = (copy.place, copy.host, copy.kind)
     if not all(type(text) is str and len(text) <= PLACE_CHARACTERS_MAX and "\0" not in text for text in texts):

@@ -58,7 +58,7 @@ def dataset_show(
 ) -> int:
     """Show the contents of a dataset and the verdicts of its records."""
     if card:
-        return show.write_card(uri, Path(card))
+        return show.write_card(uri, card)
     return show.show_dataset(
         uri, quarantine=quarantine, samples=samples, duplicates=duplicates, ranges=ranges, as_json=json
     )

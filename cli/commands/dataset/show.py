@@ -33,7 +33,17 @@ from headrace.cli.ui import (
 from headrace.client import EXIT_FAULT, CliError
 from headrace.stages.export import DuplicatePair, differences, duplicate_pairs
 from headrace.stages.runtime import read_samples
-from headrace.store import FolderRefused, NoDataset, ObjectInfo, ObjectStore, StoreError, below, counted, open_store
+from headrace.store import (
+    FolderRefused,
+    NoDataset,
+    ObjectInfo,
+    ObjectStore,
+    StoreError,
+    below,
+    counted,
+    folder_of,
+    open_store,
+)
 from headrace.store.datasets import Dataset, completeness_of
 from headrace.store.history import open_at
 from headrace.store.ledger import Balance, Log, balance_of, main_sink
@@ -338,10 +348,11 @@ def _is_folder(store: ObjectStore) -> bool:
     return not store.is_remote and Path(path).is_dir()
 
 
-def write_card(uri: str, folder: Path) -> int:
+def write_card(uri: str, place: str) -> int:
     """Write card.md and card.html of a dataset into a folder; the exit code."""
     from headrace.stages.quality.scorecard import card
 
+    folder = Path(folder_of(place))
     markdown, html = card(uri)
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in (("card.md", markdown), ("card.html", html)):

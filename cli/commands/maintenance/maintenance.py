@@ -14,7 +14,7 @@ from headrace.controller import OfflineWriter, is_alive, with_offline_writer
 from headrace.pipeline import Pipeline
 from headrace.stages.runtime import InputError
 from headrace.stages.sinks import groups, left_to_do, merge, retracted_rows, write_retracted
-from headrace.store import DatasetBusy, ObjectMissing, ObjectStore, StoreError, counted, open_store
+from headrace.store import DatasetBusy, ObjectMissing, ObjectStore, StoreError, counted, folder_of, open_store
 from headrace.store.datasets import (
     MANIFEST_KEY,
     Collected,
@@ -32,7 +32,7 @@ from headrace.store.datasets import (
     to_erase,
     write_rewritten,
 )
-from headrace.store.history import folder_of, note_copy, open_at
+from headrace.store.history import note_copy, open_at
 from headrace.store.ledger import (
     Change,
     ClaimsReleased,

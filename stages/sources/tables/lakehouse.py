@@ -15,7 +15,6 @@ import resource
 import subprocess
 import sys
 import threading
-import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -23,7 +22,7 @@ from typing import Any
 from headrace.stages.runtime import InputError
 from headrace.stages.sources.objects import to_path
 from headrace.stages.sources.tables.columns import ParquetSource
-from headrace.store import StoreError
+from headrace.store import InvalidUri, StoreError, folder_of
 from headrace.store.ledger import Fragment
 
 #: What a table may ask of a reader that the files alone do not tell.
@@ -52,10 +51,12 @@ def library(name: str) -> Any:
 
 def folder_of_table(given: str) -> str:
     """The absolute path of a table on this host. Raises InputError for another place."""
-    path = urllib.parse.unquote(given.removeprefix("file://")) if given.startswith("file://") else given
-    if "://" in path:
-        raise InputError(f"table {given!r}: only tables in folders are read; copy it, or read its Parquet files")
-    return os.path.abspath(os.path.expanduser(path))
+    try:
+        return folder_of(given)
+    except InvalidUri as error:
+        raise InputError(
+            f"table {given!r}: only tables in folders are read; copy it, or read its Parquet files"
+        ) from error
 
 
 def newest_delta(folder: str) -> int:
