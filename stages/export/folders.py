@@ -33,6 +33,7 @@ import pyarrow.parquet as pq
 
 from headrace.stages.export.source import (
     Exported,
+    drop_begun,
     new_folder,
     read_documents,
     read_sequences,
@@ -51,13 +52,16 @@ from headrace.store.shards import SCORE_PREFIX, column_names, read_row_groups
 MDS_SHARD_BYTES = 64 << 20
 MDS_VERSION = 2
 
+#: What says of an export that it is begun, and takes that back where nothing is left of it.
+Noted = contextlib.AbstractContextManager[None] | None
 
-def export_mds(dataset: Dataset, place: str) -> Exported:
+
+def export_mds(dataset: Dataset, place: str, noted: Noted = None) -> Exported:
     """Write a folder that `streaming.StreamingDataset(local=place)` reads. Raises InputError, StoreError."""
     shards = token_shards(dataset)
     described: list[dict[str, Any]] = []
     sequences = tokens = 0
-    with new_folder(place) as folder:
+    with new_folder(place, noted) as folder:
         for shard in shards:
             rows = read_sequences(dataset, shard)
             step = max(1, MDS_SHARD_BYTES // max(1, rows.shape[1] * rows.itemsize))
@@ -104,12 +108,12 @@ TYPE_CODES = {np.dtype(np.int32): 4, np.dtype(np.uint16): 8}
 STEM = "documents"
 
 
-def export_megatron(dataset: Dataset, place: str) -> Exported:
+def export_megatron(dataset: Dataset, place: str, noted: Noted = None) -> Exported:
     """Write `<place>/documents.bin` and `.idx`. Raises InputError, StoreError."""
     shards = token_shards(dataset)
     lengths = array.array("i")
     tokens, size = 0, 2
-    with new_folder(place) as folder:
+    with new_folder(place, noted) as folder:
         with open(folder / f"{STEM}.bin", "wb") as file:
             for shard in shards:
                 found = read_documents(dataset, shard)
@@ -137,7 +141,7 @@ ROW_GROUP_ROWS = 1 << 14
 KEPT = ("id", "source", "metadata")
 
 
-def export_parquet(dataset: Dataset, place: str) -> Exported:
+def export_parquet(dataset: Dataset, place: str, noted: Noted = None) -> Exported:
     """Write `train-00000-of-0000N.parquet`, a file a shard. Raises InputError, StoreError."""
     shards = _exportable(dataset)
     if not shards:
@@ -147,7 +151,7 @@ def export_parquet(dataset: Dataset, place: str) -> Exported:
             "write_documents(...) wrote; the JSON Lines of write_jsonl(...) are in its folder shards, for any reader"
         )
     documents = tokens = 0
-    with new_folder(place) as folder:
+    with new_folder(place, noted) as folder:
         for number, shard in enumerate(shards):
             path = folder / f"train-{number:05d}-of-{len(shards):05d}.parquet"
             if shard.object("tokens") is None:
@@ -221,6 +225,7 @@ def renew_export(dataset: Dataset, place: str, kind: str) -> str:
     """
     target = pathlib.Path(place)
     fresh, old = (target.with_name(target.name + end) for end in (".purging", ".purged"))
+    drop_begun(target)
     for folder in (target, fresh, old):
         if strange := _strange(folder, kind):
             return f"{folder.name} holds {strange!r}, which no export wrote"

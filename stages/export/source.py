@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import glob
 import pathlib
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,28 +113,39 @@ def read_documents(dataset: Dataset, shard: ClosedShard) -> ExportedDocuments:
     return ExportedDocuments(table, found, lengths)
 
 
+#: How the folder of what is not all written yet ends; before it stand eight characters of its own.
+_BEGUN = ".export"
+
+
 @contextmanager
-def new_folder(place: str) -> Iterator[pathlib.Path]:
+def new_folder(place: str, noted: AbstractContextManager[None] | None = None) -> Iterator[pathlib.Path]:
     """A folder that appears under its name only when all of it is written.
 
-    Raises InputError where one stands, OSError.
+    What is `noted` is entered before anything is written, and left when all is written or nothing is left. Raises
+    InputError where one stands, OSError.
     """
     target = pathlib.Path(folder_of(place))
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InputError(f"{str(target)!r} exists: name a new folder, or remove it")
+    drop_begun(target)
     disk.make_folder(target.parent)
-    with disk.naming(target):
-        partial = pathlib.Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    try:
-        with disk.naming(target):
+    with noted or nullcontext(), disk.naming(target):
+        partial = pathlib.Path(tempfile.mkdtemp(_BEGUN, f".{target.name}.", target.parent))
+        try:
             yield partial
             partial.chmod(0o755)
             disk.sync_tree(partial)
             if target.exists():
                 target.rmdir()
             disk.rename(partial, target)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def drop_begun(target: pathlib.Path) -> None:
+    """Delete what writers of a new folder that were killed have left beside it."""
+    for left in target.parent.glob(f".{glob.escape(target.name)}.{'?' * 8}{_BEGUN}"):
+        shutil.rmtree(left)
 
 
 def summary(

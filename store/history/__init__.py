@@ -23,8 +23,8 @@ if TYPE_CHECKING:
         parse_gate as parse_gate,
     )
     from headrace.store.history.copies import (
-        COPIES as COPIES,
         Copy as Copy,
+        copies_of as copies_of,
         note_copy as note_copy,
         renew_copy as renew_copy,
     )

@@ -1,12 +1,14 @@
 """Copies of a dataset that its purge has to reach: its exports into folders.
 
-A copy is noted before it is written, so that one whose writer was killed is known too.
+A copy is noted when its writing begins, so that one whose writer was killed is known too. A note is of the dataset that
+was copied: in another that took its place it names nothing.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -29,6 +31,8 @@ class Copy:
     host: str
     kind: str
     version: int
+    #: An entry that closed a shard of it: in a dataset that was removed and begun anew no shard has it.
+    entry: int
     #: The entry of the last retraction that it is without; -1: none.
     without: int
 
@@ -45,21 +49,34 @@ COPIES: Final = SmallFile(
 )
 
 
-def note_copy(dataset: Dataset, place: str, kind: str) -> None:
-    """Note that a version is about to be copied into a folder of this host.
+def copies_of(dataset: Dataset) -> list[Copy]:
+    """The copies that were noted of it. Raises FormatError, StoreError."""
+    entries = {shard.number for shard in dataset.state.shards}
+    return [one for one in COPIES.read(dataset.store) if one.entry in entries]
 
-    Raises StoreRefused for too many, FormatError, StoreError.
+
+def note_copy(dataset: Dataset, place: str, kind: str) -> Callable[[], None]:
+    """Note that a version is copied into a folder of this host; a function that takes the note back.
+
+    Raises StoreRefused for too many and for a name that no file holds, FormatError, StoreError.
     """
     host = socket.gethostname()
-    made = Copy(place, host, kind, dataset.version, dataset.state.retracted_at)
+    made = Copy(place, host, kind, dataset.version, dataset.shards[0].number, dataset.state.retracted_at)
+    before: list[Copy] = []
 
     def change(copies: list[Copy]) -> list[Copy]:
         kept = [one for one in copies if (one.place, one.host) != (place, host)]
+        before[:] = [one for one in copies if one not in kept]
         if len(kept) >= COPIES_MAX:
             raise StoreRefused(f"{dataset.uri} knows {COPIES_MAX} copies: remove those that are gone from {COPIES.key}")
         return [*kept, made]
 
+    if place.encode("utf-8", "replace").decode() != place:
+        raise StoreRefused("its name is no UTF-8")
     COPIES.update(dataset.store, change)
+    return lambda: COPIES.update(
+        dataset.store, lambda copies: [*before, *(one for one in copies if one != made)] if made in copies else copies
+    )
 
 
 def renew_copy(store: ObjectStore, copy: Copy, without: int) -> None:
@@ -72,5 +89,5 @@ def _is_sound(copy: Copy) -> bool:
     texts = (copy.place, copy.host, copy.kind)
     if not all(type(text) is str and len(text) <= PLACE_CHARACTERS_MAX and "\0" not in text for text in texts):
         return False
-    numbers = all(type(number) is int and -1 <= number < 1 << 63 for number in (copy.version, copy.without))
+    numbers = all(type(number) is int and -1 <= number < 1 << 63 for number in (copy.version, copy.entry, copy.without))
     return numbers and copy.kind in KINDS and os.path.abspath(copy.place) == copy.place != os.sep

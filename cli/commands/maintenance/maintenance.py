@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -386,12 +387,20 @@ def _bytes(dataset: Dataset) -> int:
 FORMATS = ("megatron", "mds", "parquet")
 
 
-def _note(dataset: Dataset, place: str, kind: str) -> None:
-    """Note a copy in its dataset, if that can be written; a warning where not."""
+@contextmanager
+def _noted(dataset: Dataset, out: str, kind: str) -> Iterator[None]:
+    """Note a copy in its dataset, and take that back where its writing fails; a warning where it cannot be noted."""
+    place, forget = folder_of(out), None
     try:
-        note_copy(dataset, place, kind)
+        forget = note_copy(dataset, place, kind)
     except StoreError as error:
         print(f"headrace: a purge of {dataset.uri} will not know of {place}: {error}", file=sys.stderr)
+    try:
+        yield
+    except BaseException:
+        if forget is not None:
+            forget()
+        raise
 
 
 def export_dataset(uri: str, out: str, kind: str, version: int | None, *, as_json: bool) -> int:
@@ -408,8 +417,7 @@ def export_dataset(uri: str, out: str, kind: str, version: int | None, *, as_jso
         raise CliError(str(error)) from error
     standing = completeness_of(whole.state, version)
     version = standing.version
-    _note(dataset, folder_of(out), kind)
-    done = EXPORTS[kind](dataset, out)
+    done = EXPORTS[kind](dataset, out, _noted(dataset, out, kind))
     pipelines = sorted({shard.closed.version for shard in dataset.shards})
     if as_json:
         told = {"dataset": dataset.uri, **standing.to_dict(), "pipelines": pipelines, **dataclasses.asdict(done)}

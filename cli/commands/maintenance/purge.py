@@ -14,7 +14,7 @@ from headrace.client import CliError
 from headrace.controller import OfflineWriter, with_offline_writer
 from headrace.store import ObjectStore, counted
 from headrace.store.datasets import Dataset, Erasable, collect, erase, main_object, to_erase
-from headrace.store.history import COPIES, Copy, renew_copy
+from headrace.store.history import Copy, copies_of, renew_copy
 from headrace.store.ledger import EpochRaised, LedgerState, StoredObject
 from headrace.store.shards import read_table
 
@@ -43,7 +43,7 @@ def purge_dataset(uri: str, checkpoints: Sequence[str], *, dry_run: bool, as_jso
         "rewritten": len(waiting),
         "deleted": freed,
         "cached": [] if dry_run else _forget(before, after.state),
-        "copies": [_renewed(after, copy, dry_run=dry_run) for copy in COPIES.read(store)],
+        "copies": [_renewed(after, copy, dry_run=dry_run) for copy in copies_of(after)],
         "documents": _documents(after, states),
     }
     if as_json:

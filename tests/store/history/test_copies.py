@@ -1,6 +1,7 @@
 """The file of exports: who notes one, and what is refused in it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,16 +10,31 @@ from headrace.store.contract.errors import FormatError, StoreRefused
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.files.store import FileStore
 from headrace.store.history import copies
-from headrace.store.history.copies import COPIES, note_copy, renew_copy
-from headrace.store.ledger.core.entries import VersionPublished
-from tests.kits.store.dataset_writer import Writer
+from headrace.store.history.copies import COPIES, copies_of, note_copy, renew_copy
+from headrace.store.ledger.core.entries import (
+    EpochRaised,
+    FragmentsListed,
+    PipelineApplied,
+    Removed,
+    VersionPublished,
+)
+from tests.kits.store.dataset_writer import FRAGMENT, PIPELINE, Writer
 
 
 @pytest.fixture
-def dataset(tmp_path: Path) -> Dataset:
+def writer(tmp_path: Path) -> Writer:
     made = Writer(FileStore(tmp_path))
     made.entry(made.shard([3]), VersionPublished(1, "completed"))
-    return Dataset.open(str(tmp_path))
+    return made
+
+
+@pytest.fixture
+def dataset(writer: Writer) -> Dataset:
+    return opened(writer)
+
+
+def opened(writer: Writer) -> Dataset:
+    return Dataset.open(writer.store.uri)
 
 
 def test_an_export_is_noted_once_a_place(dataset: Dataset) -> None:
@@ -33,6 +49,31 @@ def test_an_export_is_noted_once_a_place(dataset: Dataset) -> None:
     assert [one.without for one in COPIES.read(dataset.store)] == [9, -1]
 
 
+def test_a_note_that_is_taken_back_leaves_what_was_noted_before(dataset: Dataset) -> None:
+    note_copy(dataset, "/a", "mds")
+    before = COPIES.read(dataset.store)
+    note_copy(dataset, "/a", "parquet")()
+    note_copy(dataset, "/b", "parquet")()
+    assert COPIES.read(dataset.store) == before == copies_of(dataset)
+
+
+def test_a_folder_that_no_file_can_name_is_refused(dataset: Dataset) -> None:
+    with pytest.raises(StoreRefused, match="no UTF-8"):
+        note_copy(dataset, "/a\udcff", "mds")
+
+
+def test_a_dataset_that_is_begun_anew_has_no_copy_of_the_removed_one(writer: Writer) -> None:
+    note_copy(opened(writer), "/a", "mds")
+    writer.entry(EpochRaised("removal"), Removed("removal"))
+    writer.entry(PipelineApplied("v1", PIPELINE), FragmentsListed((FRAGMENT,)))
+    closed = writer.shard([3], 8)
+    objects = tuple(replace(item, key=item.key.replace("shards/1/", "shards/2/")) for item in closed.objects)
+    writer.entry(replace(closed, epoch=2, objects=objects), VersionPublished(1, "completed"))
+    assert copies_of(opened(writer)) == []
+    note_copy(opened(writer), "/b", "mds")
+    assert [one.place for one in copies_of(opened(writer))] == ["/b"]
+
+
 def test_too_many_exports_are_refused(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copies, "COPIES_MAX", 1)
     note_copy(dataset, "/a", "mds")
@@ -41,7 +82,7 @@ def test_too_many_exports_are_refused(dataset: Dataset, monkeypatch: pytest.Monk
         note_copy(dataset, "/b", "mds")
 
 
-ONE = {"place": "/a", "host": "h", "kind": "mds", "version": 1, "without": 2}
+ONE = {"place": "/a", "host": "h", "kind": "mds", "version": 1, "entry": 1, "without": 2}
 
 
 @pytest.mark.parametrize(
@@ -55,6 +96,7 @@ ONE = {"place": "/a", "host": "h", "kind": "mds", "version": 1, "without": 2}
         {"place": "/a\0"},
         {"kind": "zip"},
         {"version": True},
+        {"entry": "1"},
         {"without": -2},
         {"more": 1},
     ],
