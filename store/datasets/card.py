@@ -19,6 +19,7 @@ import orjson
 from headrace.store import Buffer, ObjectStore, StoreError, counted
 from headrace.store.datasets.dataset import DOCUMENTS, TOKENS, Dataset
 from headrace.store.datasets.manifest import bring_forward, entry_shown
+from headrace.store.datasets.shown import state_at
 from headrace.store.ledger import ClosedShard, StoredObject
 
 CARD_KEY: Final = "README.md"
@@ -67,6 +68,8 @@ def _with_text(shard: ClosedShard) -> StoredObject | None:
 
 def card_of(dataset: Dataset) -> str:
     """The card; it names no file where the version shows none with text, or more than CARD_FILES_MAX."""
+    if dataset.version:
+        dataset = Dataset(dataset.store, state_at(dataset.state, dataset.version), dataset.version)
     has_text = any(_with_text(shard) for shard in dataset.shards)
     files = files_of(dataset, has_text=has_text)
     count = sum(map(len, files.values()))

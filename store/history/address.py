@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import reduce
-from operator import add
 from typing import Any, Final
 
 from headrace.store import NoDataset, ObjectStore, StoreRefused, open_store
-from headrace.store.datasets import MANIFEST_KEY, Dataset, fold_ledger
+from headrace.store.datasets import MANIFEST_KEY, Dataset, fold_ledger, state_at
 from headrace.store.history.small_file import SmallFile
-from headrace.store.ledger import Counts, FragmentState, LedgerState, Log
+from headrace.store.ledger import LedgerState, Log
 
 #: Limits of what a file of tags may hold: its bytes, its tags, and the characters of a name.
 TAGS_BYTES_MAX: Final = 1 << 18
@@ -164,37 +162,3 @@ def manifest_at(uri: str, name: str) -> tuple[ObjectStore, dict[str, object]]:
 def view(dataset: Dataset, version: int) -> Dataset:
     """A dataset as one published version shows it."""
     return Dataset(dataset.store, state_at(dataset.state, version), version)
-
-
-def state_at(state: LedgerState, version: int) -> LedgerState:
-    """What the ledger says of the shards that a published version shows; of fragments, those of which it shows any."""
-    shown = state.published[version]
-    shards = [shard for shard in state.shards if shown.shows_entry(shard.number)]
-    found = LedgerState(
-        number=state.number, term=state.term, leader=state.leader, resigned=state.resigned, origin=state.origin,
-        pipelines=state.pipelines, pipeline_number=state.pipeline_number, epoch=state.epoch, seen=state.seen,
-        shards=shards, version=version,
-    )  # fmt: skip
-    found.pipeline_version = shards[-1].closed.version if shards else state.pipeline_version
-    found.pipeline = state.pipelines.get(found.pipeline_version, state.pipeline)
-    found.published = {number: item for number, item in state.published.items() if number <= version}
-    # What was taken down since is gone from this version too, as if from its beginning.
-    found.retracted = [
-        [min(since, version), key, rows] for since, key, rows in state.retracted if state.hides(since, version)
-    ]
-    found.erased = state.erased
-    found.retracted_at = state.retracted_at if found.retracted else -1
-    for shard in shards:
-        sink = shard.closed.sink
-        for item in shard.closed.ranges:
-            known = state.fragments[item.fragment]
-            held = found.fragments.get(item.fragment)
-            if held is None:
-                held = FragmentState(known.fragment, known.count, known.checksum, dropped=known.dropped)
-                held.released = known.released
-                found.fragments[item.fragment] = held
-            held.of(sink).add(item.first, item.end, item.offset, item.stop)
-    for sink in dict.fromkeys(shard.closed.sink for shard in shards):
-        found.counts[sink] = reduce(add, (item.closed.counts for item in shards if item.closed.sink == sink), Counts())
-    found.totals = found.totals.of(found.fragments.values())
-    return found

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.pipeline import plain_problem
-from headrace.store.datasets import Dataset
+from headrace.store.datasets import Dataset, as_shown
 from headrace.store.history.address import open_at, version_named, view
 from headrace.store.ledger import ClosedShard, balance_of, main_sink
 from headrace.store.shards import (
@@ -135,6 +135,7 @@ def broken_rows(dataset: Dataset, gate: Gate, *, final: bool = True) -> list[Bro
 
     Where more will be closed, not `final`, numbers of records and tokens are not looked at.
     """
+    whole, dataset = dataset, as_shown(dataset)
     profile = profile_of(dataset)
     found = numbers_of(dataset, profile)
     broken: list[Broken] = []
@@ -147,7 +148,7 @@ def broken_rows(dataset: Dataset, gate: Gate, *, final: bool = True) -> list[Bro
                 broken.append(Broken(name, limit, wanted, value, _removed(dataset, name)))
     if gate.drift is None:
         return broken
-    baseline = _baseline(dataset, gate.baseline)
+    baseline = _baseline(whole, gate.baseline)
     if baseline is None:
         return broken
     known = {shard.number for shard in baseline.shards} if baseline.uri == dataset.uri else set[int]()

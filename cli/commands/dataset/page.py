@@ -18,7 +18,7 @@ from headrace.page.core import ROW_BYTES_MAX, Board
 from headrace.stages.export import duplicate_pairs
 from headrace.stages.quality.scorecard import card
 from headrace.stages.runtime import reason_class
-from headrace.store.datasets import Dataset, completeness_of, recipes_of
+from headrace.store.datasets import Dataset, as_shown, completeness_of, recipes_of
 from headrace.store.history import history_of, open_at, read_tags
 from headrace.store.ledger import balance_of, main_sink
 from headrace.store.shards import read_table
@@ -98,11 +98,12 @@ class DatasetPage:
 
 def facts_of(dataset: Dataset) -> dict[str, Any]:
     """What the page shows, without the card; bounded, however large the dataset is."""
+    whole, dataset = dataset, as_shown(dataset)
     state = dataset.state
     sink = main_sink(state.counts)
     balance, described = balance_of(state), dataset.describe()
     tags = read_tags(dataset.store)
-    versions = history_of(state, sink)
+    versions = history_of(whole.state, sink)
     inputs = sorted((item for version in versions for item in version.inputs), key=lambda item: -item.records)
     quarantine = list(islice(_quarantine(dataset, sink), QUARANTINE_MAX))
     given_up = (item for item in state.fragments.values() if item.dropped is not None)
@@ -114,7 +115,7 @@ def facts_of(dataset: Dataset) -> dict[str, Any]:
         "seq_len": described.seq_len,
         **balance.to_dict(),
         "records_closed": balance.records_closed,
-        "words": list(completeness_of(state).words),
+        "words": list(completeness_of(whole.state).words),
         "bytes": sum(item.size for shard in dataset.shards for item in shard.closed.objects),
         "retracted": sum(len(rows) for since, _, rows in state.retracted if state.hides(since, dataset.version)),
         "ledger_entries": state.number + 1,

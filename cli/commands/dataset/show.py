@@ -44,7 +44,7 @@ from headrace.store import (
     folder_of,
     open_store,
 )
-from headrace.store.datasets import Dataset, completeness_of
+from headrace.store.datasets import Dataset, as_shown, completeness_of
 from headrace.store.history import open_at
 from headrace.store.ledger import Balance, Log, balance_of, main_sink
 from headrace.store.shards import read_table
@@ -63,7 +63,8 @@ def show_dataset(
     uri: str, *, quarantine: bool, samples: bool, ranges: bool, as_json: bool, duplicates: bool = False
 ) -> int:
     """Show one dataset; the exit code."""
-    dataset = open_at(uri)
+    whole = open_at(uri)
+    dataset = as_shown(whole)
     balance = balance_of(dataset.state)
     described = dataset.describe()
     records = list(_quarantined(dataset)) if quarantine else []
@@ -77,7 +78,7 @@ def show_dataset(
         **asdict(described),
         "recipes": recipes.to_json(),
         **balance.to_dict(),
-        **completeness_of(dataset.state).to_dict(),
+        **completeness_of(whole.state).to_dict(),
         "bytes": _bytes(dataset),
         "given_up": list(_given_up(dataset)),
         "retracted": _retracted(dataset),
@@ -98,7 +99,7 @@ def show_dataset(
     out.print(title(str(facts["pipeline"]) or "dataset", f"version {balance.version}", good=balance.balanced))
     out.print(place(dataset.uri))
     out.print_below(balance_page(balance))
-    _say_standing(dataset)
+    _say_standing(whole)
     out.print_below(facts_page(_facts_of(dataset, balance, recipes)))
     if len(recipes) > 1:
         out.print_below(recipes_page(recipes))
@@ -295,7 +296,7 @@ _LISTED = ("version", "records_read", "records_closed", "records_open", "kept", 
 
 
 def _listed(dataset: Dataset) -> dict[str, Any]:
-    balance = balance_of(dataset.state).to_dict()
+    balance = balance_of(as_shown(dataset).state).to_dict()
     return {
         "dataset": dataset.uri,
         "pipeline": str(dataset.state.pipeline.get("name", "")),

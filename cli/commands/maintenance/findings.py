@@ -21,7 +21,7 @@ from headrace.stages.dedup import KeepRule, OfflineDuplicate, find_offline
 from headrace.stages.dedup.spans import SpanCounter
 from headrace.stages.runtime import check_number
 from headrace.store import counted
-from headrace.store.datasets import Dataset
+from headrace.store.datasets import Dataset, as_shown
 from headrace.store.ledger import DEDUPLICATION
 
 
@@ -76,7 +76,7 @@ def deduplicate(
     as_json: bool,
 ) -> int:
     """Find the duplicates, write the list, and publish versions without them; the exit code."""
-    datasets, references = [Dataset.open(uri) for uri in uris], [Dataset.open(uri) for uri in against]
+    datasets, references = ([as_shown(Dataset.open(uri)) for uri in given] for given in (uris, against))
     names = [dataset.uri for dataset in (*references, *datasets)]
     if len(set(names)) < len(names):
         raise UsageError("a dataset is given twice: a record would be a duplicate of itself")
@@ -180,7 +180,7 @@ def show_contamination(
     """Search one dataset; the exit code."""
     check_number("contamination", "threshold", threshold, 0.5, 1)
     tables = describe_suites("contamination", [_suite(given) for given in suites])
-    dataset = Dataset.open(uri)
+    dataset = as_shown(Dataset.open(uri))
     records = 0
     found: dict[str, Contaminated] = {}
     for count, some in search_dataset(dataset, tables, threshold=threshold, tokenizer=tokenizer):

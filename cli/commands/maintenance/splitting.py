@@ -26,7 +26,7 @@ from headrace.stages.dedup import Clusters, HeldOut, load_keys, rows_of
 from headrace.stages.runtime import InputError
 from headrace.stages.sinks import chosen_groups, write_chosen
 from headrace.store import NoDataset, ObjectStore, counted, open_store
-from headrace.store.datasets import Dataset
+from headrace.store.datasets import Dataset, as_shown
 from headrace.store.ledger import HELD_OUT_SPLIT, Change, EpochRaised, FragmentDropped, LedgerState, VersionPublished
 from headrace.store.shards import read_table
 
@@ -38,7 +38,7 @@ def split_dataset(
     uri: str, into: str, against: Sequence[str], *, share: float, shard_bytes: int, dry_run: bool, as_json: bool
 ) -> int:
     """Split one dataset; the exit code."""
-    training, references = Dataset.open(uri), [Dataset.open(one) for one in against]
+    training, *references = (as_shown(Dataset.open(one)) for one in (uri, *against))
     target = open_store(into)
     names = [target.uri, training.uri, *(dataset.uri for dataset in references)]
     if len(set(names)) < len(names):

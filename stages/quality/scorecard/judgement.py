@@ -19,7 +19,7 @@ import pyarrow as pa
 from headrace.pipeline import Stage
 from headrace.stages.runtime import SOURCE_ROWS, Batch, build_stage, make_schema, no_verdicts, process_safely
 from headrace.stages.text import scores_of
-from headrace.store.datasets import Dataset
+from headrace.store.datasets import Dataset, as_shown
 from headrace.store.shards import read_table
 
 
@@ -86,7 +86,7 @@ DECISIONS = make_schema(id=pa.string(), fragment=pa.string(), row=pa.int64(), st
 
 def decide_dataset(uri: str, stages: Sequence[Stage]) -> pa.Table:
     """A row of DECISIONS for each document of the dataset that a stage, with the limits that it has here, filters."""
-    dataset = Dataset.open(uri)
+    dataset = as_shown(Dataset.open(uri))
     found: list[pa.Table] = []
     for shard in dataset.of_main_sink(dataset.shards):
         documents = shard.object("documents")

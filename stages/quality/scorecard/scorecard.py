@@ -20,7 +20,8 @@ import pyarrow as pa
 from headrace.pipeline import recipe_difference
 from headrace.stages.runtime import read_samples
 from headrace.store import counted
-from headrace.store.datasets import Dataset, Recipe, recipes_of
+from headrace.store.datasets import Recipe, as_shown, recipes_of
+from headrace.store.history import open_at
 from headrace.store.ledger import Balance, balance_of, main_sink
 from headrace.store.shards import SCORE_PREFIX, json_object, read_table
 
@@ -57,9 +58,9 @@ class Facts:
     recipes: tuple[str, ...] = ()
 
 
-def collect(uri: str) -> Facts:
+def collect(address: str) -> Facts:
     """Read what the scorecard tells, by the word of the sink that wrote the most tokens."""
-    dataset = Dataset.open(uri)
+    dataset = as_shown(open_at(address))
     sink = main_sink(dataset.state.counts)
     balance = balance_of(dataset.state)
     recipes = recipes_of(dataset.state, sink)
@@ -246,9 +247,9 @@ _NOTES = {
 }
 
 
-def card(uri: str) -> tuple[str, str]:
-    """The scorecard of the dataset at `uri` as Markdown and as a self-contained HTML page. Raises as Dataset.open."""
-    facts = collect(uri)
+def card(address: str) -> tuple[str, str]:
+    """The scorecard of the dataset at an address as Markdown and as a self-contained HTML page. Raises as `open_at`."""
+    facts = collect(address)
     return to_markdown(facts), to_html(facts)
 
 
