@@ -29,6 +29,7 @@ from headrace.loader.order import (
     versions_at,
 )
 from headrace.loader.state import mixture_of, place_of, require_format, unpacked
+from headrace.store.datasets import fold_ledger, hidden_at
 from headrace.store.shards import column_names, read_table, rows_named
 
 #: What is known of a document.
@@ -146,6 +147,7 @@ class Trace:
         except (TypeError, ValueError) as error:
             raise LoaderError(f"the state is malformed: {error}") from error
         self._timeline = Timeline(self._samples, self._place.events)
+        self._hidden: dict[tuple[int, int], Mapping[str, frozenset[int]]] = {}
         self._here = self._place.pass_ * self._samples + self._place.position
 
     @property
@@ -314,12 +316,21 @@ class Trace:
     def _retracted(self, shard: int, document: int, position: int) -> bool:
         """Whether the version that an absolute position was read at did not show a document."""
         versions = versions_at(position, self._place.events)
-        source = int(self._mixture.source_of(np.array([shard]))[0])
-        manifest = self._sources.datasets[source].manifest
-        if versions is None or not manifest.retracted:
+        if versions is None:
             return False
+        source = int(self._mixture.source_of(np.array([shard]))[0])
         key = self._sources.entry(shard)[1].tokens
-        return document in manifest.retracted_at(versions[source]).get(key, ())
+        return document in self._hidden_at(source, versions[source]).get(key, ())
+
+    def _hidden_at(self, source: int, version: int) -> Mapping[str, frozenset[int]]:
+        """The rows that a version of a source hid, by the ledger: of what a rollback undid since, no manifest tells."""
+        found = self._hidden.get((source, version))
+        if found is None:
+            dataset = self._sources.datasets[source]
+            state = fold_ledger(dataset.store)
+            found = hidden_at(state, version) if state.number >= 0 else dataset.manifest.retracted_at(version)
+            self._hidden[source, version] = found
+        return found
 
     def _check(self, listed: Sequence[Mapping[str, Any]]) -> None:
         differences = [

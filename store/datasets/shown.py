@@ -46,6 +46,15 @@ def state_at(state: LedgerState, version: int) -> LedgerState:
     return found
 
 
+def hidden_at(state: LedgerState, version: int) -> dict[str, frozenset[int]]:
+    """Rows that whoever read a version then was not shown, by the key of the shard's tokens."""
+    found: dict[str, frozenset[int]] = {}
+    for since, key, rows in state.retracted:
+        if since <= version and state.hides(since, version):
+            found[key] = found.get(key, frozenset()).union(rows)
+    return found
+
+
 def _state_of(state: LedgerState, shards: list[ClosedShard], more: Collection[bytes] = ()) -> LedgerState:
     """What a ledger says of some shards; of fragments, those of which they hold any, and `more`."""
     found = LedgerState(

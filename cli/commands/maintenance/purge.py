@@ -13,7 +13,7 @@ from headrace.cli.ui import FAINT, console, number, print_json, safe, title
 from headrace.client import CliError
 from headrace.controller import OfflineWriter, with_offline_writer
 from headrace.store import ObjectStore, counted
-from headrace.store.datasets import Dataset, Erasable, collect, erase, main_object, to_erase
+from headrace.store.datasets import Dataset, Erasable, collect, erase, hidden_at, main_object, to_erase
 from headrace.store.history import Copy, copies_of, renew_copy
 from headrace.store.ledger import EpochRaised, LedgerState, StoredObject
 from headrace.store.shards import read_table
@@ -101,24 +101,28 @@ def _renewed(dataset: Dataset, copy: Copy, *, dry_run: bool) -> dict[str, Any]:
 def _documents(dataset: Dataset, states: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     """Each document that was taken down: where it lay, the versions that showed it, and the steps that read it."""
     state = dataset.state
-    down: dict[str, dict[int, int]] = {}
+    down: dict[str, set[int]] = {}
     for since, key, rows in state.retracted:
         if state.is_takedown(since):
-            for row in rows:
-                down.setdefault(key, {})[row] = min(since, down.get(key, {}).get(row, since))
-    asked = {key: list(rows) for key, rows in down.items()}
+            down.setdefault(key, set()).update(rows)
+    asked = {key: sorted(rows) for key, rows in down.items()}
     steps = {path: _steps(path, one, asked, dataset.uri) for path, one in states.items()}
+    hidden = {version: hidden_at(state, version) for version in state.published} if down else {}
     found: list[dict[str, Any]] = []
     for shard in state.shards if down else ():
         main = main_object(shard.closed)
-        rows = down.get(main.key, {}) if main is not None else {}
+        rows = down.get(main.key, set()) if main is not None else {}
         documents = shard.object("documents")
         if main is None or documents is None or not rows:
             continue
         facts = read_table(dataset.store, documents.key, ["id", "source", "row"])
-        for row, since in sorted(rows.items()):
+        for row in sorted(rows):
             place = facts.slice(row, 1).to_pylist()[0]
-            shown = [v for v, one in state.published.items() if v < since and one.shows_entry(shard.number)]
+            shown = [
+                version
+                for version, one in state.published.items()
+                if one.shows_entry(shard.number) and row not in hidden[version].get(main.key, ())
+            ]
             found.append(
                 {
                     "id": place["id"],
