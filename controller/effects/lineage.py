@@ -23,10 +23,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from headrace.controller.core.run import Run, RunState
 from headrace.daemon import Effects, PostPlace, threads
+from headrace.page.core import written
 from headrace.pipeline import StageKind
 from headrace.store.ledger import LedgerState
 
@@ -258,7 +257,7 @@ class Lineage:
         self._written.set()
 
     def _write(self, event: Event) -> None:
-        data = orjson.dumps(event)
+        data = written(event)
         if isinstance(self._place, PostPlace):
             self._place.post("/api/v1/lineage", "application/json", data)
             return

@@ -8,13 +8,11 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
-import orjson
-
 from headrace.cli.ui import print_json
 from headrace.client import CliError, UsageError
 from headrace.daemon import AddressError, Nook, hear_on
 from headrace.page import QuestionRefused, serve_page
-from headrace.page.core import ROW_BYTES_MAX, Board
+from headrace.page.core import ROW_BYTES_MAX, Board, written
 from headrace.stages.export import duplicate_pairs
 from headrace.stages.quality.scorecard import card
 from headrace.stages.runtime import reason_class
@@ -194,11 +192,11 @@ def _rows(dataset: Dataset, sink: str, role: str) -> Iterator[dict[str, Any]]:
 def _fitting(value: Any) -> Any:
     """What a page has room for of a fact, as JSON has it."""
     shown = _plain(value)
-    if not isinstance(shown, dict | list) or len(orjson.dumps(shown)) <= FACT_BYTES_MAX:
+    if not isinstance(shown, dict | list) or len(written(shown)) <= FACT_BYTES_MAX:
         return shown
     items, left = list(shown.items()) if isinstance(shown, dict) else shown, FACT_BYTES_MAX
     for number, item in enumerate(items):
-        left -= len(orjson.dumps(item)) + 1
+        left -= len(written(item)) + 1
         if left < 0:
             items = items[:number]
             break
@@ -207,7 +205,7 @@ def _fitting(value: Any) -> Any:
 
 def _begun(card: str) -> str:
     """As much of a card as a page has room for."""
-    while len(orjson.dumps(card)) > FACT_BYTES_MAX:
+    while len(written(card)) > FACT_BYTES_MAX:
         card = card[: len(card) // 2]
     return card
 

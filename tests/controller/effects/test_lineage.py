@@ -261,6 +261,14 @@ def test_a_folder_holds_an_event_once_whoever_writes_it_again(tmp_path: Path) ->
     assert json.loads(file.read_bytes())["eventTime"] == "2023-11-14T22:13:24.000+00:00"
 
 
+def test_a_name_that_is_no_utf8_is_an_escape_in_an_event(tmp_path: Path) -> None:
+    run = stand_in(state=RunState.FAILED)
+    run.ended, run.reason = True, "/corpus/caf\udce9.jsonl vanished"
+    written(Lineage(tmp_path, lambda: {"books": run}), {})
+    (event,) = (json.loads(path.read_bytes()) for path in tmp_path.glob("*.fail.json"))
+    assert event["run"]["facets"]["errorMessage"]["message"] == "/corpus/caf\\udce9.jsonl vanished"
+
+
 def test_events_are_written_through_no_link(tmp_path: Path) -> None:
     run = stand_in()
     close(run, 3)

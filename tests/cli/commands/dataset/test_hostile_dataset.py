@@ -197,8 +197,9 @@ def test_a_page_shows_the_first_of_what_it_has_no_room_for(tmp_path: Path) -> No
         {"bytes": 1 << 70, "retracted": -(1 << 70)},
         {"recipes": [{"stages": [{"parameters": {"text": "水" * 400_000}}]}] * 40},
         {"card": "水" * 100_000},
+        {"inputs": [{"uri": "\udcff" * 1000}] * 1000, "card": "\udcff" * 100_000},
     ],
-    ids=["a text", "reasons", "a reason", "numbers", "recipes", "a card"],
+    ids=["a text", "reasons", "a reason", "numbers", "recipes", "a card", "no UTF-8"],
 )
 def test_no_fact_is_too_long_for_a_page(facts: dict[str, Any]) -> None:
     found = shown(facts)
