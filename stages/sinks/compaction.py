@@ -203,26 +203,45 @@ def left_to_do(old: LedgerState, new: LedgerState) -> list[ClosedShard]:
     ]
 
 
-def retracted_rows(old: Dataset, new: Dataset) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Rows of the new documents tables, by the key of the shard's tokens, that the old dataset shows no more."""
-    gone: set[tuple[str, int, int | None]] = set()
+Rows = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+def retracted_rows(old: Dataset, new: Dataset) -> dict[str, Rows]:
+    """Rows of the new documents tables, by the key of the shard's tokens, that the old dataset shows no more.
+
+    They are given by the reason of the version that hides them until a rollback; by "" are those that were taken down.
+    """
+    gone: dict[tuple[str, int, int | None], str] = {}
     for shard in old.shards:
-        rows = old.retracted(object_of(shard.closed, "tokens").key)
+        rows = _hidden(old, object_of(shard.closed, "tokens").key)
         if rows:
             table = read_table(old.store, object_of(shard.closed, "documents").key, ["fragment", "row", "part"])
-            gone.update(_names(table.take(pa.array(sorted(rows), pa.int64()))))
-    found: list[tuple[str, tuple[int, ...]]] = []
+            gone.update(zip(_names(table.take(pa.array(list(rows), pa.int64()))), rows.values(), strict=True))
+    found: dict[str, dict[str, list[int]]] = {}
     fragments = {fragment for fragment, _, _ in gone}
     for shard in new.shards:
         if fragments.isdisjoint(item.fragment.hex() for item in shard.closed.ranges):
             continue
         table = read_table(new.store, object_of(shard.closed, "documents").key, ["fragment", "row", "part"])
         tokens = object_of(shard.closed, "tokens").key
-        known = new.retracted(tokens)
-        hidden = tuple(row for row, name in enumerate(_names(table)) if name in gone and row not in known)
-        if hidden:
-            found.append((tokens, hidden))
-    return tuple(found)
+        known = _hidden(new, tokens)
+        for row, name in enumerate(_names(table)):
+            reason = gone.get(name)
+            if reason is not None and known.get(row) not in ("", reason):
+                found.setdefault(reason, {}).setdefault(tokens, []).append(row)
+    return {
+        reason: tuple((key, tuple(rows)) for key, rows in tables.items()) for reason, tables in sorted(found.items())
+    }
+
+
+def _hidden(dataset: Dataset, tokens: str) -> dict[int, str]:
+    """The rows of a shard that are shown no more, each by the reason for which; "" where it was taken down."""
+    state, found = dataset.state, dict[int, str]()
+    for since, key, rows in state.retracted:
+        if key == tokens and state.hides(since, dataset.version):
+            reason = "" if state.is_takedown(since) else state.published[since].reason
+            found.update((row, min(reason, found.get(row, reason))) for row in rows)
+    return dict(sorted(found.items()))
 
 
 def write_retracted(old: Dataset, new: Dataset, epoch: int) -> tuple[tuple[str, StoredObject], ...]:

@@ -22,6 +22,7 @@ from headrace.store.datasets import (
     Dataset,
     ExpressionError,
     RecordPlaces,
+    as_shown,
     bring_forward,
     clear_card,
     collect,
@@ -256,7 +257,7 @@ REASON = "compaction"
 
 def compact_dataset(uri: str, into: str, *, shard_bytes: int, as_json: bool) -> int:
     """Compact one dataset into another; the exit code. After a kill, the next call continues."""
-    old = Dataset.open(uri)
+    old = as_shown(Dataset.open(uri))
     target = open_store(into)
     if target.uri == old.uri:
         raise UsageError("compact into another place: readers of the old dataset need it as it is")
@@ -321,8 +322,8 @@ async def _publish(writer: OfflineWriter, old: Dataset, store: ObjectStore, *, i
     base = old.state.newest
     has_published = False
     while True:
-        now = Dataset.open(old.uri)
-        hidden: tuple[tuple[str, tuple[int, ...]], ...] = ()
+        now = as_shown(Dataset.open(old.uri))
+        hidden: dict[str, tuple[tuple[str, tuple[int, ...]], ...]] = {}
         replaced: tuple[tuple[str, StoredObject], ...] = ()
         if now.state.retracted_at >= 0:
             new = Dataset(store, writer.ledger)
@@ -330,11 +331,17 @@ async def _publish(writer: OfflineWriter, old: Dataset, store: ObjectStore, *, i
             replaced = await writer.beside(partial(write_retracted, now, new, writer.ledger.epoch))
         if not (is_fresh or hidden or replaced):
             return has_published
-        version = writer.ledger.version + 1
-        retraction = [Retracted(version, hidden, replaced)] if hidden or replaced else []
-        complete = base is not None and base.complete
-        published = VersionPublished(version, REASON, writer.ledger.number, complete)
-        await writer.commit(*_settled(old.state, writer.ledger), *retraction, published)
+        complete, taken_down = base is not None and base.complete, hidden.pop("", ())
+        if is_fresh or taken_down or replaced:
+            version = writer.ledger.version + 1
+            retraction = [Retracted(version, taken_down, replaced)] if taken_down or replaced else []
+            published = VersionPublished(version, REASON, writer.ledger.number, complete)
+            await writer.commit(*_settled(old.state, writer.ledger), *retraction, published)
+        # Behind it, so that a rollback to it shows these again, as it does in the old dataset.
+        for reason, rows in hidden.items():
+            version = writer.ledger.version + 1
+            published = VersionPublished(version, reason, writer.ledger.number, complete)
+            await writer.commit(Retracted(version, rows, ()), published)
         is_fresh, has_published = False, True
         if Dataset.open(old.uri).state.retracted_at == now.state.retracted_at:
             return True
