@@ -62,7 +62,7 @@ def test_a_folder_that_no_file_can_name_is_refused(dataset: Dataset) -> None:
         note_copy(dataset, "/a\udcff", "mds")
 
 
-def test_a_dataset_that_is_begun_anew_has_no_copy_of_the_removed_one(writer: Writer) -> None:
+def test_a_dataset_begun_anew_has_no_copy_of_the_removed_one(writer: Writer) -> None:
     note_copy(opened(writer), "/a", "mds")
     writer.entry(EpochRaised("removal"), Removed("removal"))
     writer.entry(PipelineApplied("v1", PIPELINE), FragmentsListed((FRAGMENT,)))
