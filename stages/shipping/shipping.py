@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import dis
 import functools
 import importlib.machinery
 import inspect
@@ -227,6 +228,8 @@ CONSTANT_CHARACTERS_MAX = 100_000
 #: Definitions, imports and constants of one function.
 PARTS_MAX = 200
 _HEAD = "from __future__ import annotations\n"
+#: The instructions that look for a name in a module, if in a class or between its type parameters it has no other.
+_READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _modules: dict[str, str] = {}
 
 
@@ -292,7 +295,7 @@ class _Parts:
             raise PipelineError(
                 f"{name!r} cannot travel, its text is unknown ({error}): put it into a module"
             ) from error
-        for used in _used(ast.parse(text)):
+        for used in _used(text):
             if used in self._names and used != name:
                 self.add(used, self._names[used])
         self._definitions[name] = text.rstrip()
@@ -327,18 +330,22 @@ def _class_text(value: type) -> str:
     raise OSError("no method of the class says where it stands")
 
 
-def _used(tree: ast.AST) -> Iterator[str]:
-    """The names that a definition reads; annotations are not read, and what Python has is not looked for."""
-    waiting: list[ast.AST] = [tree]
+def _used(text: str) -> Iterator[str]:
+    """The names that a definition reads of its module, as Python's own compiler tells: no parameters, no locals.
+
+    Annotations are not read, and what Python has is not looked for.
+    """
+    flags = annotations.compiler_flag
+    waiting = [compile(text, "<definition>", "exec", flags, dont_inherit=True, optimize=0)]
     while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.Name) and not hasattr(builtins, node.id):
-            yield node.id
-        for field, value in ast.iter_fields(node):
-            if field not in ("annotation", "returns"):
-                waiting += [
-                    item for item in (value if isinstance(value, list) else [value]) if isinstance(item, ast.AST)
-                ]
+        code = waiting.pop()
+        bound: set[str] = set()
+        for step in dis.get_instructions(code):
+            if step.opname == "STORE_NAME":
+                bound.add(step.argval)
+            elif step.opname in _READS and step.argval not in bound and not hasattr(builtins, step.argval):
+                yield step.argval
+        waiting += [item for item in code.co_consts if isinstance(item, types.CodeType)]
 
 
 def _home(value: Any) -> tuple[str, str] | None:

@@ -83,6 +83,50 @@ def test_annotations_are_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None
     assert "NotThere" in as_module_text(made.keep)
 
 
+SCOPES = """
+import threading
+
+record = text = model = word = limit = inner = first = best = label = kind = caught = opened = threading.Lock()
+LIMIT, LEAST, WORDS, MARKS, NAME, STEP = 9, 1, ("a",), "!", "tidy", 2
+
+
+def known(limit=LIMIT):
+    return lambda function: function
+
+
+@known(limit=LIMIT)
+def keep(record: text, *, least: model = LEAST) -> label:
+    global best
+
+    class Kind:
+        model = NAME
+        label = model
+
+        def inner(self, first):
+            return first.text + MARKS + self.label
+
+    def inner(word, step=STEP):
+        return [first for first in word if first not in WORDS][::step]
+
+    try:
+        with open(record["none"]) as opened:
+            caught = opened
+    except KeyError as caught:
+        del caught
+    kind, limit = Kind(), lambda text: len(text) + least
+    kind.text = (best := record["text"])
+    return kind.inner(kind), limit(inner(kind.text))
+"""
+
+
+def test_names_of_functions_and_classes_are_no_names_of_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = cell(SCOPES)
+    monkeypatch.setitem(sys.modules, "__main__", made)
+    namespace: dict[str, Any] = {"__name__": "shipped"}
+    exec(compile(as_module_text(made.keep), "shipped", "exec", dont_inherit=True), namespace)
+    assert namespace["keep"]({"text": "abcd"}) == made.keep({"text": "abcd"}) == ("abcd!tidy", 3)
+
+
 def test_another_text_is_another_module(monkeypatch: pytest.MonkeyPatch) -> None:
     paths = set()
     for constant in (1, 1, 2):
