@@ -46,6 +46,7 @@ class Manifest:
 
     dataset: str
     version: int
+    #: 0 of a dataset of documents, which has no tokens
     seq_len: int
     tokenizer: str
     pad_id: int
@@ -169,6 +170,6 @@ def parse_manifest(data: bytes, uri: str) -> Manifest:
         raise FormatError(
             f"{uri}: {MANIFEST_KEY} is malformed: {type(error).__name__} {error}; write it anew"
         ) from error
-    if not 0 < manifest.seq_len <= COUNT_MAX:
-        raise FormatError(f"{uri}: {MANIFEST_KEY} has a seq_len of {manifest.seq_len}, not one from 1 to {COUNT_MAX}")
+    if manifest.shards and not manifest.seq_len:
+        raise FormatError(f"{uri}: {MANIFEST_KEY} has shards of tokens and a seq_len of 0; write it anew")
     return manifest

@@ -63,7 +63,7 @@ def open_max(datasets: Sequence[TokenDataset]) -> int:
 
 
 class Sources:
-    """Open datasets with one tokenizer and one seq_len. Raises LoaderError where these differ."""
+    """Open datasets of tokens, with one tokenizer and one seq_len. Raises LoaderError for others."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
         if not sources:
@@ -77,6 +77,9 @@ class Sources:
             [source.name or dataset.manifest.dataset for source, dataset in zip(sources, self.datasets, strict=True)]
         )
         first = self.datasets[0].manifest
+        for dataset in self.datasets:
+            if not dataset.seq_len:
+                raise LoaderError(f"{dataset!r} has documents and no tokens: open_dataset(uri).documents() gives them")
         for dataset in self.datasets[1:]:
             for field in ("seq_len", "tokenizer", "pad_id"):
                 mine, theirs = getattr(first, field), getattr(dataset.manifest, field)

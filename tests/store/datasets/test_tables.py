@@ -65,8 +65,12 @@ def test_pandas_polars_and_duckdb_take_it_by_arrows_own_interface(done: RunResul
 
 
 def test_texts_are_among_the_documents_columns(tmp_path: Path) -> None:
-    rows = run(tmp_path, filter_records(is_even), write_documents()).documents().read_all()
+    done = run(tmp_path, filter_records(is_even), write_documents())
+    rows = done.documents().read_all()
     assert sorted(rows["text"].to_pylist()) == sorted(TEXTS[::2])
+    assert headrace.open_dataset(done.dataset).documents().read_all() == rows
+    with pytest.raises(headrace.LoaderError, match=r"has documents and no tokens: open_dataset\(uri\)"):
+        headrace.Loader(done.dataset, batch_size=1)
 
 
 def test_what_was_retracted_is_left_out(tmp_path: Path) -> None:
