@@ -301,7 +301,10 @@ class TokenDataset:
 
     def _made(self, entry: ShardEntry, arrays: dict[str, NDArray[Any]]) -> Shard:
         hidden = self._retracted.get(entry.tokens, frozenset())
-        return Shard(entry.tokens, arrays, entry.sequences, self.seq_len, hidden)
+        shard = Shard(entry.tokens, arrays, entry.sequences, self.seq_len, hidden)
+        if self.pad_id > np.iinfo(shard.tokens.dtype).max:
+            raise FormatError(f"{entry.tokens}: its {shard.tokens.dtype} cannot hold the pad_id {self.pad_id}")
+        return shard
 
     def _hold(
         self, cache: ShardCache, entry: ShardEntry, whole: bool, stopped: Callable[[], bool]

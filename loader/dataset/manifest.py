@@ -11,8 +11,10 @@ from headrace.store import FormatError
 from headrace.store.datasets import MANIFEST_FORMAT, MANIFEST_KEY, entry_of
 from headrace.store.shards import are_checksums, are_keys, is_checksum, is_key
 
-#: sequences, tokens or rows of one shard, and the length of a sequence: what is more is no count
+#: versions, and sequences, tokens or rows of one shard: what is more is no count
 COUNT_MAX: Final = 1 << 40
+#: tokens of a sequence, and the ids of tokens, which are int32 in a batch
+TOKEN_MAX: Final = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +138,10 @@ def _retraction(fields: Mapping[str, Any]) -> Retraction:
     return Retraction(_count(fields["version"]), fields["tokens"], documents)
 
 
-def _count(value: Any) -> int:
+def _count(value: Any, most: int = COUNT_MAX) -> int:
     """A number of a manifest. Raises ValueError for anything else."""
-    if type(value) is not int or not 0 <= value <= COUNT_MAX:
-        raise ValueError(f"{str(value)[:80]} is no whole number from 0 to {COUNT_MAX}")
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"{str(value)[:80]} is no whole number from 0 to {most}")
     return value
 
 
@@ -157,10 +159,10 @@ def parse_manifest(data: bytes, uri: str) -> Manifest:
         manifest = Manifest(
             dataset=str(fields["dataset"]),
             version=_count(fields["version"]),
-            seq_len=_count(fields["seq_len"]),
+            seq_len=_count(fields["seq_len"], TOKEN_MAX),
             tokenizer=str(fields["tokenizer"]),
-            pad_id=_count(fields["pad_id"]),
-            eos_id=None if eos_id is None else _count(eos_id),
+            pad_id=_count(fields["pad_id"], TOKEN_MAX),
+            eos_id=None if eos_id is None else _count(eos_id, TOKEN_MAX),
             shards=ShardTable(fields["shards"]),
             retracted=tuple(map(_retraction, fields.get("retracted", ()))),
             entry=entry_of(fields),

@@ -8,7 +8,7 @@ import safetensors.numpy
 
 from headrace.loader.dataset import dataset as dataset_module
 from headrace.loader.dataset.dataset import open_dataset
-from headrace.loader.dataset.manifest import parse_manifest
+from headrace.loader.dataset.manifest import TOKEN_MAX, parse_manifest
 from headrace.store.contract.errors import ChecksumMismatch, FormatError, ObjectMissing
 
 
@@ -118,3 +118,19 @@ def test_a_manifest_whose_numbers_are_none_is_malformed(make_dataset: Callable[.
     plain = json.loads(path.read_text())
     with pytest.raises(FormatError, match="is malformed"):
         parse_manifest(json.dumps({**plain, field: value}).encode(), "file:///x")
+
+
+@pytest.mark.parametrize("field", ["seq_len", "pad_id", "eos_id"])
+def test_a_manifest_with_more_than_a_batch_can_hold_is_malformed(make_dataset: Callable[..., str], field: str):
+    plain = json.loads((Path(make_dataset()) / "manifest.json").read_text())
+    parse_manifest(json.dumps({**plain, field: TOKEN_MAX}).encode(), "file:///x")
+    with pytest.raises(FormatError, match=f"2147483648 is no whole number from 0 to {TOKEN_MAX}"):
+        parse_manifest(json.dumps({**plain, field: TOKEN_MAX + 1}).encode(), "file:///x")
+
+
+def test_a_shard_whose_tokens_cannot_hold_the_pad_id_is_refused(make_dataset: Callable[..., str]):
+    uri = make_dataset()
+    path = Path(uri) / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "pad_id": 1 << 16}))
+    with pytest.raises(FormatError, match="its uint16 cannot hold the pad_id 65536"):
+        open_dataset(uri).rows(0, np.array([0]))
