@@ -133,8 +133,8 @@ class Loader(LoaderPlace):
         self._mixture = self._mix()
         #: all of a dataset that grew, while a pass over the shards that it had is finished
         self._grown: Sources | None = None
-        #: the last state over those
-        self._before: Mapping[str, Any] | None = None
+        #: the last states over those, each time that it grew
+        self._before: tuple[Mapping[str, Any], ...] = ()
         self._share = Share(0, 1)
         self._is_worker = False
         self._running: Iteration[Any] | None = None
@@ -312,7 +312,7 @@ class Loader(LoaderPlace):
             "step": step,
             "journal": journal_to_json(self.journal),
             **binding_of(self.sources, [one.layout for one in self.sources.datasets], self._shuffle, self._samples),
-            **({} if self._before is None else {"before": self._before}),
+            **({"before": list(self._before)} if self._before else {}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], *, grown: Grown = "refuse") -> None:
@@ -393,7 +393,8 @@ class Loader(LoaderPlace):
             # steps are left out, and those that follow are numbered on
             self.journal += (Recut(self._absolute, self._step, self._cut),)
         if self._grown is not None:
-            self.sources, self._grown, self._before = self._grown, None, last
+            self._before = (*last.pop("before", ()), last)
+            self.sources, self._grown = self._grown, None
             self._samples = self.dataset.layout.samples
             begin = self._pass * self._samples
             self.journal = (Revised(begin, self.sources.versions), Recut(begin, self._step, self._cut))

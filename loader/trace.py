@@ -132,13 +132,13 @@ class Trace:
             raise StateMismatch([Difference("order.construction", order.get("construction"), CONSTRUCTION)])
         if len(listed) > 1 and state.get("schedule") != SCHEDULE:
             raise StateMismatch([Difference("schedule", state.get("schedule"), SCHEDULE)])
+        opened = [_opened(one.dataset) for one in sources]
         # as they lie: what of it a step saw depends on the version that was read then
-        self._sources = Sources(
-            [replace(one, dataset=_as_read(one.dataset, bound)) for one, bound in zip(sources, listed, strict=True)]
-        )
-        before = state.get("before")
-        #: a dataset that grew between two passes has a state of before
-        self._before = None if before is None else Trace(before, sources)
+        parts = [_as_read(dataset, bound) for dataset, bound in zip(opened, listed, strict=True)]
+        self._sources = Sources([replace(one, dataset=part) for one, part in zip(sources, parts, strict=True)])
+        #: a dataset that grew between two passes has a state of before, each time that it grew
+        sources = [replace(one, dataset=dataset) for one, dataset in zip(sources, opened, strict=True)]
+        self._before = [Trace(one, sources) for one in state.get("before", ())]
         self._check(listed)
         try:
             self._mixture = mixture_of(self._sources, shuffle, weights, self._samples, self._place.events)
@@ -163,8 +163,9 @@ class Trace:
 
     def step(self, number: int) -> TracedStep:
         """The rows and documents of step `number`; raises IndexError where there is no such step."""
-        if self._before is not None and number < self._before.steps:
-            return self._before.step(number)
+        for earlier in self._before:
+            if number < earlier.steps:
+                return earlier.step(number)
         step = self._timeline.step(number)
         shards, rows = self._mixture.locate(step.positions)
         names = self._document_ids(shards, rows)
@@ -193,22 +194,22 @@ class Trace:
 
     def journal(self) -> list[tuple[int, Event]]:
         """The journal's events, each with the first step that it holds for; of an older journal too."""
-        earlier = [] if self._before is None else self._before.journal()
-        found: list[tuple[int, Event]] = []
+        found = [event for earlier in self._before for event in earlier.journal()]
         for event in self._place.events:
             position = event.first if isinstance(event, Skipped) else event.position
             reading = self._timeline.reading(position)
             step = event.step if isinstance(event, Recut) else reading.step if reading is not None else 0
             found.append((step, event))
-        return earlier + found
+        return found
 
     def pieces_of(self, number: int, rows_max: int) -> list[ReadPiece]:
         """The pieces of documents that step `number` read, of at most `rows_max` of its rows, spread over them.
 
         What was retracted before is left out. Raises IndexError as `step`.
         """
-        if self._before is not None and number < self._before.steps:
-            return self._before.pieces_of(number, rows_max)
+        for earlier in self._before:
+            if number < earlier.steps:
+                return earlier.pieces_of(number, rows_max)
         positions = self._timeline.step(number).positions
         if positions.size > rows_max:
             positions = positions[np.linspace(0, positions.size - 1, rows_max).astype(np.int64)]
@@ -265,7 +266,7 @@ class Trace:
     def uses(self, name: str) -> list[DocumentUse] | None:
         """Like `document`, and None where no dataset has such a document."""
         found = False
-        uses = list((self._before and self._before.uses(name)) or ())
+        uses = [use for earlier in self._before for use in earlier.uses(name) or ()]
         end = (self._place.pass_ + 1) * self._samples
         for shard, row in self._find(name):
             found = True
@@ -286,8 +287,9 @@ class Trace:
         What they read then counts, whatever was retracted since.
         """
         found: dict[tuple[str, int], set[int]] = {}
-        if self._before is not None:
-            found = {name: set(steps) for name, steps in self._before.steps_of(documents).items()}
+        for earlier in self._before:
+            for name, steps in earlier.steps_of(documents).items():
+                found.setdefault(name, set()).update(steps)
         for shard in range(sum(dataset.layout.shards for dataset in self._sources.datasets)):
             key = self._sources.entry(shard)[1].tokens
             for row in documents.get(key, ()):
@@ -365,10 +367,13 @@ class Trace:
         return read_table(dataset.store, entry.documents, columns)
 
 
-def _as_read(dataset: TokenDataset | str | os.PathLike[str], bound: Mapping[str, Any]) -> TokenDataset:
+def _opened(dataset: TokenDataset | str | os.PathLike[str]) -> TokenDataset:
+    return dataset if isinstance(dataset, TokenDataset) else open_dataset(os.fspath(dataset))
+
+
+def _as_read(dataset: TokenDataset, bound: Mapping[str, Any]) -> TokenDataset:
     """The shards that a state knows, with all that was retracted from them since."""
-    opened = dataset if isinstance(dataset, TokenDataset) else open_dataset(os.fspath(dataset))
-    return (known_part(opened, bound) or opened).at_version(0)
+    return (known_part(dataset, bound) or dataset).at_version(0)
 
 
 def trace_step(state: Mapping[str, Any], step: int, sources: Sequence[Source] | None = None) -> TracedStep:

@@ -53,8 +53,8 @@ class Resumed:
     pass_: int
     position: int
     step: int
-    #: the last state over what the dataset was before
-    before: Mapping[str, Any] | None
+    #: the last states over what the dataset was before, each time that it grew
+    before: tuple[Mapping[str, Any], ...]
 
 
 def resume(state: Mapping[str, Any], ours: Resumption, grown: Grown) -> Resumed:
@@ -95,7 +95,9 @@ def resume(state: Mapping[str, Any], ours: Resumption, grown: Grown) -> Resumed:
     if not cuts or cuts[-1].cut != ours.cut:
         events += (Recut(absolute, place.step, ours.cut),)
     mixture = mixture_of(sources, ours.shuffle, sources.weights, samples, events)
-    return Resumed(sources, later, mixture, events, place.pass_, place.position, place.step, state.get("before"))
+    return Resumed(
+        sources, later, mixture, events, place.pass_, place.position, place.step, tuple(state.get("before", ()))
+    )
 
 
 def _revised(position: int, events: tuple[Event, ...], versions: tuple[int, ...]) -> tuple[Event, ...]:

@@ -37,8 +37,10 @@ STATE_FORMAT: Final = 1
 EVENTS_MAX: Final = 100_000
 #: of these kept for what each resume may add, such as another world size
 _EVENTS_OF_RESUMES: Final = 1000
-#: lists and objects within each other; a dataset that grew between two passes has a state within its state
+#: lists and objects within each other
 DEPTH_MAX: Final = 200
+#: states of what a dataset was before it grew, one each time that it did
+BEFORE_MAX: Final = 100_000
 #: characters of what is wrong that are said again
 _SHOWN: Final = 200
 #: the fields that fix the order of samples; names and URIs do not, since a dataset may be copied or moved
@@ -148,10 +150,26 @@ def unpacked(state: Mapping[str, Any]) -> dict[str, Any]:
         plain |= {field: json.loads(plain[field]) for field in ("journal", "before") if type(plain.get(field)) is str}
     except (ValueError, RecursionError) as error:
         raise LoaderError(f"the state's journal is malformed: {error}") from error
+    if plain.get("before") is not None:
+        plain["before"] = _predecessors(plain["before"])
     _require_shallow(plain)
     return {
         field: value for field, value in plain.items() if (field, value) not in (("before", None), ("ended", False))
     }
+
+
+def _predecessors(before: object) -> list[Any]:
+    """The states of what a dataset was before it grew, the oldest first. Each may hold that before it.
+
+    Raises LoaderError for anything else.
+    """
+    found: list[Any] = []
+    while isinstance(before, Mapping) and len(found) <= BEFORE_MAX:
+        found.append({name: field for name, field in before.items() if name != "before"})
+        before = before.get("before") or ()
+    if not isinstance(before, list | tuple) or len(before) + len(found) > BEFORE_MAX:
+        raise LoaderError(f"the state is malformed: before it are no states, or more than {BEFORE_MAX}")
+    return [*before, *reversed(found)]
 
 
 def place_of(state: Mapping[str, Any]) -> StatePlace:

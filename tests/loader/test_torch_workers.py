@@ -211,7 +211,7 @@ def test_workers_finish_the_old_dataset_and_then_read_all(make_dataset: Callable
             assert batch["state"].tolist() == [state["pass"], state["position"], state["step"]]
             places.append((state["pass"], state["position"], state["samples"]))
     assert places == [(0, 40, 70), (0, 60, 70), *((1, at, 96) for at in (20, 40, 60, 80))]
-    assert unpacked(loader.state_dict())["before"]["position"] == 60
+    assert unpacked(loader.state_dict())["before"][0]["position"] == 60
 
 
 def test_persistent_workers_go_over_to_the_grown_dataset(make_dataset: Callable[..., str]):

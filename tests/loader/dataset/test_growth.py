@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.loader.dataset.dataset import open_dataset
+from headrace.loader.dataset.dataset import TokenDataset, open_dataset
 from headrace.loader.dataset.sources import known_part
 from headrace.loader.loader import Loader
 from headrace.loader.order.errors import DatasetGrew, StateMismatch
+from headrace.loader.state.state import DEPTH_MAX, packed
 from headrace.loader.trace import trace_document, trace_step
 
 SHAPE: dict[str, Any] = {"batch_size": 4, "block_rows": 8, "window_blocks": 2, "seed": 3}
+ONE: dict[str, Any] = {"batch_size": 1}
 OLD, NEW = (40, 0, 30), (40, 0, 30, 0, 26)
 
 
@@ -33,7 +35,7 @@ def tokens(loader: Loader, steps: int | None = None) -> list[bytes]:
     return found
 
 
-def saved(uri: str, steps: int = 5, **arguments: Any) -> dict[str, Any]:
+def saved(uri: str | TokenDataset, steps: int = 5, **arguments: Any) -> dict[str, Any]:
     loader = Loader(uri, **{**SHAPE, **arguments})
     tokens(loader, steps)
     loader.close()
@@ -166,3 +168,39 @@ def test_the_known_part_is_found_by_its_root_among_empty_shards(versions: tuple[
         assert np.array_equal(found.rows(0, np.arange(3)), dataset.rows(0, np.arange(3)))
     for bound in ({}, {"samples": 0}, {"samples": 1000}, {"samples": 40, "layout_root": "00"}, {"samples": True}):
         assert known_part(dataset, bound) is None
+
+
+def followed(uri: str, growths: int) -> dict[str, Any]:
+    """The state of a loader that read a step over the first shard, one over the first two, and so on."""
+    whole = open_dataset(uri)
+    state = saved(whole.first_shards(1), 1, **ONE, prefetch=0)
+    for shards in range(2, growths + 2):
+        loader = Loader(whole.first_shards(shards), **SHAPE | ONE, prefetch=0)
+        loader.load_state_dict(state, grown="finish")
+        loader.next_pass()
+        tokens(loader, 1)
+        loader.close()
+        state = json.loads(json.dumps(loader.state_dict()))
+    return state
+
+
+def test_a_state_that_saw_more_growths_than_may_be_nested_is_taken(make_dataset: Callable[..., str]):
+    uri = make_dataset(sequences=[1] * (DEPTH_MAX + 2), seq_len=8)
+    state = followed(uri, DEPTH_MAX + 1)
+    for given in (state, packed(state)):
+        loader = Loader(uri, **SHAPE | ONE)
+        loader.load_state_dict(given)
+        assert loader.state_dict() == state
+    assert [trace_step(state, step).pass_ for step in (0, 1, 9, DEPTH_MAX)] == [0, 1, 9, DEPTH_MAX]
+
+
+def test_a_state_with_those_before_it_in_each_other_is_taken(make_dataset: Callable[..., str]):
+    uri = make_dataset(sequences=[1, 1, 1, 1], seq_len=8)
+    state = followed(uri, 3)
+    nested = None
+    for one in (*state["before"], state):
+        nested = {**one, "before": nested}
+    loader = Loader(uri, **SHAPE | ONE)
+    loader.load_state_dict(nested)
+    assert loader.state_dict() == state
+    assert trace_step(nested, 2) == trace_step(state, 2)
