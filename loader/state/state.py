@@ -152,7 +152,7 @@ def unpacked(state: Mapping[str, Any]) -> dict[str, Any]:
         raise LoaderError(f"the state's journal is malformed: {error}") from error
     if plain.get("before") is not None:
         plain["before"] = _predecessors(plain["before"])
-    _require_shallow(plain)
+    _require_plain(plain)
     return {
         field: value for field, value in plain.items() if (field, value) not in (("before", None), ("ended", False))
     }
@@ -260,16 +260,16 @@ def _shown(fields: Any) -> str:
     return repr(fields)[:_SHOWN]
 
 
-def _require_shallow(state: Any) -> None:
-    """Raise LoaderError for what is nested so deeply that whoever writes or compares it would fail."""
+def _require_plain(state: Any) -> None:
+    """Raise LoaderError for what is named by no text, or so deeply nested that whoever writes or compares it fails."""
     level: list[Any] = [state]
     for _ in range(DEPTH_MAX):
-        level = [
-            inner
-            for item in level
-            if isinstance(item, Mapping | list | tuple)
-            for inner in (item.values() if isinstance(item, Mapping) else item)
-        ]
+        objects = [item for item in level if isinstance(item, Mapping)]
+        strange = [name for item in objects for name in item if not isinstance(name, str)]
+        if strange:
+            raise LoaderError(f"the state is malformed: a field of it is called {_shown(strange[0])}, which is no text")
+        lists = [item for item in level if isinstance(item, list | tuple)]
+        level = [inner for item in (*lists, *(item.values() for item in objects)) for inner in item]
         if not level:
             return
     raise LoaderError(f"the state is malformed: lists and objects within each other, more than {DEPTH_MAX} deep")

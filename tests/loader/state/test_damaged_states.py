@@ -87,6 +87,14 @@ def test_a_state_without_a_numeric_place_is_not_the_furthest(field: str, value: 
     assert find_state([{**STATE, field: value}, STATE, {**STATE, field: value}]) == STATE
 
 
+def test_a_state_with_names_that_are_no_text_is_refused() -> None:
+    order = {**STATE.get("order", {}), "mode": "windowed", 1: 2}
+    for state in ({**STATE, "order": order}, {**STATE, "weights": [{(1, 2): 3}]}):
+        with pytest.raises(LoaderError, match="which is no text"):
+            find_state({"loader": state, 3: [STATE]})
+    assert find_state({"loader": STATE, 3: [STATE]}) == STATE
+
+
 @pytest.mark.parametrize("steps", ["1", [1], 1.5, -1, 1 << 63, True])
 def test_steps_of_a_loop_that_cannot_be_are_refused(steps: Any) -> None:
     with pytest.raises(LoaderError, match="the loop's state says"):
