@@ -39,6 +39,8 @@ _PARAMETERS = {
 _SSE = ("AES256", "aws:kms", "aws:kms:dsse")
 #: Of letters and digits at both ends, as those who sign requests ask for.
 _REGION = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?")
+#: What a header holds, with room for the name of a key in full (`arn:aws:kms:...`).
+_KMS_KEY = re.compile(r"[!-~]{1,2048}")
 _SECRET = re.compile(r"secret|password|token|access.?key|credential|^key$", re.IGNORECASE)
 #: Keys of a URI's own query value are kept readable; only what would end the value is quoted.
 _QUERY_SAFE = ":/."
@@ -255,8 +257,13 @@ def _sse(uri: str, parameters: Mapping[str, str]) -> str:
     sse = parameters.get("sse", "")
     if sse and sse not in _SSE:
         raise InvalidUri(f"store URI {redact(uri)!r}: sse {sse!r} is none of {', '.join(_SSE)}")
-    if parameters.get("kms_key") and not sse.startswith("aws:kms"):
+    kms_key = parameters.get("kms_key")
+    if kms_key and not sse.startswith("aws:kms"):
         raise InvalidUri(f"store URI {redact(uri)!r}: a kms_key goes with sse=aws:kms")
+    if kms_key and not _KMS_KEY.fullmatch(kms_key):
+        raise InvalidUri(
+            f"store URI {redact(uri)!r}: the kms_key is no id of a key: up to 2,048 letters, digits and signs of ASCII"
+        )
     return sse
 
 

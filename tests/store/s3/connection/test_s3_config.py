@@ -112,6 +112,8 @@ def test_redacting_keeps_what_is_known_and_nothing_else() -> None:
         ("s3://bucket?endpoint=http://h:port", "not of the form http://host:port"),
         ("s3://bucket?style=round", "neither 'path' nor 'virtual'"),
         ("s3://bucket?region=a%20b", "no name of a region"),
+        *[(f"s3://bucket?sse=aws:kms&kms_key={key}", "no id of a key") for key in ("a%0Ab", "%00", "a%20b", "%C3%A9")],
+        (f"s3://bucket?sse=aws:kms&kms_key={'a' * 2049}", "no id of a key"),
         ("s3://bucket?colour=red", "known are endpoint="),
     ],
 )
