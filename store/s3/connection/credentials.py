@@ -5,10 +5,14 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import select
 import shlex
 import subprocess
+import time
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import certifi
@@ -26,6 +30,8 @@ METADATA_TIMEOUT_S = 2.0
 SERVICE_TIMEOUT_S = 10.0
 #: A program that a profile names to get its keys, which may ask a service for them.
 PROCESS_S_MAX = 60.0
+#: Of an answer, of the file of a token, and of what a program prints: keys and tokens are a few thousand.
+ANSWER_BYTES_MAX = 256 << 10
 #: Any of these in the environment points to a service that gives credentials.
 _HINTS = (
     "AWS_WEB_IDENTITY_TOKEN_FILE",
@@ -69,8 +75,9 @@ def credentials_of(target: S3Target, environment: Mapping[str, str] | None = Non
     has_service = names_service(environment)
     if has_machine or has_service:
         limit_s = SERVICE_TIMEOUT_S if has_service else METADATA_TIMEOUT_S
-        pool = pools_of(PoolManager(retries=False, timeout=Timeout(limit_s)), certifi.where())
-        chain.append(_Service(http_client=pool, region=target.region))
+        pools = pools_of(PoolManager(retries=False, timeout=Timeout(limit_s)), certifi.where())
+        client: Any = _Client(pools)
+        chain.append(_Service(http_client=client, region=target.region))
     return ChainedProvider(chain)
 
 
@@ -102,6 +109,45 @@ class _Variables(Provider):
         return _taken(key, secret, token)
 
 
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """As much of an answer of urllib3 as the providers look at."""
+
+    status: int
+    data: bytes
+
+
+class _Client:
+    """The providers' client, which reads no answer without end."""
+
+    def __init__(self, pools: Any) -> None:
+        self._pools = pools
+
+    def urlopen(self, method: str, url: str, **given: Any) -> _Answer:
+        """See urllib3. Raises CredentialsFailed for more bytes than may come."""
+        response = self._pools.urlopen(method, url, preload_content=False, decode_content=False, **given)
+        try:
+            data = bytes(response.read(ANSWER_BYTES_MAX + 1))
+        finally:
+            response.close()
+        if len(data) > ANSWER_BYTES_MAX:
+            raise CredentialsFailed(_too_long("what the service for credentials answers"))
+        return _Answer(response.status, data)
+
+
+def _too_long(what: str) -> str:
+    return f"{what} has more than {ANSWER_BYTES_MAX:,} bytes, and is no key or token; correct where it is looked for"
+
+
+def _require_short(variable: str, path: str | None) -> None:
+    """Raise CredentialsFailed for a file that is too long to hold a token; not for one that cannot be read."""
+    found = b""
+    with suppress(OSError), open(path or os.devnull, "rb") as file:
+        found = file.read(ANSWER_BYTES_MAX + 1)
+    if len(found) > ANSWER_BYTES_MAX:
+        raise CredentialsFailed(_too_long(f"the file of {variable}"))
+
+
 class _Service(IamAwsProvider):
     """Asks the service of a cloud that gives credentials to what runs there."""
 
@@ -115,6 +161,8 @@ class _Service(IamAwsProvider):
 
     def retrieve(self) -> Credentials:
         """See `Provider.retrieve`. Raises ValueError where it gives none, CredentialsFailed for broken ones."""
+        _require_short("AWS_WEB_IDENTITY_TOKEN_FILE", self._identity_file)
+        _require_short("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", self._token_file)
         try:
             found = super().retrieve()
         except _MISREAD as error:
@@ -158,22 +206,17 @@ def _of_process(profile: str, command: str, environment: Mapping[str, str]) -> C
     """What the program of a profile prints, as AWS defines it. What it said is not repeated: it may be a secret."""
     why = f"credential_process of profile {profile!r}"
     try:
-        done = subprocess.run(  # noqa: S603 - the user's own file names it, as for every S3 tool
-            shlex.split(command),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-            timeout=PROCESS_S_MAX,
-            env=dict(environment),
-        )
+        printed, code = _printed(shlex.split(command), environment)
     except subprocess.TimeoutExpired:
         raise CredentialsFailed(f"{why} did not end within {PROCESS_S_MAX:.0f} s; run it by hand to see why") from None
     except (OSError, ValueError) as error:
         raise CredentialsFailed(f"{why} cannot be started ({type(error).__name__}); correct it") from None
-    if done.returncode:
-        raise CredentialsFailed(f"{why} ended with exit code {done.returncode}; run it by hand to see why")
+    if len(printed) > ANSWER_BYTES_MAX:
+        raise CredentialsFailed(_too_long(f"what is printed by {why}"))
+    if code:
+        raise CredentialsFailed(f"{why} ended with exit code {code}; run it by hand to see why")
     try:
-        found = json.loads(done.stdout)
+        found = json.loads(printed)
         expiration = found.get("Expiration")
         expires = dt.datetime.fromisoformat(expiration) if expiration else None
         key, secret, token = ((found.get(name), f"{name} of {why}") for name in _OF_PROCESSES)
@@ -182,3 +225,28 @@ def _of_process(profile: str, command: str, environment: Mapping[str, str]) -> C
         raise CredentialsFailed(
             f"{why} printed no JSON with AccessKeyId and SecretAccessKey; run it by hand to see what it says"
         ) from None
+
+
+def _printed(words: Sequence[str], environment: Mapping[str, str]) -> tuple[bytes, int]:
+    """What a program prints, and its exit code. It is ended where it has printed more than ANSWER_BYTES_MAX.
+
+    Raises TimeoutExpired, and OSError or ValueError where it cannot be started.
+    """
+    until, quiet = time.monotonic() + PROCESS_S_MAX, subprocess.DEVNULL
+    with subprocess.Popen(  # noqa: S603 - the user's own file names it, as for every S3 tool
+        words, stdin=quiet, stdout=subprocess.PIPE, stderr=quiet, env=dict(environment)
+    ) as process:
+        try:
+            assert process.stdout is not None
+            found, output, ready = b"", process.stdout.fileno(), select.poll()
+            ready.register(output, select.POLLIN)
+            while ready.poll(max(0.0, until - time.monotonic()) * 1000):
+                piece = os.read(output, ANSWER_BYTES_MAX + 1 - len(found))
+                if not piece:
+                    return found, process.wait(max(0.0, until - time.monotonic()))
+                found += piece
+                if len(found) > ANSWER_BYTES_MAX:
+                    return found, 0
+            raise subprocess.TimeoutExpired(list(words), PROCESS_S_MAX)
+        finally:
+            process.kill()

@@ -12,8 +12,9 @@ import threading
 import pytest
 
 from headrace.store.contract.errors import InvalidUri, StoreRefused
+from headrace.store.s3.connection import credentials
 from headrace.store.s3.connection.config import resolve
-from headrace.store.s3.connection.credentials import credentials_of
+from headrace.store.s3.connection.credentials import ANSWER_BYTES_MAX, credentials_of
 from headrace.store.s3.connection.wire import Wire
 
 SECRET = "hunter2"
@@ -173,6 +174,40 @@ def test_a_broken_token_of_a_container_is_named_and_not_repeated(
     (tmp_path / "token").write_text(broken)
     environment.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(tmp_path / "token"))
     assert "AWS_CONTAINER_AUTHORIZATION_TOKEN, or the file of AWS_CONTAINER" in refusal()
+
+
+LONG = f"has more than {ANSWER_BYTES_MAX:,} bytes, and is no key or token"
+
+
+def test_an_answer_of_a_service_that_is_too_long_is_not_read_on(environment: pytest.MonkeyPatch) -> None:
+    service = Service(environment, SERVED | {"Token": "t" * 20_000_000})
+    assert f"what the service for credentials answers {LONG}" in refusal()
+    service.thread.join(30)
+
+
+@pytest.mark.parametrize("variable", ["AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"])
+def test_a_file_that_is_too_long_for_a_token_is_named(
+    environment: pytest.MonkeyPatch, tmp_path: pathlib.Path, variable: str
+) -> None:
+    environment.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://127.0.0.1:1/keys")
+    (tmp_path / "token").write_bytes(b"t" * (ANSWER_BYTES_MAX + 1))
+    environment.setenv(variable, str(tmp_path / "token"))
+    assert f"the file of {variable} {LONG}" in refusal()
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_program_of_a_profile_that_prints_without_end_is_ended(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "aws").write_text("[default]\ncredential_process = yes\n")
+    assert f"what is printed by credential_process of profile 'default' {LONG}" in refusal()
+
+
+@pytest.mark.parametrize("command", ["sleep 600", "sh -c 'exec >&-; sleep 600'"])
+def test_a_program_of_a_profile_that_does_not_end_is_ended(
+    environment: pytest.MonkeyPatch, tmp_path: pathlib.Path, command: str
+) -> None:
+    environment.setattr(credentials, "PROCESS_S_MAX", 0.5)
+    (tmp_path / "aws").write_text(f"[default]\ncredential_process = {command}\n")
+    assert "did not end within" in refusal()
 
 
 def test_a_proxy_that_cannot_be_parsed_is_not_repeated(environment: pytest.MonkeyPatch) -> None:
