@@ -23,12 +23,13 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
 
 from headrace.loader.cache.cached_files import (
+    DIRECTORY_VARIABLE,
     CacheFull,
     Said,
     allocate,
@@ -36,6 +37,7 @@ from headrace.loader.cache.cached_files import (
     file_checksum,
     hold_file,
     lock_file,
+    told,
     users_of,
     write_at,
 )
@@ -50,8 +52,6 @@ from headrace.store.shards import HEADER_BYTES_MAX, data_end, is_checksum
 logger = logging.getLogger("headrace.loader")
 
 CACHE_BYTES_DEFAULT: Final = 64 << 30
-#: overrides where the cache lies; the user's own directory is made below it
-DIRECTORY_VARIABLE: Final = "HEADRACE_CACHE"
 #: how long to wait for another process that fetches the shard, or for space
 WAIT_S_MAX: Final = 600.0
 #: a mode that gives group and others nothing
@@ -150,11 +150,15 @@ class ShardCache:
     def look_at_disk(self) -> None:
         """Find out what the disk has for the cache, where that was found to be less than `bytes_max` or is not known.
 
-        Raises LoaderError where the cache cannot be made.
+        Raises LoaderError where the cache cannot be made or read.
         """
-        self._make()
-        if self._disk_bytes < self.bytes_max:
-            self._measure(self._entries())
+        with self._told():
+            self._make()
+            if self._disk_bytes < self.bytes_max:
+                self._measure(self._entries())
+
+    def _told(self) -> AbstractContextManager[None]:
+        return told(f"the cache {self._root} cannot be used")
 
     def _measure(self, entries: list[tuple[str, int, float]]) -> None:
         disk = os.statvfs(self._root)
@@ -182,9 +186,15 @@ class ShardCache:
         With `whole` the request that brings the head goes on with what follows it, where the shard is not there.
         `needed` is what CacheFull has told: the store is not asked again until there is space for so many bytes.
 
-        Raises CacheFull where all that is cached is in use or the disk has no space, LoaderError after WAIT_S_MAX, the
-        store's errors, and LoaderClosed once `stopped`.
+        Raises CacheFull where all that is cached is in use or the disk has no space, LoaderError after WAIT_S_MAX and
+        where the folder refuses it, the store's errors, and LoaderClosed once `stopped`.
         """
+        with self._told():
+            return self._hold(store, key, checksum, whole, needed, stopped)
+
+    def _hold(
+        self, store: ObjectStore, key: str, checksum: str, whole: bool, needed: int, stopped: Callable[[], bool]
+    ) -> HeldShard | PartialShard:
         self._make()
         if not is_checksum(checksum):
             raise FormatError(
@@ -458,16 +468,11 @@ def _whole_checksum(path: Path) -> str:
 
 
 def _make_private(path: Path) -> None:
-    try:
+    with told(f"the cache {path} cannot be made"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
             path.mkdir(mode=_PRIVATE)
         status = path.lstat()
-    except OSError as error:
-        raise LoaderError(
-            f"the cache {path} cannot be made: {error.strerror or error}; name a folder that user {os.getuid()} "
-            f"may write to in {DIRECTORY_VARIABLE}, or by ShardCache(directory)"
-        ) from error
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
         raise LoaderError(
             f"the cache {path} must be a directory of user {os.getuid()} alone (mode 0700); it is mode "

@@ -12,8 +12,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -21,11 +21,25 @@ import xxhash
 
 from headrace.loader.order import LoaderError
 
+#: overrides where the cache lies; the user's own directory is made below it
+DIRECTORY_VARIABLE: Final = "HEADRACE_CACHE"
 #: between two looks at a lock that somebody else holds
 POLL_S: Final = 0.01
 #: how much of a file is held at once while its checksum is taken
 CHUNK_BYTES: Final = 1 << 20
 CHECKSUM_KIND: Final = "xxh3-128:"
+
+
+@contextmanager
+def told(what: str) -> Iterator[None]:
+    """Say `what` the system refuses, and what to do. Raises LoaderError instead of OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise LoaderError(
+            f"{what}: {error.strerror or error}; name a folder that user {os.getuid()} may write to in "
+            f"{DIRECTORY_VARIABLE}, or by ShardCache(directory)"
+        ) from error
 
 
 def lock_file(path: Path, deadline: float, stopped: Callable[[], bool] = lambda: False) -> int | None:

@@ -1,6 +1,7 @@
 """The cache of shards and the reads that fill it."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import signal
@@ -269,6 +270,27 @@ def test_a_directory_that_cannot_be_made_is_said_with_what_to_do(tiny_dataset: s
     (tmp_path / "file").write_text("")
     with pytest.raises(LoaderError, match=r"cannot be made: .*; name a folder that user .* in HEADRACE_CACHE, or by"):
         remote(tiny_dataset, ShardCache(tmp_path / place)).shard(0)
+
+
+@pytest.mark.parametrize("verb", ["statvfs", "scandir", "ftruncate", "posix_fallocate", "pwritev"])
+def test_what_the_system_refuses_in_the_folder_is_said(
+    tiny_dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+):
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    dataset = remote(tiny_dataset, ShardCache(tmp_path))
+    monkeypatch.setattr(os, verb, refuse)
+    with pytest.raises(LoaderError, match=r"user-\d+ cannot be used: Read-only file system; name a folder that user"):
+        dataset.shard(0)
+
+
+def test_a_lock_that_is_a_folder_is_said(tiny_dataset: str, tmp_path: Path):
+    cache = ShardCache(tmp_path)
+    cache.look_at_disk()
+    (cache._root / "lock").mkdir()
+    with pytest.raises(LoaderError, match="cannot be used: Is a directory"):
+        remote(tiny_dataset, cache).shard(0)
 
 
 def test_two_users_of_one_directory_neither_meet_nor_believe_each_other(
