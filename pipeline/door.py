@@ -19,7 +19,8 @@ def door(room: str) -> Callable[[str], Any]:
     """The `__getattr__` of the package `room`.
 
     The room names what others may use once, as type checkers read it: by imports under `if TYPE_CHECKING`. They run one
-    by one, when their name is asked for, so importing a room imports none of its modules. `__names__` is all of them.
+    by one, when their name is asked for, so importing a room imports none of its modules. `__names__` is all of them,
+    and `__all__`, for `import *`, those that nothing is missing for here.
     """
     names: dict[str, tuple[str, str]] = {}
 
@@ -29,6 +30,8 @@ def door(room: str) -> Callable[[str], Any]:
                 names.update(named(file.read()))
         if name == "__names__":
             return sorted(names)
+        if name == "__all__":
+            return [one for one in sorted(names) if is_there(one)]
         if name not in names:
             raise AttributeError(f"{room} has no {name} for others")
         home, own = names[name]
@@ -44,6 +47,13 @@ def door(room: str) -> Callable[[str], Any]:
             if (how := remedy(error.name or "")) is None:
                 raise
             raise ImportError(f"{room}.{name} needs {error.name}: {how}", name=error.name) from error
+
+    def is_there(name: str) -> bool:
+        try:
+            find(name)
+        except ImportError:
+            return False
+        return True
 
     return find
 

@@ -77,6 +77,11 @@ def test_its_names_are_listed_for_who_completes_them() -> None:
     assert not {"os", "door", "pipeline", "TYPE_CHECKING"} & set(dir(headrace)), "what only the module itself uses"
 
 
+def test_a_star_imports_its_names_where_nothing_is_missing_for_them() -> None:
+    code = "import sys; sys.modules['torch'] = None; found = {}; exec('from headrace import *', found); print(*found)"
+    assert set(python("-c", code).split()) - {"__builtins__"} == set(names()) - {"TorchLoader"}
+
+
 def test_a_name_that_it_has_not_is_refused() -> None:
     with pytest.raises(AttributeError, match="headrace has no nothing"):
         headrace.nothing  # noqa: B018 # type: ignore[attr-defined]
