@@ -179,7 +179,7 @@ def test_a_broken_token_of_a_container_is_named_and_not_repeated(
 LONG = f"has more than {ANSWER_BYTES_MAX:,} bytes, and is no key or token"
 
 
-def test_an_answer_of_a_service_that_is_too_long_is_not_read_on(environment: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_is_too_long_is_not_read_on(environment: pytest.MonkeyPatch) -> None:
     service = Service(environment, SERVED | {"Token": "t" * 20_000_000})
     assert f"what the service for credentials answers {LONG}" in refusal()
     service.thread.join(30)
