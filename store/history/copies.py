@@ -31,10 +31,11 @@ class Copy:
     host: str
     kind: str
     version: int
-    #: An entry that closed a shard of it: in a dataset that was removed and begun anew no shard has it.
-    entry: int
     #: The entry of the last retraction that it is without; -1: none.
     without: int
+    #: An entry that closed a shard of it: in a dataset that was removed and begun anew no shard has it. -1: older notes
+    #: have none.
+    entry: int = -1
 
 
 def _parse(fields: Any) -> list[Copy]:
@@ -51,7 +52,7 @@ COPIES: Final = SmallFile(
 
 def copies_of(dataset: Dataset) -> list[Copy]:
     """The copies that were noted of it. Raises FormatError, StoreError."""
-    entries = {shard.number for shard in dataset.state.shards}
+    entries = {-1, *(shard.number for shard in dataset.state.shards)}
     return [one for one in COPIES.read(dataset.store) if one.entry in entries]
 
 
@@ -61,7 +62,7 @@ def note_copy(dataset: Dataset, place: str, kind: str) -> Callable[[], None]:
     Raises StoreRefused for too many and for a name that no file holds, FormatError, StoreError.
     """
     host = socket.gethostname()
-    made = Copy(place, host, kind, dataset.version, dataset.shards[0].number, dataset.state.retracted_at)
+    made = Copy(place, host, kind, dataset.version, dataset.state.retracted_at, dataset.shards[0].number)
     before: list[Copy] = []
 
     def change(copies: list[Copy]) -> list[Copy]:

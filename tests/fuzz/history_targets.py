@@ -137,7 +137,7 @@ TARGETS = [
         ("headrace.store.history.copies", "headrace.store.history.small_file"),
         run_copies,
         lambda: [
-            copies.COPIES.encode([copies.Copy("/o", "h", "mds", 1, 2, -1), copies.Copy("/p", "h", "parquet", 2, 2, 7)])
+            copies.COPIES.encode([copies.Copy("/o", "h", "mds", 1, -1, 2), copies.Copy("/p", "h", "parquet", 2, 7)])
         ],
         mutate=within_json,
     ),

@@ -245,9 +245,8 @@ PROFILE_WORDS = (
 
 
 def run_credential_process(data: bytes) -> object | None:
-    done = SimpleNamespace(returncode=0, stdout=data)
     with (
-        patch.object(subprocess, "run", return_value=done),
+        patch.object(credentials, "_printed", return_value=(data, 0)),
         contextlib.suppress(credentials.CredentialsFailed),
     ):
         found = credentials._of_process("p", "keys", {})

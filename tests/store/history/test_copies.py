@@ -74,6 +74,14 @@ def test_a_dataset_begun_anew_has_no_copy_of_the_removed_one(writer: Writer) -> 
     assert [one.place for one in copies_of(opened(writer))] == ["/b"]
 
 
+def test_a_note_of_before_entries_were_noted_is_of_this_dataset(dataset: Dataset) -> None:
+    note_copy(dataset, "/a", "mds")
+    told = json.loads(dataset.store.get(COPIES.key))
+    del told["copies"][0]["entry"]
+    dataset.store.replace(COPIES.key, [json.dumps(told).encode()])
+    assert [(one.place, one.entry) for one in copies_of(dataset)] == [("/a", -1)]
+
+
 def test_too_many_exports_are_refused(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copies, "COPIES_MAX", 1)
     note_copy(dataset, "/a", "mds")
