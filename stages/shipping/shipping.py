@@ -296,7 +296,7 @@ class _Parts:
                 f"{name!r} cannot travel, its text is unknown ({error}): put it into a module"
             ) from error
         for used in _used(text):
-            if used in self._names and used != name:
+            if used in self._names and used != name and not _is_of_python(used, self._names[used]):
                 self.add(used, self._names[used])
         self._definitions[name] = text.rstrip()
 
@@ -333,7 +333,7 @@ def _class_text(value: type) -> str:
 def _used(text: str) -> Iterator[str]:
     """The names that a definition reads of its module, as Python's own compiler tells: no parameters, no locals.
 
-    Annotations are not read, and what Python has is not looked for.
+    Annotations are not read.
     """
     flags = annotations.compiler_flag
     waiting = [compile(text, "<definition>", "exec", flags, dont_inherit=True, optimize=0)]
@@ -343,9 +343,17 @@ def _used(text: str) -> Iterator[str]:
         for step in dis.get_instructions(code):
             if step.opname == "STORE_NAME":
                 bound.add(step.argval)
-            elif step.opname in _READS and step.argval not in bound and not hasattr(builtins, step.argval):
+            elif step.opname in _READS and step.argval not in bound:
                 yield step.argval
         waiting += [item for item in code.co_consts if isinstance(item, types.CodeType)]
+
+
+def _is_of_python(name: str, value: Any) -> bool:
+    """Whether a name means what Python, or the shell of a notebook, which puts its own `open` there, means by it."""
+    if not hasattr(builtins, name):
+        return False
+    is_of_shell = str(getattr(value, "__module__", "")).startswith("IPython.")
+    return value is getattr(builtins, name) or name.startswith("__") or is_of_shell
 
 
 def _home(value: Any) -> tuple[str, str] | None:

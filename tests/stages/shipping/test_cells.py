@@ -127,6 +127,26 @@ def test_names_of_functions_and_classes_are_no_names_of_the_module(monkeypatch: 
     assert namespace["keep"]({"text": "abcd"}) == made.keep({"text": "abcd"}) == ("abcd!tidy", 3)
 
 
+OWN = """
+from json import dumps as hash
+
+def filter(text):
+    return text.upper()
+
+def keep(record):
+    return filter(record["text"]), hash([1]), len(record), open, __name__
+"""
+
+
+def test_names_of_python_that_the_user_defines_travel_and_others_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = cell(OWN)
+    made.open = type("Opener", (), {"__module__": "IPython.core.interactiveshell"})
+    monkeypatch.setitem(sys.modules, "__main__", made)
+    namespace: dict[str, Any] = {"__name__": "shipped"}
+    exec(compile(as_module_text(made.keep), "shipped", "exec", dont_inherit=True), namespace)
+    assert namespace["keep"]({"text": "a"}) == ("A", "[1]", 1, open, "shipped")
+
+
 def test_another_text_is_another_module(monkeypatch: pytest.MonkeyPatch) -> None:
     paths = set()
     for constant in (1, 1, 2):
