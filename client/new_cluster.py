@@ -24,7 +24,14 @@ from headrace.cluster import (
     write_public,
     write_secret,
 )
-from headrace.controller.membership import CLUSTER_KEY_BYTES, CONTROLLER, OPERATOR, ClusterFiles, ClusterFilesError
+from headrace.controller.membership import (
+    CLUSTER_KEY_BYTES,
+    CONTROLLER,
+    OPERATOR,
+    PEOPLE,
+    ClusterFiles,
+    ClusterFilesError,
+)
 from headrace.store.files import disk
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
@@ -59,7 +66,9 @@ def make_cluster(folder: Path, name: str, controllers: list[str]) -> ClusterFile
     write_secret(folder / "cluster.key", secrets.token_bytes(CLUSTER_KEY_BYTES))
     # Last, since it says that the rest is there.
     write_public(folder / "cluster.json", json.dumps({"name": name, "controllers": controllers}).encode())
-    return _read(folder)
+    files = _read(folder)
+    files.issued(f"{OPERATOR}/{OPERATOR}")
+    return files
 
 
 def token(folder: Path, name: str, days: int, nodes: int) -> int:
@@ -70,10 +79,6 @@ def token(folder: Path, name: str, days: int, nodes: int) -> int:
         raise UsageError(f"--name {name!r}: the beginning of several names has at most {SHARED_NAME_MAX} characters")
     print(make_token(_read(folder), name, days, nodes))
     return 0
-
-
-#: The roles of people; the first is the default.
-PEOPLE = (Role.OPERATOR, Role.USER, Role.VIEWER)
 
 
 def operator(folder: Path, out: Path, name: str, role: str = Role.OPERATOR.value) -> int:

@@ -153,8 +153,8 @@ class Shell:
         reason = "" if self._cluster else "this controller has no cluster: nobody has a certificate to be taken back"
         noted = frozenset[str]()
         if self._cluster is not None:
+            noted = await self._cluster.members()
             try:
-                noted = await self._cluster.members()
                 if self.core.log is None and not why_not_expelled(member, self.core.expelled):
                     await self._cluster.expel(member)
             except OSError as error:

@@ -51,7 +51,7 @@ def door(room: str) -> Callable[[str], Any]:
     def is_there(name: str) -> bool:
         try:
             find(name)
-        except ImportError:
+        except (ImportError, OSError):  # such as a library in C that its module does not find
             return False
         return True
 

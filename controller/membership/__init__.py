@@ -10,6 +10,7 @@ if TYPE_CHECKING:
         CLUSTER_KEY_BYTES as CLUSTER_KEY_BYTES,
         CONTROLLER as CONTROLLER,
         OPERATOR as OPERATOR,
+        PEOPLE as PEOPLE,
         ClusterFiles as ClusterFiles,
         ClusterFilesError as ClusterFilesError,
     )

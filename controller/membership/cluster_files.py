@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from headrace.cluster import AUTHORITY, KEY_BYTES_MAX, Credentials, read_credentials, write_secret
+from headrace.cluster import AUTHORITY, KEY_BYTES_MAX, Credentials, Role, read_credentials, write_secret
 from headrace.controller.core.cluster import OLD_KEY, SPENT, all_spent
 from headrace.daemon import read_private
 from headrace.store.files import disk
@@ -30,6 +30,8 @@ from headrace.store.ledger import TokenSpent, is_of_expelled
 
 CONTROLLER = "controller"
 OPERATOR = "operator"
+#: The roles of people; the first is the default.
+PEOPLE = (Role.OPERATOR, Role.USER, Role.VIEWER)
 ISSUED = "issued"
 _SPENDING = threading.Lock()
 CLUSTER_KEY_BYTES = 32
@@ -83,7 +85,10 @@ class ClusterFiles:
         return {unquote(path.name): path.read_text(encoding="ascii").split() for path in files}
 
     async def members(self) -> frozenset[str]:
-        """The members, as role/name, that this folder knows: by their certificates or tokens. Raises OSError."""
+        """The members, as role/name, that this folder knows: by their certificates or tokens.
+
+        A role alone stands for all of it, where the folder, or a part of it, does not tell.
+        """
         return await asyncio.to_thread(self._members)
 
     def issued(self, member: str) -> None:
@@ -92,9 +97,18 @@ class ClusterFiles:
             _note(self._named(ISSUED, member))
 
     def _members(self) -> frozenset[str]:
-        noted = {unquote(path.name) for path in (self.folder / ISSUED).glob("[!.]*")}
-        spent = (item for item in map(_spent, (self.folder / "spent").glob("[!.]*")) if item is not None)
-        return frozenset({f"{OPERATOR}/{OPERATOR}", *noted, *(f"worker/{item.worker}" for item in spent)})
+        try:
+            found = {unquote(name) for name in os.listdir(self.folder / ISSUED) if not name.startswith(".")}
+        except OSError:
+            found = {role.value for role in PEOPLE}  # a folder from before these were noted, or a part of one
+        for path in (self.folder / "spent").glob("[!.]*"):
+            try:
+                item = _spent(path)
+            except (OSError, ValueError):
+                found.add(Role.WORKER.value)
+            else:
+                found |= {f"worker/{item.worker}"} if item is not None else set()
+        return frozenset(found)
 
     def _expel(self, member: str) -> None:
         _note(self._expelled_at(member))

@@ -95,7 +95,7 @@ class _Sample:
 
 
 def _write(path: pathlib.Path, text: str) -> None:
-    with disk.whole_file(path) as file:
+    with disk.whole_file(path.resolve()) as file:
         file.write(text.encode())
         os.fchmod(file.fileno(), 0o644)
 

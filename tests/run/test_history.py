@@ -179,6 +179,7 @@ def test_bisect_finds_the_first_version_for_which_a_command_fails(home: Path) ->
         (("--run", "sh -c 'kill -9 $$'"), 1, "it judged nothing"),
         (("--good", "5", "--run", "true"), 2, "is not before the bad one"),
         (("--run", "true"), 1, "version 5 is good as well: the command fails at no version that it tried"),
+        (("--run", "false"), 1, "version 1 is bad as well: the command fails at all versions that it tried"),
         (("--good", "9", "--run", "true"), 1, "has no version 9"),
         (("--run", ""), 2, "give the command"),
     ):

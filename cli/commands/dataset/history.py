@@ -277,7 +277,11 @@ def bisect(uri: str, command: str, *, good: str, bad: str, as_json: bool) -> int
         return verdict
 
     candidates = first_bad(versions, judge)
-    # Nothing has found this one bad yet.
+    # Nothing has found these good, or bad, yet.
+    if candidates[0] == versions[1] and judge(first) is False:
+        raise CliError(
+            f"{dataset.uri}: version {first} is bad as well: the command fails at all versions that it tried"
+        )
     if candidates[-1] == last and judge(last):
         raise CliError(f"{dataset.uri}: version {last} is good as well: the command fails at no version that it tried")
     if as_json:

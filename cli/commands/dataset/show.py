@@ -340,7 +340,7 @@ def _objects(store: ObjectStore, unread: list[dict[str, str]]) -> Iterator[Objec
 
 
 def _place(store: ObjectStore, folder: str) -> str:
-    return below(store.uri, urllib.parse.quote(folder.rstrip("/")))
+    return below(store.uri, urllib.parse.quote(folder.rstrip("/"), errors="surrogateescape"))
 
 
 def _is_folder(store: ObjectStore) -> bool:

@@ -56,7 +56,7 @@ class Members:
         seen = _seen(event, log)
         if log is None:
             self.noted[event.member] = []
-            return [_expelled(event, seen), SpreadExpulsions(event.member)]
+            return [_expelled(event, seen, known), SpreadExpulsions(event.member)]
         self._expulsions.append((event, seen))
         log.submit(MemberExpelled(event.member))
         return []
@@ -70,7 +70,7 @@ class Members:
         """An entry is durable: answer all who wait for it, and tell who has to know."""
         if isinstance(change, MemberExpelled):
             waiting = bool(self._expulsions) and self._expulsions[0][0].member == change.member
-            answers = [_expelled(*self._expulsions.popleft())] if waiting else []
+            answers = [_expelled(*self._expulsions.popleft(), known.expelled)] if waiting else []
             return [*answers, SpreadExpulsions(change.member)]
         told = [SpreadExpulsions()] if f"worker/{change.worker}" in known.expelled else []
         return [*told, *(_answer(event, change, known) for event in self._offers.pop(change.token, []))]
@@ -126,12 +126,12 @@ def _seen(event: ExpelRequested, log: Leadership[ClusterState] | None) -> Collec
     return event.noted | {f"worker/{item.worker}" for item in spent}
 
 
-def _expelled(event: ExpelRequested, seen: Collection[str]) -> AnswerRequest:
+def _expelled(event: ExpelRequested, seen: Collection[str], expelled: Collection[str]) -> AnswerRequest:
     role, _, name = event.member.partition("/")
-    if event.member in seen:
+    if event.member in seen or role in seen:
         return AnswerRequest(event.request, accepted=True)
     unknown = f"no {role} {name!r} was ever seen in this cluster"
-    has = [other for other in _ROLES if f"{other}/{name}" in seen]
+    has = [other for other in _ROLES if (member := f"{other}/{name}") in seen and member not in expelled]
     stays = f"; the {' and the '.join(has)} of that name keeps the access: expel each by its role" if has else ""
     return AnswerRequest(event.request, accepted=True, warnings=(unknown + stays,))
 

@@ -236,7 +236,7 @@ class TokenOffered:
 class ExpelRequested:
     """Somebody wants a member, as role/name, to be one no more. `request` is returned with the answer.
 
-    `noted` are the members that the cluster's folder names.
+    `noted` are the members that the cluster's folder names, and the roles of which it does not tell all.
     """
 
     request: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
@@ -35,3 +36,16 @@ def test_an_answer_that_a_key_spent_a_token_may_be_trusted(
     assert asyncio.run(files.spend("token", "worker", "key")) == ""
     assert recorded.has_name(files.folder / "spent" / "token")
     assert asyncio.run(files.spend("token", "another", "other")) == SPENT
+
+
+def test_the_members_that_a_folder_tells_are_those_it_can_read(files: ClusterFiles) -> None:
+    assert asyncio.run(files.spend("t1", "one", "key")) == ""
+    files.issued("viewer/vic")
+    known = {"operator/operator", "viewer/vic", "worker/one"}
+    assert asyncio.run(files.members()) == known
+    (files.folder / "spent" / "folder").mkdir()
+    assert asyncio.run(files.members()) == {*known, "worker"}
+    (files.folder / "spent" / "folder").rmdir()
+    (files.folder / "spent" / "damaged").write_bytes(b"\xff")
+    shutil.rmtree(files.folder / "issued")
+    assert asyncio.run(files.members()) == {"operator", "user", "viewer", "worker/one", "worker"}

@@ -44,3 +44,11 @@ def test_on_a_full_disk_the_tokenizer_of_before_stays(
     assert caught.value.filename == str(output)
     assert output.read_text() == "before"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "tokenizer.json", "tokenizer_config.json"]
+
+
+def test_an_output_that_is_a_link_stays_one(texts: Path, tmp_path: Path) -> None:
+    target, link = tmp_path / "shared.json", tmp_path / "tokenizer.json"
+    link.symlink_to(target)
+    train_tokenizer(read_jsonl(str(texts)), link, vocab_size=300)
+    assert link.is_symlink()
+    assert "vocab" in target.read_text()

@@ -183,6 +183,15 @@ def test_a_name_that_has_other_roles_is_told_to_keep_them() -> None:
     )
 
 
+def test_a_role_that_is_gone_or_not_told_is_not_spoken_of() -> None:
+    bench = leader(Store())
+    noted = frozenset({"viewer/one", "operator"})
+    (first,) = of(m.AnswerRequest, bench.tell(ExpelRequested(1, "operator/one", noted)))
+    bench.tell(ExpelRequested(2, "viewer/one", noted))
+    (last,) = of(m.AnswerRequest, bench.tell(ExpelRequested(3, "user/one", noted)))
+    assert (first.warnings, last.warnings) == ((), ("no user 'one' was ever seen in this cluster",))
+
+
 def test_who_was_never_seen_is_expelled_and_the_answer_says_so() -> None:
     bench = leader(Store())
     bench.tell(TokenOffered(1, "t", "two", "key"))
