@@ -45,7 +45,7 @@ _UNREAD = "it may hold records that were read: it is new where objects that were
 def _rewritten_words(stage: str, whole: WholeListing) -> str:
     """What is gone of a source, and what is new."""
     missing, new = whole.missing, whole.objects
-    was = counted(len(missing), "object that was read is", "objects that were read are")
+    was = counted(len(missing), "object that was read or passed over is", "objects that were read or passed over are")
     fresh = counted(len(new), "other object is", "other objects are")
     return f"source {stage}: {was} gone from {whole.place}, such as {missing[0]!r}, and {fresh} new, such as {new[0]!r}"
 
@@ -171,6 +171,10 @@ class ChangedFragments:
             return "; and ".join(filter(None, (self._why_open(), self.why_held())))
         for fragment, why in self.open.items():
             self._leadership.submit(FragmentDropped(fragment, why, reread))
+            item = self._ledger.fragments[fragment].fragment
+            whole = self._listing.rewritten(item.stage)
+            if whole is not None and whole.lacks(item.uri):
+                self._leadership.submit(VersionSeen(item.stage, item.uri, GONE, False))
         self._given_up.update(self.open)
         self.open.clear()
         self._relist = reread and bool(self._stale)
@@ -229,21 +233,21 @@ class ChangedFragments:
         whole = self._listing.rewritten(stage)
         if whole is None:
             return
-        if whole.new and self._choice is ChangedInput.HALT:
+        if self._choice is ChangedInput.HALT:
             self._rewritten[stage] = whole
             return
         self.list_fresh(self._listing.add(whole.new), unread=self._choice is ChangedInput.DROP)
         for uri in whole.gone:
             self._leadership.submit(VersionSeen(stage, uri, GONE, False))
-        if whole.new:
-            self._listing.note_rewritten(f"{_rewritten_words(stage, whole)}; {_THEN[self._choice]}")
+        self._listing.note_rewritten(f"{_rewritten_words(stage, whole)}; {_THEN[self._choice]}")
 
     def list_fresh(self, fresh: Sequence[Fragment], *, unread: bool = False) -> None:
         """Enter what is new in the log, to be read or not."""
         for at in range(0, len(fresh), LISTED_MAX):
             listed = tuple(fresh[at : at + LISTED_MAX])
-            given_up = (FragmentDropped(item.id, _UNREAD, False) for item in listed if unread)
-            self._leadership.submit(FragmentsListed(listed), *given_up)
+            given_up = [FragmentDropped(item.id, _UNREAD, False) for item in listed if unread]
+            passed = dict.fromkeys(VersionSeen(item.stage, item.uri, item.version, False) for item in listed if unread)
+            self._leadership.submit(FragmentsListed(listed), *given_up, *passed)
 
     def _why_open(self) -> str:
         """Why the run fails: its input changed, vanished or could not be read while it was open."""

@@ -152,7 +152,7 @@ class FragmentDropped:
 
 @dataclass(frozen=True, slots=True)
 class VersionSeen:
-    """An object that was read before stands in another version now, and is not read for that.
+    """An object stands in this version now, and is not read for that.
 
     `same`: it holds the bytes that were read, whatever else it holds. Else somebody chose to pass it over, or its
     source has it no more: then `version` is empty.

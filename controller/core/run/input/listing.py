@@ -168,9 +168,9 @@ class Listing:
         return self._whole.get(event.stage)
 
     def rewritten(self, stage: str) -> WholeListing | None:
-        """The listing of a source that names all it has, and not all that was read of it."""
+        """The listing of a source that names all it has, where something is new and not all that was read is there."""
         whole = self._whole.get(stage)
-        return whole if whole is not None and whole.missing else None
+        return whole if whole is not None and whole.new else None
 
     def _unknown_named(self, fragment: Fragment, known: list[Fragment]) -> list[Fragment]:
         """What is new of a fragment that the ledger does not know by its name; `known` gets what it knows for it."""

@@ -68,7 +68,7 @@ def test_what_is_new_waits_where_something_that_was_read_is_gone() -> None:
     assert asked(said) == []
     report = stand.ends(said)
     assert report.outcome == "failed"
-    words = f"1 object that was read is gone from file:///in/, such as {A.uri!r}, and 1 other object is new"
+    words = f"1 object that was read or passed over is gone from {stand.place}, such as {A.uri!r}, and 1 other object"
     assert words in report.reason
     assert C.id not in stand.run.ledger.fragments
     again = TableStand(stand)
@@ -98,16 +98,45 @@ def test_a_choice_is_made_once_and_holds(choice: ChangedInput) -> None:
     assert [item.uri for item in orders] == ([B.uri, D.uri] if reread else [D.uri]), "of B its bytes, to compare them"
 
 
-def test_what_is_gone_alone_is_nothing_and_what_joins_later_is_read() -> None:
-    stand = TableStand(read_whole(A, B))
+@pytest.mark.parametrize("choice", list(ChangedInput))
+def test_what_joins_after_something_is_gone_alone_waits_for_a_choice(choice: ChangedInput) -> None:
+    stand = TableStand(read_whole(A, B), choice)
     assert stand.ends(stand.page(stand.started(), B)).outcome == "completed"
+    later = TableStand(stand)
+    said = later.page(later.started(), B, C)
+    assert asked(said) == []
+    assert later.ends(said).outcome == "failed"
+
+
+def test_what_was_passed_over_is_waited_for_as_if_it_were_read() -> None:
+    stand = TableStand(read_whole(A), ChangedInput.DROP)
+    assert stand.ends(stand.page(stand.started(), B)).outcome == "completed"
+    again = TableStand(stand)
+    said = again.page(again.started(), C)
+    assert asked(said) == []
+    report = again.ends(said)
+    assert report.outcome == "failed"
+    assert f"such as {B.uri!r}, and 1 other object is new" in report.reason
+    last = TableStand(again, ChangedInput.DROP)
+    assert last.ends(last.page(last.started(), C)).outcome == "completed"
+    later = TableStand(last)
+    assert asked(later.page(later.started(), C, D)) == [D]
+
+
+def test_what_was_given_up_unread_while_gone_is_not_waited_for() -> None:
+    first = TableStand()
+    first.page(first.started(), A)
+    stand = TableStand(first, ChangedInput.DROP)
+    assert asked(stand.page(stand.started(), B)) == [B]
+    assert stand.closes(B).outcome == "completed"
+    assert stand.run.ledger.fragments[A.id].dropped is not None
     later = TableStand(stand)
     assert asked(later.page(later.started(), B, C)) == [C]
 
 
 def test_what_comes_back_is_compared_and_not_read_again() -> None:
-    stand = TableStand(read_whole(A, B))
-    assert stand.ends(stand.page(stand.started(), B)).outcome == "completed"
+    stand = TableStand(read_whole(A, B), ChangedInput.DROP)
+    assert stand.ends(stand.page(stand.started(), B, C)).outcome == "completed"
     later = TableStand(stand)
     assert asked(later.page(later.started(), A, B)) == [A]
     compared = m.FragmentWasRead(*later.task(), A.id, -1, checksum=CHECKSUM, compared="v1")
@@ -129,7 +158,11 @@ def test_what_is_half_read_and_gone_holds_back_what_is_new(choice: ChangedInput)
         change.fragment for entry in stand.log for change in entry.changes if isinstance(change, FragmentDropped)
     ]
     assert given_up == {"halt": [], "drop": [B.id, A.id], "reread": [A.id]}[choice.value]
-    assert ("read", A.uri) not in stand.run.ledger.seen, "its open part may come back"
+    if choice is ChangedInput.HALT:
+        assert ("read", A.uri) not in stand.run.ledger.seen, "its open part may come back"
+        return
+    later = TableStand(stand)
+    assert asked(later.page(later.started(), B, C)) == [C]
 
 
 def test_another_place_and_a_source_that_does_not_say_are_read() -> None:
