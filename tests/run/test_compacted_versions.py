@@ -9,15 +9,17 @@ import pytest
 
 from headrace.cli.commands.maintenance.maintenance import publish_without
 from headrace.cli.main import invoke
-from headrace.controller import with_offline_writer
+from headrace.controller import OfflineWriter, with_offline_writer
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.datasets.retraction import to_erase
 from headrace.store.history.address import open_at
+from headrace.store.ledger.core.entries import FragmentDropped, FragmentsListed
 from headrace.store.ledger.core.fold import DEDUPLICATION
 from headrace.store.shards import read_table
 from tests.kits.run.command_server import ended
 from tests.kits.run.kill import headrace
 from tests.kits.run.small_tokenizer import small_tokenizer
+from tests.kits.store.dataset_writer import FRAGMENT
 
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
@@ -111,3 +113,16 @@ def test_a_compaction_holds_nothing_that_a_rollback_hides(capsys: pytest.Capture
     assert (code, "compact into a new place" in said, len(said.splitlines())) == (1, True, 1)
     assert invoke(["dataset", "compact", "old", "other"]) == 0
     assert ids("other") == ids("old") == ["0", "1"]
+
+
+def test_a_takedown_comes_through_behind_a_fragment_that_was_given_up(capsys: pytest.CaptureFixture[str]) -> None:
+    assert compacted(capsys)[0] == 0
+
+    async def given_up(writer: OfflineWriter) -> None:
+        await writer.commit(FragmentsListed((FRAGMENT,)), FragmentDropped(FRAGMENT.id, "unread", False))
+
+    with_offline_writer(Dataset.open("old").uri, given_up)
+    assert invoke(["dataset", "retract", "old", "2"]) == 0
+    assert compacted(capsys)[0] == 0
+    assert ids("new") == ["0", "1", "3"]
+    assert Dataset.open("new").state.fragments.keys() == Dataset.open("old").state.fragments.keys()

@@ -333,6 +333,9 @@ async def _publish(writer: OfflineWriter, old: Dataset, store: ObjectStore, *, i
             return has_published
         complete, taken_down = base is not None and base.complete, hidden.pop("", ())
         if is_fresh or taken_down or replaced:
+            # The old dataset may have listed and given up more since, of which no shard is.
+            for page in listed(old.state, writer.ledger):
+                await writer.commit(*page)
             version = writer.ledger.version + 1
             retraction = [Retracted(version, taken_down, replaced)] if taken_down or replaced else []
             published = VersionPublished(version, REASON, writer.ledger.number, complete)
