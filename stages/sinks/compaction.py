@@ -237,8 +237,8 @@ def retracted_rows(old: Dataset, new: Dataset) -> dict[str, Rows]:
 def _hidden(dataset: Dataset, tokens: str) -> dict[int, str]:
     """The rows of a shard that are shown no more, each by the reason for which; "" where it was taken down."""
     state, found = dataset.state, dict[int, str]()
-    for since, key, rows in state.retracted:
-        if key == tokens and state.hides(since, dataset.version):
+    for since, rows in dataset.retractions(tokens):
+        if state.hides(since, dataset.version):
             reason = "" if state.is_takedown(since) else state.published[since].reason
             found.update((row, min(reason, found.get(row, reason))) for row in rows)
     return dict(sorted(found.items()))

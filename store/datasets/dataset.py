@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 TOKENS: Final = "tokens"
 DOCUMENTS: Final = "documents"
 VERDICTS: Final = "verdicts"
+#: Since which version rows of a table of documents are shown no more, and the rows.
+Retraction = tuple[int, list[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ def fold_ledger(store: ObjectStore, state: LedgerState | None = None) -> LedgerS
 class Dataset:
     """A dataset up to the ledger's last entry when it was opened."""
 
-    __slots__ = ("_shards", "_version", "state", "store")
+    __slots__ = ("_retractions", "_shards", "_version", "state", "store")
 
     def __init__(self, store: ObjectStore, state: LedgerState, version: int | None = None) -> None:
         self.store = store
@@ -79,6 +81,7 @@ class Dataset:
         #: The version that is read; None: the newest.
         self._version = version
         self._shards = tuple(state.shards)
+        self._retractions: dict[str, list[Retraction]] | None = None
 
     @staticmethod
     def open(uri: str, *, removed: bool = False) -> Dataset:
@@ -206,9 +209,17 @@ class Dataset:
 
     def retracted(self, tokens: str) -> frozenset[int]:
         """Rows of the documents table that are shown no more, of the shard whose tokens have this key."""
-        read = self.version
-        hidden = (rows for since, key, rows in self.state.retracted if key == tokens and self.state.hides(since, read))
+        hidden = (rows for since, rows in self.retractions(tokens) if self.state.hides(since, self.version))
         return frozenset(row for rows in hidden for row in rows)
+
+    def retractions(self, tokens: str) -> Sequence[Retraction]:
+        """What was ever retracted from the shard whose tokens have this key: since which version, and the rows."""
+        if self._retractions is None:
+            found: dict[str, list[Retraction]] = {}
+            for since, key, rows in self.state.retracted:
+                found.setdefault(key, []).append((since, rows))
+            self._retractions = found
+        return self._retractions.get(tokens, ())
 
     def verify(self) -> Report:
         """Check every object that the ledger names, and that its tables account for every record that it closes.

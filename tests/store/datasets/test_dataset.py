@@ -1,7 +1,7 @@
 """Datasets as their ledger tells them, and what `verify` finds."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from headrace.store.ledger.core.entries import (
     VersionPublished,
     encode_entry,
 )
+from headrace.store.ledger.core.fold import LedgerState
 from headrace.store.ledger.core.fragments import Counts, Range
 from headrace.store.shards import shard
 from headrace.store.shards.builder import safetensors_parts
@@ -142,6 +143,21 @@ def test_a_version_is_complete_by_its_publishers_word_and_nothing_open(store: Fi
     assert Dataset.open(store.uri).complete()
     writer.entry(VersionPublished(3, "stopped", complete=False))
     assert [Dataset.open(store.uri).complete(version) for version in (None, 1, 2, 3)] == [False, False, True, False]
+
+
+def test_what_is_retracted_is_gone_through_once_for_all_shards(store: FileStore) -> None:
+    looks: list[int] = []
+
+    class Watched(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            looks.append(len(self))
+            return super().__iter__()
+
+    state = LedgerState(retracted=Watched([[1, f"{key}", [key, 5]] for key in (0, 1, 0)]))
+    dataset = Dataset(store, state)
+    assert [dataset.retracted(f"{key}") for key in range(3)] == [{0, 5}, {1, 5}, frozenset()]
+    assert dataset.retractions("0") == [(1, [0, 5]), (1, [0, 5])]
+    assert looks == [3]
 
 
 def test_a_dataset_without_shards_is_described_by_its_pipeline(store: FileStore, writer: Writer) -> None:
