@@ -53,6 +53,7 @@ _LAYOUT = {
     BLOCKS, HEADER_CHECK,
 }  # fmt: skip
 _ELSEWHERE = "compact into a new place"
+_SHOWN, _TAKEN_DOWN = frozenset[str](), frozenset({""})
 #: Roles that are merged, with the end of the key.
 TABLES = {
     "documents": ".documents.parquet",
@@ -209,11 +210,13 @@ Rows = tuple[tuple[str, tuple[int, ...]], ...]
 def retracted_rows(old: Dataset, new: Dataset) -> dict[str, Rows]:
     """Rows of the new documents tables, by the key of the shard's tokens, that the old dataset shows no more.
 
-    They are given by the reason of the version that hides them until a rollback; by "" are those that were taken down.
+    They are given by each reason of a version that hides them until a rollback, as far as the new dataset does not hide
+    them for it; by "" are those that were taken down. Raises InputError where it hides what a rollback of the old one
+    shows again.
     """
-    gone: dict[tuple[str, int, int | None], str] = {}
+    gone: dict[tuple[str, int, int | None], frozenset[str]] = {}
     for shard in old.shards:
-        rows = _hidden(old, object_of(shard.closed, "tokens").key)
+        rows = _reasons(old, object_of(shard.closed, "tokens").key)
         if rows:
             table = read_table(old.store, object_of(shard.closed, "documents").key, ["fragment", "row", "part"])
             gone.update(zip(_names(table.take(pa.array(list(rows), pa.int64()))), rows.values(), strict=True))
@@ -224,24 +227,31 @@ def retracted_rows(old: Dataset, new: Dataset) -> dict[str, Rows]:
             continue
         table = read_table(new.store, object_of(shard.closed, "documents").key, ["fragment", "row", "part"])
         tokens = object_of(shard.closed, "tokens").key
-        known = _hidden(new, tokens)
+        known = _reasons(new, tokens)
         for row, name in enumerate(_names(table)):
-            reason = gone.get(name)
-            if reason is not None and known.get(row) not in ("", reason):
+            reasons, held = gone.get(name), known.get(row, _SHOWN)
+            if reasons is None or held == _TAKEN_DOWN:
+                continue
+            if held and not reasons:
+                raise InputError(f"it hides rows that a rollback of the other dataset shows again: {_ELSEWHERE}")
+            for reason in reasons - held:
                 found.setdefault(reason, {}).setdefault(tokens, []).append(row)
     return {
         reason: tuple((key, tuple(rows)) for key, rows in tables.items()) for reason, tables in sorted(found.items())
     }
 
 
-def _hidden(dataset: Dataset, tokens: str) -> dict[int, str]:
-    """The rows of a shard that are shown no more, each by the reason for which; "" where it was taken down."""
-    state, found = dataset.state, dict[int, str]()
+def _reasons(dataset: Dataset, tokens: str) -> dict[int, frozenset[str]]:
+    """For what each row of a shard that was ever hidden is shown no more; nothing where a rollback shows it again.
+
+    Of a row that was taken down that is all that counts.
+    """
+    state, found = dataset.state, dict[int, frozenset[str]]()
     for since, rows in dataset.retractions(tokens):
-        if state.hides(since, dataset.version):
-            reason = "" if state.is_takedown(since) else state.published[since].reason
-            found.update((row, min(reason, found.get(row, reason))) for row in rows)
-    return dict(sorted(found.items()))
+        why = _TAKEN_DOWN if state.is_takedown(since) else frozenset({state.published[since].reason})
+        hidden = why if state.hides(since, dataset.version) else _SHOWN
+        found.update((row, found[row] | hidden if row in found else hidden) for row in rows)
+    return {row: _TAKEN_DOWN & reasons or reasons for row, reasons in sorted(found.items())}
 
 
 def write_retracted(old: Dataset, new: Dataset, epoch: int) -> tuple[tuple[str, StoredObject], ...]:

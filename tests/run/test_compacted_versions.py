@@ -13,8 +13,10 @@ from headrace.controller import OfflineWriter, with_offline_writer
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.datasets.retraction import to_erase
 from headrace.store.history.address import open_at
-from headrace.store.ledger.core.entries import FragmentDropped, FragmentsListed
-from headrace.store.ledger.core.fold import DEDUPLICATION
+from headrace.store.ledger.core.entries import FragmentDropped, FragmentsListed, Led, Resigned, decode_entry
+from headrace.store.ledger.core.fold import DEDUPLICATION, HELD_OUT_SPLIT
+from headrace.store.ledger.log import Log
+from headrace.store.open import open_store
 from headrace.store.shards import read_table
 from tests.kits.run.command_server import ended
 from tests.kits.run.kill import headrace
@@ -70,11 +72,17 @@ def compacted(capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     return code, capsys.readouterr().err
 
 
-def deduplicate() -> None:
+def written_behind(uri: str, number: int) -> set[type[object]]:
+    """What the entries behind one are."""
+    entries = Log(open_store(uri)).read(number)
+    return {type(change) for _, data in entries for change in decode_entry(data).changes}
+
+
+def deduplicate(reason: str = DEDUPLICATION) -> None:
     """Publish a version without record 1."""
     dataset = Dataset.open("old")
     rows = {next(item.key for item in dataset.shards[0].closed.objects if item.role == "tokens"): (1,)}
-    with_offline_writer(dataset.uri, lambda writer: publish_without(writer, dataset, DEDUPLICATION, rows, "now"))
+    with_offline_writer(dataset.uri, lambda writer: publish_without(writer, dataset, reason, rows, "now"))
 
 
 def test_a_duplicate_stays_one_that_a_rollback_shows_again(capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,3 +134,29 @@ def test_a_takedown_comes_through_behind_a_fragment_that_was_given_up(capsys: py
     assert compacted(capsys)[0] == 0
     assert ids("new") == ["0", "1", "3"]
     assert Dataset.open("new").state.fragments.keys() == Dataset.open("old").state.fragments.keys()
+
+
+def test_what_a_rollback_shows_again_is_not_hidden_in_silence(capsys: pytest.CaptureFixture[str]) -> None:
+    deduplicate()
+    assert compacted(capsys)[0] == 0
+    assert invoke(["dataset", "rollback", "old@2"]) == 0
+    number = Dataset.open("new").state.number
+    code, said = compacted(capsys)
+    assert (code, "compact into a new place" in said, len(said.splitlines())) == (1, True, 1)
+    assert written_behind("new", number) <= {Led, Resigned}
+    assert invoke(["dataset", "rollback", "new@1"]) == 0
+    assert compacted(capsys)[0] == 0
+    assert ids("new") == ids("old") == ["0", "1", "2", "3"]
+
+
+def test_a_row_hidden_for_another_reason_is_published_once(capsys: pytest.CaptureFixture[str]) -> None:
+    deduplicate()
+    assert compacted(capsys)[0] == 0
+    assert invoke(["dataset", "rollback", "old@2"]) == 0
+    deduplicate(HELD_OUT_SPLIT)
+    versions = []
+    for _ in range(3):
+        assert compacted(capsys)[0] == 0
+        versions.append(Dataset.open("new").state.version)
+    assert versions == [3, 3, 3]
+    assert ids("new") == ids("old") == ["0", "2", "3"]

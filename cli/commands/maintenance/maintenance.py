@@ -296,6 +296,8 @@ async def _compact(writer: OfflineWriter, old: Dataset, target: str, shard_bytes
     # Refuse another's dataset before anything is written to it.
     todo = left_to_do(old.state, writer.ledger)
     store = open_store(target)
+    if writer.ledger.retracted:
+        await writer.beside(partial(retracted_rows, old, Dataset(store, writer.ledger)))
     is_fresh = bool(todo) or not writer.ledger.version
     if is_fresh or old.state.retracted_at >= 0:
         await writer.commit(*applied(old.state, writer.ledger, target), EpochRaised(REASON))
@@ -316,8 +318,8 @@ async def _compact(writer: OfflineWriter, old: Dataset, target: str, shard_bytes
 async def _publish(writer: OfflineWriter, old: Dataset, store: ObjectStore, *, is_fresh: bool) -> bool:
     """Publish what was merged, without what the old dataset has lost meanwhile; whether there was anything to publish.
 
-    A retraction may come between a look at the old ledger and our entry, so that it is looked at again behind it; and
-    the manifest is written when nothing has come.
+    A retraction or a rollback may come between a look at the old ledger and our entry, so that it is looked at again
+    behind it; and the manifest is written when nothing has come.
     """
     base = old.state.newest
     has_published = False
@@ -346,7 +348,8 @@ async def _publish(writer: OfflineWriter, old: Dataset, store: ObjectStore, *, i
             published = VersionPublished(version, reason, writer.ledger.number, complete)
             await writer.commit(Retracted(version, rows, ()), published)
         is_fresh, has_published = False, True
-        if Dataset.open(old.uri).state.retracted_at == now.state.retracted_at:
+        then = Dataset.open(old.uri).state
+        if (then.version, then.retracted_at) == (now.state.version, now.state.retracted_at):
             return True
 
 
