@@ -11,12 +11,18 @@ import numpy as np
 import pytest
 import zstandard
 
+from headrace.cli.commands.maintenance.purge import _documents
 from headrace.loader.loader import Loader
 from headrace.store.datasets.dataset import Dataset
+from headrace.store.datasets.shown import hidden_at
+from headrace.store.files.store import FileStore
+from headrace.store.ledger.core.entries import Retracted, VersionPublished
+from headrace.store.ledger.core.fold import DEDUPLICATION, HELD_OUT_SPLIT, LedgerState
 from tests.kits.run.command import DEADLINE_S, dataset_answer as answer, dataset_command as call
 from tests.kits.run.command_server import ended
 from tests.kits.run.kill import dies_behind, headrace
 from tests.kits.run.small_tokenizer import small_tokenizer
+from tests.kits.store.dataset_writer import Writer
 
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
@@ -202,6 +208,35 @@ def test_a_dataset_of_text_loses_the_text_at_its_retraction(home: Path, sink: st
     assert [one["erased"] for one in answer(home, "purge", sink)["documents"]] == [True] * 4
     if sink == "documents":
         assert answer(home, "export", sink, "exported", "--format", "parquet")["documents"] == 20
+
+
+def test_a_receipt_looks_at_the_records_that_were_taken_down_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(FileStore(tmp_path))
+    closed = writer.shard([3] * 12)
+    key = closed.objects[0].key
+    writer.entry(closed, VersionPublished(1, "completed"))
+    writer.entry(Retracted(2, ((key, (1, 10)),), ()), VersionPublished(2, DEDUPLICATION))
+    writer.entry(VersionPublished(3, "rollback", 1, restores=1))
+    for version in range(4, 14):
+        writer.entry(Retracted(version, ((key, (version - 4,)),), ()), VersionPublished(version, "retraction"))
+    writer.entry(Retracted(14, ((key, (2, 11)),), ()), VersionPublished(14, HELD_OUT_SPLIT))
+    dataset = Dataset.open(writer.store.uri)
+    hidden = {version: hidden_at(dataset.state, version)[key] for version in range(2, 15) if version != 3}
+    shown = [[one for one in range(1, 15) if row not in hidden.get(one, ())] for row in range(10)]
+    asked: list[int] = []
+    hides = LedgerState.hides
+
+    def counted(state: LedgerState, since: int, version: int) -> bool:
+        asked.append(version)
+        return hides(state, since, version)
+
+    monkeypatch.setattr(LedgerState, "hides", counted)
+    receipt = _documents(dataset, {})
+    assert [(one["id"], one["shown_by"]) for one in receipt] == [(f"{row}", shown[row]) for row in range(10)]
+    assert shown[1] == [1, 3, 4]
+    assert len(asked) < 14, "versions are asked for row 1 alone, which a deduplication hid before"
 
 
 #: What a takedown does to a store: objects and entries are created, the manifest is updated, old objects are deleted.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from bisect import bisect_left
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -13,7 +14,7 @@ from headrace.cli.ui import FAINT, console, number, print_json, safe, title
 from headrace.client import CliError
 from headrace.controller import OfflineWriter, with_offline_writer
 from headrace.store import ObjectStore, counted
-from headrace.store.datasets import Dataset, Erasable, collect, erase, hidden_at, main_object, to_erase
+from headrace.store.datasets import Dataset, Erasable, collect, erase, main_object, to_erase
 from headrace.store.history import Copy, copies_of, renew_copy
 from headrace.store.ledger import EpochRaised, LedgerState, StoredObject
 from headrace.store.shards import read_table
@@ -107,22 +108,21 @@ def _documents(dataset: Dataset, states: dict[str, dict[str, Any]]) -> list[dict
             down.setdefault(key, set()).update(rows)
     asked = {key: sorted(rows) for key, rows in down.items()}
     steps = {path: _steps(path, one, asked, dataset.uri) for path, one in states.items()}
-    hidden = {version: hidden_at(state, version) for version in state.published} if down else {}
     found: list[dict[str, Any]] = []
     for shard in state.shards if down else ():
         main = main_object(shard.closed)
-        rows = down.get(main.key, set()) if main is not None else {}
+        rows = down.get(main.key, set()) if main is not None else set[int]()
         documents = shard.object("documents")
         if main is None or documents is None or not rows:
             continue
         facts = read_table(dataset.store, documents.key, ["id", "source", "row"])
+        showing = sorted(version for version, one in state.published.items() if one.shows_entry(shard.number))
+        gone: dict[int, set[int]] = {row: set() for row in rows}
+        for since, retracted in dataset.retractions(main.key):
+            for row in rows.intersection(retracted):
+                gone[row].add(since)
         for row in sorted(rows):
             place = facts.slice(row, 1).to_pylist()[0]
-            shown = [
-                version
-                for version, one in state.published.items()
-                if one.shows_entry(shard.number) and row not in hidden[version].get(main.key, ())
-            ]
             found.append(
                 {
                     "id": place["id"],
@@ -131,11 +131,21 @@ def _documents(dataset: Dataset, states: dict[str, dict[str, Any]]) -> list[dict
                     "shard": main.key,
                     "entry": shard.number,
                     "erased": row in state.erased_rows(main.key),
-                    "shown_by": sorted(shown),
+                    "shown_by": _shown_by(state, showing, gone[row]),
                     "steps": {path: read.get((main.key, row), []) for path, read in steps.items()},
                 }
             )
     return found
+
+
+def _shown_by(state: LedgerState, versions: list[int], gone: set[int]) -> list[int]:
+    """Of versions in order those whose reader was shown a row then that was retracted from these versions on."""
+    end = min(since for since in gone if state.is_takedown(since))
+    shown = versions[: bisect_left(versions, end)]
+    for since in gone:
+        if since < end:
+            shown = [version for version in shown if version < since or not state.hides(since, version)]
+    return shown
 
 
 def _steps(
