@@ -225,7 +225,8 @@ def renew_export(dataset: Dataset, place: str, kind: str) -> str:
     """
     target = pathlib.Path(place)
     fresh, old = (target.with_name(target.name + end) for end in (".purging", ".purged"))
-    drop_begun(target)
+    if stays := [*drop_begun(target), *drop_begun(fresh)]:
+        return f"{stays[0].name} beside it cannot be deleted: delete it, then purge again"
     for folder in (target, fresh, old):
         if strange := _strange(folder, kind):
             return f"{folder.name} holds {strange!r}, which no export wrote"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import glob
+import os
 import pathlib
 import shutil
 import tempfile
@@ -113,8 +115,10 @@ def read_documents(dataset: Dataset, shard: ClosedShard) -> ExportedDocuments:
     return ExportedDocuments(table, found, lengths)
 
 
-#: How the folder of what is not all written yet ends; before it stand eight characters of its own.
+#: How the folder ends in which that lies which is not all written yet; before it stand eight characters of its own.
 _BEGUN = ".export"
+#: What its writer holds in it as long as it lives.
+_LOCK = "lock"
 
 
 @contextmanager
@@ -122,16 +126,16 @@ def new_folder(place: str, noted: AbstractContextManager[None] | None = None) ->
     """A folder that appears under its name only when all of it is written.
 
     What is `noted` is entered before anything is written, and left when all is written or nothing is left. Raises
-    InputError where one stands, OSError.
+    InputError where one stands or another writer makes it, OSError.
     """
     target = pathlib.Path(folder_of(place))
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InputError(f"{str(target)!r} exists: name a new folder, or remove it")
-    drop_begun(target)
     disk.make_folder(target.parent)
-    with noted or nullcontext(), disk.naming(target):
-        partial = pathlib.Path(tempfile.mkdtemp(_BEGUN, f".{target.name}.", target.parent))
+    with disk.naming(target), _begun(target) as begun, noted or nullcontext():
+        partial = begun / "export"
         try:
+            partial.mkdir()
             yield partial
             partial.chmod(0o755)
             disk.sync_tree(partial)
@@ -142,10 +146,49 @@ def new_folder(place: str, noted: AbstractContextManager[None] | None = None) ->
             shutil.rmtree(partial, ignore_errors=True)
 
 
-def drop_begun(target: pathlib.Path) -> None:
-    """Delete what writers of a new folder that were killed have left beside it."""
+@contextmanager
+def _begun(target: pathlib.Path) -> Iterator[pathlib.Path]:
+    """A folder beside a new one that nobody deletes meanwhile, and there is one at a time."""
+    begun = pathlib.Path(tempfile.mkdtemp(_BEGUN, f".{target.name}.", target.parent))
+    try:
+        with _held(begun, target):
+            drop_begun(target, begun)
+            yield begun
+    finally:
+        shutil.rmtree(begun, ignore_errors=True)
+
+
+@contextmanager
+def _held(begun: pathlib.Path, target: pathlib.Path) -> Iterator[None]:
+    """Hold the lock of a begun folder. Raises InputError where another has it, OSError."""
+    descriptor = os.open(begun / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(f"an export writes {str(target)!r}: try again when it has ended") from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def drop_begun(target: pathlib.Path, mine: pathlib.Path | None = None) -> list[pathlib.Path]:
+    """Delete what writers of a new folder that were killed have left beside it; what of it cannot be deleted.
+
+    Raises InputError for one that is alive.
+    """
+    stays: list[pathlib.Path] = []
     for left in target.parent.glob(f".{glob.escape(target.name)}.{'?' * 8}{_BEGUN}"):
-        shutil.rmtree(left)
+        if left == mine or left.is_symlink() or not left.is_dir():
+            continue
+        try:
+            with _held(left, target):
+                shutil.rmtree(left)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            stays.append(left)
+    return stays
 
 
 def summary(

@@ -13,7 +13,8 @@ from headrace.cli.commands.maintenance.maintenance import commit_retraction, wri
 from headrace.cli.ui import FAINT, console, number, print_json, safe, title
 from headrace.client import CliError
 from headrace.controller import OfflineWriter, with_offline_writer
-from headrace.store import ObjectStore, counted
+from headrace.stages.runtime import InputError
+from headrace.store import ObjectStore, StoreError, counted
 from headrace.store.datasets import Dataset, Erasable, collect, erase, main_object, to_erase
 from headrace.store.history import Copy, copies_of, renew_copy
 from headrace.store.ledger import EpochRaised, LedgerState, StoredObject
@@ -93,7 +94,11 @@ def _renewed(dataset: Dataset, copy: Copy, *, dry_run: bool) -> dict[str, Any]:
     from headrace.stages.export import renew_export
 
     version = copy.version if copy.version in dataset.state.published else None
-    why = renew_export(dataset.of_version(version), copy.place, copy.kind)
+    try:
+        why = renew_export(dataset.of_version(version), copy.place, copy.kind)
+    except (InputError, StoreError, OSError) as error:
+        # Text is erased already, and the receipt of that is not to be lost.
+        why = str(error)
     if not why:
         renew_copy(dataset.store, copy, dataset.state.retracted_at)
     return {**facts, "state": f"left alone: {why}" if why else "written anew"}

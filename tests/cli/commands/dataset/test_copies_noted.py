@@ -2,11 +2,13 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from headrace.cli.commands.maintenance import maintenance
@@ -87,6 +89,39 @@ invoke(["dataset", "export", "data", "out", "--format", "parquet"])
 """
     killed = subprocess.run([sys.executable, "-P", "-c", script], cwd=home, timeout=DEADLINE_S)
     assert killed.returncode == -9
-    assert list(home.glob(f".out.*/{FILE}"))
+    assert list(home.glob(f".out.*/*/{FILE}"))
     assert purged(capsys) == {"out": "left alone: it is not there"}
     assert sorted(path.name for path in home.iterdir()) == ["data", "mine"]
+
+
+def test_nothing_disturbs_an_export_that_is_alive(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inner, answers = export.folders._write, list[object]()
+
+    def write(*arguments: Any) -> int:
+        monkeypatch.setattr(export.folders, "_write", inner)
+        capsys.readouterr()
+        answers.extend((exported("out"), capsys.readouterr().err, purged(capsys)))
+        return inner(*arguments)
+
+    monkeypatch.setattr(export.folders, "_write", write)
+    assert exported("out") == 0
+    said = f"an export writes {str(home / 'out')!r}: try again when it has ended"
+    assert answers == [1, f"headrace: {said}\n", {"out": f"left alone: {said}"}]
+    assert purged(capsys) == {"out": "written anew"}
+    assert pq.read_table(home / "out").column("id").to_pylist() == ["1"]
+    assert sorted(path.name for path in home.iterdir()) == ["data", "mine", "out"]
+
+
+def test_what_cannot_be_deleted_beside_an_export_is_told_by_a_purge(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / ".out.abcdefgh.export").write_text("mine")
+    (home / ".out.bcdefghi.export" / "lock").mkdir(parents=True)
+    assert exported("out") == 0
+    why = ".out.bcdefghi.export beside it cannot be deleted: delete it, then purge again"
+    assert purged(capsys) == {"out": f"left alone: {why}"}
+    shutil.rmtree(home / ".out.bcdefghi.export")
+    assert purged(capsys) == {"out": "written anew"}
+    assert (home / ".out.abcdefgh.export").read_text() == "mine"
