@@ -264,13 +264,27 @@ class _Parts:
         self._names = names
         self._imports: dict[str, str] = {}
         self._constants: dict[str, str] = {}
-        #: Those that others need as they are defined, for a decorator or a base, stand before them.
         self._definitions: dict[str, str] = {}
+        #: What each of them needs as it is defined: decorators, bases, defaults, and what the body of a class reads.
+        self._needs: dict[str, list[str]] = {}
         self._seen: set[str] = set()
 
     def text(self) -> str:
+        placed: dict[str, str] = {}
+        for name in self._definitions:
+            self._place(name, placed, ())
         lines = [*sorted(self._imports.values()), *(self._constants[name] for name in sorted(self._constants))]
-        return "\n".join([_HEAD, *lines, "\n", "\n\n\n".join(self._definitions.values())]) + "\n"
+        return "\n".join([_HEAD, *lines, "\n", "\n\n\n".join(placed.values())]) + "\n"
+
+    def _place(self, name: str, placed: dict[str, str], within: tuple[str, ...]) -> None:
+        """Place a definition behind those that it needs."""
+        if name in placed or name not in self._definitions:
+            return
+        if name in within:
+            raise PipelineError(f"{name!r} cannot travel, it is defined by means of itself: put it into a module")
+        for needed in self._needs[name]:
+            self._place(needed, placed, (*within, name))
+        placed[name] = self._definitions[name]
 
     def add(self, name: str, value: Any) -> None:
         """Add what is called `name`, and what it uses."""
@@ -295,8 +309,10 @@ class _Parts:
             raise PipelineError(
                 f"{name!r} cannot travel, its text is unknown ({error}): put it into a module"
             ) from error
-        for used in _used(text):
+        self._needs[name] = []
+        for used, is_needed in _used(text):
             if used in self._names and used != name and not _is_of_python(used, self._names[used]):
+                self._needs[name] += [used] if is_needed else []
                 self.add(used, self._names[used])
         self._definitions[name] = text.rstrip()
 
@@ -330,22 +346,30 @@ def _class_text(value: type) -> str:
     raise OSError("no method of the class says where it stands")
 
 
-def _used(text: str) -> Iterator[str]:
+def _used(text: str) -> Iterator[tuple[str, bool]]:
     """The names that a definition reads of its module, as Python's own compiler tells: no parameters, no locals.
 
-    Annotations are not read.
+    With each, whether it is read as the definition is made, and not as it is called. Annotations are not read.
     """
     flags = annotations.compiler_flag
-    waiting = [compile(text, "<definition>", "exec", flags, dont_inherit=True, optimize=0)]
+    waiting = [(compile(text, "<definition>", "exec", flags, dont_inherit=True, optimize=0), True)]
     while waiting:
-        code = waiting.pop()
+        code, at_once = waiting.pop()
         bound: set[str] = set()
         for step in dis.get_instructions(code):
             if step.opname == "STORE_NAME":
                 bound.add(step.argval)
             elif step.opname in _READS and step.argval not in bound:
-                yield step.argval
-        waiting += [item for item in code.co_consts if isinstance(item, types.CodeType)]
+                yield step.argval, at_once
+        waiting += [
+            (item, at_once and _runs_at_once(item)) for item in code.co_consts if isinstance(item, types.CodeType)
+        ]
+
+
+def _runs_at_once(code: types.CodeType) -> bool:
+    """Whether it is of no function: the body of a class, a comprehension, type parameters."""
+    is_function = code.co_flags & inspect.CO_OPTIMIZED
+    return not is_function or (code.co_name.startswith("<") and code.co_name != "<lambda>")
 
 
 def _is_of_python(name: str, value: Any) -> bool:

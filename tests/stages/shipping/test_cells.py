@@ -147,6 +147,65 @@ def test_names_of_python_that_the_user_defines_travel_and_others_do_not(monkeypa
     assert namespace["keep"]({"text": "a"}) == ("A", "[1]", 1, open, "shipped")
 
 
+def shipped(monkeypatch: pytest.MonkeyPatch, made: Any) -> Any:
+    """The function `keep` of a cell as a worker has it."""
+    monkeypatch.setitem(sys.modules, "__main__", made)
+    namespace: dict[str, Any] = {"__name__": "shipped"}
+    exec(compile(as_module_text(made.keep), "shipped", "exec", dont_inherit=True), namespace)
+    return namespace["keep"]
+
+
+CYCLES = [
+    """
+class Base:
+    def make(self):
+        return Child()
+
+class Child(Base):
+    def kind(self):
+        return "child"
+
+def keep(record):
+    return Base().make().kind()
+""",
+    """
+def first(record, again=True):
+    return second(record) if again else "first"
+
+def second(record, other=first):
+    return other(record, False)
+
+def keep(record):
+    return first(record)
+""",
+    """
+def known(function):
+    def maker():
+        return Kind.made
+    return function
+
+@known
+def inner(record):
+    return "inner"
+
+class Kind:
+    made = [one for one in (inner,)]
+
+    def get(self):
+        return self.made[0]
+
+def keep(record):
+    return inner(record)
+""",
+]
+
+
+@pytest.mark.parametrize("text", CYCLES)
+def test_what_a_definition_needs_stands_before_it_in_a_circle(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    made = cell(text)
+    assert shipped(monkeypatch, made)({}) == made.keep({})
+
+
 def test_another_text_is_another_module(monkeypatch: pytest.MonkeyPatch) -> None:
     paths = set()
     for constant in (1, 1, 2):
