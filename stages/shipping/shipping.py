@@ -230,6 +230,7 @@ PARTS_MAX = 200
 _HEAD = "from __future__ import annotations\n"
 #: The instructions that look for a name in a module, if in a class or between its type parameters it has no other.
 _READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
+_JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
 _modules: dict[str, str] = {}
 
 
@@ -356,9 +357,14 @@ def _used(text: str) -> Iterator[tuple[str, bool]]:
     while waiting:
         code, at_once = waiting.pop()
         bound: set[str] = set()
+        surely = len(code.co_code) if code.co_exceptiontable else 0  # from where on nothing skips a store
         for step in dis.get_instructions(code):
-            if step.opname == "STORE_NAME":
+            if step.opcode in _JUMPS:
+                surely = max(surely, step.argval)
+            elif step.opname == "STORE_NAME" and step.offset >= surely:
                 bound.add(step.argval)
+            elif step.opname == "DELETE_NAME":
+                bound.discard(step.argval)
             elif step.opname in _READS and step.argval not in bound:
                 yield step.argval, at_once
         waiting += [

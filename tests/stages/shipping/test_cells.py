@@ -206,6 +206,23 @@ def test_what_a_definition_needs_stands_before_it_in_a_circle(monkeypatch: pytes
     assert shipped(monkeypatch, made)({}) == made.keep({})
 
 
+MAYBE = [
+    "if FLAG:\n        word = 'own'",
+    "for word in ():\n        pass",
+    "while FLAG:\n        word = 'own'",
+    "try:\n        word = [][0]\n    except IndexError:\n        pass",
+    "word = 'own'\n    del word",
+]
+
+
+@pytest.mark.parametrize("body", MAYBE)
+def test_a_name_that_a_class_may_lack_travels(monkeypatch: pytest.MonkeyPatch, body: str) -> None:
+    get = "def get(self):\n        return self.taken"
+    text = f"class Kind:\n    {body}\n    taken = word\n    {get}\n\ndef keep(record):\n    return Kind().get()\n"
+    made = cell(f"FLAG, word = False, 'global'\n{text}")
+    assert shipped(monkeypatch, made)({}) == made.keep({}) == "global"
+
+
 def test_another_text_is_another_module(monkeypatch: pytest.MonkeyPatch) -> None:
     paths = set()
     for constant in (1, 1, 2):
