@@ -30,6 +30,7 @@ from typing import Any
 
 from headrace.pipeline import Pipeline, PipelineError, Stage, fingerprint
 from headrace.stages.runtime import Shipped
+from headrace.stages.shipping.definitions import why_other
 
 #: Modules of one pipeline. One that needs more is a package to be installed.
 MODULES_MAX = 500
@@ -268,7 +269,7 @@ class _Parts:
         self._definitions: dict[str, str] = {}
         #: What each of them needs as it is defined: decorators, bases, defaults, and what the body of a class reads.
         self._needs: dict[str, list[str]] = {}
-        self._seen: set[str] = set()
+        self._seen: dict[str, Any] = {}
 
     def text(self) -> str:
         placed: dict[str, str] = {}
@@ -290,8 +291,10 @@ class _Parts:
     def add(self, name: str, value: Any) -> None:
         """Add what is called `name`, and what it uses."""
         if name in self._seen:
+            if self._seen[name] is not value:
+                raise PipelineError(f"{name!r} cannot travel, it means two things: give each a name of its own")
             return
-        self._seen.add(name)
+        self._seen[name] = value
         if len(self._seen) > PARTS_MAX:
             raise PipelineError(f"function {self._owner!r} uses more than {PARTS_MAX} names: make a module of it")
         if isinstance(value, types.ModuleType):
@@ -304,17 +307,28 @@ class _Parts:
             self._constants[name] = f"{name} = {self._literal(name, value)}"
 
     def _define(self, name: str, value: Any) -> None:
+        if value.__qualname__ != name and _at(value.__qualname__, self._names) is value:
+            self._definitions[name] = f"{name} = {value.__qualname__}"
+            top = value.__qualname__.partition(".")[0]
+            self._needs[name] = [top]
+            self.add(top, self._names[top])
+            return
         try:
             text = _class_text(value) if isinstance(value, type) else textwrap.dedent(inspect.getsource(value))
-        except (OSError, TypeError) as error:
+            other = why_other(name, value, text, self._names)
+            reads = [] if other else list(_used(text))
+        except (OSError, TypeError, SyntaxError, ValueError, RecursionError) as error:
             raise PipelineError(
                 f"{name!r} cannot travel, its text is unknown ({error}): put it into a module"
             ) from error
+        if other:
+            raise PipelineError(f"{name!r} cannot travel, {other}")
+        names = getattr(inspect.unwrap(value), "__globals__", self._names)
         self._needs[name] = []
-        for used, is_needed in _used(text):
-            if used in self._names and used != name and not _is_of_python(used, self._names[used]):
+        for used, is_needed in reads:
+            if used in names and not _is_of_python(used, names[used]):
                 self._needs[name] += [used] if is_needed else []
-                self.add(used, self._names[used])
+                self.add(used, names[used])
         self._definitions[name] = text.rstrip()
 
     def _literal(self, name: str, value: Any) -> str:
@@ -345,6 +359,15 @@ def _class_text(value: type) -> str:
                 if begin <= code.co_firstlineno <= (node.end_lineno or 0):
                     return textwrap.dedent("".join(lines[begin - 1 : node.end_lineno]))
     raise OSError("no method of the class says where it stands")
+
+
+def _at(path: str, names: Mapping[str, Any]) -> Any:
+    """What stands at a dotted path, in classes."""
+    top, *rest = path.split(".")
+    found = names.get(top)
+    for name in rest:
+        found = vars(found).get(name) if isinstance(found, type) else None
+    return found
 
 
 def _used(text: str) -> Iterator[tuple[str, bool]]:

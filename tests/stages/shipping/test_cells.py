@@ -252,6 +252,88 @@ def test_what_cannot_travel_is_named(monkeypatch: pytest.MonkeyPatch, text: str,
         as_module(made.keep)
 
 
+CHANGED = [
+    ("def make(n):\n    def up(r):\n        return r * n\n    return up\nup, n = make(3), 5", "up(2)", "within"),
+    ("def make(n):\n    def up():\n        nonlocal n\n        n += 1\n    return up\nup = make(1)", "up()", "within"),
+    (
+        "def make(n):\n    class A:\n        def get(self):\n            return n\n    return A\nA = make(1)",
+        "A()",
+        "within",
+    ),
+    ("def b(f):\n    return wraps(f)(lambda r: 2 * f(r))\ndef up(r):\n    return r\nup = b(up)", "up(1)", "not define"),
+    ("def old(r):\n    return r\nnew = old\ndef old(r):\n    return -r", "new(1)", "not define"),
+    ("OF = {\n    'up': lambda r: r,\n}\nup = OF['up']", "up(1)", "its text is unknown"),
+    ("N = 1\ndef up(r, n=N):\n    return r + n\nN = 100", "up(1)", "kept"),
+    ("N = 1\ndef up(r, *, n=N + 1):\n    return r + n\nN = 100", "up(1)", "kept"),
+    ("def up(r):\n    return r\nup.__defaults__ = (2,)", "up()", "its text is unknown"),
+    ("def up(r=1):\n    return r\nup.__defaults__ = (2,)", "up()", "kept"),
+    ("def one(r):\n    return r\ndef up(r, f=one):\n    return f(r)\ndef one(r):\n    return -r", "up(1)", "kept"),
+    ("N = 1\nclass A:\n    n = N\n    def get(self):\n        return self.n\nN = 2", "A().get()", "kept"),
+    ("N = 1\nclass A:\n    def get(self, n=N):\n        return n\nN = 2", "A().get()", "kept"),
+    ("def up(r):\n    return keep and r", "up(1)", "two things"),
+]
+
+
+@pytest.mark.parametrize(("text", "call", "words"), CHANGED)
+def test_what_its_text_would_define_otherwise_is_refused(
+    monkeypatch: pytest.MonkeyPatch, text: str, call: str, words: str
+) -> None:
+    made = cell(f"from functools import wraps\n{text}\ndef keep(record):\n    return {call}\n")
+    function = made.keep
+    made.keep = None if words == "two things" else function
+    monkeypatch.setitem(sys.modules, "__main__", made)
+    with pytest.raises(PipelineError, match=f"^'.*' cannot travel, .*{words}.*: "):
+        as_module(function)
+
+
+ALIKE = """
+from contextlib import contextmanager
+from functools import wraps
+
+LIMIT, LIMITS, seen = 1, {"words": 3}, {}
+
+class Tools:
+    limit = LIMIT
+    seen = []
+
+    class Inner:
+        def get(self, limit=LIMIT):
+            return limit
+
+    def shown(self):
+        return self.limit
+
+def twice(function):
+    @wraps(function)
+    def inner(record, *more):
+        return function(function(record, *more), *more)
+    return inner
+
+@contextmanager
+def opened(least=LIMITS["words"] + LIMIT):
+    yield least
+
+@twice
+def up(record, by=LIMIT, *, seen=seen, cache={}):
+    seen[record] = cache[record] = True
+    return record + by
+
+tidy = lambda text, marks=("!",) * LIMIT: text.strip(*marks)
+Inner, shown, other = Tools.Inner, Tools.shown, up
+
+def keep(record):
+    Tools.seen.append(1)
+    with opened() as least:
+        return tidy("a!"), other(1), up(2, 2), least, Inner().get(), isinstance(Tools.Inner(), Inner), shown(Tools())
+"""
+
+
+def test_other_names_and_wrappers_of_a_definition_travel(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = cell(ALIKE)
+    direct = made.keep({})
+    assert shipped(monkeypatch, made)({}) == direct == ("a", 3, 6, 4, 1, True, 1)
+
+
 def test_a_function_without_its_text_is_refused() -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}
     exec("def keep(record): return True", namespace)
