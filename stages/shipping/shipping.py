@@ -341,9 +341,10 @@ class _Parts:
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             same = False
         if not same:
+            renamed = f"give it a name other than Python's {name!r}, " if hasattr(builtins, name) else ""
             raise PipelineError(
                 f"function {self._owner!r} uses {name!r}, a {type(value).__name__}, which cannot travel as text: "
-                "make it within the function, or put both into a module"
+                f"{renamed}make it within the function, or put both into a module"
             )
         return text
 

@@ -242,6 +242,10 @@ def test_another_text_is_another_module(monkeypatch: pytest.MonkeyPatch) -> None
             "define it with def",
         ),
         ("many = list(range(100_000))\ndef keep(record):\n    return bool(many)\n", "'many', a list"),
+        (
+            "from functools import partial\nprint = partial(print, flush=True)\ndef keep(record):\n    print(record)\n",
+            "'print', a partial, .*: give it a name other than Python's 'print', make it within the function",
+        ),
         ("nan = float('nan')\ndef keep(record):\n    return bool(nan)\n", "'nan', a float"),
     ],
 )
