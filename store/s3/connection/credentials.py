@@ -124,10 +124,12 @@ class _Client:
         self._pools = pools
 
     def urlopen(self, method: str, url: str, **given: Any) -> _Answer:
-        """See urllib3. Raises CredentialsFailed for more bytes than may come."""
+        """See urllib3, which raises for fewer bytes than were promised. Raises CredentialsFailed for too many."""
         response = self._pools.urlopen(method, url, preload_content=False, decode_content=False, **given)
         try:
             data = bytes(response.read(ANSWER_BYTES_MAX + 1))
+            if len(data) <= ANSWER_BYTES_MAX:
+                response.read(1)  # only at the end does it tell whether all has come
         finally:
             response.close()
         if len(data) > ANSWER_BYTES_MAX:

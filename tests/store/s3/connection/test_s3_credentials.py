@@ -15,7 +15,7 @@ from headrace.store.contract.errors import InvalidUri, StoreRefused
 from headrace.store.s3.connection import credentials
 from headrace.store.s3.connection.config import resolve
 from headrace.store.s3.connection.credentials import ANSWER_BYTES_MAX, credentials_of
-from headrace.store.s3.connection.wire import Wire
+from headrace.store.s3.connection.wire import NoAnswer, Wire
 
 SECRET = "hunter2"
 BROKEN = [f"{SECRET}\nmore", f"{SECRET}\r\nX: y", f"more\0{SECRET}", f"\x1b{SECRET}", f"“{SECRET}”"]
@@ -101,9 +101,9 @@ def test_credentials_that_expire_at_no_time_are_none(tmp_path: pathlib.Path, exp
 
 
 class Service:
-    """A service for credentials that answers one request with this, and keeps the token that it was shown."""
+    """Answers one request for credentials with this, less what is lost, and keeps the token that it was shown."""
 
-    def __init__(self, environment: pytest.MonkeyPatch, answer: object) -> None:
+    def __init__(self, environment: pytest.MonkeyPatch, answer: object, lost: int = 0) -> None:
         self.shown = ""
         body = json.dumps(answer).encode()
 
@@ -111,7 +111,7 @@ class Service:
             def do_GET(handler) -> None:  # noqa: N805
                 self.shown = handler.headers.get("Authorization", "")
                 handler.send_response_only(200)
-                handler.send_header("Content-Length", str(len(body)))
+                handler.send_header("Content-Length", str(len(body) + lost))
                 handler.end_headers()
                 handler.wfile.write(body)
 
@@ -150,6 +150,13 @@ def test_a_service_that_gives_something_else_gives_no_credentials(
 ) -> None:
     service = Service(environment, answer)
     assert "there are no credentials" in refusal()
+    service.thread.join(30)
+
+
+def test_an_answer_of_a_service_that_breaks_off_may_come_later(environment: pytest.MonkeyPatch) -> None:
+    service = Service(environment, SERVED, lost=9)
+    with pytest.raises(NoAnswer, match="gives none now"):
+        Wire(resolve(URI)).send("GET", "k")
     service.thread.join(30)
 
 
