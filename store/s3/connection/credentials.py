@@ -30,6 +30,8 @@ METADATA_TIMEOUT_S = 2.0
 SERVICE_TIMEOUT_S = 10.0
 #: A program that a profile names to get its keys, which may ask a service for them.
 PROCESS_S_MAX = 60.0
+#: How often it is looked whether it has ended.
+_LOOK_S = 0.05
 #: Of an answer, of the file of a token, and of what a program prints: keys and tokens are a few thousand.
 ANSWER_BYTES_MAX = 256 << 10
 #: Any of these in the environment points to a service that gives credentials.
@@ -242,13 +244,17 @@ def _printed(words: Sequence[str], environment: Mapping[str, str]) -> tuple[byte
             assert process.stdout is not None
             found, output, ready = b"", process.stdout.fileno(), select.poll()
             ready.register(output, select.POLLIN)
-            while ready.poll(max(0.0, until - time.monotonic()) * 1000):
-                piece = os.read(output, ANSWER_BYTES_MAX + 1 - len(found))
-                if not piece:
-                    return found, process.wait(max(0.0, until - time.monotonic()))
-                found += piece
-                if len(found) > ANSWER_BYTES_MAX:
-                    return found, 0
+            while (left_s := until - time.monotonic()) > 0:
+                code = process.poll()  # first: what it printed is in the pipe by then, which others may hold open
+                if ready.poll(min(left_s, _LOOK_S) * 1000 if code is None else 0):
+                    piece = os.read(output, ANSWER_BYTES_MAX + 1 - len(found))
+                    if not piece:
+                        return found, process.wait(left_s)
+                    found += piece
+                    if len(found) > ANSWER_BYTES_MAX:
+                        return found, 0
+                elif code is not None:
+                    return found, code
             raise subprocess.TimeoutExpired(list(words), PROCESS_S_MAX)
         finally:
             process.kill()

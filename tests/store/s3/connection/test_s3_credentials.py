@@ -217,6 +217,21 @@ def test_a_program_of_a_profile_that_does_not_end_is_ended(
     assert "did not end within" in refusal()
 
 
+def test_a_program_of_a_profile_may_leave_another_that_holds_its_output(
+    environment: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    environment.setattr(credentials, "PROCESS_S_MAX", 20)
+    os.mkfifo(tmp_path / "held")
+    (tmp_path / "keys").write_text(json.dumps({"AccessKeyId": "a", "SecretAccessKey": "s"}))
+    (tmp_path / "aws").write_text(f"[default]\ncredential_process = sh -c 'cd {tmp_path}; cat held & cat keys'\n")
+    provider = credentials_of(resolve(URI))
+    assert provider is not None
+    try:
+        assert provider.retrieve().access_key == "a"
+    finally:
+        (tmp_path / "held").write_text("")
+
+
 def test_a_proxy_that_cannot_be_parsed_is_not_repeated(environment: pytest.MonkeyPatch) -> None:
     environment.delenv("http_proxy", raising=False)
     environment.delenv("no_proxy", raising=False)
