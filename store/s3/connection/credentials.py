@@ -144,9 +144,11 @@ def _too_long(what: str) -> str:
 
 
 def _require_short(variable: str, path: str | None) -> None:
-    """Raise CredentialsFailed for a file that is too long to hold a token; not for one that cannot be read."""
+    """Raise CredentialsFailed for a file that is too long to hold a token; not for one that cannot be read twice."""
+    if not path or not os.path.isfile(path):
+        return
     found = b""
-    with suppress(OSError), open(path or os.devnull, "rb") as file:
+    with suppress(OSError), open(path, "rb") as file:
         found = file.read(ANSWER_BYTES_MAX + 1)
     if len(found) > ANSWER_BYTES_MAX:
         raise CredentialsFailed(_too_long(f"the file of {variable}"))

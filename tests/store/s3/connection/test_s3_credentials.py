@@ -173,6 +173,20 @@ def test_the_token_of_a_container_is_shown_without_its_line_end(
     assert service.shown == SECRET
 
 
+def test_the_token_of_a_container_may_come_from_a_pipe(environment: pytest.MonkeyPatch) -> None:
+    service = Service(environment, SERVED)
+    reader, writer = os.pipe()
+    os.write(writer, SECRET.encode())
+    os.close(writer)
+    environment.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", f"/dev/fd/{reader}")
+    provider = credentials_of(resolve(URI))
+    assert provider is not None
+    assert provider.retrieve().access_key == "a"
+    os.close(reader)
+    service.thread.join(30)
+    assert service.shown == SECRET
+
+
 @pytest.mark.parametrize("broken", BROKEN)
 def test_a_broken_token_of_a_container_is_named_and_not_repeated(
     environment: pytest.MonkeyPatch, tmp_path: pathlib.Path, broken: str
