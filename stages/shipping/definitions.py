@@ -28,13 +28,13 @@ def why_other(name: str, value: Any, text: str, names: Mapping[str, Any]) -> str
     `names` are those of its module. Raises SyntaxError for a text that is no Python.
     """
     made = value if isinstance(value, type) else inspect.unwrap(value)
-    if "<locals>" in made.__qualname__ or getattr(made, "__closure__", None):
+    if "<locals>" in made.__qualname__ or (isinstance(made, types.FunctionType) and made.__closure__):
         return "it is made within a function: define it at the top, with what it needs as parameters"
     statement, *more = ast.parse(text).body
     wrappers = 0
     while value is not made:
         value, wrappers = value.__wrapped__, wrappers + 1
-    if more or _name_of(statement) != name or wrappers > len(getattr(statement, "decorator_list", ())):
+    if more or _name_of(statement) != name or wrappers > len(_decorators(statement)):
         return f"its text does not define {name!r}: define it by that name, with its decorators above it"
     if any(_is_other(node, had, known) for node, had, known in _kept(statement, made, names)):
         return "a value that its definition kept is another by now: define it again, or give each value its own name"
@@ -47,13 +47,17 @@ def _name_of(statement: ast.stmt) -> str | None:
     return name if isinstance(made, (*_DEFINITIONS, ast.Lambda)) else None
 
 
+def _decorators(statement: ast.AST) -> list[ast.expr]:
+    return statement.decorator_list if isinstance(statement, _DEFINITIONS) else []
+
+
 def _assigned(statement: ast.AST) -> tuple[str, ast.AST]:
     """What a statement assigns to one name; the statement itself where it is another."""
     if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value:
         target, *more = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
         if isinstance(target, ast.Name) and not more:
             return target.id, statement.value
-    return getattr(statement, "name", ""), statement
+    return statement.name if isinstance(statement, _DEFINITIONS) else "", statement
 
 
 def _kept(statement: ast.AST, made: Any, names: Mapping[str, Any]) -> Iterator[tuple[ast.expr, Any, Mapping[str, Any]]]:
@@ -68,7 +72,7 @@ def _kept(statement: ast.AST, made: Any, names: Mapping[str, Any]) -> Iterator[t
             held = vars(made).get(name)
             known = {other: value for other, value in names.items() if other == name or other not in bound}
             if isinstance(node, (*_DEFINITIONS, ast.Lambda)):
-                if isinstance(held, (types.FunctionType, type)) and not getattr(node, "decorator_list", ()):
+                if isinstance(held, (types.FunctionType, type)) and not _decorators(node):
                     yield from _kept(node, held, known)
             elif isinstance(node, ast.expr) and bound[name] == 1 and type(held) in _PLAIN and _names_in(node):
                 yield node, held, known  # what reads no name may be a count that goes on

@@ -323,7 +323,8 @@ class _Parts:
             ) from error
         if other:
             raise PipelineError(f"{name!r} cannot travel, {other}")
-        names = getattr(inspect.unwrap(value), "__globals__", self._names)
+        made = inspect.unwrap(value)
+        names = made.__globals__ if isinstance(made, types.FunctionType) else self._names
         self._needs[name] = []
         for used, is_needed in reads:
             if used in names and not _is_of_python(used, names[used]):
@@ -406,7 +407,8 @@ def _is_of_python(name: str, value: Any) -> bool:
     """Whether a name means what Python, or the shell of a notebook, which puts its own `open` there, means by it."""
     if not hasattr(builtins, name):
         return False
-    is_of_shell = str(getattr(value, "__module__", "")).startswith("IPython.")
+    home = value if isinstance(value, (types.FunctionType, type)) else type(value)
+    is_of_shell = str(home.__module__).startswith("IPython.")
     return value is getattr(builtins, name) or name.startswith("__") or is_of_shell
 
 
