@@ -29,7 +29,7 @@ from headrace.store.ledger.core.entries import (
     VersionPublished,
     VersionSeen,
 )
-from headrace.store.ledger.core.fragments import Counts, Fragment, Range, StoredObject
+from headrace.store.ledger.core.fragments import NAME_BYTES, Counts, Fragment, Range, StoredObject
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap, IntervalSet
 from headrace.store.ledger.core.log_state import FoldError, ForeignLog, LogState
 from headrace.store.ledger.core.totals import Totals
@@ -262,6 +262,8 @@ class LedgerState(LogState):
         for fragment in change.fragments:
             if fragment.id in self.fragments:
                 raise FoldError(f"entry {number} lists {fragment.uri} again: a fragment is never cut anew")
+            if len(fragment.id) != NAME_BYTES:
+                raise FoldError(f"entry {number} lists {fragment.uri} by a name of {len(fragment.id)} bytes")
             self.fragments[fragment.id] = FragmentState(fragment)
             self.totals.listed(1)
             seen = self.seen.get((fragment.stage, fragment.uri))

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import xxhash
 
 from headrace.store import Natural
+
+#: Bytes of a fragment's name.
+NAME_BYTES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,7 @@ def test_the_fold_knows_who_leads_and_what_was_said() -> None:
     ("change", "words"),
     [
         (FragmentsListed((A,)), "entry 3 lists file:///a again"),
+        (FragmentsListed((replace(A, id=bytes(15)),)), "lists file:///a by a name of 15 bytes"),
         (FragmentEnded(UNKNOWN, 1), "which was never listed"),
         (FragmentDropped(UNKNOWN, "gone", False), "which was never listed"),
         (FragmentEnded(A.id, 9), "ended at 10, now at 9"),
