@@ -14,6 +14,7 @@ from headrace.client.errors import CliError, UsageError, check_address
 from headrace.cluster import (
     AUTHORITY,
     IDENTIFIER_BYTES,
+    PEOPLE,
     JoinToken,
     Role,
     create_authority,
@@ -24,14 +25,7 @@ from headrace.cluster import (
     write_public,
     write_secret,
 )
-from headrace.controller.membership import (
-    CLUSTER_KEY_BYTES,
-    CONTROLLER,
-    OPERATOR,
-    PEOPLE,
-    ClusterFiles,
-    ClusterFilesError,
-)
+from headrace.controller.membership import CLUSTER_KEY_BYTES, CONTROLLER, OPERATOR, ClusterFiles, ClusterFilesError
 from headrace.store.files import disk
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
         encode_token as encode_token,
         read_token as read_token,
     )
-    from headrace.cluster.roles import Role as Role
+    from headrace.cluster.roles import PEOPLE as PEOPLE, Role as Role
     from headrace.cluster.ticket import (
         KEY_BYTES_MIN as KEY_BYTES_MIN,
         Ticket as Ticket,

@@ -12,3 +12,7 @@ class Role(Enum):
     OPERATOR = "operator"
     USER = "user"
     VIEWER = "viewer"
+
+
+#: The roles of people; the first is the default.
+PEOPLE = (Role.OPERATOR, Role.USER, Role.VIEWER)

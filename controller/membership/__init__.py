@@ -10,7 +10,6 @@ if TYPE_CHECKING:
         CLUSTER_KEY_BYTES as CLUSTER_KEY_BYTES,
         CONTROLLER as CONTROLLER,
         OPERATOR as OPERATOR,
-        PEOPLE as PEOPLE,
         ClusterFiles as ClusterFiles,
         ClusterFilesError as ClusterFilesError,
     )

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from headrace.cluster import AUTHORITY, KEY_BYTES_MAX, Credentials, Role, read_credentials, write_secret
+from headrace.cluster import AUTHORITY, KEY_BYTES_MAX, PEOPLE, Credentials, Role, read_credentials, write_secret
 from headrace.controller.core.cluster import OLD_KEY, SPENT, all_spent
 from headrace.daemon import read_private
 from headrace.store.files import disk
@@ -30,8 +30,6 @@ from headrace.store.ledger import TokenSpent, is_of_expelled
 
 CONTROLLER = "controller"
 OPERATOR = "operator"
-#: The roles of people; the first is the default.
-PEOPLE = (Role.OPERATOR, Role.USER, Role.VIEWER)
 ISSUED = "issued"
 _SPENDING = threading.Lock()
 CLUSTER_KEY_BYTES = 32

@@ -405,7 +405,7 @@ TARGETS = [
     ),
     Target(
         "spool_folder",
-        ("headrace.worker.spool.spool", "headrace.worker.spool.spool"),
+        ("headrace.worker.spool.spool",),
         run_spool_folder,
         spool_folder_seeds,
         words=(b'"end":', b'"records":', b'"key":"', b"}\n"),

@@ -17,6 +17,7 @@ from typing import Any, cast
 from headrace.cli.commands import GivenCode, check_canary, try_canary
 from headrace.cli.ui import CanaryOptions, print_json, read_ledger, safe
 from headrace.client import ENDED, MODULE, Client, CliError, ControllerAt, UsageError, load, pipeline_of
+from headrace.cluster import PEOPLE
 from headrace.pipeline import Pipeline, Stage
 from headrace.protos import control_pb2 as pb
 from headrace.store import counted
@@ -25,6 +26,7 @@ from headrace.store import counted
 WAIT_S = 300.0
 #: Seconds between two looks.
 LOOK_S = 0.1
+_PEOPLE = tuple(role.value for role in PEOPLE)
 
 
 def pause(at: ControllerAt, pipeline: str, *, on: bool, wait: bool, as_json: bool) -> int:
@@ -242,7 +244,7 @@ def _worker(reply: pb.StatusReply, name: str) -> str:
 
 def expel(at: ControllerAt, name: str, *, role: str, agreed: bool, as_json: bool) -> int:
     """Expel a member; the exit code. Unless it is agreed to, say what would end."""
-    if role not in (known := ("worker", *PEOPLE)):
+    if role not in (known := ("worker", *_PEOPLE)):
         raise UsageError(f"--role {role!r}: give one of {', '.join(known)}")
     with Client(at) as client:
         status = client.status()
@@ -259,13 +261,9 @@ def expel(at: ControllerAt, name: str, *, role: str, agreed: bool, as_json: bool
     return 0
 
 
-#: The roles of people.
-PEOPLE = ("operator", "user", "viewer")
-
-
 def _ends(status: pb.StatusReply, name: str, role: str) -> str:
     """What an expulsion ends, for people."""
-    if role in PEOPLE:
+    if role in _PEOPLE:
         return f"{role} {safe(name)} loses access to every controller"
     if not any(worker.worker == name for worker in status.workers):
         there = ", ".join(sorted(safe(worker.worker) for worker in status.workers)) or "none"
@@ -280,6 +278,6 @@ def _ends(status: pb.StatusReply, name: str, role: str) -> str:
 
 
 def _back(name: str, role: str) -> str:
-    if role in PEOPLE:
+    if role in _PEOPLE:
         return "`headrace cluster operator` makes one under another name"
     return f"`headrace cluster token --name {safe(name)}` and an empty --state folder let it in again"

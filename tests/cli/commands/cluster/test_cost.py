@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Self
 
 import pytest
 
@@ -10,6 +9,7 @@ from headrace.cli.commands.cluster import cost as command
 from headrace.cli.commands.cluster.cost import PRICES_BYTES_MAX, Prices, Used, read_prices, show_cost, used_by
 from headrace.client import CliError, ControllerAt, UsageError
 from headrace.protos import control_pb2 as pb
+from tests.kits.client import ClientStandIn
 
 AT = ControllerAt("")
 
@@ -33,16 +33,7 @@ def controller(monkeypatch: pytest.MonkeyPatch) -> pb.StatusReply:
     """What the controller answers; the test may change it."""
     reply = status()
 
-    class Controller:
-        def __init__(self, at: ControllerAt) -> None:
-            pass
-
-        def __enter__(self) -> Self:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
+    class Controller(ClientStandIn):
         def status(self) -> pb.StatusReply:
             return reply
 

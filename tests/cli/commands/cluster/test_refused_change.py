@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
 from headrace.cli.commands.cluster import reconfigure
 from headrace.client import CliError, ControllerAt
 from headrace.protos import control_pb2 as pb
+from tests.kits.client import ClientStandIn
 
 AT = ControllerAt("127.0.0.1:1")
 REFUSED = "read to 9 tasks: no room"
 
 
-class Refusing:
+class Refusing(ClientStandIn):
     """A client of a controller that has refused a change."""
-
-    def __init__(self, at: ControllerAt) -> None:
-        pass
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
     def steer(self, request: pb.SteerRequest) -> tuple[str, ...]:
         return tuple(f"{stage} to {count} tasks" for stage, count in request.replicas.items())

@@ -1,7 +1,6 @@
 """`headrace top`: rates from two readings, and who waits for whom; a page for a narrow terminal and for a wide one."""
 
 import io
-from typing import Self
 
 import pytest
 from rich.console import Console
@@ -10,6 +9,7 @@ from headrace.cli.commands.cluster import top
 from headrace.cli.commands.cluster.top import Readings, rates, show_top, top_page
 from headrace.client import CliError, ControllerAt
 from headrace.protos import control_pb2 as pb
+from tests.kits.client import ClientStandIn
 
 
 def reading(*, records: int = 0, busy_s: float = 0.0, blocked: int = 0, in_flight: int = 0) -> pb.PipelineStatus:
@@ -98,17 +98,8 @@ def test_the_page_fits_the_terminal_and_names_who_holds_whom_up(width: int) -> N
     assert ("1,024 KiB" in text) == (width == 160), "a narrow page leaves the credit out"
 
 
-class Idle:
+class Idle(ClientStandIn):
     """A client of a controller that has no pipeline."""
-
-    def __init__(self, at: ControllerAt) -> None:
-        pass
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
     def status(self, name: str) -> pb.StatusReply:
         return pb.StatusReply()

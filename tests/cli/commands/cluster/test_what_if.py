@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from typing import Self
 
 import pytest
 
@@ -10,6 +9,7 @@ from headrace.cli.commands.cluster import what_if as command
 from headrace.cli.commands.cluster.what_if import WhatIfQuestion, asked_of, show_what_if
 from headrace.client import CliError, ControllerAt, UsageError
 from headrace.protos import control_pb2 as pb
+from tests.kits.client import ClientStandIn
 
 
 def status(records: int, busy_s: float) -> pb.StatusReply:
@@ -29,16 +29,7 @@ def asks(monkeypatch: pytest.MonkeyPatch) -> list[pb.StatusReply]:
     """The controller's answers, a second apart; the test may change them."""
     answers, clock = [status(1000, 5.0), status(1200, 6.0)], iter(range(100))
 
-    class Controller:
-        def __init__(self, at: ControllerAt) -> None:
-            pass
-
-        def __enter__(self) -> Self:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
+    class Controller(ClientStandIn):
         def status(self, pipeline: str) -> pb.StatusReply:
             return answers.pop(0)
 
