@@ -33,6 +33,8 @@ from headrace.store.ledger import Change, EntryError, LedgerState
 LEAD_S_MAX = 30.0
 #: Seconds in which an entry is written, or the command gives up.
 WRITE_S_MAX = 60.0
+#: Seconds of them in which a store that is full or silent may recover: somebody waits, and can look to it.
+STALLED_S_MAX = 5.0
 #: Seconds between two looks at what leadership wants.
 _LOOK_S = 0.02
 
@@ -86,7 +88,7 @@ class OfflineWriter:
         self, done: Callable[[], bool], limit_s: float | None, what: str, *, resigns: bool = False
     ) -> None:
         """Let time pass until something is done, or the log is lost, which is as good to one that resigns."""
-        deadline = None if limit_s is None else time.monotonic() + limit_s
+        began = time.monotonic()
         while True:
             now = time.monotonic()
             wake = self._leadership.wake_at()
@@ -100,10 +102,12 @@ class OfflineWriter:
                 raise (StoreRefused if broken else DatasetBusy)(self._leadership.why_not_leading())
             if done():
                 return
-            if deadline is not None and now >= deadline:
+            stalled_s, trouble = self._leadership.trouble(now)
+            if limit_s is not None and self._leadership.stalled and stalled_s >= STALLED_S_MAX:
+                raise StoreUnavailable(f"{self._dataset}: {what} in {STALLED_S_MAX:.0f} s: {trouble}; try again")
+            if limit_s is not None and now >= began + limit_s:
                 if self._leadership.state is LeaderState.WATCHING:
                     raise DatasetBusy(f"{self._leadership.why_not_leading()}: stop it, then try again")
-                _, trouble = self._leadership.trouble(now)
                 raise StoreUnavailable(f"{self._dataset}: {what} in {limit_s:.0f} s: {trouble}; try again")
             await asyncio.sleep(_LOOK_S)
 
@@ -147,8 +151,12 @@ def with_offline_writer(dataset: str, work: Callable[[OfflineWriter], Awaitable[
         writer = OfflineWriter(dataset)
         try:
             await writer.lead()
-            return await work(writer)
-        finally:
-            await writer.resign()
+            done = await work(writer)
+        except BaseException:
+            with contextlib.suppress(StoreError):  # what failed first is what is told
+                await writer.resign()
+            raise
+        await writer.resign()
+        return done
 
     return asyncio.run(led())

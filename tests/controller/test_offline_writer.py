@@ -9,8 +9,8 @@ import pytest
 
 from headrace.controller import offline_writer
 from headrace.controller.offline_writer import OfflineWriter, with_offline_writer
-from headrace.store.contract.errors import DatasetBusy, StoreRefused
-from headrace.store.ledger.core.entries import Beat, Entry, Led, VersionPublished, encode_entry
+from headrace.store.contract.errors import DatasetBusy, StoreRefused, StoreStalled, StoreUnavailable
+from headrace.store.ledger.core.entries import Beat, Entry, Led, VersionPublished, decode_entry, encode_entry
 from headrace.store.ledger.log import Log
 from headrace.store.open import open_store
 
@@ -46,3 +46,43 @@ def test_a_store_that_refuses_an_entry_is_told_at_once(
     monkeypatch.setattr(offline_writer, "WRITE_S_MAX", 0.0)
     with pytest.raises(StoreRefused, match="cannot be written: cannot create: Permission denied"):
         with_offline_writer(str(tmp_path), work)
+
+
+class FullLog:
+    """A log whose store is full from its second entry on, for some attempts."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, attempts: int) -> None:
+        self.entries, self.left = 0, attempts
+        append = Log.append
+
+        def filled(log: Log, number: int, data: bytes) -> object:
+            self.entries += 1
+            if self.entries > 1 and self.left:
+                self.left -= 1
+                raise StoreStalled("cannot create: No space left on device")
+            return append(log, number, data)
+
+        monkeypatch.setattr(Log, "append", filled)
+
+
+async def publish(writer: OfflineWriter) -> None:
+    await writer.commit(VersionPublished(1, "completed"))
+
+
+def test_a_full_store_is_told_long_before_a_slow_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    FullLog(monkeypatch, 1000)
+    monkeypatch.setattr(offline_writer, "STALLED_S_MAX", 0.0)
+    with pytest.raises(StoreUnavailable, match=r"an entry was not written in 0 s: .*No space left on device"):
+        with_offline_writer(str(tmp_path), publish)
+
+
+def test_a_store_that_has_room_again_takes_the_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = FullLog(monkeypatch, 1)
+
+    async def work(writer: OfflineWriter) -> list[bytes]:
+        await publish(writer)
+        return [data for _, data in Log(open_store(str(tmp_path))).read()]
+
+    written = with_offline_writer(str(tmp_path), work)
+    assert isinstance(decode_entry(written[-1]).changes[-1], VersionPublished)
+    assert full.left == 0
