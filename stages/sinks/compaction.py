@@ -7,6 +7,7 @@ and nobody can tell it from one that was never small.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -74,11 +75,6 @@ class ShardGroup:
 
     shards: tuple[Closed, ...]
 
-    @property
-    def size(self) -> int:
-        """Bytes of their tokens."""
-        return sum(object_of(closed, "tokens").size for closed in self.shards)
-
 
 def groups(shards: Iterable[ClosedShard], target_bytes: int) -> Iterator[ShardGroup]:
     """Neighbours together, until their tokens reach the target; a shard that reaches it alone stays alone.
@@ -86,6 +82,7 @@ def groups(shards: Iterable[ClosedShard], target_bytes: int) -> Iterator[ShardGr
     Raises InputError for a shard without tokens, and for an object of a kind that is not known here.
     """
     waiting: dict[tuple[str, str], list[Closed]] = {}
+    sizes: dict[tuple[str, str], int] = {}
     for shard in shards:
         closed = shard.closed
         for item in closed.objects:
@@ -97,10 +94,12 @@ def groups(shards: Iterable[ClosedShard], target_bytes: int) -> Iterator[ShardGr
                 raise InputError(f"{item.key} is of role {item.role!r}, which this Headrace cannot merge: upgrade it")
         if all(item.role != "tokens" for item in closed.objects):
             raise InputError(f"entry {shard.number} closes a shard without tokens: only shards of tokens are compacted")
-        held = waiting.setdefault((closed.sink, closed.version), [])
-        if held and ShardGroup((*held, closed)).size > target_bytes:
+        kind = closed.sink, closed.version
+        held, size = waiting.setdefault(kind, []), object_of(closed, "tokens").size
+        if held and sizes[kind] + size > target_bytes:
             yield ShardGroup(tuple(held))
             held.clear()
+        sizes[kind] = sizes[kind] + size if held else size
         held.append(closed)
     for held in waiting.values():
         if held:
@@ -259,13 +258,13 @@ def write_retracted(old: Dataset, new: Dataset, epoch: int) -> tuple[tuple[str, 
 
     The key of each old object, and what takes its place. Raises StoreError.
     """
-    prefix = f"shards/{epoch}/"
+    prefix, origins = f"shards/{epoch}/", _Origins(old)
     made: list[tuple[str, StoredObject]] = []
     for shard in new.shards:
         standing = {item.role: item for item in shard.closed.objects if item.role in ("quarantine", "samples")}
         if not standing:
             continue
-        for role, table in _sidecars(old.store, ShardGroup(_merged_from(old, shard.closed))):
+        for role, table in _sidecars(old.store, ShardGroup(origins.of(shard.closed))):
             data = table_to_parquet(table)
             if role in standing and standing[role].checksum != checksum([data]):
                 at = quarantine_prefix(prefix) if role == "quarantine" else prefix
@@ -273,18 +272,26 @@ def write_retracted(old: Dataset, new: Dataset, epoch: int) -> tuple[tuple[str, 
     return tuple(made)
 
 
-def _merged_from(old: Dataset, merged: Closed) -> tuple[Closed, ...]:
-    """The shards of the old dataset whose records a merged shard closes."""
-    spans: dict[bytes, list[Range]] = {}
-    for item in merged.ranges:
-        spans.setdefault(item.fragment, []).append(item)
+class _Origins:
+    """Where each shard of a dataset begins: by its sink and the fragment of its first record."""
 
-    def is_part(closed: Closed) -> bool:
-        first = closed.ranges[0] if closed.ranges and closed.sink == merged.sink else None
-        held = spans.get(first.fragment, ()) if first is not None else ()
-        return first is not None and any(item.first <= first.first < item.end for item in held)
+    def __init__(self, dataset: Dataset) -> None:
+        self._shards = [shard.closed for shard in dataset.shards]
+        self._begins: dict[tuple[str, bytes], list[tuple[int, int]]] = {}
+        for place, closed in enumerate(self._shards):
+            for item in closed.ranges[:1]:
+                self._begins.setdefault((closed.sink, item.fragment), []).append((item.first, place))
+        for begins in self._begins.values():
+            begins.sort()
 
-    return tuple(shard.closed for shard in old.shards if is_part(shard.closed))
+    def of(self, merged: Closed) -> tuple[Closed, ...]:
+        """The shards whose records a merged shard closes, in their order."""
+        places: set[int] = set()
+        for item in merged.ranges:
+            begins = self._begins.get((merged.sink, item.fragment), [])
+            first, end = (bisect_left(begins, (record, -1)) for record in (item.first, item.end))
+            places.update(place for _, place in begins[first:end])
+        return tuple(self._shards[place] for place in sorted(places))
 
 
 def _names(table: pa.Table) -> list[tuple[str, int, int | None]]:
