@@ -76,6 +76,7 @@ headrace cluster init cluster --controller 10.77.0.1:7420 --name press
 headrace cluster token cluster --name one
 headrace cluster token cluster --nodes 8 --days 7
 headrace cluster operator cluster anna --name anna
+headrace cluster renew cluster
 headrace cluster expel one --yes
 headrace cluster expel anna --operator --yes
 headrace launch slurm --nodes 4 --partition cpu --folder /shared/launch -- examples/plain.py \\

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         make_cluster as make_cluster,
         make_token as make_token,
         operator as operator,
+        renew as renew,
         token as token,
     )
     from headrace.client.pipeline_file import (

@@ -386,7 +386,7 @@ def controller_at(address: str, cluster: str) -> ControllerAt:
         for part in found.split(","):
             check_without_cluster("--controller", part.strip())
         return ControllerAt(found)
-    from headrace.cluster import read_credentials
+    from headrace.cluster import read_credentials, utc_now, why_ended
 
     try:
         credentials = read_credentials(Path(folder), "operator")
@@ -395,6 +395,8 @@ def controller_at(address: str, cluster: str) -> ControllerAt:
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
         raise CliError(f"{folder} is no cluster's folder ({why}): make one with `headrace cluster init`") from error
+    if why := why_ended(credentials, utc_now()):
+        raise CliError(f"{folder}: {why}: renew it with `headrace cluster renew`, or `operator` for another person's")
     return ControllerAt(address or os.environ.get("HEADRACE_CONTROLLER", "") or ",".join(known), credentials)
 
 

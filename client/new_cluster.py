@@ -1,4 +1,4 @@
-"""`headrace cluster init`, `token` and `operator`: the folder that makes a cluster, and what lets others into it."""
+"""`headrace cluster init`, `token`, `operator`, `renew`: the folder that makes a cluster, and what lets others in."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
 from headrace.client.errors import CliError, UsageError, check_address
 from headrace.cluster import (
@@ -21,6 +23,9 @@ from headrace.cluster import (
     create_node,
     encode_token,
     fingerprint,
+    issue,
+    public_pem,
+    read_credentials,
     write_credentials,
     write_public,
     write_secret,
@@ -92,6 +97,29 @@ def operator(folder: Path, out: Path, name: str, role: str = Role.OPERATOR.value
     files.issued(f"{role}/{name}")
     print(f"{role} {name} of cluster {files.name}: {out}, to be named with --cluster or HEADRACE_CLUSTER")
     return 0
+
+
+def renew(folder: Path) -> int:
+    """Issue the certificates of the folder anew, for the keys that they have: its controller's and its operator's."""
+    files = _read(folder)
+    roles = {CONTROLLER: Role.CONTROLLER, OPERATOR: Role.OPERATOR}
+    # The operator's may lie on another machine.
+    standing = [name for name in roles if name == CONTROLLER or (folder / f"{name}.key").exists()]
+    now = datetime.now(UTC)
+    for name in standing:
+        key = public_pem(_key_of(folder, name))
+        write_public(folder / f"{name}.pem", issue(files.authority, key, roles[name], name, now))
+    end = read_credentials(folder, CONTROLLER).certificate().not_valid_after_utc
+    print(f"certificates of cluster {files.name} are good until {end:%Y-%m-%d}: {', '.join(standing)}")
+    print("headrace: copy the folder to the other controllers, and start each controller again", file=sys.stderr)
+    return 0
+
+
+def _key_of(folder: Path, name: str) -> EllipticCurvePrivateKey:
+    try:
+        return read_credentials(folder, name).key()
+    except (OSError, ValueError, TypeError) as error:
+        raise CliError(f"{folder}: the key of the {name} cannot be read: {error}") from error
 
 
 def _read(folder: Path) -> ClusterFiles:

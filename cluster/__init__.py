@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         write_secret as write_secret,
     )
     from headrace.cluster.errors import PeerError as PeerError
+    from headrace.cluster.expiry import why_ended as why_ended, why_renew as why_renew
     from headrace.cluster.join import (
         IDENTIFIER_BYTES as IDENTIFIER_BYTES,
         JOIN_S_MAX as JOIN_S_MAX,

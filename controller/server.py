@@ -337,6 +337,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     look_for_cycles_seldom()
     cluster: ClusterFiles | None = None
     if args.cluster:
+        from headrace.cluster import utc_now, why_renew
         from headrace.controller.membership import ClusterFiles, ClusterFilesError
 
         try:
@@ -344,6 +345,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         except ClusterFilesError as error:
             logger.error("%s", error)
             return 2
+        if why := why_renew(cluster.controller, utc_now()):
+            logger.warning("%s: renew it with `headrace cluster renew %s`", why, args.cluster)
     return uvloop.run(
         serve(
             Service(

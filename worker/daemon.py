@@ -462,6 +462,11 @@ def main(argv: Sequence[str] | None = None, forkserver: Forkserver | None = None
     except (JoinError, AddressError) as error:
         logger.error("%s", error)
         return 1
+    if member:
+        from headrace.cluster import utc_now, why_renew
+
+        if why := why_renew(member.credentials, utc_now()):
+            logger.warning("%s: join the cluster again, with an empty --state", why)
     name = member.name if member else args.name
     book.process = f"worker {name}"
     setproctitle.setproctitle(f"headrace worker {name}")

@@ -130,6 +130,7 @@ WAITS = {
         "output",
         after=("cluster", "init", "made", "--controller", "[::1]:7420"),
     ),
+    "cluster renew": Waits("{folder}/made", "output", after=("cluster", "init", "made", "--controller", "[::1]:7420")),
     "launch slurm": Waits("--nodes 1 --dry-run", "output"),
     "launch ssh": Waits("--host one --dry-run", "output"),
     "launch ray": Waits("--nodes 1 --dry-run", "output"),

@@ -27,7 +27,7 @@ def add_to(app: typer.Typer, cluster: typer.Typer) -> None:
     app.command()(controller)
     app.command()(worker)
     app.command()(metrics)
-    for command in (cluster_init, cluster_token, cluster_operator, cluster_expel):
+    for command in (cluster_init, cluster_token, cluster_operator, cluster_renew, cluster_expel):
         cluster.command(command.__name__.removeprefix("cluster_"))(command)
     app.add_typer(cluster, name="cluster")
 
@@ -187,6 +187,15 @@ def cluster_operator(
     from headrace.client import operator
 
     return operator(folder, out, name, role)
+
+
+def cluster_renew(
+    folder: Path = typer.Argument(metavar="DIR", help="The folder of `headrace cluster init`."),
+) -> int:
+    """Renew the certificates of the controller and of the folder's operator, for a year."""
+    from headrace.client import renew
+
+    return renew(folder)
 
 
 def cluster_expel(

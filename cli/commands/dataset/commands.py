@@ -58,7 +58,7 @@ def dataset_show(
 ) -> int:
     """Show the contents of a dataset and the verdicts of its records."""
     if card:
-        return show.write_card(uri, card)
+        return show.write_card(uri, card, as_json=json)
     return show.show_dataset(
         uri, quarantine=quarantine, samples=samples, duplicates=duplicates, ranges=ranges, as_json=json
     )
@@ -191,11 +191,7 @@ def dataset_verify(
     json: Json = False,
 ) -> int:
     """Check every object and every record against the ledger."""
-    if gate:
-        failed = show.pass_gate(uri, gate)
-        if failed:
-            return failed
-    return show.verify_dataset(uri, as_json=json)
+    return show.verify_dataset(uri, gate=gate, as_json=json)
 
 
 def dataset_trace(

@@ -215,12 +215,15 @@ def _print_quarantine(records: list[dict[str, Any]]) -> None:
         out.print(f"  and {more} more; `--json` gives all of them", style=FAINT)
 
 
-def verify_dataset(uri: str, *, as_json: bool) -> int:
-    """Verify one dataset; the exit code is 1 where something is wrong."""
+def verify_dataset(uri: str, *, gate: str = "", as_json: bool) -> int:
+    """Verify one dataset, and hold it against a gate; the exit code is 1 where something is wrong."""
+    if gate and not as_json and (failed := pass_gate(uri, gate)):
+        return failed
     dataset = open_at(uri)
-    report = dataset.verify()
     if as_json:
-        found = {
+        broken = broken_of(uri, gate) if gate else []
+        report = dataset.verify()
+        found: dict[str, Any] = {
             "dataset": dataset.uri,
             "sound": report.sound,
             **completeness_of(dataset.state).to_dict(),
@@ -233,8 +236,11 @@ def verify_dataset(uri: str, *, as_json: bool) -> int:
             "unnamed": report.unnamed,
             "unnamed_bytes": report.unnamed_size,
         }
+        if gate:
+            found["gate"] = {"file": gate, "broken": list(map(str, broken))}
         print_json(found)
-        return 0 if report.sound else EXIT_FAULT
+        return EXIT_FAULT if broken or not report.sound else 0
+    report = dataset.verify()
     counts = ((report.shards, "shard"), (report.objects, "object"), (report.records, "record"))
     checked = ", ".join(counted(count, word) for count, word in counts)
     out = console()
@@ -349,16 +355,19 @@ def _is_folder(store: ObjectStore) -> bool:
     return not store.is_remote and Path(path).is_dir()
 
 
-def write_card(uri: str, place: str) -> int:
+def write_card(uri: str, place: str, *, as_json: bool = False) -> int:
     """Write card.md and card.html of a dataset into a folder; the exit code."""
     from headrace.stages.quality.scorecard import card
 
     folder = Path(folder_of(place))
     markdown, html = card(uri)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in (("card.md", markdown), ("card.html", html)):
-        (folder / name).write_text(text, encoding="utf-8")
-        print(folder / name)
+    files = {folder / "card.md": markdown, folder / "card.html": html}
+    for path, text in files.items():
+        path.write_text(text, encoding="utf-8")
+    if as_json:
+        return print_json({"card": list(map(str, files))})
+    print(*files, sep="\n")
     return 0
 
 
@@ -381,11 +390,16 @@ def read_gate(path: str) -> dict[str, Any]:
     return plain
 
 
-def pass_gate(uri: str, path: str) -> int:
-    """Hold a dataset against the limits of a gate file; exit code 1 with the rows that it breaks."""
+def broken_of(uri: str, path: str) -> Sequence[object]:
+    """The rows of a gate file that a dataset breaks. Raises CliError."""
     from headrace.store.history import broken_rows, parse_gate
 
-    broken = broken_rows(open_at(uri), parse_gate(read_gate(path)))
+    return broken_rows(open_at(uri), parse_gate(read_gate(path)))
+
+
+def pass_gate(uri: str, path: str) -> int:
+    """Hold a dataset against the limits of a gate file; exit code 1 with the rows that it breaks."""
+    broken = broken_of(uri, path)
     for row in broken:
         print(row)
     print(f"{uri} {'does not pass' if broken else 'passes'} {path}")

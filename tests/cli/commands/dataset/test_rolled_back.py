@@ -53,6 +53,17 @@ def test_all_pages_of_a_dataset_count_what_its_version_shows(
     assert pass_gate(address, str(gate)) == 0, capsys.readouterr().out
 
 
+def test_a_broken_gate_and_a_card_answer_with_one_object(writer: Writer, capsys: pytest.CaptureFixture[str]) -> None:
+    answer(capsys, "gc", writer.store.uri)
+    for least, broken in ((2, []), (3, ["records: min 3, and it is 2"])):
+        Path("gate.toml").write_text(f"[records]\nmin = {least}\n")
+        assert invoke(["dataset", "verify", writer.store.uri, "--gate", "gate.toml", "--json"]) == bool(broken)
+        found = json.loads(capsys.readouterr().out)
+        assert (found["sound"], found["gate"]) == (True, {"file": "gate.toml", "broken": broken})
+    written = answer(capsys, "show", writer.store.uri, "--card", "card")
+    assert written == {"card": [str(Path("card", name).resolve()) for name in ("card.md", "card.html")]}
+
+
 def test_a_listing_and_the_readme_count_what_is_shown(writer: Writer, capsys: pytest.CaptureFixture[str]) -> None:
     (listed,) = answer(capsys, "ls", ".")["datasets"]
     assert (listed["kept"], listed["shards"]) == (1, 1)
