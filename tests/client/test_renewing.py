@@ -51,9 +51,8 @@ def test_renewed_certificates_are_in_force_for_the_keys_that_stood(
         assert verify(now.certificate(), old.authority.certificate(), [role], utc_now()).identity.name == role.value
         assert end_of(old.folder, role.value) - utc_now() > NODE_LIFETIME - DAY
     said = capsys.readouterr()
-    assert said.out == f"certificates of cluster press are good until {end_of(old.folder, 'controller'):%Y-%m-%d}: " + (
-        "controller, operator\n"
-    )
+    end = f"{end_of(old.folder, 'controller'):%Y-%m-%d}"
+    assert said.out == f"certificates of cluster press are good until {end}: controller, operator\n"
     assert "start each controller again" in said.err
 
 
