@@ -1,5 +1,8 @@
 """A command line that is wrong is refused before anything is started, with what to give instead."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 from headrace.cli.main import invoke
@@ -92,3 +95,20 @@ def test_no_part_of_a_log_line_is_obeyed_by_a_terminal() -> None:
     names = ("time", "process", "message", "task", "pipeline", "cause", "traceback")
     text = line_text({**dict.fromkeys(names, odd), "level": "error"}).plain
     assert all(char.isprintable() or char == "\n" for char in text)
+
+
+def test_a_folder_that_is_gone_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    assert invoke(["dataset", "show", "data"]) == 1
+    assert capsys.readouterr().err == "headrace: the current folder is gone: change to one that stands\n"
+
+
+def test_a_name_that_is_not_utf8_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = os.fsdecode(b"p\xff")
+    assert invoke(["status", name, "--controller", f"unix:{tmp_path}/none.sock"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("headrace: ")
+    assert len(told.splitlines()) == 1

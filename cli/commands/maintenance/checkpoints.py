@@ -117,7 +117,9 @@ def loader_state_in(path: str) -> dict[str, Any]:
         with open(path, "rb") as file:
             data = file.read(_HEAD_BYTES)
             is_torch = data.startswith(_ZIP)
-            data += b"" if is_torch else file.read()
+            data += b"" if is_torch else file.read(STATE_BYTES_MAX + 1)
+        if len(data) > STATE_BYTES_MAX:
+            raise CliError(f"{path!r}: not of torch, and more than {STATE_BYTES_MAX} bytes: no state of a loader")
     except OSError as error:
         raise CliError(f"cannot read the checkpoint {path!r}: {error.strerror}") from error
     try:
@@ -131,6 +133,8 @@ def loader_state_in(path: str) -> dict[str, Any]:
 
 _ZIP = b"PK\x03\x04"
 _HEAD_BYTES = 64
+#: Bytes of a state as JSON, at most.
+STATE_BYTES_MAX = 256 << 20
 
 
 def _of_json(path: str, data: bytes) -> Any:

@@ -366,20 +366,24 @@ class LedgerState(LogState):
             raise FoldError(f"entry {number} retracts from version {change.version} on, {self.version} is published")
         self.retracted_at = number
         self.retracted += [[change.version, key, list(rows)] for key, rows in change.documents]
-        for old, stored in fresh.items():
-            self._erased(old, named[old], stored.key)
+        self._erased(fresh, named)
         for index, shard in enumerate(self.shards):
             if any(item.key in fresh for item in shard.closed.objects):
                 objects = tuple(fresh.get(item.key, item) for item in shard.closed.objects)
                 self.shards[index] = ClosedShard(shard.number, replace(shard.closed, objects=objects))
 
-    def _erased(self, old: str, checksum: str, new: str) -> None:
+    def _erased(self, fresh: Mapping[str, StoredObject], checksums: Mapping[str, str]) -> None:
         """Tokens or documents that take the place of others are without the text of what was taken down."""
-        gone = {row for since, key, rows in self.retracted if key == old and self.is_takedown(since) for row in rows}
-        if gone:
-            origin = self.erased.pop(old, (checksum,))[0]
-            self.erased[new] = [origin, sorted(gone)]
-            self.retracted = [[since, new if key == old else key, rows] for since, key, rows in self.retracted]
+        gone: dict[str, set[int]] = {}
+        for since, key, rows in self.retracted:
+            if key in fresh and self.is_takedown(since):
+                gone.setdefault(key, set()).update(rows)
+        new = {old: stored.key for old, stored in fresh.items() if gone.get(old)}
+        for old, key in new.items():
+            origin = self.erased.pop(old, (checksums[old],))[0]
+            self.erased[key] = [origin, sorted(gone[old])]
+        if new:
+            self.retracted = [[since, new.get(key, key), rows] for since, key, rows in self.retracted]
 
     def _removed(self, number: int) -> None:
         """Begin anew, in an epoch in which nobody who wrote before may propose: its raising is part of the entry."""

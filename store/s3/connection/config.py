@@ -13,6 +13,7 @@ import re
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from minio.helpers import check_bucket_name
@@ -300,12 +301,20 @@ class ProfileFiles:
         return dict(secrets[self.profile]) if secrets.has_section(self.profile) else {}, self._section
 
 
+#: Characters of a profile file; the largest known have some hundred thousand.
+PROFILES_CHARACTERS_MAX = 4 << 20
+
+
 def _read(path: str) -> configparser.RawConfigParser:
     # Raw: a "%" in a session token is no interpolation. No default section, since AWS has none.
     parser = configparser.RawConfigParser(default_section="", strict=False)
     try:
-        parser.read(path, encoding="utf-8")
-    except (OSError, UnicodeDecodeError, configparser.Error) as error:
+        with suppress(OSError), open(path, encoding="utf-8") as file:
+            text = file.read(PROFILES_CHARACTERS_MAX + 1)
+            if len(text) > PROFILES_CHARACTERS_MAX:
+                raise InvalidUri(f"{path}: has more than {PROFILES_CHARACTERS_MAX} characters: no AWS profile file")
+            parser.read_string(text)
+    except (UnicodeDecodeError, configparser.Error) as error:
         # The parser's message repeats the line, which may be a secret.
         raise InvalidUri(f"{path}: cannot be read as an AWS profile file ({type(error).__name__}); mend it") from None
     return parser

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from headrace.cli.commands.maintenance import checkpoints
 from headrace.cli.commands.maintenance.checkpoints import where_now
 from headrace.cli.main import invoke
 from headrace.client.errors import CliError
@@ -200,6 +201,15 @@ def test_a_file_that_holds_no_state_is_said_so_in_one_line(
     assert "weights_only" not in line
     missing = said(capsys, "--checkpoint", str(tmp_path / "none"), "--step", "2", code=1)
     assert "No such file" in missing
+
+
+def test_a_state_as_json_is_read_to_a_limit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b" " * 101)
+    monkeypatch.setattr(checkpoints, "STATE_BYTES_MAX", 100)
+    assert "more than 100 bytes: no state" in said(capsys, "--checkpoint", str(path), "--step", "2", code=1)
 
 
 def test_a_step_and_a_document_at_once_are_refused(capsys: pytest.CaptureFixture[str]):

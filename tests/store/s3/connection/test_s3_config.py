@@ -5,6 +5,7 @@ import pathlib
 import pytest
 
 from headrace.store.contract.errors import InvalidUri, StoreRefused
+from headrace.store.s3.connection import config
 from headrace.store.s3.connection.config import redact, resolve
 from headrace.store.s3.connection.credentials import credentials_of
 from headrace.store.s3.store import S3Store
@@ -148,6 +149,16 @@ def test_a_broken_profile_file_is_named_and_not_quoted(home: dict[str, str]) -> 
     with pytest.raises(InvalidUri, match=r"\.aws/config: cannot be read") as caught:
         resolve("s3://bucket", home)
     assert "hunter2" not in str(caught.value)
+
+
+def test_a_profile_file_of_any_size_is_read_to_a_limit(home: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "[default]\nregion = eu-west-1\n"
+    pathlib.Path(home["HOME"], ".aws", "config").write_text(text)
+    monkeypatch.setattr(config, "PROFILES_CHARACTERS_MAX", len(text))
+    assert resolve("s3://bucket", home).region == "eu-west-1"
+    monkeypatch.setattr(config, "PROFILES_CHARACTERS_MAX", len(text) - 1)
+    with pytest.raises(InvalidUri, match=r"\.aws/config: has more than \d+ characters"):
+        resolve("s3://bucket", home)
 
 
 def test_a_store_without_credentials_says_where_it_looked(
