@@ -16,7 +16,7 @@ from pathlib import Path
 from queue import Empty
 from typing import IO, TYPE_CHECKING, Any
 
-from headrace.cli.ui import DeathBook, DeathRow
+from headrace.cli.ui import DeathBook, DeathRow, say
 from headrace.client import (
     AGAIN,
     DEATH_S,
@@ -127,7 +127,7 @@ def run_embedded(
     with begun_or_new(page=page) as embedded, Compiling() as compiling:
         compiling.begin(hint)
         for line in compiling.news():
-            print(f"headrace: {line}", file=output or sys.stderr, flush=True)
+            say(f"headrace: {line}", output)
         with keep_parsed() as parsed:
             pipeline = read()
         compiling.begin(" ".join(stage.target for stage in pipeline.stages), certain=True)
@@ -144,7 +144,7 @@ def run_embedded(
         # The controller begins behind these imports: until then the worker's forkserver has a core to itself.
         with Client(embedded.address()) as client, _deaths_explained(embedded):
             if url := embedded.page():
-                print(f"headrace: the page of this run, until it ends: {url}", file=output or sys.stderr, flush=True)
+                say(f"headrace: the page of this run, until it ends: {url}", output)
             client.wait_for_worker(START_S, embedded.check)
             options = make_options()
             applied_after_s = elapsed_s()
