@@ -40,6 +40,7 @@ def unreached() -> Iterator[subprocess.Popen[str]]:
         (("run", "nope.py", "--limit", "x"), "--limit"),
         (("run", "nope.py", "--limit", "5"), "'nope.py' does not exist"),
         (("dataset", "show"), "'URI'"),
+        (("stop", "p\udcff", "--controller", "insecure-tcp:127.0.0.1:1"), "'p\\udcff' is not UTF-8"),
     ],
 )
 def test_wrong_usage_ends_with_two_and_one_line(arguments: tuple[str, ...], words: str, tmp_path: Path) -> None:
