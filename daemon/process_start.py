@@ -19,6 +19,7 @@ _ESCAPED = "backslashreplace"
 
 def parse_arguments(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
     """What `parser` makes of these arguments, else of the process's own; ends with 2 where one carries a secret."""
+    mend_streams()  # a daemon that is no command has done nothing before
     given = sys.argv[1:] if arguments is None else arguments
     try:
         check_arguments(given, os.environ)

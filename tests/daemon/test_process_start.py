@@ -49,6 +49,12 @@ def test_a_reader_of_errors_that_has_gone_ends_nothing() -> None:
     assert (done.returncode, done.stdout) == (0, b"done\n")
 
 
+def test_a_daemon_that_is_no_command_has_its_streams(tmp_path: Path) -> None:
+    daemon = [sys.executable, "-m", "headrace.worker.spool.server", str(tmp_path), "--listen", "insecure-tcp:8.8.8.8:1"]
+    done = subprocess.run(["sh", "-c", 'exec "$@" 2>&-', "sh", *daemon], capture_output=True, timeout=DEADLINE_S)
+    assert (done.returncode, done.stdout) == (2, b"")
+
+
 def test_errors_arrive_whole_and_in_order() -> None:
     code = "[print(f'{n} ' + 'x' * n, file=sys.stderr) for n in range(0, 100_000, 9_999)]"
     assert [line.partition(" ")[0] for line in python(code).stderr.splitlines()] == [str(9_999 * n) for n in range(11)]
