@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from headrace.client import EXIT_INTERRUPTED, EXIT_USAGE
+from headrace.daemon import mend_streams
 from headrace.pipeline import SecretShownError, check_arguments
 
 #: They change a run that may be at work on this host, and give way to it: their imports take half a second of a core.
@@ -36,6 +37,7 @@ def main() -> None:
 
 
 def _main() -> None:
+    mend_streams()
     # Before there is a child with the same words in its own command line.
     try:
         check_arguments(sys.argv[1:], os.environ)

@@ -9,9 +9,12 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from headrace.client import EXIT_FAULT, EXIT_INTERRUPTED, CliError, Interrupted, explain
+from headrace.client import EXIT_FAULT, EXIT_INTERRUPTED, CliError, Interrupted, UsageError, explain
 from headrace.daemon import printable
 from headrace.pipeline import mask
+
+#: Characters of a name that is no text that are shown.
+NAME_CHARACTERS_MAX = 200
 
 
 def outcome(call: Callable[[], object], understand: Callable[[Exception], CliError | None] | None = None) -> int:
@@ -30,11 +33,18 @@ def outcome(call: Callable[[], object], understand: Callable[[Exception], CliErr
         _drop_output()
         return EXIT_FAULT
     except Exception as error:
-        known = (understand(error) if understand is not None else None) or explain(error)
+        known = (understand(error) if understand is not None else None) or explain(error) or _no_text(error)
         if known is None or "HEADRACE_TRACEBACK" in os.environ:
             raise
         return _complain(known, known.exit_code)
     return code if isinstance(code, int) else 0
+
+
+def _no_text(error: Exception) -> CliError | None:
+    """A name from the command line that no message and no table can hold."""
+    if not isinstance(error, UnicodeEncodeError):
+        return None
+    return UsageError(f"{error.object[:NAME_CHARACTERS_MAX]!r} is not UTF-8")
 
 
 def _drop_output() -> None:

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         complete as complete,
         load as load,
         load_build as load_build,
+        users_code as users_code,
     )
 else:
     __getattr__ = door(__name__)

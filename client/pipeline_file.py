@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import linecache
 import sys
 import traceback
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from headrace.client.errors import CliError, UsageError
-from headrace.pipeline import Pipeline, PipelineError, mask, validate
+from headrace.pipeline import MODULES_BYTES_MAX, Pipeline, PipelineError, mask, validate
 from headrace.stages.runtime import InputError, environment, forget_modules, progress_to
 from headrace.stages.shipping import cell_modules, has_user_code, modules_of
 from headrace.stages.sources.objects import with_followed_links
@@ -36,7 +37,7 @@ def load(path: Path, given: Sequence[str], *, follow_links: bool = False) -> Pip
     build = load_build(path)
     arguments = convert(build, parse_parameters(given), path.name)
     try:
-        with progress_to(_say):
+        with progress_to(_say), users_code(path):
             pipeline = build(**arguments)
     except Exception as error:
         raise _from_user_code(error, path) from error
@@ -50,7 +51,20 @@ def load(path: Path, given: Sequence[str], *, follow_links: bool = False) -> Pip
 
         stages = (with_followed_links(stage) if stage.target in SOURCES else stage for stage in pipeline.stages)
         pipeline = replace(pipeline, stages=tuple(stages))
-    return complete(pipeline, {MODULE: path.read_text(encoding="utf-8")})
+    return complete(pipeline, {MODULE: _text_of(path)})
+
+
+@contextlib.contextmanager
+def users_code(path: Path) -> Iterator[None]:
+    """Run code of a pipeline file: what it prints goes to standard error, since standard output is the command's.
+
+    Raises CliError where it asks for the end of the process, which would end the command in silence.
+    """
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    except SystemExit as error:
+        raise _from_user_code(error, path) from error
 
 
 def _say(line: str) -> None:
@@ -85,20 +99,19 @@ def absolute_uri(uri: str) -> str:
 def load_build(path: Path) -> Callable[..., Any]:
     """The function `build` of a pipeline file, which is imported under the name `pipeline`."""
     if not path.is_file():
-        what = "is a folder" if path.is_dir() else "does not exist"
+        what = "is a folder" if path.is_dir() else "is no file" if path.exists() else "does not exist"
         raise UsageError(f"pipeline file {str(path)!r} {what}: give the path of a Python file with a function build()")
     forget_modules()
     _search_beside(path)
     module = types.ModuleType(MODULE)
     module.__file__ = str(path.resolve())
+    text = _text_of(path)
     try:
-        text = path.read_text(encoding="utf-8")
         code = compile(text, str(path), "exec")
         linecache.cache[str(path)] = (len(text), None, text.splitlines(keepends=True), str(path))
         sys.modules[MODULE] = module
-        exec(code, module.__dict__)  # noqa: S102 - running the user's pipeline file is what was asked for
-    except UnicodeDecodeError as error:
-        raise UsageError(f"pipeline file {str(path)!r} is not UTF-8 text: {error}") from error
+        with users_code(path):
+            exec(code, module.__dict__)  # noqa: S102 - running the user's pipeline file is what was asked for
     except Exception as error:
         raise _from_user_code(error, path) from error
     build = getattr(module, "build", None)
@@ -107,6 +120,19 @@ def load_build(path: Path) -> Callable[..., Any]:
             f"{path.name} has no function build(): define `def build(input: str, output: str) -> Pipeline`"
         )
     return typing.cast("Callable[..., Any]", build)
+
+
+def _text_of(path: Path) -> str:
+    with path.open(encoding="utf-8") as file:
+        try:
+            text = file.read(MODULES_BYTES_MAX + 1)
+        except UnicodeDecodeError as error:
+            raise UsageError(f"pipeline file {str(path)!r} is not UTF-8 text: {error}") from error
+    if len(text) > MODULES_BYTES_MAX:
+        raise UsageError(
+            f"pipeline file {str(path)!r} has more than {MODULES_BYTES_MAX} characters, which is the limit"
+        )
+    return text
 
 
 def _search_beside(path: Path) -> None:
@@ -138,8 +164,8 @@ def convert(build: Callable[..., Any], given: Mapping[str, str], where: str) -> 
     """The arguments of `build`, each converted to the type that its signature names. Raises UsageError."""
     try:
         parameters = inspect.signature(build, eval_str=True).parameters
-    except NameError as error:
-        raise CliError(f"{where}: the signature of build() names an unknown type: {error}") from error
+    except Exception as error:
+        raise CliError(f"{where}: the signature of build() cannot be read: {type(error).__name__}: {error}") from error
     open_ended = any(item.kind is inspect.Parameter.VAR_KEYWORD for item in parameters.values())
     named = {
         name: item
@@ -226,7 +252,7 @@ def _type_name(kind: Any) -> str:
     return str(kind).replace("typing.", "").replace("NoneType", "None")
 
 
-def _from_user_code(error: Exception, path: Path) -> Exception:
+def _from_user_code(error: Exception | SystemExit, path: Path) -> Exception:
     """An error raised by the user's file, with the line where it came from; our own errors as they are."""
     if isinstance(error, (CliError, PipelineError, InputError)):
         return error

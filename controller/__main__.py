@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from headrace.daemon import end_with_starter
+from headrace.daemon import end_with_starter, mend_streams
 
 
 def main(argv: Sequence[str] | None = None, word_fd: int = -1) -> int:
@@ -24,6 +24,7 @@ def main(argv: Sequence[str] | None = None, word_fd: int = -1) -> int:
 
 
 if __name__ == "__main__":
+    mend_streams()
     end_with_starter()
     code = main()
     sys.stdout.flush()

@@ -6,7 +6,6 @@ from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
     from headrace.daemon import threads as threads
-    from headrace.daemon.arguments import parse_arguments as parse_arguments
     from headrace.daemon.child_processes import (
         ChildProcess as ChildProcess,
         be_killed_with as be_killed_with,
@@ -69,6 +68,7 @@ if TYPE_CHECKING:
         runtime_folder as runtime_folder,
         short_path as short_path,
     )
+    from headrace.daemon.process_start import mend_streams as mend_streams, parse_arguments as parse_arguments
     from headrace.daemon.sd_notify import keep_alive as keep_alive, notify as notify
     from headrace.daemon.signals import (
         SECOND_S as SECOND_S,

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from headrace.pipeline.errors import PipelineError as PipelineError
     from headrace.pipeline.graph import (
         KEY_MAKER as KEY_MAKER,
+        MODULES_BYTES_MAX as MODULES_BYTES_MAX,
         Pipeline as Pipeline,
         Stage as Stage,
         StageKind as StageKind,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import headrace.transport.pipe.pipe
 import headrace.worker.core.watchdog
 import headrace.worker.task.batch.in_flight  # noqa: F401 - for both
-from headrace.daemon import end_with_starter, may_fork
+from headrace.daemon import end_with_starter, may_fork, mend_streams
 from headrace.worker.processes import fork_forkserver, hear, start_forkserver
 
 
@@ -36,6 +36,7 @@ def main(argv: Sequence[str] | None = None, word_fd: int = -1) -> int:
 
 
 if __name__ == "__main__":
+    mend_streams()
     end_with_starter()
     code = main()
     sys.stdout.flush()

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from headrace.cli.commands.run import text_of
 from headrace.cli.ui import ACCENT, FAINT, console, number, preview_page, print_json, safe, sample_lines
-from headrace.client import UsageError, load
+from headrace.client import UsageError, load, users_code
 from headrace.pipeline import Pipeline
 from headrace.stages.library import Compiling
 from headrace.stages.shipping import SAMPLE_CHARACTERS_MAX, Preview, Sample, preview
@@ -29,7 +29,8 @@ def preview_file(path: Path, given: list[str], limit: int, *, follow_links: bool
         compiling.begin(text_of(path))
         _tell(compiling.news())
         pipeline = load(path, given, follow_links=follow_links)
-        result = preview_ready(pipeline, limit, compiling)
+        with users_code(path):
+            result = preview_ready(pipeline, limit, compiling)
     if as_json:
         return print_json(_to_dict(pipeline, result))
     console().print(preview_page(pipeline.name, result))

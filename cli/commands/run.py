@@ -16,7 +16,7 @@ from pathlib import Path
 from queue import Empty
 from typing import IO, TYPE_CHECKING, Any
 
-from headrace.cli.ui import DeathBook, DeathRow
+from headrace.cli.ui import DeathBook, DeathRow, say
 from headrace.client import (
     AGAIN,
     DEATH_S,
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 SILENT_S = 10.0
 #: Seconds between two looks at the signals and processes while nothing else happens.
 TICK_S = 0.1
+#: Characters of a pipeline file in which the names of loops to compile are looked for.
+HINT_CHARACTERS_MAX = 1 << 20
 #: The state of a run that has not read its ledger.
 OPENING = "opening"
 
@@ -86,7 +88,7 @@ def run_file(
 
 
 def text_of(path: Path) -> str:
-    """The text of a pipeline file. Raises UsageError where there is none, with the example of its name."""
+    """The beginning of a pipeline file. Raises UsageError where there is none, with the example of its name."""
     if not path.is_file():
         from headrace.cli.commands.examples import example_like
         from headrace.client import UsageError, load_build
@@ -95,7 +97,8 @@ def text_of(path: Path) -> str:
             raise UsageError(f"{path} is not there; `headrace examples {name} --to {path}` writes it")
         load_build(path)
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return file.read(HINT_CHARACTERS_MAX)
     except OSError:
         return ""  # `load` says what is wrong with it
 
@@ -124,7 +127,7 @@ def run_embedded(
     with begun_or_new(page=page) as embedded, Compiling() as compiling:
         compiling.begin(hint)
         for line in compiling.news():
-            print(f"headrace: {line}", file=output or sys.stderr, flush=True)
+            say(f"headrace: {line}", output)
         with keep_parsed() as parsed:
             pipeline = read()
         compiling.begin(" ".join(stage.target for stage in pipeline.stages), certain=True)
@@ -141,7 +144,7 @@ def run_embedded(
         # The controller begins behind these imports: until then the worker's forkserver has a core to itself.
         with Client(embedded.address()) as client, _deaths_explained(embedded):
             if url := embedded.page():
-                print(f"headrace: the page of this run, until it ends: {url}", file=output or sys.stderr, flush=True)
+                say(f"headrace: the page of this run, until it ends: {url}", output)
             client.wait_for_worker(START_S, embedded.check)
             options = make_options()
             applied_after_s = elapsed_s()

@@ -69,6 +69,7 @@ if TYPE_CHECKING:
         percent as percent,
         print_json as print_json,
         safe as safe,
+        say as say,
     )
 else:
     __getattr__ = door(__name__)

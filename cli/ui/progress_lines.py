@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import IO, Self
 
 from headrace.cli.ui.report import RunProgress
-from headrace.cli.ui.words import MB, megabytes, padding, safe, seconds
+from headrace.cli.ui.words import MB, megabytes, padding, say, seconds
 from headrace.protos import codec, control_pb2 as pb
 from headrace.store import counted
 
@@ -170,7 +170,7 @@ class Lines(Progress):
 
     def note(self, line: str) -> None:
         """Print a line."""
-        print(safe(line), file=self._stream, flush=True)
+        say(line, self._stream)
 
 
 class Calls(Progress):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from typing import TYPE_CHECKING, Any
+import sys
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace.store.ledger import Balance
@@ -15,6 +17,12 @@ def print_json(facts: Any) -> int:
     """Print what a command found on standard output; the exit code."""
     print(json.dumps(facts))
     return 0
+
+
+def say(line: str, stream: IO[str] | None = None) -> None:
+    """Print a line of progress, on standard error if nothing else is given; what cannot be written ends no run."""
+    with contextlib.suppress(OSError):
+        print(safe(line), file=stream or sys.stderr, flush=True)
 
 
 def safe(text: str) -> str:

@@ -18,6 +18,8 @@ EOS = "<|endoftext|>"
 SAMPLE_BYTES = 100_000_000
 #: 256 bytes and the end of a text.
 VOCAB_SIZE_MIN = 257
+#: The file beside a tokenizer that names its special tokens.
+CONFIG = "tokenizer_config.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +43,19 @@ def train_tokenizer(
     """Train on about `sample_bytes` of the source's text and write `output`, a tokenizer.json.
 
     The sample is every n-th record of the whole source, so the same source gives the same tokenizer. The file beside
-    it, tokenizer_config.json, names `eos`. Raises PipelineError, InputError, OSError.
+    it, tokenizer_config.json, names `eos`; another one that lies there is not replaced. Raises PipelineError,
+    InputError, OSError.
     """
     if source.kind is not StageKind.SOURCE:
         raise PipelineError(f'stage "{source.name}" is no source: train on read_jsonl(...) or the like')
     if vocab_size < VOCAB_SIZE_MIN:
         raise PipelineError(f"vocab_size is {vocab_size}; a byte-level vocabulary needs at least {VOCAB_SIZE_MIN}")
     path = pathlib.Path(output)
-    if path.exists() and not path.is_file():
-        raise PipelineError(f"{str(path)!r} is no file: name the tokenizer.json to write")
+    if path.name == CONFIG or (path.exists() and not path.is_file()):
+        raise PipelineError(f"{str(path)!r} is no file for a tokenizer: name the tokenizer.json to write")
+    config, named = path.with_name(CONFIG), f"{json.dumps({'eos_token': eos})}\n"
+    if os.path.lexists(config) and not _says(config, named):
+        raise PipelineError(f"{str(config)!r} is there already and is not replaced: write to another folder")
     tokenizers = _library()
     sample = _Sample(build_stage(source, {}), sample_bytes)
     engine = tokenizers.Tokenizer(tokenizers.models.BPE())
@@ -65,8 +71,8 @@ def train_tokenizer(
     if not sample.records:
         raise PipelineError(f'stage "{source.name}" has no text to train on')
     disk.make_folder(path.parent)
-    _write(path.with_name("tokenizer_config.json"), json.dumps({"eos_token": eos}) + "\n")
     _write(path, engine.to_str(pretty=True))
+    _write(config, named)
     return Trained(str(path), engine.get_vocab_size(), sample.records, sample.bytes)
 
 
@@ -92,6 +98,14 @@ class _Sample:
                     self.records += 1
                     self.bytes += len(text.encode())
                     yield text
+
+
+def _says(path: pathlib.Path, text: str) -> bool:
+    if not path.is_file():
+        return False
+    wanted = text.encode()
+    with path.open("rb") as file:
+        return file.read(len(wanted) + 1) == wanted
 
 
 def _write(path: pathlib.Path, text: str) -> None:

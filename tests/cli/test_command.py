@@ -40,6 +40,7 @@ def unreached() -> Iterator[subprocess.Popen[str]]:
         (("run", "nope.py", "--limit", "x"), "--limit"),
         (("run", "nope.py", "--limit", "5"), "'nope.py' does not exist"),
         (("dataset", "show"), "'URI'"),
+        (("stop", "p\udcff", "--controller", "insecure-tcp:127.0.0.1:1"), "'p\\udcff' is not UTF-8"),
     ],
 )
 def test_wrong_usage_ends_with_two_and_one_line(arguments: tuple[str, ...], words: str, tmp_path: Path) -> None:
@@ -54,6 +55,25 @@ def test_a_full_disk_behind_standard_output_is_one_line() -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run([*COMMAND, "--help"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=300)
     assert (done.returncode, done.stderr) == (1, "headrace: No space left on device: free some, then try again\n")
+
+
+@pytest.mark.parametrize("streams", [">&-", "2>&-", "<&- >&-", "2>/dev/full"])
+def test_a_standard_stream_that_is_closed_is_done_without(streams: str) -> None:
+    for arguments, code in ((("version",), 0), (("rnu",), 2)):
+        command = ["sh", "-c", f'exec "$@" {streams}', "sh", *COMMAND, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == code, done.stderr
+        assert "headrace: " not in done.stdout, "an error is no answer"
+        assert "Traceback" not in done.stderr
+
+
+def test_a_name_that_is_no_utf_8_is_said_escaped(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"text": "some words"}\n')
+    arguments = [b"tokenizer", b"train", b"in.jsonl", b"t\xff/tok.json", b"--vocab-size", b"300"]
+    variables = {**os.environ, "PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, cwd=tmp_path, env=variables, timeout=300)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(b"t\\udcff/tok.json: 265 tokens")
 
 
 def test_an_error_holds_nothing_that_a_terminal_obeys(capfd: pytest.CaptureFixture[str]) -> None:

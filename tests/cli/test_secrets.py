@@ -23,7 +23,6 @@ from headrace.cli import __main__ as entry
 from headrace.cli.main import app, invoke
 from headrace.client.errors import UsageError
 from headrace.controller import server
-from headrace.daemon import arguments as arguments_module
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
 from headrace.pipeline.masking import mask
@@ -99,7 +98,7 @@ def test_every_process_of_headrace_refuses_it(
     main: Any, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options: list[str] = []
-    parse = arguments_module.argparse.ArgumentParser.parse_args
+    parse = argparse.ArgumentParser.parse_args
 
     def note(parser: argparse.ArgumentParser, *_: Any) -> Any:
         options.extend(action.option_strings[-1] if action.option_strings else "" for action in parser._actions)

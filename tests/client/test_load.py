@@ -5,10 +5,11 @@ from typing import Literal
 
 import pytest
 
+from headrace.cli.commands.run import HINT_CHARACTERS_MAX, text_of
 from headrace.client import pipeline_file
 from headrace.client.errors import CliError, UsageError
 from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.graph import Pipeline, Stage, StageKind, difference
+from headrace.pipeline.graph import MODULES_BYTES_MAX, Pipeline, Stage, StageKind, difference
 from headrace.stages.runtime.environment_lock import environment
 from headrace.stages.shipping.shipping import has_user_code, modules_of
 
@@ -106,6 +107,8 @@ def test_annotations_as_strings_are_understood(tmp_path: Path) -> None:
         ("def build(:\n", ("p.py:1",)),
         ("\n\nx = 1 / 0\n", ("p.py:3", "ZeroDivisionError")),
         ("import nothing_of_that_name\n", ("p.py:1", "ModuleNotFoundError")),
+        ("import sys\nsys.exit(0)\n", ("p.py:2: SystemExit: 0",)),
+        ("b'\\xe9'.decode('utf-8')\n", ("p.py:1: UnicodeDecodeError: ",)),
     ],
 )
 def test_a_file_that_cannot_be_used_is_told_with_its_line(tmp_path: Path, text: str, words: tuple[str, ...]) -> None:
@@ -114,6 +117,37 @@ def test_a_file_that_cannot_be_used_is_told_with_its_line(tmp_path: Path, text: 
     with pytest.raises(CliError) as caught:
         pipeline_file.load_build(file)
     assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_a_file_that_is_no_text_is_wrong_usage(tmp_path: Path) -> None:
+    file = tmp_path / "p.py"
+    file.write_bytes(b"name = '\xe9'\n")
+    with pytest.raises(UsageError, match="is not UTF-8 text"):
+        pipeline_file.load_build(file)
+
+
+def test_a_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
+    file = tmp_path / "p.py"
+    file.write_bytes(b"#" * (MODULES_BYTES_MAX + 1))
+    with pytest.raises(UsageError, match=f"has more than {MODULES_BYTES_MAX} characters"):
+        pipeline_file.load_build(file)
+    assert text_of(file) == "#" * HINT_CHARACTERS_MAX
+
+
+def test_what_a_file_prints_is_not_on_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "p.py"
+    file.write_text("print('at import')\ndef build():\n    print('in build')\n    raise SystemExit(3)\n")
+    with pytest.raises(CliError, match=r"p\.py:4: SystemExit: 3"):
+        pipeline_file.load(file, [])
+    assert capsys.readouterr() == ("", "at import\nin build\n")
+
+
+@pytest.mark.parametrize("code", ["def build(n: int.nope) -> None: ...", "build = dict"])
+def test_a_signature_that_cannot_be_read_is_said(tmp_path: Path, code: str) -> None:
+    file = tmp_path / "p.py"
+    file.write_text(code)
+    with pytest.raises(CliError, match=r"p\.py: the signature of build\(\) cannot be read"):
+        pipeline_file.load(file, [])
 
 
 def test_imports_from_beside_a_file_travel_with_it_wherever_they_stand(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A ledger that cannot be written or read ends the command with a line, and does not stand for ever."""
+"""A ledger that cannot be written or read ends a command with a line; a standard stream that cannot ends none."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 
 import msgpack
 import pytest
+
+from headrace.store.datasets.dataset import Dataset
 
 DEADLINE_S = 300.0
 PIPELINE = """
@@ -56,3 +58,14 @@ def test_an_entry_of_a_newer_headrace_is_named_as_such(home: Path) -> None:
     assert done.returncode == 1
     assert "entry 0 of file://" in done.stderr
     assert "a newer Headrace wrote it" in done.stderr
+
+
+@pytest.mark.parametrize("streams", ["<&- >&-", "2>&-", "2>/dev/full"])
+def test_a_run_needs_no_standard_streams(home: Path, streams: str) -> None:
+    command = [sys.executable, "-P", "-m", "headrace.cli", "run", "small.py", "-p", "input=in"]
+    shell = ["sh", "-c", f'exec "$@" {streams}', "sh", *command]
+    done = subprocess.run(shell, capture_output=True, text=True, cwd=home, timeout=DEADLINE_S, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    newest = Dataset.open(str(home / "out")).state.newest
+    assert newest is not None
+    assert newest.complete

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -247,9 +248,10 @@ def _ended(process: Any) -> None:
 def _judge_there(
     answers: Connection, pipeline: Mapping[str, Any], fragments: Sequence[Fragment], sink: str, records_max: int
 ) -> None:
-    """The main function of a version's process."""
+    """The main function of a version's process. Standard output is the command's, whose answer others may read."""
     try:
-        answer: Judged | str = judge(Pipeline.from_dict(pipeline), fragments, sink, records_max)
+        with contextlib.redirect_stdout(sys.stderr):
+            answer: Judged | str = judge(Pipeline.from_dict(pipeline), fragments, sink, records_max)
     except Exception as error:  # noqa: BLE001 - whatever the user's code raises is said, and ends nothing else
         answer = f"{type(error).__name__}: {error}"
     answers.send(answer)

@@ -380,7 +380,7 @@ def dataset_retract(
     from headrace.cli.commands.maintenance import read_list, retract_records
 
     names = [*(ids or []), *(read_list(Path(listed)) if listed else [])]
-    return retract_records(uri, names, source or [], where=where, as_json=json)
+    return retract_records(uri, names, source or [], where=where, listed=bool(listed), as_json=json)
 
 
 def dataset_purge(

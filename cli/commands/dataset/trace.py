@@ -102,6 +102,9 @@ def index_traces(uri: str, *, as_json: bool) -> int:
 
 def rebuild_shard(uri: str, shard: str, *, restore: bool, trust_code: bool, as_json: bool) -> int:
     """Make a shard again from its source and compare; exit code 1 if it is not the same."""
+    from pathlib import Path
+
+    from headrace.client import MODULE, users_code
     from headrace.worker.rebuild import order, rebuild
 
     work = order(uri, shard)
@@ -115,7 +118,8 @@ def rebuild_shard(uri: str, shard: str, *, restore: bool, trust_code: bool, as_j
     for line in code:
         print(line, file=sys.stderr)
     sys.stderr.flush()
-    answer = rebuild(work, restore=restore)
+    with users_code(Path(f"{MODULE}.py")):
+        answer = rebuild(work, restore=restore)
     if as_json:
         facts = {
             "identical": answer.identical,

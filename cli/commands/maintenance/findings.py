@@ -40,9 +40,12 @@ LIST_BYTES_MAX = 1 << 30
 def read_list(path: Path) -> list[str]:
     """The ids of a list of records: JSON Lines with an `id` each. Raises CliError."""
     try:
-        if path.stat().st_size > LIST_BYTES_MAX:
-            raise CliError(f"{path} has {number(path.stat().st_size)} bytes; the limit is {number(LIST_BYTES_MAX)}")
-        lines = path.read_text(encoding="utf-8").split("\n")
+        with path.open("rb") as file:
+            # Not what stat says: a pipe and a device have no size.
+            data = file.read(LIST_BYTES_MAX + 1)
+        if len(data) > LIST_BYTES_MAX:
+            raise CliError(f"the list {path} has more than {number(LIST_BYTES_MAX)} bytes: give it in parts")
+        lines = data.decode("utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise CliError(f"cannot read the list {path}: {error}") from error
     ids: list[str] = []

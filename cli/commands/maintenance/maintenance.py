@@ -106,9 +106,12 @@ def _raise_floor(dataset: str) -> str:
     return ""
 
 
-def retract_records(uri: str, ids: list[str], sources: list[str], *, where: str = "", as_json: bool) -> int:
-    """Retract records by id, by source, or by their fields; the exit code."""
-    if not ids and not sources and not where:
+def retract_records(
+    uri: str, ids: list[str], sources: list[str], *, where: str = "", listed: bool = False, as_json: bool
+) -> int:
+    """Retract records by id, by source, or by their fields; the exit code. Ids that are `listed` may be none."""
+    asks = bool(ids or sources or where)
+    if not asks and not listed:
         raise UsageError(
             "give the ids of records, --list with a file of them, --source with the URI of what they were read from, "
             "or --where with an expression over their fields"
@@ -118,6 +121,12 @@ def retract_records(uri: str, ids: list[str], sources: list[str], *, where: str 
     except ExpressionError as error:
         raise UsageError(f"--where: {error}") from error
     dataset = Dataset.open(uri)
+    if not asks:
+        none = {"dataset": dataset.uri, "version": dataset.state.version, "records": 0, "documents": 0, "rewritten": []}
+        if as_json:
+            return print_json(none)
+        console().print(title(dataset.uri, "the list names no record"))
+        return 0
     store = dataset.store
 
     async def retracted(writer: OfflineWriter) -> RecordPlaces:

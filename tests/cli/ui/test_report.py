@@ -345,6 +345,15 @@ def test_without_a_terminal_progress_is_plain_lines() -> None:
     assert text.endswith("a note\n")
 
 
+def test_progress_that_cannot_be_written_ends_no_run() -> None:
+    with open("/dev/full", "wb", buffering=0) as raw, io.TextIOWrapper(raw, write_through=True) as full:
+        lines = Lines(full, "p")
+        with pytest.raises(OSError, match="No space left"):
+            full.write("as it is")
+        lines.note("a note")
+        lines.update(status())
+
+
 def test_a_line_that_says_nothing_new_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(progress_lines.time, "monotonic", lambda: clock[0])

@@ -23,7 +23,7 @@ def texts(tmp_path: Path) -> Path:
 
 
 def test_an_output_that_is_a_folder_is_refused(texts: Path, tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match=r"is no file: name the tokenizer\.json to write"):
+    with pytest.raises(PipelineError, match=r"is no file for a tokenizer: name the tokenizer\.json to write"):
         train_tokenizer(read_jsonl(str(texts)), tmp_path, vocab_size=300)
 
 
@@ -43,7 +43,27 @@ def test_on_a_full_disk_the_tokenizer_of_before_stays(
         train_tokenizer(read_jsonl(str(texts)), output, vocab_size=300)
     assert caught.value.filename == str(output)
     assert output.read_text() == "before"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "tokenizer.json", "tokenizer_config.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "tokenizer.json"]
+
+
+def test_a_configuration_that_nobody_named_is_not_replaced(texts: Path, tmp_path: Path) -> None:
+    output, config = tmp_path / "mine.json", tmp_path / "tokenizer_config.json"
+    config.write_text('{"chat_template": "made by hand"}')
+    with pytest.raises(PipelineError, match=r"tokenizer_config\.json' is there already and is not replaced"):
+        train_tokenizer(read_jsonl(str(texts)), output, vocab_size=300)
+    assert config.read_text() == '{"chat_template": "made by hand"}'
+    assert not output.exists()
+
+
+def test_a_tokenizer_is_trained_again_beside_its_own_configuration(texts: Path, tmp_path: Path) -> None:
+    for _ in range(2):
+        train_tokenizer(read_jsonl(str(texts)), tmp_path / "mine.json", vocab_size=300)
+    assert json.loads((tmp_path / "tokenizer_config.json").read_text()) == {"eos_token": "<|endoftext|>"}
+
+
+def test_a_tokenizer_is_not_written_over_by_its_configuration(texts: Path, tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match=r"name the tokenizer\.json to write"):
+        train_tokenizer(read_jsonl(str(texts)), tmp_path / "tokenizer_config.json", vocab_size=300)
 
 
 def test_an_output_that_is_a_link_stays_one(texts: Path, tmp_path: Path) -> None:

@@ -141,6 +141,14 @@ def test_a_record_that_kills_its_process_ends_only_the_canary(home: Path) -> Non
     assert sorted(home.rglob("*")) == before, "a canary writes nothing"
 
 
+def test_what_a_version_prints_is_not_on_standard_output(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    plain = a_pipeline(home, "print('judged')")
+    a_ledger(home, plain, fragments_of(plain))
+    compare_versions(fold_ledger(FileStore(home / "out")), plain, plain, 1.0)
+    said = capfd.readouterr()
+    assert (said.out, "judged" in said.err) == ("", True)
+
+
 def test_what_remembers_has_no_canary(home: Path) -> None:
     plain = a_pipeline(home, "pass")
     remembering = replace(plain, stages=(plain.stages[0], *dedup(), *plain.stages[1:]))
