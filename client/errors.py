@@ -17,8 +17,6 @@ _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\s\[\]]+):([0-9]{1,5})")
 _PORT_MAX = 65535
 #: What a write fails with that names no file, such as one to standard output.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-#: Why Python encodes no name that is not UTF-8, and characters of it that are shown.
-_LONE, NAME_SHOWN = "surrogates not allowed", 200
 
 
 class CliError(Exception):
@@ -70,8 +68,6 @@ def explain(error: BaseException) -> CliError | None:
         return CliError(f"{error.strerror}: free some, then try again")
     if isinstance(error, FileNotFoundError):
         return CliError("the current folder is gone: change to one that stands")
-    if isinstance(error, UnicodeEncodeError) and error.reason == _LONE:
-        return CliError(f"a name that is not UTF-8: {error.object[:NAME_SHOWN]!a}")
     return None
 
 

@@ -1,6 +1,5 @@
 """A command line that is wrong is refused before anything is started, with what to give instead."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -104,11 +103,3 @@ def test_a_folder_that_is_gone_is_told_in_one_line(
     tmp_path.rmdir()
     assert invoke(["dataset", "show", "data"]) == 1
     assert capsys.readouterr().err == "headrace: the current folder is gone: change to one that stands\n"
-
-
-def test_a_name_that_is_not_utf8_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    name = os.fsdecode(b"p\xff")
-    assert invoke(["status", name, "--controller", f"unix:{tmp_path}/none.sock"]) == 1
-    told = capsys.readouterr().err
-    assert told.startswith("headrace: ")
-    assert len(told.splitlines()) == 1
