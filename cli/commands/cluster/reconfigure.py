@@ -108,6 +108,8 @@ def stages_of(expression: str, given: Sequence[str]) -> tuple[tuple[Stage, ...],
         if name not in known:
             raise UsageError(f"{path} declares no stage {name!r}; it has {', '.join(known)}")
         return tuple(map(declared.stage, declared.unit(name))), dict(declared.modules)
+    if given:
+        raise UsageError(f"-p {given[0]}: build() of FILE.py:NAME takes it; a call takes its arguments in brackets")
     from importlib import import_module
 
     from headrace.stages.shipping import modules_of

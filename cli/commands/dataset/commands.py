@@ -90,7 +90,11 @@ def dataset_tag(
     json: Json = False,
 ) -> int:
     """Name a version: the newest, or the one that URI names."""
+    if delete and move:
+        raise UsageError("give --delete or --move, not both")
     if not name:
+        if delete or move:
+            raise UsageError("name the tag: `headrace dataset tag URI NAME --delete`, or --move")
         return history.list_tags(uri, as_json=json)
     return history.change_tag(uri, name, delete=delete, move=move, as_json=json)
 
