@@ -38,6 +38,11 @@ from headrace.cli.main import invoke
         ("run x.py --limit 1 --max-quarantined xx", "--max-quarantined 'xx'"),
         ("run x.py --limit 1 --gate-pauses", "--gate-pauses needs --gate"),
         ("apply x.py --gate-pauses", "--gate-pauses needs --gate"),
+        ("dataset show data --card card --samples", "--card writes the scorecard alone"),
+        ("dataset trace data id --trust-uris", "give a dataset and a record's id, or --checkpoint"),
+        ("dataset trace data --index --step 3", "give a dataset and a record's id, or --checkpoint"),
+        ("dataset trace --checkpoint c.json --step 3 --index", "give --checkpoint with --step N"),
+        ("dataset dedup data --by score", "--by score: --keep first looks at no field"),
         ("quickstart --data ~nouser/x", "no home of that user is known here"),
     ],
 )

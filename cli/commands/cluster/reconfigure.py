@@ -204,6 +204,7 @@ def _steer(
     as_json: bool,
 ) -> int:
     name = request.pipeline
+    status: pb.PipelineStatus | None
     with Client(at) as client:
         changes = client.steer(request)
         if wait:
