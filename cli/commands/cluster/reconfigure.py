@@ -245,7 +245,8 @@ def _reached(client: Client, name: str, done: Callable[[pb.PipelineStatus], bool
     if status is None:
         raise CliError(f"pipeline {safe(name)} was cleared, or its controller began anew: see its dataset")
     if not (done(status) or status.state == "completed"):
-        raise CliError(f"pipeline {safe(name)} is {status.state} by now" + f": {status.failure}" * bool(status.failure))
+        why = f": {status.failure}" if status.state == "failed" else ""
+        raise CliError(f"pipeline {safe(name)} is {status.state} by now{why}")
     return status
 
 

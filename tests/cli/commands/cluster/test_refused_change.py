@@ -58,7 +58,9 @@ class Ended(ClientStandIn):
         pass
 
     def status(self, name: str = "") -> pb.StatusReply:
-        one = pb.PipelineStatus(pipeline=name, state=self.state, failure="no room" if self.state == "failed" else "")
+        one = pb.PipelineStatus(
+            pipeline=name, state=self.state, failure="no room" if self.state == "failed" else self.state
+        )
         return pb.StatusReply(pipelines=[one] if self.state else [])
 
 
@@ -85,7 +87,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 @pytest.mark.parametrize(
     ("ask", "state", "words"),
     [
-        *((ask, "cancelled", "p is cancelled by now") for ask in (paused, resumed, scaled)),
+        *((ask, "cancelled", "p is cancelled by now$") for ask in (paused, resumed, scaled)),
         *((ask, "failed", "p is failed by now: no room") for ask in (paused, resumed, scaled, stopped)),
         *((ask, "", "p was cleared") for ask in (paused, resumed, scaled, stopped)),
     ],
