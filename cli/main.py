@@ -77,10 +77,20 @@ def parameter_of(option: Option) -> inspect.Parameter:
     )
 
 
+#: Tokens of the largest vocabulary that is trained.
+VOCABULARY_MAX = 1 << 24
+#: Options of a run without which a preview would show something else than what was asked for.
+_NOT_IN_A_PREVIEW = {"base": "--from", "judge_again": "--judge-again", "page": "--page"}
+
+
 @app.command()
 @takes(*RUN)
 def run(pipeline: PipelineFile, **given: Any) -> int:
     """Run a pipeline on this machine; the same command again continues where it stopped."""
+    if given["limit"] is not None:
+        run_options(given)  # a preview needs none of these, but says what is wrong in them
+        if unused := [flag for name, flag in _NOT_IN_A_PREVIEW.items() if given[name]]:
+            raise UsageError(f"{unused[0]} means nothing to a preview: leave it out, or --limit")
     return run_command({"pipeline": pipeline, **given})
 
 
@@ -99,7 +109,9 @@ def apply(
 ) -> int:
     """Give a pipeline to a controller."""
     from headrace.cli.commands import apply_file
+    from headrace.client import check_numbers
 
+    check_numbers({"--workers": workers})
     return apply_file(
         pipeline,
         given["parameter"],
@@ -244,7 +256,7 @@ def chaos_run(
 def tokenizer_train(
     source: str = typer.Argument(metavar="INPUT", help="Input as in `-p input=`: a path, glob, folder or s3:// URI."),
     output: str = typer.Argument(metavar="TOKENIZER.json", help="The file to write."),
-    vocab_size: int = typer.Option(32_000, metavar="N", help="Size of the vocabulary."),
+    vocab_size: int = typer.Option(32_000, max=VOCABULARY_MAX, metavar="N", help="Size of the vocabulary."),
     sample_mb: int = typer.Option(256, min=1, metavar="MIB", help="Maximum size of the sample."),
     text_key: str = typer.Option("text", metavar="KEY", help="The field of the text."),
     json: Json = False,

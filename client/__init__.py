@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         ControllerSilent as ControllerSilent,
         RunOptions as RunOptions,
         StreamBroke as StreamBroke,
+        check_numbers as check_numbers,
         cluster_folder as cluster_folder,
         controller_at as controller_at,
         pipeline_of as pipeline_of,

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 
-from headrace.client.errors import CliError, check_without_cluster
+from headrace.client.errors import CliError, UsageError, check_without_cluster
 from headrace.daemon import INSECURE, AddressError, to_call, usual_address
-from headrace.pipeline import Pipeline
+from headrace.pipeline import REPLICAS_MAX, TAKEN_MAX, Pipeline
 from headrace.protos import control_pb2 as pb, control_pb2_grpc as rpc
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ WORKER_S = 0.1
 #: Seconds between two readings of a run that is watched.
 WATCH_S = 0.25
 MESSAGE_BYTES_MAX = 64 << 20
+#: The largest whole number of most fields of a request.
+NUMBER_MAX = (1 << 31) - 1
 #: States in which a run stays.
 ENDED = ("completed", "stopped", "cancelled", "failed")
 #: States of a run that an apply of the same pipeline joins.
@@ -83,6 +85,15 @@ class RunOptions:
     queue: str = ""
     cores: int = 0
     priority: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for numbers that no request holds, and for options that mean nothing by themselves."""
+        check_numbers({"--replicas": self.replicas}, REPLICAS_MAX)
+        check_numbers({"--cores": self.cores, "--priority": self.priority})
+        check_numbers({"--max-quarantined": self.quarantined_max or 0}, TAKEN_MAX)
+        check_numbers({"--task-memory, in MiB,": self.task_bytes >> 20}, TAKEN_MAX >> 20)
+        if self.gate_pauses and not self.gate:
+            raise UsageError("--gate-pauses needs --gate: without a limit there is nothing to pause for")
 
 
 #: Options that a request has by the same names.
@@ -361,6 +372,13 @@ def _silence(address: str, error: Any) -> ControllerSilent:
     if code == "DEADLINE_EXCEEDED":
         return ControllerSilent(f"the controller at {address} did not answer in time; look at its log, then try again")
     return ControllerSilent(f"the controller at {address} answered {code}: {details}")
+
+
+def check_numbers(numbers: Mapping[str, int], most: int = NUMBER_MAX) -> None:
+    """Raises UsageError for an option whose number is larger than a request holds, or than anybody can want."""
+    for option, value in numbers.items():
+        if not -most <= value <= most:
+            raise UsageError(f"{option} {value}: the number is too large; give at most {most:,}")
 
 
 def user_name() -> str:

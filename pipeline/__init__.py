@@ -35,6 +35,11 @@ if TYPE_CHECKING:
         shape_problem as shape_problem,
     )
     from headrace.pipeline.unchanged import first_change as first_change, unchanged_stages as unchanged_stages
-    from headrace.pipeline.validation import STATEFUL_MAX as STATEFUL_MAX, validate as validate
+    from headrace.pipeline.validation import (
+        REPLICAS_MAX as REPLICAS_MAX,
+        STATEFUL_MAX as STATEFUL_MAX,
+        TAKEN_MAX as TAKEN_MAX,
+        validate as validate,
+    )
 else:
     __getattr__ = door(__name__)

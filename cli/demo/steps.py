@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.commands import catch_signals, run_embedded
-from headrace.client import EXIT_INTERRUPTED, CliError
+from headrace.client import EXIT_INTERRUPTED, CliError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -39,7 +39,10 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 def quickstart(data: Path, *, fresh: bool, steps: int | None, as_json: bool) -> int:
     """Run the main job and train; the exit code."""
-    dataset = data.expanduser() / FOLDER
+    try:
+        dataset = data.expanduser() / FOLDER
+    except RuntimeError as error:
+        raise UsageError(f"--data {str(data)!r}: no home of that user is known here") from error
     if fresh:
         _remove(dataset)
     with catch_signals() as interrupts:
@@ -86,8 +89,10 @@ def _remove(dataset: Path) -> None:
     """Remove an earlier quickstart, and nothing that is not one."""
     if not dataset.exists():
         return
-    if not (dataset / "ledger").is_dir():
-        raise CliError(f"{dataset} is no dataset: it is not removed; choose another folder with --data")
+    if dataset.is_symlink() or not (dataset / "ledger").is_dir():
+        raise CliError(
+            f"{dataset} is no dataset, or a link to one: it is not removed; choose another folder with --data"
+        )
     shutil.rmtree(dataset)
 
 

@@ -11,6 +11,7 @@ import json
 import os
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -21,7 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import IO
 
-from headrace.client import CliError, UsageError, make_cluster, make_token
+from headrace.client import EXIT_INTERRUPTED, CliError, UsageError, make_cluster, make_token
 from headrace.client.launch.core.asked import (
     CONTROLLER_FILES,
     OPERATOR_FILES,
@@ -35,7 +36,7 @@ from headrace.client.launch.core.kubernetes import JOINS_PER_WORKER, PIPELINE_BY
 from headrace.client.launch.core.plan import LAUNCHERS, read, shown
 from headrace.cluster import NODES_PER_TOKEN_MAX, write_public, write_secret
 from headrace.controller.membership import ClusterFiles, ClusterFilesError
-from headrace.daemon import printable
+from headrace.daemon import hear, printable, restore
 from headrace.store.files import disk
 
 #: Seconds of one call; calls that run together; bytes of its answer and of a remembered launch.
@@ -85,9 +86,25 @@ def start_launch(launcher: str, asked: Launch, *, dry_run: bool) -> int:
         print(f"headrace status --cluster {files.folder}")
         return 0
     try:
-        return subprocess.call(plan.run, cwd=asked.cwd)  # noqa: S603 - no shell reads it
+        return _to_its_end(plan.run, asked.cwd)
     finally:
         _end(folder)
+
+
+def _to_its_end(words: Sequence[str], cwd: str) -> int:
+    """Run a command; its exit code. The first Ctrl-C is left to it, which hears it too; the next signal kills it."""
+    running = subprocess.Popen(words, cwd=cwd)  # noqa: S603 - no shell reads it
+    try:
+        # `wait` holds a Ctrl-C back for a moment, in which a second one would end this process and no other.
+        os.waitid(os.P_PID, running.pid, os.WEXITED | os.WNOWAIT)
+        return running.wait()
+    except KeyboardInterrupt:
+        before = hear(lambda _number, _frame: running.kill())
+        try:
+            code = running.wait()
+        finally:
+            restore(before)
+        return EXIT_INTERRUPTED if code == -signal.SIGKILL else code
 
 
 def end_launch(folder: Path) -> int:

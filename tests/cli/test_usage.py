@@ -29,12 +29,58 @@ from headrace.cli.main import invoke
         ("status --controller unix:sock", "give the whole path of a socket"),
         ("cluster init new --controller here", "--controller 'here': give HOST:PORT"),
         ("simulate --mutant no-such", "`headrace simulate --mutant ?` lists them"),
+        ("dataset tag data --delete", "name the tag: "),
+        ("dataset tag data --move", "name the tag: "),
+        ("dataset tag data best --move --delete", "give --delete or --move, not both"),
+        ("dataset bisect data --run 'x", '--run "\'x": No closing quotation'),
+        ("run x.py --limit 1 --from data@7", "--from means nothing to a preview"),
+        ("run x.py --limit 1 --judge-again quarantined", "--judge-again means nothing to a preview"),
+        ("run x.py --limit 1 --page", "--page means nothing to a preview"),
+        ("run x.py --limit 1 --changed-input bogus", "--changed-input 'bogus': give one of halt, drop, reread"),
+        ("run x.py --limit 1 --max-quarantined xx", "--max-quarantined 'xx'"),
+        ("run x.py --limit 1 --gate-pauses", "--gate-pauses needs --gate"),
+        ("apply x.py --gate-pauses", "--gate-pauses needs --gate"),
+        ("dataset show data --card card --samples", "--card writes the scorecard alone"),
+        ("dataset trace data id --trust-uris", "give a dataset and a record's id, or --checkpoint"),
+        ("dataset trace data --index --step 3", "give a dataset and a record's id, or --checkpoint"),
+        ("dataset trace --checkpoint c.json --step 3 --index", "give --checkpoint with --step N"),
+        ("dataset dedup data --by score", "--by score: --keep first looks at no field"),
+        ("quickstart --data ~nouser/x", "no home of that user is known here"),
     ],
 )
 def test_wrong_usage_is_refused_at_once(
     arguments: str, words: str, tmp_path: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(str(tmp_path))
+    refused(arguments, words, capsys)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("apply x.py --replicas {}", "--replicas {}: the number is too large; give at most 65,536"),
+        ("apply x.py --task-memory {}", "--task-memory, in MiB, {}: the number is too large"),
+        ("apply x.py --priority {}", "--priority {}: the number is too large"),
+        ("apply x.py --priority=-{}", "--priority -{}: the number is too large"),
+        ("apply x.py --cores {}", "--cores {}: the number is too large"),
+        ("apply x.py --workers {}", "--workers {}: the number is too large"),
+        ("run x.py --limit 1 --replicas {}", "--replicas {}: the number is too large"),
+        ("scale p read {}", "N {}: the number is too large"),
+        ("logs --lines {}", "--lines {}: the number is too large"),
+        ("queue set q --weight {}", "--weight {}: the number is too large"),
+        ("worker --cores {}", "'--cores': {} is not in the range"),
+        ("cluster token c --days {}", "'--days': {} is not in the range"),
+        ("tokenizer train a.jsonl t.json --vocab-size {}", "'--vocab-size': {} is not in the range"),
+    ],
+)
+def test_a_number_beyond_every_use_is_wrong_usage(
+    arguments: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    number = "9" * 20
+    refused(arguments.format(number), words.format(number), capsys)
+
+
+def refused(arguments: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(arguments.split()) == 2
     told = capsys.readouterr()
     assert told.out == ""

@@ -15,6 +15,11 @@ from headrace.cli.commands.cluster.metrics import metrics
 from headrace.cli.ui import ClusterFolder, ControllerAddress, ControllerOptions, Json
 from headrace.client import UsageError, check_address, check_pairs, check_without_cluster
 
+#: Cores that a controller believes a worker.
+CORES_MAX = 1 << 16
+#: Days of the longest token: a century.
+DAYS_MAX = 36_500
+
 Metrics = Annotated[str, typer.Option(metavar="HOST:PORT", help="Serve Prometheus metrics; default host: loopback.")]
 
 LogsFolder = Annotated[
@@ -72,7 +77,7 @@ def controller(
 def worker(
     controller: ControllerAddress = "",
     name: str = typer.Option("", metavar="NAME", help="The worker's name; default: the host name."),
-    cores: int = typer.Option(0, min=0, metavar="N", help="Cores to offer; default: all usable cores."),
+    cores: int = typer.Option(0, min=0, max=CORES_MAX, metavar="N", help="Cores to offer; default: all usable cores."),
     label: list[str] = typer.Option(
         [], "--label", metavar="KEY=VALUE", help="A label for placement of stages; repeatable."
     ),
@@ -162,7 +167,7 @@ def cluster_token(
     name: str = typer.Option(
         "", metavar="NAME", help="The worker's name, or the beginning of several; default: worker-KEY."
     ),
-    days: int = typer.Option(1, min=1, metavar="N", help="Days until the token expires."),
+    days: int = typer.Option(1, min=1, max=DAYS_MAX, metavar="N", help="Days until the token expires."),
     nodes: int = typer.Option(
         1, min=1, max=4096, metavar="N", help="Workers that it lets in, each with a key of its own."
     ),

@@ -90,7 +90,9 @@ def logs(
 ) -> int:
     """Show log lines of controller, workers and tasks in time order."""
     from headrace.cli.commands.cluster.logs import search_for, show_logs
+    from headrace.client import check_numbers
 
+    check_numbers({"--lines": lines})
     search = search_for(pipeline, stage, task, cause, level, since, follow=follow)
     return show_logs(on.at(), search, lines_max=lines, as_json=json)
 
@@ -156,6 +158,10 @@ def scale(
     json: Json = False,
 ) -> int:
     """Change the number of tasks of a stage and the stages fused with it, while records flow."""
+    from headrace.client import check_numbers
+    from headrace.pipeline import REPLICAS_MAX
+
+    check_numbers({"N": tasks}, REPLICAS_MAX)
     return reconfigure.replan(on.at(), pipeline, replicas={stage: tasks}, wait=wait, as_json=json)
 
 

@@ -31,9 +31,10 @@ def set_queue(
     json: Json = False,
 ) -> int:
     """Make a queue, or change it."""
+    from headrace.client import check_numbers
     from headrace.protos import control_pb2 as pb
 
-    _check({"--weight": weight, "--cores": cores, "--priority": priority})
+    check_numbers({"--weight": weight, "--cores": cores, "--priority": priority})
     asked = pb.QueueRequest(queue=queue, weight=weight, cores_max=cores, priority=priority)
     return _ask(asked, f"queue {queue} is set", on, as_json=json)
 
@@ -62,18 +63,6 @@ def remove(queue: Queue, *, on: ControllerOptions, json: Json = False) -> int:
     from headrace.protos import control_pb2 as pb
 
     return _ask(pb.QueueRequest(queue=queue, remove=True), f"queue {queue} is removed", on, as_json=json)
-
-
-#: What a number on the wire holds.
-_NUMBER_MAX = (1 << 31) - 1
-
-
-def _check(numbers: dict[str, int]) -> None:
-    from headrace.client import UsageError
-
-    for option, value in numbers.items():
-        if not -_NUMBER_MAX <= value <= _NUMBER_MAX:
-            raise UsageError(f"{option} {value}: the number is too large")
 
 
 def _ask(asked: object, words: str, on: ControllerOptions, *, as_json: bool) -> int:

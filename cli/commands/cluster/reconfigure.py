@@ -108,6 +108,8 @@ def stages_of(expression: str, given: Sequence[str]) -> tuple[tuple[Stage, ...],
         if name not in known:
             raise UsageError(f"{path} declares no stage {name!r}; it has {', '.join(known)}")
         return tuple(map(declared.stage, declared.unit(name))), dict(declared.modules)
+    if given:
+        raise UsageError(f"-p {given[0]}: build() of FILE.py:NAME takes it; a call takes its arguments in brackets")
     from importlib import import_module
 
     from headrace.stages.shipping import modules_of
@@ -150,8 +152,13 @@ def drain(at: ControllerAt, worker: str, *, back: bool, wait: bool, as_json: boo
     with Client(at) as client:
         client.steer(pb.SteerRequest(worker=worker, back=back))
         if wait and not back:
-            _until(client, "", lambda status: _worker(status, worker) in ("drained", ""), f"worker {worker} has tasks")
-        state = _worker(client.status(), worker) or "gone"
+            there = ("drained", "")
+            reply = _until(client, "", lambda status: _worker(status, worker) in there, f"worker {worker} has tasks")
+        else:
+            reply = client.status()
+    state = _worker(reply, worker) or "gone"
+    if wait and not back and state == "gone":
+        raise CliError(f"worker {safe(worker)} left before it was drained; see `headrace status`")
     said = "accepts tasks again" if back else "is drained" if state == "drained" else "drains"
     print(json.dumps({"worker": worker, "state": state}) if as_json else f"worker {safe(worker)} {said}")
     return 0
@@ -175,8 +182,10 @@ def stop(at: ControllerAt, pipeline: str, *, cancel: bool, wait: bool, as_json: 
     with Client(at) as client:
         client.stop(pipeline, cancel=cancel)
         if wait:
-            _until(client, pipeline, lambda status: _state_of(status, pipeline) in ENDED, f"pipeline {pipeline} lives")
-        state = _state_of(client.status(pipeline), pipeline)
+            state = _reached(client, pipeline, _ended_well, f"pipeline {pipeline} lives").state
+        else:
+            status = pipeline_of(client.status(pipeline), pipeline)
+            state = status.state if status is not None else ""
     if state in ENDED:
         said = f"is {state}"
     else:
@@ -195,11 +204,13 @@ def _steer(
     as_json: bool,
 ) -> int:
     name = request.pipeline
+    status: pb.PipelineStatus | None
     with Client(at) as client:
         changes = client.steer(request)
         if wait:
-            _until(client, name, lambda reply: _is(reply, name, done), f"pipeline {name} is not there yet")
-        status = pipeline_of(client.status(name), name)
+            status = _reached(client, name, done, f"pipeline {name} is not there yet")
+        else:
+            status = pipeline_of(client.status(name), name)
     refused = status.refused_change if status is not None else ""
     # What was refused to others, or before, is said in the same place.
     if wait and any(refused.startswith(f"{words}: ") for words in changes):
@@ -213,18 +224,30 @@ def _steer(
     return 0
 
 
-def _until(client: Client, pipeline: str, done: Callable[[pb.StatusReply], bool], still: str) -> None:
+def _until(client: Client, pipeline: str, done: Callable[[pb.StatusReply], bool], still: str) -> pb.StatusReply:
+    """The first status in which it is so. Raises CliError after WAIT_S."""
     deadline = time.monotonic() + WAIT_S
-    while not done(client.status(pipeline)):
+    while not done(reply := client.status(pipeline)):
         if time.monotonic() > deadline:
             raise CliError(f"{still} after {WAIT_S:.0f} s; see `headrace status` and `headrace logs`")
         time.sleep(LOOK_S)
+    return reply
 
 
-def _is(reply: pb.StatusReply, name: str, done: Callable[[pb.PipelineStatus], bool]) -> bool:
-    """Whether it is so, or never will be."""
-    status = pipeline_of(reply, name)
-    return status is None or status.state in ENDED or done(status)
+def _reached(client: Client, name: str, done: Callable[[pb.PipelineStatus], bool], still: str) -> pb.PipelineStatus:
+    """The status of a pipeline once it is as wanted, or has completed. Raises CliError where it never will be."""
+
+    def over(reply: pb.StatusReply) -> bool:
+        status = pipeline_of(reply, name)
+        return status is None or status.state in ENDED or done(status)
+
+    status = pipeline_of(_until(client, name, over, still), name)
+    if status is None:
+        raise CliError(f"pipeline {safe(name)} was cleared, or its controller began anew: see its dataset")
+    if not (done(status) or status.state == "completed"):
+        why = f": {status.failure}" if status.state == "failed" else ""
+        raise CliError(f"pipeline {safe(name)} is {status.state} by now{why}")
+    return status
 
 
 def _changed(status: pb.PipelineStatus) -> bool:
@@ -233,9 +256,8 @@ def _changed(status: pb.PipelineStatus) -> bool:
     return going and all(task.state == "ready" for task in status.tasks)
 
 
-def _state_of(reply: pb.StatusReply, name: str) -> str:
-    status = pipeline_of(reply, name)
-    return status.state if status is not None else ""
+def _ended_well(status: pb.PipelineStatus) -> bool:
+    return status.state in ENDED and status.state != "failed"
 
 
 def _worker(reply: pb.StatusReply, name: str) -> str:

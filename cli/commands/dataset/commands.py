@@ -58,6 +58,8 @@ def dataset_show(
 ) -> int:
     """Show the contents of a dataset and the verdicts of its records."""
     if card:
+        if quarantine or samples or duplicates or ranges:
+            raise UsageError("--card writes the scorecard alone: show the rest by another command")
         return show.write_card(uri, card, as_json=json)
     return show.show_dataset(
         uri, quarantine=quarantine, samples=samples, duplicates=duplicates, ranges=ranges, as_json=json
@@ -90,7 +92,11 @@ def dataset_tag(
     json: Json = False,
 ) -> int:
     """Name a version: the newest, or the one that URI names."""
+    if delete and move:
+        raise UsageError("give --delete or --move, not both")
     if not name:
+        if delete or move:
+            raise UsageError("name the tag: `headrace dataset tag URI NAME --delete`, or --move")
         return history.list_tags(uri, as_json=json)
     return history.change_tag(uri, name, delete=delete, move=move, as_json=json)
 
@@ -211,14 +217,14 @@ def dataset_trace(
 ) -> int:
     """Trace a record to its tokens, a training step to its documents, or a document to its steps."""
     if checkpoint:
-        if (step is None) == (not document) or name:
+        if (step is None) == (not document) or name or index:
             raise UsageError("give --checkpoint with --step N, or with --document ID")
         return trace.trace_checkpoint(
             checkpoint, uri, step=step, document=document, as_json=json, moved=moved or (), trusted=trust_uris
         )
-    if index and uri and not name:
+    if index and uri and not (name or document or step is not None or moved or trust_uris):
         return trace.index_traces(uri, as_json=json)
-    if not uri or not name or document or step is not None or moved or index:
+    if not uri or not name or document or step is not None or moved or trust_uris or index:
         raise UsageError("give a dataset and a record's id, or --checkpoint with --step N or --document ID")
     return trace.trace_record(uri, name, as_json=json)
 
@@ -289,6 +295,8 @@ def dataset_dedup(
     json: Json = False,
 ) -> int:
     """Find duplicates from the keys beside the shards, and publish versions without them."""
+    if by and keep not in ("newest", "best"):
+        raise UsageError(f"--by {by}: --keep {keep} looks at no field; give --keep newest or --keep best")
     from headrace.cli.commands.maintenance import deduplicate
 
     return deduplicate(uris, against or [], keep=keep, by=by, near=not exact, out=out, dry_run=dry_run, as_json=json)

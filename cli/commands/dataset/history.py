@@ -260,7 +260,10 @@ VARIABLE = "HEADRACE_DATASET"
 
 def bisect(uri: str, command: str, *, good: str, bad: str, as_json: bool) -> int:
     """Run a command on versions between a good and a bad one, and name the first bad one; the exit code."""
-    words = shlex.split(command)
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UsageError(f"--run {command!r}: {error}") from error
     if not words:
         raise UsageError("give the command by --run, with {} for the version's address")
     dataset = Dataset.open(uri)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Collection, Iterable
+from itertools import chain, islice
 
 from headrace.cli.ui import safe
 from headrace.client import CliError
@@ -49,10 +50,12 @@ def harmless(text: str) -> str:
 
 def _print(dataset: Dataset, records: Iterable[ShownRecord], characters: int, *, as_json: bool) -> int:
     """Print the records one by one, each at most so many characters (0: all), so that a pipe may end it."""
-    write = sys.stdout.write
+    write, left = sys.stdout.write, iter(records)
+    # What fails at once, such as the search for the tokenizer, fails before half a JSON object is out.
+    first = list(islice(left, 1))
     if as_json:
         write(f'{{"dataset": {json.dumps(dataset.uri)}, "version": {dataset.version}, "records": [')
-    for place, one in enumerate(records):
+    for place, one in enumerate(chain(first, left)):
         text = one.text[: characters or None]
         cut = len(one.text) - len(text)
         if as_json:

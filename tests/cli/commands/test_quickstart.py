@@ -58,6 +58,9 @@ def test_only_a_dataset_is_removed(tmp_path: Path) -> None:
     with pytest.raises(CliError, match="is no dataset"):
         _remove(tmp_path / "mine")
     (tmp_path / "old" / "ledger").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "old")
+    with pytest.raises(CliError, match="or a link to one"):
+        _remove(tmp_path / "link")
     _remove(tmp_path / "old")
     assert not (tmp_path / "old").exists()
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from headrace.client.errors import CliError, UsageError
+from headrace.client.errors import EXIT_INTERRUPTED, CliError, UsageError
 from headrace.client.launch import launching
 from headrace.client.launch.core.asked import Kubernetes, Slurm, Ssh
 from headrace.client.launch.launching import end_launch, start_launch
 from headrace.cluster.join import read_token
+from headrace.daemon.signals import Handler, hear
 from tests.kits.run.programs import EVIL, Programs
 
 
@@ -129,16 +132,49 @@ def test_a_fault_names_the_host_and_what_its_log_says_once(tmp_path: Path, progr
     assert len(caught.value.details) == 1
 
 
-def test_a_pipeline_runs_and_all_ends_with_it(tmp_path: Path, programs: Programs) -> None:
+def launched(tmp_path: Path, programs: Programs, script: str) -> int:
+    """What a launch ends with whose command does so."""
     programs.add("ssh")
-    headrace = programs.add("headrace", "exit 4")
+    headrace = programs.add("headrace", script)
     (tmp_path / "p.py").write_text("x = 1\n")
     common = {"name": "press", "folder": str(tmp_path / "l"), "cwd": str(tmp_path), "nodes": 1, "hosts": ("one",)}
     asked = Ssh(**common, headrace=str(headrace), pipeline=("p.py", "-p", EVIL))  # type: ignore[arg-type]
-    assert start_launch("ssh", asked, dry_run=False) == 4
+    return start_launch("ssh", asked, dry_run=False)
+
+
+def test_a_pipeline_runs_and_all_ends_with_it(tmp_path: Path, programs: Programs) -> None:
+    assert launched(tmp_path, programs, "exit 4") == 4
     options = ["--cluster", f"{tmp_path}/l/cluster", "--workers", "1", "--wait"]
     assert programs.calls("headrace") == [["apply", *options, "p.py", "-p", EVIL]]
     assert len([words for words in programs.calls("ssh") if "kill -KILL" in words[-1]]) == 2
+    assert not (tmp_path / "l" / "launch.json").exists()
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_after_ctrl_c_a_launched_pipeline_commits_before_all_ends(tmp_path: Path, programs: Programs) -> None:
+    assert launched(tmp_path, programs, "kill -INT $PPID; echo > committed; exit 7") == 7
+    assert (tmp_path / "committed").exists()
+    assert not (tmp_path / "l" / "launch.json").exists()
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_a_second_ctrl_c_kills_a_launched_pipeline_and_ends_all(
+    tmp_path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hear_and_press_again(handler: Handler) -> object:
+        before = hear(handler)
+        signal.raise_signal(signal.SIGINT)
+        return before
+
+    monkeypatch.setattr(launching, "hear", hear_and_press_again)
+    assert launched(tmp_path, programs, "kill -INT $PPID; exec tail -f /dev/null") == EXIT_INTERRUPTED
     assert not (tmp_path / "l" / "launch.json").exists()
 
 

@@ -28,6 +28,11 @@ def test_a_call_with_literal_arguments() -> None:
     assert stages_of("normalize('NFKC')", [])[0][0].parameters["form"] == "NFKC"
 
 
+def test_a_parameter_of_a_call_of_the_library_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"-p words_min=20: build\(\) of FILE.py:NAME takes it"):
+        stages_of("gopher_quality(words_min=80)", ["words_min=20", "nonsense"])
+
+
 def test_a_stage_of_a_file_brings_its_module(tmp_path: Path) -> None:
     path = tmp_path / "a file.py"
     path.write_text(FILE)
