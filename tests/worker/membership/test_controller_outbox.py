@@ -48,7 +48,7 @@ def test_what_is_of_another_attempt_or_shard_waits_beside_it() -> None:
     assert waiting(*said, *said) == said
 
 
-def test_what_waits_is_told_in_the_order_in_which_it_was_first_said() -> None:
+def test_what_waits_is_told_in_the_order_first_said() -> None:
     said = [proposed(1), swept(1), exited(1), swept(1)]
     assert waiting(*said, proposed(1)) == said
 
