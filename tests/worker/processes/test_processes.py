@@ -6,7 +6,6 @@ import asyncio
 import errno
 import json
 import os
-import select
 import signal
 import socket
 import struct
@@ -196,10 +195,7 @@ def began(words: bytes, code: int | None) -> tuple[list[int], list[dict[str, Any
             [sys.executable, "-c", speaks], pass_fds=[theirs.fileno()], stdin=subprocess.PIPE
         )
         theirs.close()
-        if code is None:
-            await asyncio.to_thread(select.select, [ours], [], [], DEADLINE_S)
-        else:
-            # Its death and its last word come in one turn of the loop.
+        if code is not None:
             os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222 - it exits at once
         errors, write_end = os.pipe()
         os.close(write_end)
@@ -209,7 +205,9 @@ def began(words: bytes, code: int | None) -> tuple[list[int], list[dict[str, Any
         )
         os.close(page)
         processes._processes[TASK] = processes._awaited[1] = item
-        loop.add_reader(item.channel.fileno(), processes._readable, item)
+        if code is None:
+            loop.add_reader(item.channel.fileno(), processes._readable, item)
+        # Else its last word is not read before its death is heard of.
         processes._begun(1, child.pid)
         async with asyncio.timeout(DEADLINE_S):
             while not exits and not surprises:
