@@ -48,6 +48,7 @@ from headrace.daemon import (
     keep_log_files,
     notify,
     parse_arguments,
+    raise_open_files,
     to_listen,
 )
 from headrace.protos import control_pb2_grpc as rpc
@@ -332,6 +333,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--lifeline-fd", type=int, default=-1, help=argparse.SUPPRESS)
     args = parse_arguments(parser, argv)
     end_with_parent(args.lifeline_fd)
+    raise_open_files()
     book = keep_log_files("controller", args.logs)
     setproctitle.setproctitle("headrace controller")
     look_for_cycles_seldom()

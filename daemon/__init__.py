@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         ending_with_this as ending_with_this,
         fork as fork,
         may_fork as may_fork,
+        raise_open_files as raise_open_files,
     )
     from headrace.daemon.control_address import (
         INSECURE as INSECURE,

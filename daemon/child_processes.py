@@ -18,6 +18,7 @@ import contextlib
 import ctypes
 import gc
 import os
+import resource
 import select
 import signal
 import sys
@@ -37,6 +38,9 @@ END_S = 1.0
 ENDS_WITH = "HEADRACE_ENDS_WITH"
 #: Exit code of a process whose parent was gone before it could ask to end with it.
 ORPHANED = 71
+#: Descriptors that a daemon may have, where its hard limit allows them: as many as its unit of systemd has. No more:
+#: what it starts inherits the limit, and some programs close one by one as many as they may have.
+OPEN_FILES_MAX = 65_536
 _PR_SET_PDEATHSIG = 1
 #: Exit code of a process that ended with an error of its own.
 FAILED = 1
@@ -78,6 +82,14 @@ class Forked:
 
 
 ChildProcess: TypeAlias = "Forked | subprocess.Popen[bytes]"
+
+
+def raise_open_files() -> None:
+    """Raise the soft limit of open files, for this process and what it starts: each link inside a worker takes some."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES_MAX if hard == resource.RLIM_INFINITY else min(OPEN_FILES_MAX, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def may_fork() -> bool:

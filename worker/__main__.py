@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import headrace.transport.pipe.pipe
 import headrace.worker.core.watchdog
 import headrace.worker.task.batch.in_flight  # noqa: F401 - for both
-from headrace.daemon import end_with_starter, may_fork, mend_streams
+from headrace.daemon import end_with_starter, may_fork, mend_streams, raise_open_files
 from headrace.worker.processes import fork_forkserver, hear, start_forkserver
 
 
@@ -23,6 +23,7 @@ def main(argv: Sequence[str] | None = None, word_fd: int = -1) -> int:
     With `word_fd` nothing is imported before that descriptor has said what tasks will inherit: the forkserver has the
     cores to itself until then, and needs them more.
     """
+    raise_open_files()
     forkserver = fork_forkserver() if may_fork() else start_forkserver()
     if word_fd >= 0 and not hear(word_fd, forkserver):
         return 0

@@ -15,6 +15,7 @@ import contextvars
 import itertools
 import logging
 import os
+import signal
 import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,6 +53,7 @@ from headrace.worker.faults import FaultError, WorkerFaults
 from headrace.worker.links import Relaying
 from headrace.worker.log_desk import LogDesk
 from headrace.worker.membership import (
+    ControllerOutbox,
     ControllerSession,
     Departure,
     JoinError,
@@ -72,9 +74,6 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 logger = logging.getLogger("headrace.worker")
-
-#: Messages that wait for a controller that is away; tasks repeat what matters (proposals), so older ones may go.
-WAITING_MESSAGES_MAX = 100_000
 
 
 class Daemon:
@@ -106,7 +105,7 @@ class Daemon:
         #: Deaths get a cause of their own, by this number.
         self._deaths = itertools.count(1)
         self._orders: dict[tuple[str, int], pb.TaskCommand] = {}
-        self._outbox: asyncio.Queue[pb.FromWorker] = asyncio.Queue(WAITING_MESSAGES_MAX)
+        self._outbox = ControllerOutbox()
         #: What is told of the deaths that are being handled.
         self._stories: dict[tuple[str, int], pb.TaskExited] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -309,24 +308,21 @@ class Daemon:
         for held in item.in_flight.read():
             for inner in held.items:
                 exited.in_hand.add(stage=inner.stage, range=codec.range_to(inner.range))
-        self._stories[item.task, item.attempt] = exited
-        self._live.exited(item.task, item.attempt)
-        self.counters.ended(item.task, item.attempt, code, item.killed_for)
-        self._do(core.ProcessExited(item.task, item.attempt, code))
-        self._stories.pop((item.task, item.attempt), None)
+        self._gone(item.task, item.attempt, code, exited)
+
+    def _gone(self, task: str, attempt: int, code: int, exited: pb.TaskExited) -> None:
+        """An attempt is over; `exited` is what is told of it."""
+        self._stories[task, attempt] = exited
+        self._live.exited(task, attempt)
+        self.counters.ended(task, attempt, code, exited.killed_for)
+        self._do(core.ProcessExited(task, attempt, code))
+        self._stories.pop((task, attempt), None)
 
     def _do(self, event: core.Event) -> None:
         for command in self._supervisor.handle(event, time.monotonic()):
             match command:
                 case core.SpawnProcess():
-                    order = self._orders.pop((command.task, command.attempt))
-                    self.counters.began(command.task, command.attempt)
-                    born = order.start.version, order.start.epoch, order.start.stages
-                    fenced, waits = order.start.fenced, order.start.waits
-                    self._live.started(command.task, command.attempt, *born, fenced=fenced, waits=waits)
-                    self._processes.spawn(command.task, command.attempt, order)
-                    where = about(task=command.task, attempt=command.attempt, stages="+".join(order.start.stages))
-                    logger.info("is started", extra=where)
+                    self._spawn(self._orders.pop((command.task, command.attempt)))
                 case core.KillProcess():
                     self._processes.kill(command.task, command.attempt)
                 case core.CutLinks():
@@ -337,15 +333,31 @@ class Daemon:
                     assert_never(command)
         self._set_timer()
 
+    def _spawn(self, order: pb.TaskCommand) -> None:
+        task, attempt, start = order.task, order.attempt, order.start
+        where = about(task=task, attempt=attempt, stages="+".join(start.stages))
+        self.counters.began(task, attempt)
+        born = start.version, start.epoch, start.stages
+        self._live.started(task, attempt, *born, fenced=start.fenced, waits=start.waits)
+        try:
+            self._processes.spawn(task, attempt, order)
+        except OSError as error:
+            logger.warning("could not be started: %s", error, extra=where)
+            story = f"its worker could not start it: {error}"
+            self._gone(task, attempt, -signal.SIGKILL, pb.TaskExited(story=story))
+            return
+        logger.info("is started", extra=where)
+
     def _report_exit(self, command: core.ReportExit) -> None:
         exited = self._stories.get((command.task, command.attempt), pb.TaskExited())
         exited.code = command.code
         event = pb.TaskEvent(task=command.task, attempt=command.attempt, cause=current_cause(), exited=exited)
-        self._outbox.put_nowait(pb.FromWorker(task=event))
+        self._say(pb.FromWorker(task=event))
 
     def _say(self, message: pb.FromWorker) -> None:
-        if not self._outbox.full():
-            self._outbox.put_nowait(message)
+        self._outbox.put_nowait(message)
+        if not self.connected:
+            self._outbox.trim()
 
     def _found(self, task: str) -> list[tuple[int, str]]:
         """The processes of a task; of everything, with this one first."""

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
+
+import pytest
+
+from headrace.daemon import child_processes
+from headrace.daemon.child_processes import OPEN_FILES_MAX, raise_open_files
 
 RUN_S_MAX = 300
 PRELUDE = """
@@ -76,3 +82,39 @@ go.set()
 thread.join()
 """)
     assert done.stdout == "True False\n"
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "left"),
+    [
+        (1024, 4096, 4096),
+        (1024, 1 << 30, OPEN_FILES_MAX),
+        (1024, resource.RLIM_INFINITY, OPEN_FILES_MAX),
+        (1 << 20, 1 << 20, 1 << 20),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, resource.RLIM_INFINITY),
+    ],
+)
+def test_the_soft_limit_of_open_files_is_raised_and_never_lowered(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, left: int
+) -> None:
+    now = [soft, hard]
+    monkeypatch.setattr(child_processes.resource, "getrlimit", lambda what: tuple(now))
+    monkeypatch.setattr(child_processes.resource, "setrlimit", lambda what, to: now.__setitem__(slice(None), to))
+    raise_open_files()
+    assert now == [left, hard]
+
+
+@pytest.mark.parametrize("daemon", ["worker", "controller"])
+def test_a_daemon_may_open_what_its_hard_limit_allows(daemon: str) -> None:
+    done = said_by(f"""
+import resource
+from headrace.{daemon}.__main__ import main
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))
+# It ends at once: what it is told first is the end of a pipe, or an address that is none.
+told, tell = os.pipe()
+os.close(tell)
+code = main(["--listen", "nowhere"]) if "{daemon}" == "controller" else main([], told)
+print(resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(hard % (1 << 64), {OPEN_FILES_MAX}))
+""")
+    assert done.stdout.splitlines()[-1:] == ["True"], done.stderr

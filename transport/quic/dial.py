@@ -1,13 +1,15 @@
-"""Finding the way to a node that has several addresses: the next is tried when the last has not answered for a while.
+"""Ends that wait for each other: senders that look for a node, and HELLOs that came before their receivers.
 
-Pure: the endpoint (`quic.py`) asks what to connect to and says what became of it. As in RFC 8305 ("Happy Eyeballs"),
-attempts overlap, and the first that answers has it; the addresses come in order of preference.
+Pure: the endpoint asks what to connect to and says what became of it. Of several addresses of a node the next is tried
+when the last has not answered for a while. As in RFC 8305 ("Happy Eyeballs"), attempts overlap, and the first that
+answers has it; the addresses come in order of preference.
 """
 
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from headrace.cluster import Peer
 from headrace.transport.quic.core import Address, Datagram
 from headrace.transport.quic.links import QuicSender
 
@@ -17,6 +19,9 @@ STAGGER_S = 0.25
 RENDEZVOUS_S = 0.25
 #: Seconds after which an end gives its rendezvous up: the peer will not come.
 RENDEZVOUS_S_MAX = 60.0
+#: HELLOs of one peer that may wait for their receivers, and for how long, in seconds.
+WAITING_MAX = 256
+WAITING_S = 10.0
 
 
 @dataclass(slots=True)
@@ -127,3 +132,45 @@ class Rendezvous:
     def end(self) -> None:
         """The peer is connected."""
         self._datagrams = []
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingHello:
+    """A HELLO whose receiver is not there yet."""
+
+    connection: int
+    stream: int
+    ticket: bytes
+    peer: Peer
+    until: float
+
+
+class WaitingHellos:
+    """HELLOs by the keys of their links. Names can be guessed: who uses another's keeps nobody out, nor takes its room.
+
+    Whose the link is the receiver tells by the tickets.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[tuple[bytes, int], WaitingHello] = {}
+
+    def keep(self, link: bytes, hello: WaitingHello) -> bool:
+        """Whether there is room: on each connection one waits for a link, and of each peer WAITING_MAX for all."""
+        place = link, hello.connection
+        if place in self._waiting or sum(other.peer == hello.peer for other in self._waiting.values()) >= WAITING_MAX:
+            return False
+        self._waiting[place] = hello
+        return True
+
+    def take(self, link: bytes) -> list[WaitingHello]:
+        """Those for a link, in the order in which they came; they wait no more."""
+        return [self._waiting.pop(place) for place in list(self._waiting) if place[0] == link]
+
+    def late(self, now: float) -> list[WaitingHello]:
+        """Those that have waited long enough; they wait no more."""
+        return [self._waiting.pop(place) for place, hello in list(self._waiting.items()) if hello.until < now]
+
+    def forget(self, connection: int) -> None:
+        """A connection is over."""
+        for place in [place for place in self._waiting if place[1] == connection]:
+            del self._waiting[place]

@@ -7,7 +7,7 @@ kernel cuts and glues datagrams (`udp`).
 
 A sender's frames go to the core a slice at a time, since aioquic copies what is queued there. Who sends nothing until
 it is welcomed costs a receiver nothing but a name: HELLOs that come before their receiver is expected are kept, up to
-WAITING_MAX for WAITING_S seconds.
+WAITING_MAX of each peer for WAITING_S seconds.
 
 Prior art: aioquic's asyncio adapter, which transmits after each datagram. Weakness: all connections of a node share a
 core of the machine; who needs more starts an endpoint for each peer.
@@ -45,7 +45,7 @@ from headrace.transport.quic.core import (
     StreamCut,
     StreamReceived,
 )
-from headrace.transport.quic.dial import Dial, Dialing, Rendezvous
+from headrace.transport.quic.dial import WAITING_S, Dial, Dialing, Rendezvous, WaitingHello, WaitingHellos
 from headrace.transport.quic.links import CheckTicket, LinkState, QuicLink, QuicReceiver, QuicSender, link_key
 from headrace.transport.quic.stream_frames import FrameAssembler
 from headrace.transport.quic.udp import UdpSocket
@@ -58,9 +58,6 @@ SLICE_BYTES = 128 << 10
 RECEIVE_CALLS_MAX = 8
 #: A HELLO, its ticket included, and a notice are at most this, in bytes.
 HELLO_LIMIT_BYTES = 4096
-#: HELLOs that may wait for their receiver, and for how long, in seconds.
-WAITING_MAX = 256
-WAITING_S = 10.0
 #: Notices that a peer may have been sent and not taken; then the connection ends.
 NOTICES_MAX = 1024
 #: The thread looks around at least so often, in seconds.
@@ -76,16 +73,6 @@ class _Stranger:
     assembler: FrameAssembler
     #: Streams in one direction carry a notice, the others begin with a HELLO.
     is_notice: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    """A HELLO whose receiver is not there yet."""
-
-    connection: int
-    stream: int
-    ticket: bytes
-    until: float
 
 
 class QuicEndpoint:
@@ -124,11 +111,11 @@ class QuicEndpoint:
         self._dialing = Dialing()
         self._rendezvous = Rendezvous()
         self._expected: dict[bytes, QuicReceiver] = {}
-        self._waiting: dict[bytes, _Waiting] = {}
+        self._waiting = WaitingHellos()
         #: Senders with something to send.
         self._active: dict[tuple[int, int], QuicSender] = {}
-        # Its links are cut when it ends, whatever it raised: whoever waits for them is told.
-        self._thread = threads.start("quic", self._run, died=lambda: None)
+        # An error of it ends the process: what asks for links on a dead thread would wait for ever.
+        self._thread = threads.start("quic", self._run)
 
     def reachable(self, address: Address) -> Address:
         """Return an address as this endpoint's socket writes it, for comparison with a sender's."""
@@ -272,8 +259,7 @@ class QuicEndpoint:
             except PeerError as error:
                 assert isinstance(event, StreamReceived)
                 self._violation(event, error)
-        for key in [key for key, waiting in self._waiting.items() if waiting.until < now]:
-            waiting = self._waiting.pop(key)
+        for waiting in self._waiting.late(now):
             self._notify(waiting.connection, waiting.stream, "nobody here expects this link")
 
     def _handle(self, event: Event, now: float) -> None:
@@ -331,10 +317,10 @@ class QuicEndpoint:
             self._notify(event.connection, event.stream, f"a link begins with HELLO and not with {hello.kind.name}")
         elif (receiver := self._expected.get(hello.fragment)) is not None:
             self._welcome(receiver, event.connection, event.stream, ticket)
-        elif len(self._waiting) >= WAITING_MAX or hello.fragment in self._waiting:
-            self._notify(event.connection, event.stream, "nobody here expects this link, and too many wait already")
-        else:
-            self._waiting[hello.fragment] = _Waiting(event.connection, event.stream, ticket, now + WAITING_S)
+        elif (peer := self._peers.get(event.connection)) is not None:
+            waiting = WaitingHello(event.connection, event.stream, ticket, peer, now + WAITING_S)
+            if not self._waiting.keep(hello.fragment, waiting):
+                self._notify(event.connection, event.stream, "nobody here expects this link, and too many wait already")
 
     def _welcome(self, receiver: QuicReceiver, connection: int, stream: int, ticket: bytes) -> None:
         peer = self._peers.get(connection)
@@ -364,8 +350,11 @@ class QuicEndpoint:
         if isinstance(link, QuicReceiver):
             key = link_key(link.name)
             self._expected[key] = link
-            if (waiting := self._waiting.pop(key, None)) is not None:
-                self._welcome(link, waiting.connection, waiting.stream, waiting.ticket)
+            for waiting in self._waiting.take(key):
+                if link.connection is None:
+                    self._welcome(link, waiting.connection, waiting.stream, waiting.ticket)
+                else:
+                    self._notify(waiting.connection, waiting.stream, "the link has a sender")
             return
         assert isinstance(link, QuicSender)
         for address in addresses:
@@ -493,5 +482,4 @@ class QuicEndpoint:
         for table in (self._strangers, self._active):
             for key in [key for key in table if key[0] == connection]:
                 del table[key]
-        for name in [name for name, waiting in self._waiting.items() if waiting.connection == connection]:
-            del self._waiting[name]
+        self._waiting.forget(connection)

@@ -9,6 +9,7 @@ kernel tells its ends of each other.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,8 @@ from headrace.transport import LinkRefusedError
 from headrace.transport.pipe import PipeHandles, create_pipe
 from headrace.transport.ring import Party, RingHandles, RingOwner, create_ring
 from headrace.worker.links.handoff import HandoffSocket, Tie, close_all
+
+logger = logging.getLogger("headrace.worker")
 
 PIPE = "pipe"
 End = tuple[str, int]
@@ -78,16 +81,25 @@ class HostLinks:
             self._drop(name, "the worker ends")
 
     def make(self, message: pb.MakeLink, *, sends: bool, receives: bool) -> None:
-        """Make a link, or the part of it that is this worker's: of its sender, of its receiver, or of both."""
+        """Make a link, or the part of it that is this worker's: of its sender, of its receiver, or of both.
+
+        Where the system has nothing to make it of, that is told like the end of one that stood.
+        """
         self._drop(message.link, "a newer link takes its place")
-        if sends and not receives:
-            self._bring(message)
-        elif receives and not sends:
-            self._expect(message)
-        elif message.transport == PIPE:
-            self._join_by_pipe(message)
-        else:
-            self._join_by_ring(message)
+        try:
+            if sends and not receives:
+                self._bring(message)
+            elif receives and not sends:
+                self._expect(message)
+            elif message.transport == PIPE:
+                self._join_by_pipe(message)
+            else:
+                self._join_by_ring(message)
+        except OSError as error:
+            reason = f"its worker could not make it: {error}"
+            logger.warning("link %s: %s", message.link, reason)
+            self._drop(message.link, reason)
+            self._lost(_ends(message)[0 if sends else 1], message.link, message.generation, reason, False)
 
     def cut(self, end: End, reason: str) -> None:
         """An attempt is dead: cut every link that it had an end of, and tell the other task, if it is here."""
@@ -103,44 +115,58 @@ class HostLinks:
     # -- both ends are here --
 
     def _join_by_ring(self, message: pb.MakeLink) -> None:
-        handles = _ring(message)
+        handles = self._hold_ring(message)
         for end in (message.sender_end, message.receiver_end):
             self._hand(message, end, handles.describe(), handles.descriptors())
-        self._held[message.link] = _Held(_ends(message), message.generation, RingOwner(handles))
 
     def _join_by_pipe(self, message: pb.MakeLink) -> None:
         pipe = create_pipe(message.link, **_window(message))
-        self._hand(message, message.sender_end, pipe.describe(), (pipe.write_fd, pipe.sender_control_fd))
-        self._hand(message, message.receiver_end, pipe.describe(), (pipe.read_fd, pipe.receiver_control_fd))
-        pipe.close_sender()
-        pipe.close_receiver()
         self._held[message.link] = _Held(_ends(message), message.generation)
+        try:
+            self._hand(message, message.sender_end, pipe.describe(), (pipe.write_fd, pipe.sender_control_fd))
+            self._hand(message, message.receiver_end, pipe.describe(), (pipe.read_fd, pipe.receiver_control_fd))
+        finally:
+            close_all(pipe.descriptors())
 
     # -- the sender is here --
 
     def _bring(self, message: pb.MakeLink) -> None:
         """Make the link, hand the sender's end to its task and bring the receiver's to its worker."""
-        held = _Held(_ends(message), message.generation)
+        handles: PipeHandles | RingHandles
+        ours: tuple[int, ...]
         theirs: tuple[int, ...]
+        lent: tuple[int, ...] = ()
         if message.transport == PIPE:
-            pipe = create_pipe(message.link, **_window(message))
-            description, theirs = pipe.describe(), (pipe.read_fd, pipe.receiver_control_fd)
-            self._hand(message, message.sender_end, description, (pipe.write_fd, pipe.sender_control_fd), far=True)
-            pipe.close_sender()
+            handles = pipe = create_pipe(message.link, **_window(message))
+            ours, theirs = (pipe.write_fd, pipe.sender_control_fd), (pipe.read_fd, pipe.receiver_control_fd)
+            self._held[message.link] = _Held(_ends(message), message.generation)
+            lent = pipe.descriptors()
         else:
-            ring = _ring(message)
-            description, theirs = ring.describe(), ring.descriptors()
-            self._hand(message, message.sender_end, description, theirs, far=True)
-            held.ring = RingOwner(ring)
+            handles = ring = self._hold_ring(message)
+            ours = theirs = ring.descriptors()
+        held = self._held[message.link]
 
         def over(reason: str, apart: bool) -> None:
             self._over(message, held, held.ends[0], reason, apart=apart)
 
-        making, ticket = _making(message), message.sender_end.ticket
-        held.tie = self._door.bring(message.door, making, ticket, description, theirs, over)
-        if message.transport == PIPE:
-            close_all(theirs)
-        self._held[message.link] = held
+        try:
+            self._hand(message, message.sender_end, handles.describe(), ours, far=True)
+            making, ticket = _making(message), message.sender_end.ticket
+            held.tie = self._door.bring(message.door, making, ticket, handles.describe(), theirs, over)
+        finally:
+            close_all(lent)
+
+    def _hold_ring(self, message: pb.MakeLink) -> RingHandles:
+        """Make a ring, and hold it before an end of it is handed out: it can be cut then, whatever fails."""
+        generation = (message.sender_attempt << 32) | message.receiver_attempt
+        handles = create_ring(message.link, generation=generation, **_window(message))
+        try:
+            owner = RingOwner(handles)
+        except OSError:
+            handles.close_descriptors()
+            raise
+        self._held[message.link] = _Held(_ends(message), message.generation, owner)
+        return handles
 
     # -- the receiver is here --
 
@@ -213,11 +239,6 @@ def _making(message: pb.MakeLink) -> str:
 
 def _window(message: pb.MakeLink) -> dict[str, int]:
     return {"window_bytes": message.window_bytes} if message.window_bytes else {}
-
-
-def _ring(message: pb.MakeLink) -> RingHandles:
-    generation = (message.sender_attempt << 32) | message.receiver_attempt
-    return create_ring(message.link, generation=generation, **_window(message))
 
 
 def _check(descriptors: Sequence[int], count: int, link: str) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         own_addresses as own_addresses,
         split_address as split_address,
     )
+    from headrace.worker.membership.outbox import ControllerOutbox as ControllerOutbox
     from headrace.worker.membership.session import ControllerSession as ControllerSession, told_by as told_by
 else:
     __getattr__ = door(__name__)

@@ -75,10 +75,7 @@ class ControllerSession:
             address = self._hint or self._addresses[turn % len(self._addresses)]
             turn += not self._hint
             self._hint, self.welcomed = "", False
-            try:
-                ending = await self._session(address)
-            except (AddressError, OSError) as error:
-                ending = str(error)
+            ending = await self._session(address)
             if self.refused:
                 return
             delay = RECONNECT_S if self.welcomed or self._hint else min(RECONNECT_S_MAX, delay * 2)
@@ -95,17 +92,27 @@ class ControllerSession:
         return open_channel(self._way_to(address), self._member, options)
 
     async def _session(self, address: str) -> str:
-        """One session, to its end; why it ended."""
-        async with self.channel(address) as channel:
+        """One session, to its end; why it ended.
+
+        What a command has this worker do may raise OSError. That is no end of a session: who is registered again next
+        would not tell of it.
+        """
+        try:
+            register, opened = self._register(), self.channel(address)
+        except (AddressError, OSError) as error:
+            return str(error)
+        async with opened as channel:
             stub = rpc.ControlStub(channel)  # type: ignore[no-untyped-call]
             call = stub.Attend()
             try:
-                with contextlib.suppress(asyncio.InvalidStateError):  # it has ended: the reading says why
+                try:
                     async with asyncio.timeout(WELCOME_S):
-                        await call.write(pb.FromWorker(register=self._register()))
+                        await call.write(pb.FromWorker(register=register))
+                except asyncio.InvalidStateError:
+                    pass  # it has ended: the reading says why
+                except TimeoutError:
+                    return f"no word for {WELCOME_S:.0f} s"
                 return await self._listen(call, address)
-            except TimeoutError:
-                return f"no word for {SILENCE_S if self.welcomed else WELCOME_S:.0f} s"
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.PERMISSION_DENIED:
                     self.refused = str(error.details())
@@ -116,9 +123,13 @@ class ControllerSession:
 
     async def _listen(self, call: Any, address: str) -> str:
         while True:
-            # Not wait_for, which forgets that it was cancelled where a message has just come (Python 3.11).
-            async with asyncio.timeout(SILENCE_S if self.welcomed else WELCOME_S):
-                message = await call.read()
+            within_s = SILENCE_S if self.welcomed else WELCOME_S
+            try:
+                # Not wait_for, which forgets that it was cancelled where a message has just come (Python 3.11).
+                async with asyncio.timeout(within_s):
+                    message = await call.read()
+            except TimeoutError:
+                return f"no word for {within_s:.0f} s"
             if not isinstance(message, pb.ToWorker):  # the end of the stream
                 return "it ended the session"
             kind = message.WhichOneof("message")

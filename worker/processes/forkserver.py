@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -41,14 +42,24 @@ class ForkserverClient:
         self._told: dict[str, dict[str, Any]] = {}
 
     def open(self, started: Forkserver | None = None) -> None:
-        """Have a forkserver, this one if it is started already, so that it is ready when the first task is wanted."""
+        """Have a forkserver, this one if it is started already, so that it is ready when the first task is wanted.
+
+        Raises OSError where the system has no room for one.
+        """
         # A task's parent ends as soon as it is forked: the task becomes the child of this process.
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        forkserver = self._forkserver = started or replace(start_forkserver(), told=self._told)
+        forkserver = started or replace(start_forkserver(), told=self._told)
+        try:
+            self._pidfd = os.pidfd_open(forkserver.process.pid)
+        except OSError:
+            forkserver.channel.close()
+            forkserver.process.send_signal(signal.SIGKILL)
+            forkserver.process.wait()
+            raise
+        self._forkserver = forkserver
         self._told, self._has_started = forkserver.told, False
         loop = asyncio.get_running_loop()
         loop.add_reader(forkserver.channel.fileno(), self._readable, forkserver.channel)
-        self._pidfd = os.pidfd_open(forkserver.process.pid)
         loop.add_reader(self._pidfd, self._ended)
 
     def preload(self, wanted: Sequence[Inherited]) -> None:
@@ -65,16 +76,14 @@ class ForkserverClient:
         write_on(self._forkserver.channel)
 
     def ask(self, descriptors: Sequence[int]) -> int:
-        """Ask for a task that is given these; the number of the order."""
+        """Ask for a task that is given these; the number of the order. Raises OSError where it cannot be asked."""
         if self._forkserver is None:
             self.open()
         assert self._forkserver is not None
         number = next(self._numbers)
-        self._asked.add(number)
-        try:
+        with suppress(ChannelClosed):  # It has died: `failed` is told when that is seen.
             self._forkserver.channel.send(msgpack.packb(number), descriptors)
-        except ChannelClosed:
-            return number  # It has died: `failed` is told when that is seen.
+        self._asked.add(number)
         write_on(self._forkserver.channel)
         return number
 
@@ -121,7 +130,10 @@ class ForkserverClient:
         logger.warning("the forkserver ended with %d; tasks that it has started are not concerned", code)
         failed, self._asked = sorted(self._asked), set()
         if self._has_started:
-            self.open()
+            try:
+                self.open()
+            except OSError as error:
+                logger.warning("no other forkserver before the next task is wanted: %s", error)
         for number in failed:
             self._failed(number, f"the forkserver ended with {code} before it had started this task")
 

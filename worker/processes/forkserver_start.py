@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,7 +71,8 @@ def environment(given: Mapping[str, str]) -> dict[str, str]:
 def start_forkserver() -> Forkserver:
     """Start one. Raises OSError where the system has no room for a process."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    with theirs:
+    with theirs, ExitStack() as kept:
+        kept.callback(ours.close)
         process = subprocess.Popen(  # noqa: S603 - this interpreter, and a module of our own
             [
                 sys.executable,
@@ -86,6 +88,7 @@ def start_forkserver() -> Forkserver:
             stdin=subprocess.DEVNULL,
             env=environment(os.environ),
         )
+        kept.pop_all()
     return Forkserver(process, Channel(ours))
 
 

@@ -18,7 +18,7 @@ import signal
 import socket
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -192,22 +192,30 @@ class Processes:
         self._forkserver.preload(wanted)
 
     def spawn(self, task: str, attempt: int, order: pb.TaskCommand) -> None:
-        """Start a process and give it the order that it starts with."""
+        """Start a process and give it the order that it starts with.
+
+        Raises OSError where the system has nothing to start it with; nothing is left of it then.
+        """
         pipeline = json.loads(order.start.pipeline_json)
         stages = [stage for stage in pipeline["stages"] if stage["name"] in order.start.stages]
         passed = Base.from_dict(pipeline["base"]).passed if pipeline.get("base") else ()
         self.preload(inherited_by(stages, pipeline["dataset"], passed))
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        page = InFlightPage.create()
-        errors, write_end = os.pipe()
-        os.set_blocking(errors, False)
-        number = self._forkserver.ask((theirs.fileno(), page, write_end))
-        theirs.close()
-        os.close(write_end)
-        in_flight = InFlightPage(page)
-        os.close(page)
         facts = about(task=task, attempt=attempt, stages="+".join(order.start.stages))["facts"]
         limits, commands = _limits(order.start.limits), _commands(stages)
+        with ExitStack() as lent, ExitStack() as kept:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+            kept.callback(ours.close)
+            lent.callback(theirs.close)
+            page = InFlightPage.create()
+            lent.callback(os.close, page)
+            in_flight = InFlightPage(page)
+            kept.callback(in_flight.close)
+            errors, write_end = os.pipe()
+            kept.callback(os.close, errors)
+            lent.callback(os.close, write_end)
+            os.set_blocking(errors, False)
+            number = self._forkserver.ask((theirs.fileno(), page, write_end))
+            kept.pop_all()
         item = TaskProcess(task, attempt, Channel(ours), in_flight, limits, errors, self._book, facts, commands)
         self._processes[task] = self._awaited[number] = item
         loop = asyncio.get_running_loop()
@@ -216,13 +224,14 @@ class Processes:
         self.send(task, attempt, order)
 
     def send(self, task: str, attempt: int, message: pb.TaskCommand, descriptors: Sequence[int] = ()) -> None:
-        """Pass a command on; a task that is gone takes none."""
+        """Pass a command on; a task that is gone takes none. Raises OSError where descriptors cannot be passed."""
         item = self._processes.get(task)
         if item is None or item.attempt != attempt:
             return
         try:
             item.channel.send(message.SerializeToString(), descriptors)
         except ChannelClosed:
+            item.kill()  # It ends, or would go on without that command.
             return
         write_on(item.channel)
 
@@ -322,8 +331,11 @@ class Processes:
     def _readable(self, item: TaskProcess) -> None:
         try:
             messages = item.channel.receive()
-        except ChannelClosed:
+        except ChannelClosed as error:
+            # It ends, or has broken the channel and would be waited for in vain.
+            logger.info("is killed if it lives: %s", error, extra={"facts": item.facts})
             asyncio.get_running_loop().remove_reader(item.channel.fileno())
+            item.kill()
             return
         for data in messages:
             try:
@@ -341,17 +353,25 @@ class Processes:
 
     def _begun(self, number: int, pid: int) -> None:
         """Learn of the process's end from a pidfd, without a thread or a signal handler."""
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError as error:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            self._not_started(number, f"its worker could not watch it: {error}")
+            return
         item = self._awaited.pop(number)
         item.pid = pid
         self._born_pids.add(pid)
         loop = asyncio.get_running_loop()
-        pidfd = os.pidfd_open(pid)
 
         def ended() -> None:
             loop.remove_reader(pidfd)
             os.close(pidfd)
             if pid not in self._born_pids:
                 return  # `kill_all` has waited for it.
+            # Its last words before that: who says nonsense is killed, and its number may be another's behind it.
+            self._readable(item)
             _, status = os.waitpid(pid, 0)
             self._born_pids.discard(pid)
             self._ended(item, os.waitstatus_to_exitcode(status))
@@ -367,7 +387,6 @@ class Processes:
         self._ended(item, -signal.SIGKILL)
 
     def _ended(self, item: TaskProcess, code: int) -> None:
-        self._readable(item)
         self._unwatch(item)
         if self._processes.get(item.task) is item:
             del self._processes[item.task]

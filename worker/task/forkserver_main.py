@@ -190,6 +190,8 @@ def _fork(forkserver: Channel, worker: int, orders: Sequence[tuple[int, ...]]) -
 def _live(between: int, worker: int, brought: tuple[int, ...]) -> int:
     """Be a task; its exit code."""
     control, in_flight, errors = brought
+    # Open until the process is gone: to the worker, who closes the channel and lives has broken it.
+    os.dup(control)
     os.dup2(errors, sys.stderr.fileno())
     os.close(errors)
     try:

@@ -5,6 +5,8 @@ import itertools
 import os
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +19,7 @@ from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.events import QuicEvent, StreamDataReceived
 
 from headrace.cluster.certificates import Peer, Role
+from headrace.daemon import threads
 from headrace.transport.contract import Receiver, Sender
 from headrace.transport.core.errors import LinkAborted, LinkClosed, LinkRefusedError
 from headrace.transport.core.frame import Frame
@@ -137,6 +140,56 @@ def test_a_sender_that_comes_before_its_receiver_is_expected_waits(endpoints: En
     receiver = far.expect_link(name, anyone)
     send(opened(sender), frame_of(0))
     assert receive(receiver) == frame_of(0)
+
+
+def greeted(node: QuicEndpoint, far: QuicEndpoint, name: str, ticket: bytes = b"") -> QuicSender:
+    """The sender of a link that nobody expects yet, when its greeting has come."""
+    sender = node.open_link(name, far.address, ticket)
+    opened(link(node, far)[0])
+    return sender
+
+
+def test_a_greeting_of_another_node_takes_no_senders_place(cluster: Cluster, endpoints: Endpoints) -> None:
+    near, far = endpoints
+    name = next(NAMES)
+    with QuicEndpoint(LOOPBACK, cluster.node("other")) as other:
+        squatter = greeted(other, far, name, b"guessed")
+        sender = greeted(near, far, name, b"right")
+        receiver = far.expect_link(name, lambda ticket, _peer: None if ticket == b"right" else "no")
+        send(opened(sender), frame_of(0))
+        assert receive(receiver) == frame_of(0)
+        assert ending(squatter).reason == "the ticket is not accepted: no"
+
+
+def test_of_two_good_senders_that_wait_the_first_has_the_link(cluster: Cluster, endpoints: Endpoints) -> None:
+    near, far = endpoints
+    name = next(NAMES)
+    with QuicEndpoint(LOOPBACK, cluster.node("other")) as other:
+        first = greeted(near, far, name)
+        second = greeted(other, far, name)
+        receiver = far.expect_link(name, anyone)
+        assert ending(second).reason == "the link has a sender"
+        send(opened(first), frame_of(0))
+        assert receive(receiver) == frame_of(0)
+
+
+DEFECT = """
+import sys
+from headrace.transport.quic.endpoint import QuicEndpoint
+from tests.kits.transport.quic import LOOPBACK, Cluster
+
+endpoint = QuicEndpoint(LOOPBACK, Cluster("test").node("near"))
+endpoint._core.tick = lambda now: 1 // 0
+endpoint.expect_link("any", lambda ticket, peer: None)
+endpoint._thread.join()
+print("it lives on")
+"""
+
+
+def test_an_error_of_an_endpoints_thread_ends_the_process() -> None:
+    done = subprocess.run([sys.executable, "-c", DEFECT], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (done.returncode, done.stdout) == (threads.THREAD_DIED, "")
+    assert "ZeroDivisionError" in done.stderr
 
 
 def test_an_unaccepted_ticket_refuses_the_link_and_not_the_connection(endpoints: Endpoints) -> None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
+import pytest
 
 from headrace.protos import control_pb2 as pb, control_pb2_grpc as rpc
 from headrace.worker.membership.session import ControllerSession
@@ -49,23 +50,32 @@ class Scripted(rpc.ControlServicer):
 
 
 @contextlib.asynccontextmanager
-async def attended(*script: str) -> AsyncIterator[tuple[Scripted, "asyncio.Queue[pb.FromWorker]"]]:
-    """A worker with a session at a scripted controller, and its outbox."""
+async def serving(*script: str) -> AsyncIterator[tuple[Scripted, str]]:
+    """A scripted controller, and its address."""
     controller = Scripted(*script)
     server = grpc.aio.server()
     rpc.add_ControlServicer_to_server(controller, server)  # type: ignore[no-untyped-call]
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    outbox: asyncio.Queue[pb.FromWorker] = asyncio.Queue()
-    session = ControllerSession([f"insecure-tcp:127.0.0.1:{port}"], pb.Register, lambda _message: None, outbox)
-    running = asyncio.create_task(session.run())
     try:
-        yield controller, outbox
+        yield controller, f"insecure-tcp:127.0.0.1:{port}"
     finally:
-        running.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await running
         await server.stop(0)
+
+
+@contextlib.asynccontextmanager
+async def attended(*script: str) -> AsyncIterator[tuple[Scripted, "asyncio.Queue[pb.FromWorker]"]]:
+    """A worker with a session at a scripted controller, and its outbox."""
+    async with serving(*script) as (controller, address):
+        outbox: asyncio.Queue[pb.FromWorker] = asyncio.Queue()
+        session = ControllerSession([address], pb.Register, lambda _message: None, outbox)
+        running = asyncio.create_task(session.run())
+        try:
+            yield controller, outbox
+        finally:
+            running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
 
 
 def event(name: str) -> pb.FromWorker:
@@ -141,3 +151,19 @@ def test_what_waited_is_not_told_to_one_who_refuses() -> None:
             return controller.heard
 
     assert asyncio.run(scenario()) == [["register"], ["register"], ["register", "a"]]
+
+
+@pytest.mark.parametrize("error", [OSError("too many open files"), TimeoutError("no answer")])
+def test_an_error_of_what_a_command_does_ends_no_session(error: OSError) -> None:
+    def take(_message: pb.ToWorker) -> None:
+        raise error
+
+    async def scenario() -> list[list[str]]:
+        async with serving("stay", "stay") as (controller, address):
+            session = ControllerSession([address], pb.Register, take, asyncio.Queue())
+            async with asyncio.timeout(DEADLINE_S):
+                with pytest.raises(OSError, match=str(error)):
+                    await session.run()
+            return controller.heard
+
+    assert asyncio.run(scenario()) == [["register"]], "no other session hides it"

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
+import socket
+import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from headrace.daemon.log_files import LogFiles
 from headrace.pipeline.graph import Pipeline
 from headrace.protos import control_pb2 as pb
 from headrace.stages.library import read
+from headrace.worker.core import TaskLimits
+from headrace.worker.processes import forkserver
+from headrace.worker.processes.forkserver_start import Forkserver
 from headrace.worker.processes.processes import Processes, TaskProcess
+from headrace.worker.task.batch.in_flight import InFlightPage
+from headrace.worker.task.channel import MESSAGE_BYTES_MAX, Channel
 
 DEADLINE_S = 300.0
 TASK = "plain/read.0"
@@ -124,3 +136,99 @@ def test_the_ends_of_tasks_that_were_all_killed_are_no_surprise() -> None:
         return surprises
 
     assert asyncio.run(scene()) == []
+
+
+def test_a_task_that_cannot_be_watched_is_killed_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_pid: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async def scene(ward: Ward) -> None:
+        monkeypatch.setattr(os, "pidfd_open", full)
+        ward.start(1)
+        await ward.until(lambda: 1 in ward.exited)
+        monkeypatch.undo()
+        assert ward.exited == {1: -signal.SIGKILL}
+        assert "could not watch it: [Errno 24]" in ward.stories[1]
+
+    run_in_loop(scene)
+
+
+def test_a_forkserver_not_replaced_at_once_is_with_the_next_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = [0]
+
+    def full() -> Forkserver:
+        tries[0] += 1
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    async def scene(ward: Ward) -> None:
+        surprises = list[dict[str, Any]]()
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: surprises.append(context))
+        ward.start(1)
+        await ward.pid()
+        with monkeypatch.context() as patched:
+            patched.setattr(forkserver, "start_forkserver", full)
+            client = ward.processes._forkserver
+            assert client._forkserver is not None
+            client._forkserver.process.send_signal(signal.SIGKILL)
+            await ward.until(lambda: tries[0] > 0)
+        ward.processes.kill(TASK, 1)
+        await ward.until(lambda: 1 in ward.exited)
+        ward.start(2)
+        await ward.until(lambda: 2 in ward.ready)
+        assert surprises == []
+
+    run_in_loop(scene)
+
+
+def began(words: bytes, code: int | None) -> tuple[list[int], list[dict[str, Any]]]:
+    """The exit codes that are told of a process which says this, and lives on or exits at once; and the surprises."""
+
+    async def act() -> tuple[list[int], list[dict[str, Any]]]:
+        exits, surprises = list[int](), list[dict[str, Any]]()
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _loop, context: surprises.append(context))
+        processes = Processes(lambda *_: None, lambda _item, code: exits.append(code), lambda *_: None, LogFiles("w"))
+        ours, theirs = socket.socketpair()
+        ending = "sys.stdin.read()" if code is None else f"sys.exit({code})"
+        speaks = f"import socket, sys; socket.socket(fileno={theirs.fileno()}).send({words!r}); {ending}"
+        child = subprocess.Popen(  # noqa: ASYNC220 - this interpreter; it takes no part in the loop
+            [sys.executable, "-c", speaks], pass_fds=[theirs.fileno()], stdin=subprocess.PIPE
+        )
+        theirs.close()
+        if code is not None:
+            os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222 - it exits at once
+        errors, write_end = os.pipe()
+        os.close(write_end)
+        page = InFlightPage.create()
+        item = TaskProcess(
+            TASK, 1, Channel(ours), InFlightPage(page), TaskLimits(1.0, 1), errors, LogFiles("w"), {"task": TASK}
+        )
+        os.close(page)
+        processes._processes[TASK] = processes._awaited[1] = item
+        if code is None:
+            loop.add_reader(item.channel.fileno(), processes._readable, item)
+        # Else its last word is not read before its death is heard of.
+        processes._begun(1, child.pid)
+        async with asyncio.timeout(DEADLINE_S):
+            while not exits and not surprises:
+                await asyncio.wait([loop.create_future()], timeout=0.005)
+        assert child.stdin is not None
+        child.stdin.close()
+        child.returncode = 0  # it was waited for
+        return exits, surprises
+
+    return asyncio.run(act())
+
+
+NONSENSE = struct.pack("<I", 4) + b"\xff\xff\xff\xff"
+TOO_LONG = struct.pack("<I", MESSAGE_BYTES_MAX + 1)
+
+
+@pytest.mark.parametrize("words", [NONSENSE, TOO_LONG], ids=["nonsense", "too long"])
+def test_a_dead_tasks_last_word_that_is_nonsense_kills_nobody(words: bytes) -> None:
+    assert began(words, 3) == ([3], [])
+
+
+@pytest.mark.parametrize("words", [NONSENSE, TOO_LONG], ids=["nonsense", "too long"])
+def test_a_task_that_lives_and_breaks_its_channel_is_killed(words: bytes) -> None:
+    assert began(words, None) == ([-signal.SIGKILL], [])
