@@ -11,7 +11,8 @@ from headrace.controller.core.messages.requests import ChangedInput
 from headrace.controller.core.run.run import Run
 from headrace.controller.core.run.tasks.task_table import ATTEMPTS_A_TERM
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
-from headrace.store.ledger.core.entries import Closed, Entry
+from headrace.store.ledger.core.entries import Closed, Entry, decode_entry, encode_entry
+from headrace.store.ledger.core.fold import LedgerState
 from headrace.store.ledger.core.fragments import Counts, Fragment, Range, StoredObject
 
 LOG = "file:///data"
@@ -194,6 +195,14 @@ class Stand:
         task, attempt = self.task()
         version, epoch = self.run.version, self.run.ledger.epoch
         return self.tell(proposal(ranges, version=version, epoch=epoch, task=task, attempt=attempt, number=number))
+
+
+def fold(log: Sequence[Entry]) -> LedgerState:
+    """What a reader of the log makes of it, by the bytes of its entries."""
+    state = LedgerState()
+    for number, entry in enumerate(log):
+        state.apply(number, decode_entry(encode_entry(entry)))
+    return state
 
 
 def amending(pipeline: Pipeline, *, request: int = 9, token: str = "") -> m.PipelineRequested:

@@ -214,10 +214,12 @@ class Listing:
 
     def add(self, fragments: Iterable[Fragment]) -> list[Fragment]:
         """Fragments that are listed as new from now on."""
-        fresh = [item for item in fragments if item.id not in self._submitted and item.id not in self._ledger.fragments]
-        for item in fresh:
-            self._submitted[item.id] = item
-            self._note_seen(item)
+        fresh: list[Fragment] = []
+        for item in fragments:
+            if item.id not in self._submitted and item.id not in self._ledger.fragments:
+                self._submitted[item.id] = item
+                self._note_seen(item)
+                fresh.append(item)
         return fresh
 
     def note_same(self, item: Compared) -> None:
