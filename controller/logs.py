@@ -24,7 +24,7 @@ from headrace.controller.core.messages import (
     WriteEntry,
     WriteSnapshot,
 )
-from headrace.daemon import OneThread
+from headrace.daemon import OneThread, apart
 from headrace.store import ObjectStore, StoreError, StoreRefused, StoreStalled, open_store
 from headrace.store.ledger import (
     Appended,
@@ -99,12 +99,13 @@ class Logs:
 
     async def _write_snapshot(self, command: WriteSnapshot, data: bytes) -> SnapshotWritten:
         log = self._open(command.log).log
-        await asyncio.to_thread(log.write_snapshot, command.number, data)
+        await apart(f"a snapshot of {command.log}", lambda: log.write_snapshot(command.number, data))
         return SnapshotWritten(command.log, command.number)
 
     async def truncate(self, command: TruncateLog) -> None:
         """Delete what a snapshot covers. Raises StoreError."""
-        await asyncio.to_thread(self._open(command.log).log.truncate, command.upto, command.keep)
+        log = self._open(command.log).log
+        await apart(f"the truncation of {command.log}", lambda: log.truncate(command.upto, command.keep))
 
     def store(self, dataset: str) -> ObjectStore:
         """The dataset's store. Raises StoreError for a URI that cannot be opened."""

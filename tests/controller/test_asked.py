@@ -16,6 +16,7 @@ from headrace.cluster.certificates import Role, create_authority, create_node, u
 from headrace.controller import servicer as module
 from headrace.controller.core.cluster.controller import Controller
 from headrace.controller.core.log.leader import LeaderState
+from headrace.controller.core.messages import messages as core
 from headrace.controller.logs import identity
 from headrace.controller.servicer import Servicer
 from headrace.controller.shell import Shell
@@ -124,6 +125,23 @@ def test_a_place_that_tells_no_name_holds_up_no_other_threads(tmp_path: Path, mo
         assert await asyncio.to_thread(lambda: True)
         assert sum(thread.name == "the name of a place" for thread in threading.enumerate()) <= 16
         told.set()
+
+    play(tmp_path, scene)
+
+
+def test_what_a_store_may_hold_up_runs_on_no_shared_thread(tmp_path: Path) -> None:
+    async def scene(asked: Asked) -> None:
+        asked.shell.post(core.WorkerRegistered("w", "w", 1, 1 << 30))
+        applied = asyncio.ensure_future(asked.apply())
+        await asked.until(lambda: any(run.leadership.term for run in asked.shell.core.runs.values()))
+        (run,) = asked.shell.core.runs.values()
+        log, logs = run.leadership.log, asked.shell._logs
+        await asyncio.get_running_loop().shutdown_default_executor()
+        assert await asked.shell._audit(core.AuditDataset(log, {}, final=False)) == core.DatasetAudited(log, False)
+        assert await asked.shell._manifest(core.WriteManifest(log)) == core.ManifestWritten(log)
+        assert await logs.snapshot(core.WriteSnapshot(log, 0, run.ledger)) == core.SnapshotWritten(log, 0)
+        await logs.truncate(core.TruncateLog(log, 0, frozenset({0})))
+        applied.cancel()
 
     play(tmp_path, scene)
 

@@ -94,6 +94,8 @@ class Stand:
         self.gate: dict[str, object] = {}
         self.gate_pauses = False
         self.broken: tuple[str, ...] = ()
+        #: What the gate was asked and has not answered, where it does not answer at once.
+        self.audits: list[m.AuditDataset] | None = None
 
     @property
     def run(self) -> Run:
@@ -115,11 +117,21 @@ class Stand:
                         queue.append(m.ManifestWritten(command.log, self.full, bool(self.full)))
                     case m.AuditDataset():
                         said.append(command)
-                        error, stalled = self.full, bool(self.full)
-                        queue.append(m.DatasetAudited(command.log, command.final, self.broken, error, stalled))
+                        if self.audits is None:
+                            queue.append(self._audited(command))
+                        else:
+                            self.audits.append(command)
                     case _:
                         said.append(command)
         return said
+
+    def answer_audits(self) -> list[m.Command]:
+        """The gate answers what it was asked so far."""
+        asked, self.audits = self.audits or [], []
+        return self.tell(*map(self._audited, asked))
+
+    def _audited(self, command: m.AuditDataset) -> m.DatasetAudited:
+        return m.DatasetAudited(command.log, command.final, self.broken, self.full, bool(self.full))
 
     def _log_of(self, uri: str) -> list[Entry]:
         return self._logs.setdefault(uri, [] if self._logs else self.log)
