@@ -126,6 +126,7 @@ class Shell:
                     self._step(following, worker)
         finally:
             self._draining = False
+        self._logs.keep(self.core.logs)
         self._set_timer()
 
     def expect_answer(self) -> tuple[int, asyncio.Future[core.AnswerRequest]]:

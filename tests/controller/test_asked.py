@@ -17,7 +17,7 @@ from headrace.controller import servicer as module
 from headrace.controller.core.cluster.controller import Controller
 from headrace.controller.core.log.leader import LeaderState
 from headrace.controller.core.messages import messages as core
-from headrace.controller.logs import identity
+from headrace.controller.logs import Logs, identity
 from headrace.controller.servicer import Servicer
 from headrace.controller.shell import Shell
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
@@ -144,6 +144,46 @@ def test_what_a_store_may_hold_up_runs_on_no_shared_thread(tmp_path: Path) -> No
         applied.cancel()
 
     play(tmp_path, scene)
+
+
+def log_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("log")}
+
+
+def test_a_run_that_is_over_leaves_no_thread_and_no_log(tmp_path: Path) -> None:
+    async def scene(asked: Asked) -> None:
+        of_the_cluster = log_threads()
+        assert "no worker is registered" in (await asked.apply()).reason
+        (run,) = asked.shell.core.runs.values()
+        await asked.until(lambda: run.over)
+        await asked.until(lambda: log_threads() <= of_the_cluster)
+        assert list(asked.shell._logs._logs) == [asked.shell.core.log.log]  # type: ignore[union-attr]
+        assert (await asked.servicer.Queue(pb.QueueRequest(queue="q", weight=1), None)).accepted
+
+    play(tmp_path, scene)
+
+
+def test_a_log_is_kept_while_it_is_read(tmp_path: Path) -> None:
+    reads, may_read = threading.Event(), threading.Event()
+
+    class Slow(Logs):
+        def _read(self, *asked: Any) -> core.LogRead:
+            reads.set()
+            may_read.wait(DEADLINE_S)
+            return super()._read(*asked)
+
+    async def act() -> None:
+        logs = Slow()
+        reading = asyncio.ensure_future(logs.read(core.ReadLog(str(tmp_path), -1)))
+        await asyncio.to_thread(reads.wait, DEADLINE_S)
+        logs.keep(())
+        assert logs._logs
+        may_read.set()
+        assert (await reading).entries == ()
+        logs.keep(())
+        assert not logs._logs
+
+    asyncio.run(act())
 
 
 def test_who_waits_for_no_answer_any_more_is_forgotten(tmp_path: Path) -> None:

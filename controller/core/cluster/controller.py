@@ -152,6 +152,12 @@ class Controller:
         """Members that were expelled, as role/name, and the keys that were let in under that name since."""
         return self.log.ledger.expelled if self.log is not None else self._members.noted
 
+    @property
+    def logs(self) -> set[str]:
+        """The logs that it goes on with: the cluster's, and those of runs that are not over."""
+        own = {self.log.log} if self.log is not None else set[str]()
+        return own | {run.leadership.log for run in self.runs.values() if not run.over}
+
     def gathers(self, pipeline: str, worker: str) -> bool:
         """Whether a request of this pipeline or worker is to be asked again: not all is here yet that was before."""
         run = self.runs.get(pipeline)
