@@ -186,6 +186,31 @@ def test_a_log_is_kept_while_it_is_read(tmp_path: Path) -> None:
     asyncio.run(act())
 
 
+def test_a_stop_is_answered_when_the_log_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_write, write = threading.Event(), Logs._write
+
+    def slow(*asked: Any) -> Any:
+        may_write.wait(DEADLINE_S)
+        return write(*asked)
+
+    async def scene(asked: Asked) -> None:
+        assert (await asked.servicer.Queue(pb.QueueRequest(queue="q", weight=1), None)).accepted
+        assert (await asked.apply(queue="q")).waits
+        with monkeypatch.context() as patched:
+            patched.setattr(Logs, "_write", slow)
+            stopped = asyncio.ensure_future(asked.servicer.Stop(pb.StopRequest(pipeline="run"), None))
+            await asked.until(lambda: bool(asked.shell.requests))
+            assert not stopped.done()
+            may_write.set()
+            assert (await stopped).accepted
+        assert (
+            "no pipeline 'run'; there are: none"
+            in (await asked.servicer.Stop(pb.StopRequest(pipeline="run"), None)).reason
+        )
+
+    play(tmp_path, scene)
+
+
 def test_who_waits_for_no_answer_any_more_is_forgotten(tmp_path: Path) -> None:
     async def scene(asked: Asked) -> None:
         assert not (await asked.apply(dry_run=True)).accepted

@@ -262,11 +262,10 @@ class Controller:
         match change:
             case RunBegun():
                 return self.applications.durable(change)
-            case QueueSet() | QueueRemoved() | RunQueued() | RunUnqueued() | RunHeld():
+            case QueueSet() | QueueRemoved() | RunQueued() | RunHeld():
                 return self.queues.durable(change, now)
-            case RunStopAsked():
-                run = self.runs.get(change.name)
-                return run.handle(StopRequested(change.name, change.cancel), now) if run else []
+            case RunUnqueued():
+                return [*self.queues.durable(change, now), *self._requests.durable(now)]
             case TokenSpent() | MemberExpelled():
                 return self._members.durable(change, self.log.ledger)
             case RunGated():
@@ -275,7 +274,7 @@ class Controller:
             case RunAmended():
                 run = self.runs.get(change.name)
                 return run.handle(AmendRecorded(change.name), now) if run else []
-            case RunSteered() | WorkerDrainAsked() | RunsCleared():
+            case RunStopAsked() | RunSteered() | WorkerDrainAsked() | RunsCleared():
                 return self._requests.durable(now)
             case Led():
                 return self._take_over()
