@@ -7,7 +7,7 @@ task's word becomes is held against what is durable and against what is queued b
 from __future__ import annotations
 
 from headrace.store import misfit
-from headrace.store.ledger import CHECKSUM_BYTES, Closed, Counts, FragmentEnded, LedgerState
+from headrace.store.ledger import CHECKSUM_BYTES, UNBOUNDED, Closed, Counts, FragmentEnded, LedgerState
 
 
 class Queued:
@@ -18,6 +18,8 @@ class Queued:
         #: By fragment, how many records it holds, and how far shards reach in it.
         self._ends: dict[bytes, int] = {}
         self._reach: dict[bytes, int] = {}
+        #: Records of all fragments whose end is known; None before one is queued.
+        self._records: int | None = None
         #: By sink, what it has closed, with all that is queued.
         self._counts: dict[str, Counts] = {}
 
@@ -35,13 +37,20 @@ class Queued:
             reach = max((reach, *ends[-1:]))
         if change.count < reach:
             return f"{uri} ends at {change.count} records, and {reach} of it are closed"
+        if self.end_of(change.fragment) is None and self._ended + change.count > UNBOUNDED:
+            return f"{uri} ends at {change.count} records, and there are {self._ended} before: no sum holds that"
         if len(change.checksum) not in (0, CHECKSUM_BYTES):
             return f"{uri} has a checksum of {len(change.checksum)} bytes"
         return ""
 
     def end(self, change: FragmentEnded) -> None:
         """The end of a fragment is queued."""
+        self._records = self._ended + change.count
         self._ends[change.fragment] = change.count
+
+    @property
+    def _ended(self) -> int:
+        return self._ledger.totals.records_of_ended if self._records is None else self._records
 
     def take(self, change: Closed) -> str:
         """Why no log can hold a shard, or none with what its sink has closed; empty if it can, and is queued."""

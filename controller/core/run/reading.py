@@ -305,6 +305,11 @@ class InputReading:
         #: The attempts that were asked to.
         self._sealed: set[tuple[str, int]] = set()
 
+    def impossible_page(self, event: SourceListed) -> str:
+        """Why a page that was asked for cannot be; empty if it can."""
+        asked = self._tasks.current(event.task, event.attempt) is not None and self._listing.expects(event)
+        return self._listing.fault(event) if asked else ""
+
     def source_listed(self, event: SourceListed) -> str:
         """Take a page of a listing; why the run fails, if it does."""
         if self._tasks.current(event.task, event.attempt) is None or not self._listing.expects(event):

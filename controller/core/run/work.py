@@ -78,6 +78,8 @@ class Work:
             case m.TaskReady():
                 return self.tasks.ready(event, now, self._ledger.epoch, self._workers.present), ""
             case m.SourceListed():
+                if wrong := self.reading.impossible_page(event):
+                    return self._says_what_cannot_be(event, wrong, now, state)
                 return [], self.reading.source_listed(event)
             case m.FragmentWasRead():
                 return self._were_read((event,), now, state)
@@ -93,14 +95,17 @@ class Work:
                 assert_never(event)
 
     def _were_read(self, reads: Iterable[m.FragmentWasRead], now: float, state: RunState) -> Step:
-        """A task that says what cannot be has failed."""
         for read in reads:
             if wrong := self.reading.impossible(read):
-                failed = m.TaskFailed(read.task, read.attempt, f"it says what cannot be: {wrong}", final=False)
-                return self._lost(failed, now) if state in WORKING else ([], "")
+                return self._says_what_cannot_be(read, wrong, now, state)
             if wrong := self.reading.was_read(read):
                 return [], wrong
         return [], ""
+
+    def _says_what_cannot_be(self, event: m.TaskEvent, wrong: str, now: float, state: RunState) -> Step:
+        """A task that does has failed."""
+        failed = m.TaskFailed(event.task, event.attempt, f"it says what cannot be: {wrong}", final=False)
+        return self._lost(failed, now) if state in WORKING else ([], "")
 
     def _asked(
         self, event: m.ShardProposed | m.NeedsAsked | m.VerdictsLetGo | DecisionAsked | DecisionMade

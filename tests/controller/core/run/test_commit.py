@@ -206,6 +206,19 @@ def test_a_shard_beyond_a_queued_end_is_refused() -> None:
     assert fold(stand.log).fragments[A.id].count == 3
 
 
+@pytest.mark.parametrize("queued", [False, True])
+def test_ends_that_no_sum_holds_end_their_task(queued: bool) -> None:
+    stand = Stand()
+    stand.begin(A, B)
+    stand.unresolved = queued
+    assert killed(stand.read(A, 1 << 62)) == []
+    (why,) = killed(stand.read(B, 1))
+    assert "no sum holds that" in why
+    stand.unresolved = False
+    stand.later(1.0)
+    assert fold(stand.log).totals.records_of_ended == 1 << 62
+
+
 def test_an_end_with_half_a_checksum_ends_its_task_alone() -> None:
     stand = Stand()
     stand.begin(A)

@@ -146,6 +146,15 @@ def test_what_is_given_up_is_given_up_once_whatever_a_source_says() -> None:
     fold(stand.log)
 
 
+def test_a_source_that_lists_more_bytes_than_sums_hold_has_failed() -> None:
+    stand = Stand()
+    said = stand.begin(*(fragment(number, (1 << 62) - 1) for number in range(2)))
+    (kill,) = of(m.KillTask, said)
+    assert "no sum holds that" in kill.reason
+    again = stand.ready(stand.later(10.0))
+    assert [order.fragment for order in of(m.ReadFragment, stand.listed(again, A, B))] == [A, B]
+
+
 def test_a_source_is_listed_again_once_the_log_has_the_given_up() -> None:
     stand = Stand()
     stand.changed_input = ChangedInput.REREAD
