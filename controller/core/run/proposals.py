@@ -31,8 +31,7 @@ from headrace.controller.core.messages import (
     ReleaseClaims,
     ShardProposed,
 )
-from headrace.controller.core.run.input import Intake
-from headrace.controller.core.run.queued import Queued
+from headrace.controller.core.run.input import Intake, Queued
 from headrace.controller.core.run.reading import ChangedFragments
 from headrace.controller.core.run.sweeps import Sweeps
 from headrace.controller.core.run.tasks import RunTasks, TaskPhase

@@ -13,8 +13,16 @@ from headrace.controller.core.messages import (
     SealSink,
     SourceListed,
 )
-from headrace.controller.core.run.input import GONE, Compared, Intake, Listing, ObjectChange, WholeListing, said_of
-from headrace.controller.core.run.queued import Queued
+from headrace.controller.core.run.input import (
+    GONE,
+    Compared,
+    Intake,
+    Listing,
+    ObjectChange,
+    Queued,
+    WholeListing,
+    said_of,
+)
 from headrace.controller.core.run.sweeps import Sweeps
 from headrace.controller.core.run.tasks import RunTask, RunTasks, TaskPhase
 from headrace.store import counted
