@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import pathlib
 import socket
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,7 @@ from headrace.controller.core.messages import (
     WriteEntry,
     WriteSnapshot,
 )
-from headrace.daemon import OneThread
+from headrace.daemon import OneThread, apart
 from headrace.store import ObjectStore, StoreError, StoreRefused, StoreStalled, open_store
 from headrace.store.ledger import (
     Appended,
@@ -59,10 +60,12 @@ class _OpenLog:
     race: Future[None] | None = None
     #: Whether all its entries are ours: it was empty when this process first read it.
     is_new: bool | None = None
+    #: Reads and writes that are under way.
+    at_work: int = 0
 
 
 class Logs:
-    """The logs that this controller has opened, by dataset URI.
+    """The logs that this controller has open, by dataset URI.
 
     Where two can create one object, two can lead: better no leader than two. So each store is probed by a race, which
     takes seconds on some, before anything is added to a log that says something already, to that of the `cluster`,
@@ -76,8 +79,8 @@ class Logs:
 
     async def read(self, command: ReadLog) -> LogRead:
         """Entries behind the last known one. Raises StoreError, and EntryError for one that cannot be read."""
-        opened = self._open(command.log)
-        return await asyncio.get_running_loop().run_in_executor(opened.thread.pool, self._read, opened, command)
+        with self._at_work(command.log) as opened:
+            return await asyncio.get_running_loop().run_in_executor(opened.thread.pool, self._read, opened, command)
 
     async def write(self, command: WriteEntry) -> LogAnswer:
         """Create one entry, and say what stands there now.
@@ -85,8 +88,8 @@ class Logs:
         Raises where asking again cannot help: StoreRefused, and EntryError for an entry that has no bytes, or where
         what stands there cannot be read.
         """
-        opened = self._open(command.log)
-        return await asyncio.get_running_loop().run_in_executor(opened.thread.pool, self._write, opened, command)
+        with self._at_work(command.log) as opened:
+            return await asyncio.get_running_loop().run_in_executor(opened.thread.pool, self._write, opened, command)
 
     def snapshot(self, command: WriteSnapshot) -> Coroutine[Any, Any, SnapshotWritten]:
         """Take the bytes of a fold now; what is returned writes them, on another thread than the entries'.
@@ -99,21 +102,36 @@ class Logs:
 
     async def _write_snapshot(self, command: WriteSnapshot, data: bytes) -> SnapshotWritten:
         log = self._open(command.log).log
-        await asyncio.to_thread(log.write_snapshot, command.number, data)
+        await apart(f"a snapshot of {command.log}", lambda: log.write_snapshot(command.number, data))
         return SnapshotWritten(command.log, command.number)
 
     async def truncate(self, command: TruncateLog) -> None:
         """Delete what a snapshot covers. Raises StoreError."""
-        await asyncio.to_thread(self._open(command.log).log.truncate, command.upto, command.keep)
+        log = self._open(command.log).log
+        await apart(f"the truncation of {command.log}", lambda: log.truncate(command.upto, command.keep))
 
     def store(self, dataset: str) -> ObjectStore:
         """The dataset's store. Raises StoreError for a URI that cannot be opened."""
         return self._open(dataset).store
 
+    def keep(self, wanted: Collection[str]) -> None:
+        """Let go of the logs that nobody wants and no read or write is under way on; with each goes its thread."""
+        for name in [name for name, opened in self._logs.items() if name not in wanted and not opened.at_work]:
+            self._logs.pop(name).thread.close(wait=False)
+
     def close(self) -> None:
         """Begin no more. Whoever calls it has waited for what is being written, for as long as it would."""
         for opened in self._logs.values():
             opened.thread.close(wait=False)
+
+    @contextlib.contextmanager
+    def _at_work(self, dataset: str) -> Iterator[_OpenLog]:
+        opened = self._open(dataset)
+        opened.at_work += 1
+        try:
+            yield opened
+        finally:
+            opened.at_work -= 1
 
     def _open(self, dataset: str) -> _OpenLog:
         opened = self._logs.get(dataset)

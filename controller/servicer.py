@@ -45,6 +45,8 @@ AMEND_S = 600.0
 PLACE_S = 5.0
 #: Seconds that a request has to be judged, and to be taken by the cluster's log where there is one.
 STEER_S = 10.0
+#: What is said where the log does not.
+_NOT_TAKEN = f"the cluster's log did not take it within {STEER_S:.0f} s; it may be done yet: see `headrace status`"
 #: Seconds for which a question may be held back until workers have come.
 COME_S_MAX = 10.0
 #: Seconds between two replies to a watcher where nothing changes.
@@ -216,17 +218,19 @@ class Servicer(rpc.ControlServicer):
         return run is not None and run.over
 
     async def Stop(self, request: pb.StopRequest, context: Any) -> pb.StopReply:  # noqa: N802
-        """Stop a pipeline, with what is held committed, or cancel it."""
+        """Stop a pipeline, with what is held committed, or cancel it; answered once that is durable."""
         if not self._shell.core.leads:
             return pb.StopReply(accepted=False, reason=self._elsewhere().reason, standby=True)
         if wrong := self._why_not(context, Act.STOP, request.pipeline):
             return pb.StopReply(accepted=False, reason=wrong)
-        run = self._shell.core.runs.get(request.pipeline)
-        if run is None and request.pipeline not in self._shell.core.queues.waiting:
-            known = ", ".join(sorted(self._shell.core.runs)) or "none"
-            return pb.StopReply(accepted=False, reason=f"no pipeline {request.pipeline!r}; there are: {known}")
-        self._shell.post(core.StopRequested(request.pipeline, request.cancel))
-        return pb.StopReply(accepted=True)
+        number, answered = self._shell.expect_answer()
+        self._shell.post(core.StopRequested(request.pipeline, request.cancel, number))
+        try:
+            answer = await asyncio.wait_for(answered, STEER_S)
+        except TimeoutError:
+            return pb.StopReply(accepted=False, reason=_NOT_TAKEN, standby=not self._shell.core.leads)
+        standby = not answer.accepted and not self._shell.core.leads
+        return pb.StopReply(accepted=answer.accepted, reason=answer.reason, standby=standby)
 
     async def _next(self, session: Session) -> pb.ToWorker | None:
         """What to say next to a worker: a command, or a sign of life."""
@@ -257,10 +261,7 @@ class Servicer(rpc.ControlServicer):
         try:
             answer = await asyncio.wait_for(answered, STEER_S)
         except TimeoutError:
-            reason = (
-                f"the cluster's log did not take it within {STEER_S:.0f} s; it may be done yet: see `headrace status`"
-            )
-            return pb.SteerReply(accepted=False, reason=reason, again=not self._shell.core.leads)
+            return pb.SteerReply(accepted=False, reason=_NOT_TAKEN, again=not self._shell.core.leads)
         if answer.accepted and request.clear:
             self._shell.forget(answer.warnings)
         again = answer.passes or (not answer.accepted and self._shell.core.gathers(request.pipeline, request.worker))

@@ -33,7 +33,7 @@ from headrace.controller.effects import (
 from headrace.controller.event_log import Causes, LogSearches, tell_command, tell_entry, tell_event
 from headrace.controller.logs import Logs
 from headrace.controller.membership import introduce
-from headrace.daemon import Effects, LogFiles, about, caused_by, current_cause
+from headrace.daemon import Effects, LogFiles, about, apart, caused_by, current_cause
 from headrace.protos import codec, control_pb2 as pb
 from headrace.store import StoreError
 from headrace.store.datasets import Dataset, fold_ledger, show_version
@@ -126,6 +126,7 @@ class Shell:
                     self._step(following, worker)
         finally:
             self._draining = False
+        self._logs.keep(self.core.logs)
         self._set_timer()
 
     def expect_answer(self) -> tuple[int, asyncio.Future[core.AnswerRequest]]:
@@ -400,11 +401,12 @@ class Shell:
         if run is None:
             return None
         dataset = Dataset(self._logs.store(command.log), run.ledger)
-        described = await asyncio.to_thread(dataset.describe)
+        described = await apart(f"the manifest of {command.log}", dataset.describe)
         if run.leadership.state not in (LeaderState.LEADING, LeaderState.RESIGNING):
             return None  # whoever leads by now writes one; this fold is no leader's any more
         # Made here, where the fold stands still; a later entry's manifest is left alone.
-        said = await asyncio.to_thread(show_version, dataset, dataset.manifest(described))
+        manifest = dataset.manifest(described)
+        said = await apart(f"the manifest of {command.log}", lambda: show_version(dataset, manifest))
         if said:
             logger.warning(said)
         await self._traces.ended(command.log, run.ledger)
@@ -421,7 +423,7 @@ class Shell:
             found = broken_rows(Dataset(store, fold_ledger(store)), gate, final=command.final)
             return tuple(str(row) for row in found)
 
-        return core.DatasetAudited(command.log, command.final, await asyncio.to_thread(rows))
+        return core.DatasetAudited(command.log, command.final, await apart(f"an audit of {command.log}", rows))
 
     def _progress_of(self, task: str) -> ReportedProgress | None:
         pipeline = task.split("/", 1)[0]

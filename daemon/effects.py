@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 import threading
 import traceback
@@ -36,6 +37,7 @@ async def apart(name: str, work: Callable[[], T]) -> T:
         raise TimeoutError(f"{name}: {APART_MAX} threads wait for it already")
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
+    bears = contextvars.copy_context()
 
     def tell(result: T | None, error: BaseException | None) -> None:
         if answer.done():
@@ -48,7 +50,7 @@ async def apart(name: str, work: Callable[[], T]) -> T:
     def do() -> None:
         result, raised = None, None
         try:
-            result = work()
+            result = bears.run(work)
         except BaseException as error:  # noqa: BLE001 - whoever waits is told
             raised = error
         with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile

@@ -13,7 +13,7 @@ logger = logging.getLogger("headrace.controller")
 
 def outcome(command: core.Command, error: Exception) -> core.Event | None:
     """The event that a command ends as which raised; None for one that nobody waits for."""
-    why = in_words(error)
+    why, passes = in_words(error), isinstance(error, StoreStalled | TimeoutError)
     match command:
         case core.ReadLog():
             return core.LogUnreadable(command.log, why)
@@ -25,9 +25,9 @@ def outcome(command: core.Command, error: Exception) -> core.Event | None:
             logger.warning("snapshot %d of %s could not be written: %s", command.number, command.log, why)
             return core.SnapshotWritten(command.log, command.number, why)
         case core.WriteManifest():
-            return core.ManifestWritten(command.log, why, isinstance(error, StoreStalled))
+            return core.ManifestWritten(command.log, why, passes)
         case core.AuditDataset():
-            return core.DatasetAudited(command.log, command.final, error=why, stalled=isinstance(error, StoreStalled))
+            return core.DatasetAudited(command.log, command.final, error=why, stalled=passes)
         case core.TruncateLog():
             # What stands on is deleted after the next snapshot.
             logger.warning("%s could not be truncated up to entry %d: %s", command.log, command.upto, why)
@@ -42,6 +42,6 @@ def in_words(error: Exception) -> str:
         return f"{error}; another log stands there, name another folder"
     if isinstance(error, FoldError):
         return f"the ledger contradicts itself: {error}; run `headrace dataset verify`"
-    if isinstance(error, (StoreError, EntryError)):
+    if isinstance(error, (StoreError, EntryError, TimeoutError)):
         return str(error)
     return f"{type(error).__name__}: {error}; this is a defect of Headrace, see the controller's log"

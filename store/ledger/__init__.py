@@ -55,6 +55,8 @@ if TYPE_CHECKING:
         VersionHeld as VersionHeld,
         VersionPublished as VersionPublished,
         VersionSeen as VersionSeen,
+        counts_of as counts_of,
+        counts_row as counts_row,
         decode_entry as decode_entry,
         encode_entry as encode_entry,
     )

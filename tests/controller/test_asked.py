@@ -16,7 +16,8 @@ from headrace.cluster.certificates import Role, create_authority, create_node, u
 from headrace.controller import servicer as module
 from headrace.controller.core.cluster.controller import Controller
 from headrace.controller.core.log.leader import LeaderState
-from headrace.controller.logs import identity
+from headrace.controller.core.messages import messages as core
+from headrace.controller.logs import Logs, identity
 from headrace.controller.servicer import Servicer
 from headrace.controller.shell import Shell
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
@@ -124,6 +125,88 @@ def test_a_place_that_tells_no_name_holds_up_no_other_threads(tmp_path: Path, mo
         assert await asyncio.to_thread(lambda: True)
         assert sum(thread.name == "the name of a place" for thread in threading.enumerate()) <= 16
         told.set()
+
+    play(tmp_path, scene)
+
+
+def test_what_a_store_may_hold_up_runs_on_no_shared_thread(tmp_path: Path) -> None:
+    async def scene(asked: Asked) -> None:
+        asked.shell.post(core.WorkerRegistered("w", "w", 1, 1 << 30))
+        applied = asyncio.ensure_future(asked.apply())
+        await asked.until(lambda: any(run.leadership.term for run in asked.shell.core.runs.values()))
+        (run,) = asked.shell.core.runs.values()
+        log, logs = run.leadership.log, asked.shell._logs
+        await asyncio.get_running_loop().shutdown_default_executor()
+        assert await asked.shell._audit(core.AuditDataset(log, {}, final=False)) == core.DatasetAudited(log, False)
+        assert await asked.shell._manifest(core.WriteManifest(log)) == core.ManifestWritten(log)
+        assert await logs.snapshot(core.WriteSnapshot(log, 0, run.ledger)) == core.SnapshotWritten(log, 0)
+        await logs.truncate(core.TruncateLog(log, 0, frozenset({0})))
+        applied.cancel()
+
+    play(tmp_path, scene)
+
+
+def log_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("log")}
+
+
+def test_a_run_that_is_over_leaves_no_thread_and_no_log(tmp_path: Path) -> None:
+    async def scene(asked: Asked) -> None:
+        of_the_cluster = log_threads()
+        assert "no worker is registered" in (await asked.apply()).reason
+        (run,) = asked.shell.core.runs.values()
+        await asked.until(lambda: run.over)
+        await asked.until(lambda: log_threads() <= of_the_cluster)
+        assert list(asked.shell._logs._logs) == [asked.shell.core.log.log]  # type: ignore[union-attr]
+        assert (await asked.servicer.Queue(pb.QueueRequest(queue="q", weight=1), None)).accepted
+
+    play(tmp_path, scene)
+
+
+def test_a_log_is_kept_while_it_is_read(tmp_path: Path) -> None:
+    reads, may_read = threading.Event(), threading.Event()
+
+    class Slow(Logs):
+        def _read(self, *asked: Any) -> core.LogRead:
+            reads.set()
+            may_read.wait(DEADLINE_S)
+            return super()._read(*asked)
+
+    async def act() -> None:
+        logs = Slow()
+        reading = asyncio.ensure_future(logs.read(core.ReadLog(str(tmp_path), -1)))
+        await asyncio.to_thread(reads.wait, DEADLINE_S)
+        logs.keep(())
+        assert logs._logs
+        may_read.set()
+        assert (await reading).entries == ()
+        logs.keep(())
+        assert not logs._logs
+
+    asyncio.run(act())
+
+
+def test_a_stop_is_answered_when_the_log_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_write, write = threading.Event(), Logs._write
+
+    def slow(*asked: Any) -> Any:
+        may_write.wait(DEADLINE_S)
+        return write(*asked)
+
+    async def scene(asked: Asked) -> None:
+        assert (await asked.servicer.Queue(pb.QueueRequest(queue="q", weight=1), None)).accepted
+        assert (await asked.apply(queue="q")).waits
+        with monkeypatch.context() as patched:
+            patched.setattr(Logs, "_write", slow)
+            stopped = asyncio.ensure_future(asked.servicer.Stop(pb.StopRequest(pipeline="run"), None))
+            await asked.until(lambda: bool(asked.shell.requests))
+            assert not stopped.done()
+            may_write.set()
+            assert (await stopped).accepted
+        assert (
+            "no pipeline 'run'; there are: none"
+            in (await asked.servicer.Stop(pb.StopRequest(pipeline="run"), None)).reason
+        )
 
     play(tmp_path, scene)
 

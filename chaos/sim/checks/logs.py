@@ -30,10 +30,13 @@ from headrace.store.ledger import (
     QueueSet,
     RunAmended,
     RunBegun,
+    RunEnded,
     RunGated,
     RunQueued,
     RunRecord,
     RunSteered,
+    RunStopAsked,
+    RunUnqueued,
     WorkerDrainAsked,
 )
 
@@ -43,7 +46,12 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=LogState)
 #: What people ask of a controller, and are answered.
 OperatorRequest = (
-    core.PipelineRequested | core.SteerRequested | core.DrainRequested | core.QueueRequested | TokenOffered
+    core.PipelineRequested
+    | core.StopRequested
+    | core.SteerRequested
+    | core.DrainRequested
+    | core.QueueRequested
+    | TokenOffered
 )
 
 
@@ -125,6 +133,8 @@ class Assignments:
         self._begun: set[str] = set()
         self._graphs: list[object] = []
         self._steered: set[bytes] = set()
+        #: Runs that were to end, or have.
+        self._stopped: set[str] = set()
         self._drained: set[tuple[str, bool]] = set()
         #: The queues that were ever set: name, weight, quota, priority.
         self._queues: set[tuple[str, int, int, int]] = set()
@@ -145,6 +155,8 @@ class Assignments:
                 case RunBegun() | RunAmended() | RunQueued():
                     self._begun.add(str(change.options["token"]))
                     self._graphs.append(change.pipeline)
+                case RunStopAsked() | RunUnqueued() | RunEnded():
+                    self._stopped.add(change.name)
                 case RunSteered():
                     self._steered.add(_plain(change.request))
                 case WorkerDrainAsked():
@@ -170,6 +182,8 @@ class Assignments:
             case core.PipelineRequested():
                 # A graph that is in force already is granted at once.
                 durable = request.token in self._begun or (request.amend and request.pipeline in self._graphs)
+            case core.StopRequested():
+                durable = request.pipeline in self._stopped
             case core.SteerRequested():
                 durable = any(_covers(made, request) for made in self._steered)
             case core.DrainRequested():

@@ -38,6 +38,8 @@ class Operator:
         self._token = 0
         #: What was asked for and has no answer yet, by request.
         self._requests: dict[int, OperatorRequest] = {}
+        #: Stops that were asked for: their numbers lie below 0, and those of all else are as if there were none.
+        self._stops = 0
         self._rule, self._amended = 1, False
         #: The rule that a change of the graph while records flow asked for, by its token; how often each was asked for
         #: again. When that is has draws of its own.
@@ -175,7 +177,9 @@ class Operator:
         """Ask every controller to stop; they are asked to go on again when they have."""
         for controller in self._cluster.controllers:
             if controller.alive:
-                controller.post(core.StopRequested(PIPELINE, cancel))
+                self._stops += 1
+                asked = self._requests[-self._stops] = core.StopRequested(PIPELINE, cancel, -self._stops)
+                controller.post(asked)
 
     def operate(self) -> None:
         """Another graph is to take the place of the one by which records flow."""

@@ -152,6 +152,12 @@ class Controller:
         """Members that were expelled, as role/name, and the keys that were let in under that name since."""
         return self.log.ledger.expelled if self.log is not None else self._members.noted
 
+    @property
+    def logs(self) -> set[str]:
+        """The logs that it goes on with: the cluster's, and those of runs that are not over."""
+        own = {self.log.log} if self.log is not None else set[str]()
+        return own | {run.leadership.log for run in self.runs.values() if not run.over}
+
     def gathers(self, pipeline: str, worker: str) -> bool:
         """Whether a request of this pipeline or worker is to be asked again: not all is here yet that was before."""
         run = self.runs.get(pipeline)
@@ -256,11 +262,10 @@ class Controller:
         match change:
             case RunBegun():
                 return self.applications.durable(change)
-            case QueueSet() | QueueRemoved() | RunQueued() | RunUnqueued() | RunHeld():
+            case QueueSet() | QueueRemoved() | RunQueued() | RunHeld():
                 return self.queues.durable(change, now)
-            case RunStopAsked():
-                run = self.runs.get(change.name)
-                return run.handle(StopRequested(change.name, change.cancel), now) if run else []
+            case RunUnqueued():
+                return [*self.queues.durable(change, now), *self._requests.durable(now)]
             case TokenSpent() | MemberExpelled():
                 return self._members.durable(change, self.log.ledger)
             case RunGated():
@@ -269,7 +274,7 @@ class Controller:
             case RunAmended():
                 run = self.runs.get(change.name)
                 return run.handle(AmendRecorded(change.name), now) if run else []
-            case RunSteered() | WorkerDrainAsked() | RunsCleared():
+            case RunStopAsked() | RunSteered() | WorkerDrainAsked() | RunsCleared():
                 return self._requests.durable(now)
             case Led():
                 return self._take_over()

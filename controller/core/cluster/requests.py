@@ -38,7 +38,7 @@ class Requests:
 
     def __init__(self, cluster: Controller) -> None:
         self._cluster = cluster
-        self._waiting: deque[SteerAdmitted | DrainRequested | ClearAdmitted] = deque()
+        self._waiting: deque[StopRequested | SteerAdmitted | DrainRequested | ClearAdmitted] = deque()
 
     def asked_before(self, event: PipelineRequested) -> list[Command] | None:
         """The answer to a request that is known: whoever asked had none, since a leader died. None for a new one."""
@@ -75,15 +75,20 @@ class Requests:
 
     def _stop(self, event: StopRequested, now: float) -> list[Command]:
         """End a run, or have the log say that it is to end."""
-        run, log = self._cluster.runs.get(event.pipeline), self._cluster.log
-        if event.pipeline in self._cluster.queues.waiting:
-            return self._cluster.queues.stop(event.pipeline, now)
-        if run is None:
-            return []
+        name, runs, log = event.pipeline, self._cluster.runs, self._cluster.log
+        waits = name in self._cluster.queues.waiting
+        if name not in runs and not waits:
+            there = ", ".join(sorted(runs)) or "none"
+            return [_answer(event.request, f"no pipeline {name!r}; there are: {there}")]
         if log is None:
-            return run.handle(event, now)
-        if event.pipeline in log.ledger.going_on():
-            log.submit(RunStopAsked(event.pipeline, event.cancel))
+            done = self._cluster.queues.stop(name, now) if waits else runs[name].handle(event, now)
+            return [*done, _answer(event.request)]
+        if not waits and name not in log.ledger.going_on():
+            return [_answer(event.request)]  # It has ended.
+        self._waiting.append(event)
+        if waits:
+            return self._cluster.queues.stop(name, now)
+        log.submit(RunStopAsked(name, event.cancel))
         return []
 
     def _steer(self, event: SteerRequested, now: float) -> list[Command]:
@@ -163,6 +168,8 @@ class Requests:
         if isinstance(request, ClearAdmitted):
             return self._cleared(request)
         run = self._cluster.runs.get(request.pipeline)
+        if isinstance(request, StopRequested):
+            return [*(run.handle(request, now) if run else ()), _answer(request.request)]
         if run is None or run.ended:
             return [_answer(request.request, f"pipeline {request.pipeline!r} has ended meanwhile")]
         return run.handle(request, now)
@@ -190,7 +197,7 @@ class Requests:
 
 def turned_away(event: LiveRequest, reason: str) -> list[Command]:
     """The answer of a controller that does not lead."""
-    return [] if isinstance(event, StopRequested) else [_answer(event.request, reason)]
+    return [_answer(event.request, reason)]
 
 
 def _why_not_cleared(run: Run | None, *, known: bool) -> str:

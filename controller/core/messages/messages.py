@@ -261,6 +261,7 @@ TaskEvent: TypeAlias = (
 #: Requests that `AnswerRequest` answers, by their number.
 AnsweredRequest: TypeAlias = (
     PipelineRequested
+    | StopRequested
     | SteerRequested
     | DrainRequested
     | ClearRequested
@@ -276,7 +277,6 @@ Event: TypeAlias = (
     | ManifestWritten
     | DatasetAudited
     | AnsweredRequest
-    | StopRequested
     | ScalingDecided
     | ShutdownAsked
     | TimePassed

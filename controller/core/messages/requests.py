@@ -208,10 +208,14 @@ class WorkerDrained:
 
 @dataclass(frozen=True, slots=True)
 class StopRequested:
-    """Somebody wants a pipeline to stop: with what is held committed, or at once."""
+    """Somebody wants a pipeline to stop: with what is held committed, or at once.
+
+    `request` is returned with the answer; 0: nobody waits for one.
+    """
 
     pipeline: str
     cancel: bool
+    request: int = 0
 
 
 @dataclass(frozen=True, slots=True)

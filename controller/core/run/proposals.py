@@ -31,12 +31,21 @@ from headrace.controller.core.messages import (
     ReleaseClaims,
     ShardProposed,
 )
-from headrace.controller.core.run.input import Intake
+from headrace.controller.core.run.input import Intake, Queued
 from headrace.controller.core.run.reading import ChangedFragments
 from headrace.controller.core.run.sweeps import Sweeps
 from headrace.controller.core.run.tasks import RunTasks, TaskPhase
-from headrace.store.ledger import ClaimsReleased, Closed, FragmentState, IntervalSet, LedgerState, Range
-from headrace.store.shards import epoch_of, is_checksum, is_key
+from headrace.store.ledger import (
+    ClaimsReleased,
+    Closed,
+    FragmentState,
+    IntervalSet,
+    LedgerState,
+    Range,
+    counts_of,
+    counts_row,
+)
+from headrace.store.shards import epoch_of, is_checksum, is_key, is_key_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +72,7 @@ class Committer:
 
     def __init__(self, ledger: LedgerState, sinks: Sequence[str] = ()) -> None:
         self._ledger, self.closings = ledger, Closings(ledger, sinks)
+        self.queued = Queued(ledger)
         self._waiting: dict[bytes, list[Waiter]] = {}
         self._reserved: dict[bytes, Closed] = {}
 
@@ -73,7 +83,9 @@ class Committer:
                 f"made by version {event.version} in epoch {event.epoch}; here run version {version}, epoch {epoch}"
             )
             return ProposalJudgement(outcome=Outcome.REFUSED, reason=reason)
-        closed = Closed(event.sink, event.version, event.epoch, event.ranges, event.objects, event.counts)
+        # As every reader of the log will have them: what is edited is not always named as it is written.
+        counts = counts_of(counts_row(event.counts)) if event.counts.edited else event.counts
+        closed = Closed(event.sink, event.version, event.epoch, event.ranges, event.objects, counts)
         identity = closed.identity()
         if identity in self._ledger.accepted:
             return ProposalJudgement(outcome=Outcome.ACCEPTED)
@@ -87,6 +99,8 @@ class Committer:
         overlaps = self._overlaps(closed)
         if overlaps:
             return ProposalJudgement(outcome=Outcome.OVERLAPS, overlaps=tuple(overlaps))
+        if fault := self.queued.take(closed):
+            return ProposalJudgement(outcome=Outcome.REFUSED, reason=fault)
         self._waiting[identity] = [waiter]
         self._reserved[identity] = closed
         return ProposalJudgement(closed=closed)
@@ -105,8 +119,9 @@ class Committer:
         if not event.ranges:
             return "a shard that closes no records"
         for stored in event.objects:
-            if not is_key(stored.key) or not is_checksum(stored.checksum):
-                return f"{stored.key[:200]!r} with checksum {stored.checksum[:80]!r} is no object that sinks write"
+            if not (is_key(stored.key) and is_key_of(stored.role, stored.key) and is_checksum(stored.checksum)):
+                named = f"{stored.role[:80]} {stored.key[:200]!r} with checksum {stored.checksum[:80]!r}"
+                return f"{named} is no object that sinks write"
             if epoch_of(stored.key) != event.epoch:
                 return f"{stored.key} lies outside of epoch {event.epoch}: a collection may delete it"
         if len(event.ranges) != len(event.coverage):
@@ -119,7 +134,8 @@ class Committer:
                 return f"fragment {item.fragment.hex()} was never listed"
             if item.count < 1:
                 return f"a range of {item.count} records of {state.fragment.uri}"
-            if state.count is not None and item.end > state.count:
+            count = self.queued.end_of(item.fragment)
+            if count is not None and item.end > count:
                 return f"records {item.first}..{item.end - 1} are beyond the end of {state.fragment.uri}"
             mine = seen.setdefault(item.fragment, IntervalSet())
             if mine.overlap(item.first, item.end):

@@ -109,7 +109,9 @@ class Publishing:
         self._write_at: float | None = None
         #: The version that waits for its gate.
         self._waiting: VersionPublished | None = None
-        #: While the run flows: when the gate is asked next, and of how many shards it was.
+        #: Whether the gate was asked and has not answered: nobody asks it a second time meanwhile.
+        self._asked = False
+        #: While the run flows: when the gate is asked next, and when and of how many shards it was.
         self._look_at = self._asked_at = 0.0
         self._looked = 0
         self._broken = broken
@@ -152,16 +154,25 @@ class Publishing:
             self._leadership.submit(version)
             return []
         self._waiting = version
-        return [AuditDataset(self._dataset, self._gate, final=True)]
+        return self._ask(final=True)
+
+    def _ask(self, *, final: bool) -> list[Command]:
+        if self._asked:
+            return []
+        self._asked = True
+        return [AuditDataset(self._dataset, self._gate, final=final)]
 
     def handle(self, event: DatasetAudited | ManifestWritten, now: float, *, ends: bool) -> str:
         """Take what the gate or the store says; why the run fails, if it does."""
         if isinstance(event, ManifestWritten):
             return self._written(event, now) if ends else ""
+        self._asked = False
         if event.final:
             return self._audited(event, now) if ends else ""
         self._broken = event.broken[:REASONS_MAX]
         self._look_at = max(self._look_at, now + AUDIT_REST * (now - self._asked_at))
+        if self._waiting is not None:
+            self._write_at = now
         if self._broken and self._pauses and not ends:
             self._reconfiguration.pause_for_gate(self._broken, logged=bool(self._leadership.cluster))
         return ""
@@ -195,12 +206,12 @@ class Publishing:
     def ask_again(self, now: float, *, flows: bool) -> list[Command]:
         """The store may have room again, or answer; and a run that flows asks its gate now and then."""
         shards = len(self._ledger.shards)
-        if flows and self._gate and now >= self._look_at and shards > self._looked:
+        if flows and self._gate and not self._asked and now >= self._look_at and shards > self._looked:
             self._asked_at, self._look_at, self._looked = now, now + AUDIT_S, shards
-            return [AuditDataset(self._dataset, self._gate, final=False)]
+            return self._ask(final=False)
         if self._write_at is None or now < self._write_at:
             return []
         self._write_at = None
         if self._waiting is not None:
-            return [AuditDataset(self._dataset, self._gate, final=True)]
+            return self._ask(final=True)
         return [WriteManifest(self._dataset)]

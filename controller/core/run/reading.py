@@ -13,7 +13,16 @@ from headrace.controller.core.messages import (
     SealSink,
     SourceListed,
 )
-from headrace.controller.core.run.input import GONE, Compared, Intake, Listing, ObjectChange, WholeListing, said_of
+from headrace.controller.core.run.input import (
+    GONE,
+    Compared,
+    Intake,
+    Listing,
+    ObjectChange,
+    Queued,
+    WholeListing,
+    said_of,
+)
 from headrace.controller.core.run.sweeps import Sweeps
 from headrace.controller.core.run.tasks import RunTask, RunTasks, TaskPhase
 from headrace.store import counted
@@ -135,7 +144,8 @@ class ChangedFragments:
     def halt(self, fragment: bytes, why: str) -> None:
         """A fragment cannot be read as it was listed: go on without it, and settle it when all else is."""
         self._intake.halt(fragment)
-        if not self._ledger.fragments[fragment].done(self._sinks):
+        # What is given up is settled, though the log may not say so yet.
+        if fragment not in self._given_up and not self._ledger.fragments[fragment].done(self._sinks):
             self.open[fragment] = why
             self._sweeps.more()
 
@@ -287,6 +297,7 @@ class InputReading:
     def __init__(
         self,
         leadership: Leadership[LedgerState],
+        queued: Queued,
         listing: Listing,
         intake: Intake,
         sweeps: Sweeps,
@@ -294,13 +305,18 @@ class InputReading:
         tasks: RunTasks,
         sinks: Container[str] = (),
     ) -> None:
-        self._leadership, self._ledger = leadership, leadership.ledger
+        self._leadership, self._ledger, self._queued = leadership, leadership.ledger, queued
         self._listing, self._intake, self._sweeps, self._changed = listing, intake, sweeps, changed
         self._tasks = tasks
         #: Sinks that seal as soon as a source in their own task has sent all: they wait for no other task.
         self._sinks = sinks
         #: The attempts that were asked to.
         self._sealed: set[tuple[str, int]] = set()
+
+    def impossible_page(self, event: SourceListed) -> str:
+        """Why a page that was asked for cannot be; empty if it can."""
+        asked = self._tasks.current(event.task, event.attempt) is not None and self._listing.expects(event)
+        return self._listing.fault(event) if asked else ""
 
     def source_listed(self, event: SourceListed) -> str:
         """Take a page of a listing; why the run fails, if it does."""
@@ -317,6 +333,14 @@ class InputReading:
             self._changed.halt_vanished(event.stage)
             self._changed.settle_rewritten(event.stage)
         return ""
+
+    def impossible(self, event: FragmentWasRead) -> str:
+        """Why what a task says of the end of a fragment cannot be; empty if it can, or is no news of an end."""
+        if self._tasks.current(event.task, event.attempt) is None or event.error or event.compared is not None:
+            return ""
+        if event.prefix or event.count < 0:
+            return ""
+        return self._queued.end_fault(FragmentEnded(event.fragment, event.count, event.checksum))
 
     def was_read(self, event: FragmentWasRead) -> str:
         """A task has read a fragment, or compared it, or cannot read it; why the run fails, if it does."""
@@ -340,11 +364,11 @@ class InputReading:
             return ""
         if event.error:
             return event.error
-        if self._intake.was_read(event.task, event.fragment, event.count) and event.count >= 0:
-            state = self._ledger.fragments[event.fragment]
-            if state.count is None and event.fragment not in self._intake.ends_submitted:
-                self._intake.ends_submitted.add(event.fragment)
-                self._leadership.submit(FragmentEnded(event.fragment, event.count, event.checksum))
+        news = self._intake.was_read(event.task, event.fragment, event.count) and event.count >= 0
+        if news and self._queued.end_of(event.fragment) is None:
+            end = FragmentEnded(event.fragment, event.count, event.checksum)
+            self._queued.end(end)
+            self._leadership.submit(end)
         return ""
 
     def hand_out(self) -> list[Command]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
@@ -67,7 +67,7 @@ class Work:
         self.tasks, self._workers, self._ledger = tasks, workers, ledger
         self._epoch, self._sweeps = parts.epoch, sweeps
         alone = () if any(pipeline.of_kind(StageKind.STATEFUL)) else sinks
-        self.reading = InputReading(leadership, listing, intake, sweeps, changed, tasks, alone)
+        self.reading = InputReading(leadership, committer.queued, listing, intake, sweeps, changed, tasks, alone)
         self.proposals = Proposals(version, leadership, committer, intake, sweeps, changed, tasks)
         self.losses = RunLosses(pipeline, ledger, sinks, workers, intake, listing, sweeps, tasks)
         self.adoption = Adoption(pipeline.name, version, ledger, workers, intake, listing, sweeps, reported, tasks)
@@ -78,11 +78,13 @@ class Work:
             case m.TaskReady():
                 return self.tasks.ready(event, now, self._ledger.epoch, self._workers.present), ""
             case m.SourceListed():
+                if wrong := self.reading.impossible_page(event):
+                    return self._says_what_cannot_be(event, wrong, now, state)
                 return [], self.reading.source_listed(event)
             case m.FragmentWasRead():
-                return [], self.reading.was_read(event)
+                return self._were_read((event,), now, state)
             case m.FragmentsWereRead():
-                return [], next((wrong for read in event.reads if (wrong := self.reading.was_read(read))), "")
+                return self._were_read(event.reads, now, state)
             case m.TaskSwept():
                 raise ValueError("a sweep goes through all works")
             case m.TaskExited() | m.TaskFailed() | m.LinkLost():
@@ -91,6 +93,19 @@ class Work:
                 return (self._asked(event) if state in WORKING else []), ""
             case _:
                 assert_never(event)
+
+    def _were_read(self, reads: Iterable[m.FragmentWasRead], now: float, state: RunState) -> Step:
+        for read in reads:
+            if wrong := self.reading.impossible(read):
+                return self._says_what_cannot_be(read, wrong, now, state)
+            if wrong := self.reading.was_read(read):
+                return [], wrong
+        return [], ""
+
+    def _says_what_cannot_be(self, event: m.TaskEvent, wrong: str, now: float, state: RunState) -> Step:
+        """A task that does has failed."""
+        failed = m.TaskFailed(event.task, event.attempt, f"it says what cannot be: {wrong}", final=False)
+        return self._lost(failed, now) if state in WORKING else ([], "")
 
     def _asked(
         self, event: m.ShardProposed | m.NeedsAsked | m.VerdictsLetGo | DecisionAsked | DecisionMade

@@ -11,7 +11,8 @@ from headrace.controller.core.messages.requests import ChangedInput
 from headrace.controller.core.run.run import Run
 from headrace.controller.core.run.tasks.task_table import ATTEMPTS_A_TERM
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
-from headrace.store.ledger.core.entries import Closed, Entry
+from headrace.store.ledger.core.entries import Closed, Entry, decode_entry, encode_entry
+from headrace.store.ledger.core.fold import LedgerState
 from headrace.store.ledger.core.fragments import Counts, Fragment, Range, StoredObject
 
 LOG = "file:///data"
@@ -93,6 +94,8 @@ class Stand:
         self.gate: dict[str, object] = {}
         self.gate_pauses = False
         self.broken: tuple[str, ...] = ()
+        #: What the gate was asked and has not answered, where it does not answer at once.
+        self.audits: list[m.AuditDataset] | None = None
 
     @property
     def run(self) -> Run:
@@ -114,11 +117,21 @@ class Stand:
                         queue.append(m.ManifestWritten(command.log, self.full, bool(self.full)))
                     case m.AuditDataset():
                         said.append(command)
-                        error, stalled = self.full, bool(self.full)
-                        queue.append(m.DatasetAudited(command.log, command.final, self.broken, error, stalled))
+                        if self.audits is None:
+                            queue.append(self._audited(command))
+                        else:
+                            self.audits.append(command)
                     case _:
                         said.append(command)
         return said
+
+    def answer_audits(self) -> list[m.Command]:
+        """The gate answers what it was asked so far."""
+        asked, self.audits = self.audits or [], []
+        return self.tell(*map(self._audited, asked))
+
+    def _audited(self, command: m.AuditDataset) -> m.DatasetAudited:
+        return m.DatasetAudited(command.log, command.final, self.broken, self.full, bool(self.full))
 
     def _log_of(self, uri: str) -> list[Entry]:
         return self._logs.setdefault(uri, [] if self._logs else self.log)
@@ -194,6 +207,14 @@ class Stand:
         task, attempt = self.task()
         version, epoch = self.run.version, self.run.ledger.epoch
         return self.tell(proposal(ranges, version=version, epoch=epoch, task=task, attempt=attempt, number=number))
+
+
+def fold(log: Sequence[Entry]) -> LedgerState:
+    """What a reader of the log makes of it, by the bytes of its entries."""
+    state = LedgerState()
+    for number, entry in enumerate(log):
+        state.apply(number, decode_entry(encode_entry(entry)))
+    return state
 
 
 def amending(pipeline: Pipeline, *, request: int = 9, token: str = "") -> m.PipelineRequested:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         said_of as said_of,
     )
     from headrace.controller.core.run.input.listing import Listing as Listing
+    from headrace.controller.core.run.input.queued import Queued as Queued
     from headrace.controller.core.run.input.rewritten import GONE as GONE, WholeListing as WholeListing
     from headrace.controller.core.run.input.suspicion import VAIN_MAX as VAIN_MAX, Suspicion as Suspicion
 else:

@@ -88,8 +88,6 @@ class Intake:
         self._held: dict[tuple[str, bytes], list[Range]] = {}
         #: The same by task, as it said so.
         self._held_by: dict[str, tuple[tuple[str, tuple[Range, ...]], ...]] = {}
-        #: Fragments whose end was submitted to the log.
-        self.ends_submitted: set[bytes] = set()
 
     # -- the queue --
 

@@ -10,7 +10,7 @@ from headrace.controller.core.run.input.known_objects import Compared, Comparing
 from headrace.controller.core.run.input.rewritten import WholeListing
 from headrace.controller.core.run.tasks import RunTask, TaskPhase
 from headrace.store import counted
-from headrace.store.ledger import Fragment, LedgerState
+from headrace.store.ledger import UNBOUNDED, Fragment, LedgerState
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,8 @@ class Listing:
         #: The number of the newest listing; a later leader begins higher.
         self.number = 0
         self._submitted: dict[bytes, Fragment] = {}
+        #: Bytes of all fragments, those that were submitted among them; None before a source is listed.
+        self._bytes: int | None = None
         self._earlier: KnownObjects | None = None
         #: Whether other versions of what is open are listed as new ones.
         self._reread = choice is ChangedInput.REREAD
@@ -132,6 +134,16 @@ class Listing:
         """Whether a page comes from the task that was asked, and of the listing that it was asked for."""
         asked = self._lister.get(event.stage) == event.task
         return asked and event.listing == self._numbers[event.stage]
+
+    def fault(self, event: SourceListed) -> str:
+        """Why a page cannot be: with what is known it has more bytes than any sum holds; empty if it has not."""
+        if self._bytes is None:
+            self._bytes = sum(state.fragment.size for state in self._ledger.fragments.values())
+        unknown = (item for item in event.fragments if item.id not in self._ledger.fragments)
+        fresh = sum(item.size for item in unknown if item.id not in self._submitted)
+        if self._bytes + fresh <= UNBOUNDED:
+            return ""
+        return f"source {event.stage} lists {fresh} more bytes where {self._bytes} are listed: no sum holds that"
 
     def take(self, event: SourceListed) -> tuple[list[Fragment], list[Fragment]]:
         """Fragments of a page that are new, and those that the ledger knows.
@@ -214,10 +226,13 @@ class Listing:
 
     def add(self, fragments: Iterable[Fragment]) -> list[Fragment]:
         """Fragments that are listed as new from now on."""
-        fresh = [item for item in fragments if item.id not in self._submitted and item.id not in self._ledger.fragments]
-        for item in fresh:
-            self._submitted[item.id] = item
-            self._note_seen(item)
+        fresh: list[Fragment] = []
+        for item in fragments:
+            if item.id not in self._submitted and item.id not in self._ledger.fragments:
+                self._submitted[item.id] = item
+                self._bytes = (self._bytes or 0) + item.size
+                self._note_seen(item)
+                fresh.append(item)
         return fresh
 
     def note_same(self, item: Compared) -> None:

@@ -1,5 +1,6 @@
 """A controller of a cluster: what was asked for outlives it, and the next leader goes on with the tasks that live."""
 
+import pytest
 from msgspec import structs
 
 from headrace.controller.core.messages import TokenOffered, messages as m
@@ -185,3 +186,41 @@ def test_offers_during_the_write_spend_the_token_no_second_time() -> None:
     answers = of(m.AnswerRequest, first.do(written))
     assert [answer.accepted for answer in answers] == [True, False, True]
     assert store.fold().tokens["t"].key == "k", "a log in which it is spent twice could not be read"
+
+
+@pytest.mark.parametrize("cancel", [False, True])
+def test_a_stop_is_in_the_log_before_it_is_answered(cancel: bool) -> None:
+    first = Bench(Store(), "a")
+    first.begun()
+    first.slow = CLUSTER
+    stop = m.StopRequested("run", cancel, 7)
+    assert of(m.AnswerRequest, first.tell(stop)) == []
+    assert of(m.AnswerRequest, first.hurry()) == [m.AnswerRequest(7, accepted=True)]
+    assert first.core.runs["run"].state is (RunState.CANCELLED if cancel else RunState.DRAINING)
+
+
+def test_a_stop_that_the_log_never_took_is_refused() -> None:
+    store = Store()
+    first = Bench(store, "a")
+    first.begun()
+    succeeded(store)
+    (answer,) = of(m.AnswerRequest, first.tell(m.StopRequested("run", False, 7)))
+    assert (answer.request, answer.accepted) == (7, False)
+    assert store.fold().runs["run"].stop_asked is None
+    (answer,) = of(m.AnswerRequest, first.tell(m.StopRequested("run", False, 8)))
+    assert answer == m.AnswerRequest(8, accepted=False, reason=first.core.elsewhere)
+
+
+def test_a_stop_of_what_is_not_there_names_what_is() -> None:
+    first = Bench(Store(), "a")
+    first.begun()
+    (answer,) = of(m.AnswerRequest, first.tell(m.StopRequested("other", False, 7)))
+    assert answer.reason == "no pipeline 'other'; there are: run"
+
+
+def test_a_stop_of_what_has_ended_is_accepted() -> None:
+    first = Bench(Store(), "a")
+    first.begun()
+    for number in (7, 8):
+        said = first.tell(m.StopRequested("run", True, number))
+        assert of(m.AnswerRequest, said) == [m.AnswerRequest(number, accepted=True)]

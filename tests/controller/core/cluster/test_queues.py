@@ -140,6 +140,17 @@ def test_what_waits_and_is_stopped_never_begins() -> None:
     assert (record.outcome, record.reason) == ("cancelled", "it was stopped while it waited in its queue")
 
 
+def test_a_stop_of_what_waits_is_durable_before_it_is_answered() -> None:
+    bench = a_bench(a_store("one", "two"), queue("a"))
+    bench.tell(apply("one", "a"), apply("two", "a", number=2))
+    bench.slow = CLUSTER
+    twice = bench.tell(*(m.StopRequested("two", cancel=False, request=number) for number in (7, 8)))
+    assert of(m.AnswerRequest, twice) == []
+    answers = of(m.AnswerRequest, bench.hurry())
+    assert answers == [m.AnswerRequest(7, accepted=True), m.AnswerRequest(8, accepted=True)]
+    assert not bench.core.queues.waiting
+
+
 def test_a_cluster_without_queues_begins_at_once() -> None:
     bench = a_bench(a_store("one"))
     assert of(m.StartTask, bench.tell(apply("one")))
@@ -222,7 +233,7 @@ def test_queues_work_without_a_log_of_the_cluster() -> None:
     stand.join("w1")
     stand.tell(queue("a"), apply("one", "a"), apply("two", "a", number=2))
     assert list(stand.core.queues.waiting) == ["two"]
-    stand.tell(m.StopRequested("two", cancel=True))
+    assert answer(stand.tell(m.StopRequested("two", cancel=True, request=7))) == m.AnswerRequest(7, accepted=True)
     assert list(stand.core.queues.dropped) == ["two"]
 
 

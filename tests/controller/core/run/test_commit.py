@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given, strategies as st
 from msgspec import structs
 
-from headrace.controller.core.messages.messages import Coverage, Outcome, ShardProposed
+from headrace.controller.core.messages.messages import (
+    AnswerProposal,
+    Command,
+    Coverage,
+    FragmentWasRead,
+    KillTask,
+    Outcome,
+    ShardProposed,
+)
 from headrace.controller.core.run.proposals import Committer, ProposalJudgement, Waiter, conservation_fault
 from headrace.store.ledger.core.entries import (
     Entry,
@@ -15,8 +23,8 @@ from headrace.store.ledger.core.entries import (
     PipelineApplied,
 )
 from headrace.store.ledger.core.fold import LedgerState
-from headrace.store.ledger.core.fragments import Range, StoredObject
-from tests.kits.controller.core import bits, closed, fragment, proposal
+from headrace.store.ledger.core.fragments import Counts, Range, StoredObject
+from tests.kits.controller.core import Stand, bits, closed, fold, fragment, of, proposal
 
 A, B = fragment(0), fragment(1)
 
@@ -155,3 +163,105 @@ def test_conservation_holds_exactly_when_each_record_has_one_fate(kept: int, oth
 def test_any_parting_of_the_records_is_conservation(kept: set[int]) -> None:
     cover = Coverage(bits(*kept), bits(*set(range(20)) - kept))
     assert conservation_fault(RANGE, cover) == ""
+
+
+def killed(said: list[Command]) -> list[str]:
+    return [kill.reason.partition(": ")[2] for kill in of(KillTask, said)]
+
+
+def outcomes(said: list[Command]) -> list[Outcome]:
+    return [answer.outcome for answer in of(AnswerProposal, said)]
+
+
+def test_an_end_below_what_is_closed_ends_its_task_alone() -> None:
+    stand = Stand()
+    stand.begin(A)
+    stand.propose(Range(A.id, 0, 5))
+    assert killed(stand.read(A, 3)) == [f"{A.uri} ends at 3 records, and 5 of it are closed"]
+    assert not stand.run.ended
+    assert fold(stand.log).fragments[A.id].count is None
+
+
+def test_an_end_below_a_queued_shard_ends_its_task_alone() -> None:
+    stand = Stand()
+    stand.begin(A)
+    stand.unresolved = True
+    stand.propose(Range(A.id, 0, 1))
+    stand.propose(Range(A.id, 1, 6), number=1)
+    assert killed(stand.read(A, 3)) == [f"{A.uri} ends at 3 records, and 7 of it are closed"]
+    stand.unresolved = False
+    stand.later(1.0)
+    assert list(fold(stand.log).fragments[A.id].of("write")) == [(0, 7)]
+
+
+def test_a_shard_beyond_a_queued_end_is_refused() -> None:
+    stand = Stand()
+    stand.begin(A)
+    stand.unresolved = True
+    stand.propose(Range(A.id, 0, 1))
+    stand.read(A, 3)
+    assert outcomes(stand.propose(Range(A.id, 1, 6), number=1)) == [Outcome.REFUSED]
+    stand.unresolved = False
+    stand.later(1.0)
+    assert fold(stand.log).fragments[A.id].count == 3
+
+
+@pytest.mark.parametrize("queued", [False, True])
+def test_ends_that_no_sum_holds_end_their_task(queued: bool) -> None:
+    stand = Stand()
+    stand.begin(A, B)
+    stand.unresolved = queued
+    assert killed(stand.read(A, 1 << 62)) == []
+    (why,) = killed(stand.read(B, 1))
+    assert "no sum holds that" in why
+    stand.unresolved = False
+    stand.later(1.0)
+    assert fold(stand.log).totals.records_of_ended == 1 << 62
+
+
+def test_an_end_with_half_a_checksum_ends_its_task_alone() -> None:
+    stand = Stand()
+    stand.begin(A)
+    said = stand.tell(FragmentWasRead(*stand.task(), A.id, 3, checksum=b"half"))
+    assert killed(said) == [f"{A.uri} has a checksum of 4 bytes"]
+    fold(stand.log)
+
+
+def counting(stand: Stand, item: Range, counts: Counts, number: int = 0) -> list[Command]:
+    """A proposal with these counts."""
+    task, attempt = stand.task()
+    event = proposal((item,), version=stand.run.version, epoch=stand.run.ledger.epoch, task=task, attempt=attempt)
+    return stand.tell(structs.replace(event, proposal=number, counts=counts))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (Counts(kept=1, tokens=(1 << 62) + 5), Counts(kept=1, tokens=(1 << 62) + 5)),
+        (Counts(kept=1, edited={"a/b": 1 << 62}), Counts(kept=1, counters={"a/b": 1 << 62})),
+    ],
+    ids=["of one name", "of a name that readers take for another"],
+)
+@pytest.mark.parametrize("queued", [False, True])
+def test_counts_that_add_up_to_no_number_are_refused(first: Counts, second: Counts, queued: bool) -> None:
+    stand = Stand()
+    stand.begin(A)
+    stand.unresolved = queued
+    assert Outcome.REFUSED not in outcomes(counting(stand, Range(A.id, 0, 1), first))
+    assert outcomes(counting(stand, Range(A.id, 1, 1), second, 1)) == [Outcome.REFUSED]
+    stand.unresolved = False
+    stand.later(1.0)
+    assert len(fold(stand.log).shards) == 1
+
+
+def test_a_shard_that_no_reader_of_the_log_takes_is_refused() -> None:
+    sound = proposal([Range(A.id, 0, 2)])
+    stored = StoredObject("documents", sound.objects[0].key, sound.objects[0].checksum, 1)
+    wrong = (
+        structs.replace(sound, counts=Counts(kept=2, filtered_by={"keep/rule": -1})),
+        structs.replace(sound, counts=Counts(kept=2, filtered=1)),
+        structs.replace(sound, objects=(stored,)),
+        structs.replace(sound, ranges=(Range(A.id, 0, 2, 1 << 63),)),
+    )
+    assert judge(Committer(ledger()), sound).closed is not None
+    assert [judge(Committer(ledger()), event).outcome for event in wrong] == [Outcome.REFUSED] * len(wrong)

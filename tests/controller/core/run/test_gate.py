@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.controller.core.messages import messages as m
-from headrace.controller.core.run.publishing import AUDIT_S, MANIFEST_AGAIN_S
+from headrace.controller.core.run.publishing import AUDIT_REST, AUDIT_S, MANIFEST_AGAIN_S
 from headrace.controller.core.run.states import RunState
 from headrace.store.ledger.core.entries import VersionHeld, VersionPublished
 from headrace.store.ledger.core.fragments import Range
@@ -105,3 +105,30 @@ def test_an_audit_that_takes_long_is_asked_for_rarely() -> None:
     stand.now = asked + 30
     stand.tell(m.DatasetAudited(LOG, False))
     assert publishing._look_at == asked + 30 + 20 * 30
+
+
+def test_a_gate_that_has_not_answered_is_not_asked_again() -> None:
+    stand = gated()
+    stand.audits = []
+    flowing(stand)
+    for number in range(1, 4):
+        stand.propose(Range(A.id, number, 1), number=number)
+        stand.later(2 * AUDIT_S)
+    assert [audit.final for audit in stand.audits] == [False]
+    stand.answer_audits()
+    stand.later(2 * AUDIT_REST * 6 * AUDIT_S)
+    assert [audit.final for audit in stand.audits] == [False]
+
+
+def test_the_last_word_of_a_gate_is_asked_behind_its_answer() -> None:
+    stand = gated()
+    stand.audits = []
+    said = flowing(stand)
+    assert [audit.final for audit in stand.audits] == [False]
+    stand.propose(Range(A.id, 1, COUNT - 1), number=1)
+    stand.swept(said)
+    assert (stand.run.state, len(stand.audits)) == (RunState.PUBLISHING, 1)
+    stand.answer_audits()
+    assert [audit.final for audit in stand.audits] == [True]
+    stand.answer_audits()
+    assert changes(stand)[-2:] == ["VersionPublished", "Resigned"]

@@ -85,7 +85,7 @@ def test_a_cancelled_run_leaves_what_is_open() -> None:
     assert of(m.ReportRun, commands) == [m.ReportRun("run", "cancelled", "cancelled")]
     assert len(of(m.StopTask, commands)) == 1
     assert changes(stand)[-1] == "Resigned"
-    assert stand.tell(m.StopRequested("run", cancel=True)) == []
+    assert stand.tell(m.StopRequested("run", cancel=True, request=7)) == [m.AnswerRequest(7, accepted=True)]
 
 
 def test_a_cancelled_run_kills_its_tasks_once_its_log_was_taken() -> None:

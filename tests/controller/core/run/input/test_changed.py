@@ -11,7 +11,7 @@ from headrace.controller.core.run.input.listing import ListingCounts
 from headrace.store.ledger.core.entries import Entry, FragmentDropped, FragmentsListed, Led
 from headrace.store.ledger.core.fold import LedgerState
 from headrace.store.ledger.core.fragments import Fragment, Range
-from tests.kits.controller.core import Stand, fragment, of
+from tests.kits.controller.core import Stand, fold, fragment, of
 
 A, B = fragment(0), fragment(1)
 NEW_B = Fragment.named("read", B.uri, "v2", start=0, end=-1, reader="lines", size=B.size + 50)
@@ -126,6 +126,33 @@ def test_nothing_is_closed_behind_a_queued_drop() -> None:
     stand.later(10.0)
     assert len(dropped(stand)) == 1
     assert stand.run.ledger.fragments[B.id].of("write").size == 0
+
+
+def test_what_is_given_up_is_given_up_once_whatever_a_source_says() -> None:
+    first = Stand()
+    first.begin(A, B)
+    stand = later(first, ChangedInput.DROP)
+    stand.join("w1")
+    asked = stand.ready(stand.apply())
+    stand.listed(asked, A)
+    said = [*stand.read(A, 10), *stand.propose(Range(A.id, 0, 10))]
+    stand.unresolved = True
+    sweep(stand, said)
+    stand.listed(asked, A)  # its last page again: B is not in it
+    stand.unresolved = False
+    (report,) = of(m.ReportRun, stand.later(10.0))
+    assert report.outcome == "completed"
+    assert len(dropped(stand)) == 1
+    fold(stand.log)
+
+
+def test_a_source_that_lists_more_bytes_than_sums_hold_has_failed() -> None:
+    stand = Stand()
+    said = stand.begin(*(fragment(number, (1 << 62) - 1) for number in range(2)))
+    (kill,) = of(m.KillTask, said)
+    assert "no sum holds that" in kill.reason
+    again = stand.ready(stand.later(10.0))
+    assert [order.fragment for order in of(m.ReadFragment, stand.listed(again, A, B))] == [A, B]
 
 
 def test_a_source_is_listed_again_once_the_log_has_the_given_up() -> None:

@@ -6,7 +6,7 @@ from headrace.controller.core.messages import messages as m
 from headrace.controller.core.messages.requests import ChangedInput
 from headrace.store.ledger.core.entries import FragmentDropped, VersionSeen
 from headrace.store.ledger.core.fragments import Fragment, Range
-from tests.kits.controller.core import Stand, fragment, of
+from tests.kits.controller.core import Stand, fold, fragment, of
 
 A, B, C, D = (fragment(index) for index in range(4))
 CHECKSUM = b"c" * 16
@@ -73,6 +73,12 @@ def test_what_is_new_waits_where_something_that_was_read_is_gone() -> None:
     assert C.id not in stand.run.ledger.fragments
     again = TableStand(stand)
     assert again.ends(again.page(again.started(), A, B)).outcome == "completed", "the version that was read"
+
+
+def test_what_a_page_names_twice_is_listed_once() -> None:
+    stand = TableStand(read_whole(A, B), ChangedInput.REREAD)
+    assert asked(stand.page(stand.started(), B, C, C)) == [C]
+    fold(stand.log)
 
 
 def test_what_only_joins_is_read_without_a_word() -> None:
