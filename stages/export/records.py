@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import random
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
 from typing import Any
@@ -303,7 +303,9 @@ class _Texts:
             gone = self._dataset.state.erased_rows(documents)
             lines = rows - np.searchsorted(np.array(gone, np.int64), rows)
             stored = stored_object_of(self._dataset, shard, "lines")
-            for row, text in zip(rows.tolist(), _lines(store, stored.key, lines.tolist()), strict=True):
+            ids = table.column("id").take(pa.array(rows, pa.int64())).to_pylist()
+            texts = _lines(store, stored.key, dict(zip(lines.tolist(), ids, strict=True)))
+            for row, text in zip(rows.tolist(), texts, strict=True):
                 yield from _records(table, np.array([row]), [text], [None])
 
     def _decoded(
@@ -340,16 +342,21 @@ def _records(
         yield ShownRecord(str(fact["id"]), str(fact["source"]), int(fact["row"]), count, fact["metadata"], text or "")
 
 
-def _lines(store: ObjectStore, key: str, rows: Sequence[int]) -> Iterator[str]:
-    """The texts in these lines of an object of JSON Lines. Raises FormatError, StoreError."""
-    wanted, found = set(rows), -1
-    for found, line in enumerate(islice(read_lines(store, key), rows[-1] + 1)):
-        if found in wanted:
+def _lines(store: ObjectStore, key: str, ids: Mapping[int, str]) -> Iterator[str]:
+    """The texts in these lines of an object of JSON Lines, each of the record of this id.
+
+    Raises FormatError, StoreError.
+    """
+    last, found = max(ids), -1
+    for found, line in enumerate(islice(read_lines(store, key), last + 1)):
+        if found in ids:
             try:
-                yield str(orjson.loads(line)["text"])
+                record = orjson.loads(line)
+                name, text = record["id"], str(record["text"])
             except (ValueError, KeyError, TypeError) as error:
                 raise FormatError(f"{store.uri}: line {found} of {key!r} is no record: {error}; restore it") from error
-    if found < rows[-1]:
-        raise FormatError(
-            f"{store.uri}: {key!r} has {found + 1} lines, and its documents more than {rows[-1]}; restore it"
-        )
+            if name != ids[found]:
+                raise FormatError(f"{store.uri}: line {found} of {key!r} is of {name!r}, not {ids[found]!r}; restore it")
+            yield text
+    if found < last:
+        raise FormatError(f"{store.uri}: {key!r} has {found + 1} lines, and its documents more than {last}; restore it")

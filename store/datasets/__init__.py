@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         erase as erase,
         find_records as find_records,
         main_object as main_object,
+        numbered_lines as numbered_lines,
         to_erase as to_erase,
         write_rewritten as write_rewritten,
     )

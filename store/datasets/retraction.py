@@ -105,7 +105,8 @@ def erase(store: ObjectStore, shard: Erasable, epoch: int) -> Replaced:
         elif kind_of(role) == SKETCHES_ROLE:
             suffix, parts = SKETCHES_SUFFIX, [_sketches(store, item.key, objects["documents"].key, shard.rows)]
         else:
-            suffix, parts = ".jsonl.zst", [_lines(store, item.key, shard)]
+            rows = read_table(store, objects["documents"].key, ["id"]).num_rows
+            suffix, parts = ".jsonl.zst", [_lines(store, item.key, rows, shard)]
         made.append((item.key, _put(store, role, f"shards/{epoch}/", suffix, parts)))
     return tuple(made)
 
@@ -161,21 +162,30 @@ def _sketches(store: ObjectStore, key: str, documents: str, rows: Collection[int
     return merge_sketches([(f"{store.uri}: {key!r}", bytes(store.get(key)))], emptied)
 
 
-def _lines(store: ObjectStore, key: str, shard: Erasable) -> bytes:
+def _lines(store: ObjectStore, key: str, rows: int, shard: Erasable) -> bytes:
     """The lines of what is left; those of rows that are gone were left out before."""
-    doomed, gone = set(shard.rows), frozenset(shard.gone)
+    doomed = set(shard.rows)
     stream = zstandard.ZstdCompressor(level=_LEVEL).compressobj()
-    kept = (line for row, line in _numbered(read_lines(store, key), gone) if row not in doomed)
+    kept = (line for row, line in numbered_lines(store, key, rows, shard.gone) if row not in doomed)
     return b"".join((*map(stream.compress, kept), stream.flush()))
 
 
-def _numbered(lines: Iterator[bytes], gone: Collection[int]) -> Iterator[tuple[int, bytes]]:
-    row = 0
-    for line in lines:
-        while row in gone:
-            row += 1
-        yield row, line
-        row += 1
+def numbered_lines(store: ObjectStore, key: str, rows: int, gone: Collection[int]) -> Iterator[tuple[int, bytes]]:
+    """Each line of an object of JSON Lines, with its row among the `rows` of the documents table; of those that are
+    gone there is none.
+
+    Raises FormatError, behind the last line, where they are more or fewer: then none is known to be of its row.
+    """
+    left = np.setdiff1d(np.arange(rows), np.array(sorted(gone), np.int64)).tolist()
+    count = 0
+    for count, line in enumerate(read_lines(store, key), 1):
+        if count <= len(left):
+            yield left[count - 1], line
+    if count != len(left):
+        raise FormatError(
+            f"{store.uri}: {key!r} has {count} lines for {len(left)} records: earlier versions of Headrace broke a "
+            "line where its metadata did; write the dataset again"
+        )
 
 
 @dataclass(frozen=True, slots=True)

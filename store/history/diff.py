@@ -18,9 +18,9 @@ import pyarrow as pa
 import xxhash
 
 from headrace.store import FormatError, StoreRefused
-from headrace.store.datasets import Dataset
+from headrace.store.datasets import Dataset, numbered_lines
 from headrace.store.ledger import ClosedShard, main_sink
-from headrace.store.shards import codes_of, column_names, read_lines, read_row_groups, read_shard, read_table
+from headrace.store.shards import codes_of, column_names, read_row_groups, read_shard, read_table
 
 #: Records whose fates are in memory at once, of each side, and the ordinals that one fragment may reach.
 GROUP_RECORDS = 1 << 22
@@ -316,9 +316,7 @@ def _hashes(dataset: Dataset, shard: ClosedShard, rows: int) -> npt.NDArray[np.u
             found[at : at + len(texts)] = [digest(text or b"") for text in texts]
             at += len(texts)
     elif documents is not None and (lines := shard.object("lines")) is not None:
-        gone = dataset.state.erased_rows(documents.key)
-        left = np.setdiff1d(np.arange(rows), np.array(gone, np.int64)).tolist()
-        for row, line in zip(left, read_lines(store, lines.key), strict=False):
+        for row, line in numbered_lines(store, lines.key, rows, dataset.state.erased_rows(documents.key)):
             found[row] = digest(line.rstrip(b"\n"))
     return found
 

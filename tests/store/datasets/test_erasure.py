@@ -4,19 +4,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import orjson
 import pytest
+import zstandard
 
 from headrace.loader.dataset.dataset import open_dataset
 from headrace.store.contract.errors import FormatError
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.datasets.manifest import bring_forward
-from headrace.store.datasets.retraction import erase, to_erase
+from headrace.store.datasets.retraction import erase, find_records, to_erase, write_rewritten
 from headrace.store.files.store import FileStore
 from headrace.store.ledger.core.entries import EpochRaised, FragmentEnded, Retracted, VersionPublished
 from headrace.store.ledger.core.fold import LedgerState
 from headrace.store.ledger.log import fold_log
 from headrace.store.ledger.snapshot import decode_snapshot, encode_snapshot
-from headrace.store.shards import read_shard, read_table
+from headrace.store.shards import read_lines, read_shard, read_table
 from tests.kits.store.dataset_writer import FRAGMENT, Writer
 
 
@@ -113,3 +115,48 @@ def test_a_shard_whose_bytes_would_have_another_size_is_not_written(
     monkeypatch.setattr(retraction, "BLOCKS", "format_version")
     with pytest.raises(FormatError, match="written anew"):
         erase(writer.store, replace(waiting), state_of(writer).epoch)
+
+
+def lines_of(metadata: str) -> bytes:
+    """Three records as the sink of JSON Lines once wrote them, whatever their metadata."""
+    return b"".join(b'{"id":"%d","text":"t","metadata":%b}\n' % (row, metadata.encode()) for row in (0, 2, 3))
+
+
+def with_lines(folder: Path, metadata: str) -> Writer:
+    made = Writer(FileStore(folder))
+    closed = made.shard([3, "filtered", 6, 2])
+    lines = made.object("lines", f"shards/1/{0:032x}.jsonl.zst", [zstandard.compress(lines_of(metadata))])
+    closed = replace(closed, objects=(lines, *(item for item in closed.objects if item.role != "tokens")))
+    made.entry(closed, FragmentEnded(FRAGMENT.id, 4), VersionPublished(1, "completed"))
+    bring_forward(made.store, Dataset(made.store, state_of(made)).manifest())
+    return made
+
+
+def take_down(writer: Writer, name: str) -> None:
+    state = state_of(writer)
+    found = find_records(writer.store, state, [name], [])
+    made = write_rewritten(writer.store, found, state.epoch)
+    version = state.version + 1
+    shown = VersionPublished(version, "retraction", 1)
+    writer.entry(EpochRaised("retraction"), Retracted(version, found.documents, made), shown)
+    bring_forward(writer.store, Dataset(writer.store, state_of(writer)).manifest())
+
+
+def test_lines_are_as_many_as_records_whose_text_is_left(tmp_path: Path) -> None:
+    writer = with_lines(tmp_path, '{"n":1}')
+    assert Dataset.open(writer.store.uri).verify().problems == ()
+    for name, left in (("2", ["0", "3"]), ("0", ["3"])):
+        take_down(writer, name)
+        (lines,) = (item for item in state_of(writer).shards[0].closed.objects if item.role == "lines")
+        assert [orjson.loads(line)["id"] for line in read_lines(writer.store, lines.key)] == left
+        assert Dataset.open(writer.store.uri).verify().problems == ()
+
+
+def test_lines_that_are_more_than_the_records_are_found_and_left(tmp_path: Path) -> None:
+    writer = with_lines(tmp_path, '{\n"n":1}')
+    (problem,) = Dataset.open(writer.store.uri).verify().problems
+    assert "has 6 lines for 3 records" in problem
+    before = state_of(writer)
+    with pytest.raises(FormatError, match="has 6 lines for 3 records"):
+        take_down(writer, "2")
+    assert state_of(writer) == before
