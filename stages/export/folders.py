@@ -191,7 +191,7 @@ def _texts(dataset: Dataset, shard: ClosedShard) -> Iterator[pa.Table]:
     """The rows of a shard of text, a row group at a time."""
     documents = stored_object_of(dataset, shard, "documents")
     scores = [name for name in _names(dataset, shard) if name.startswith(SCORE_PREFIX)]
-    hidden, at = dataset.retracted(documents.key), 0
+    hidden, at = dataset.hidden_rows(shard), 0
     for table in read_row_groups(dataset.store, documents.key, [*KEPT, *scores, "text"]):
         gone = [row - at for row in hidden if at <= row < at + table.num_rows]
         at += table.num_rows

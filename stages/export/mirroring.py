@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
-from headrace.stages.export.source import hidden_rows, stored_object_of
+from headrace.stages.export.source import stored_object_of
 from headrace.stages.runtime import InputError
 from headrace.stages.sources.tables import check_delta, check_iceberg, library, open_catalog, refuse_code, total
 from headrace.store import folder_of
@@ -59,7 +59,7 @@ class TableFile:
         """Its rows, a row group of the shard at a time; null in columns that the shard has not. Raises StoreError."""
         documents = stored_object_of(self.dataset, self.shard, "documents")
         known = set(sidecar_schema(self.dataset.store, documents.key).names)
-        hidden, at = hidden_rows(self.dataset, self.shard), 0
+        hidden, at = self.dataset.hidden_rows(self.shard), 0
         for table in read_row_groups(
             self.dataset.store, documents.key, [name for name in schema.names if name in known]
         ):
@@ -148,7 +148,7 @@ def _files_of(dataset: Dataset) -> Iterator[TableFile]:
         documents = shard.object("documents")
         if shard.closed.sink != sink or documents is None:
             continue
-        hidden = hidden_rows(dataset, shard)
+        hidden = dataset.hidden_rows(shard)
         rows = sum(table.num_rows for table in read_row_groups(dataset.store, documents.key, ["row"])) - len(hidden)
         if rows:
             digest = documents.key.rpartition("/")[2].partition(".")[0]

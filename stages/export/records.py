@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.pipeline import STATEFUL_MAX, PipelineError
-from headrace.stages.export.source import hidden_rows, read_documents, stored_object_of
+from headrace.stages.export.source import read_documents, stored_object_of
 from headrace.stages.runtime import DUPLICATE, merge as merge_samples, samples_table
 from headrace.stages.tokenizer import Decoder, make_decoder, resolve_tokenizer
 from headrace.store import FormatError, ObjectStore
@@ -149,7 +149,7 @@ def _text_of(dataset: Dataset, shard: ClosedShard, place: int, decode: Decoder |
     columns = [name for name in ("id", "text") if name in column_names(dataset.store, documents.key)]
     row: dict[str, Any] = read_table(dataset.store, documents.key, columns).slice(place, 1).to_pylist()[0]
     text = row.get("text")
-    hidden = hidden_rows(dataset, shard)
+    hidden = dataset.hidden_rows(shard)
     if decode is not None and tokens is not None and place not in hidden:
         # Those before it that were retracted are left out of what is read.
         place -= sum(other < place for other in hidden)
@@ -272,7 +272,7 @@ def _shown(dataset: Dataset, shard: ClosedShard) -> npt.NDArray[np.int64]:
     """The rows of a shard's table of documents that are shown."""
     documents = stored_object_of(dataset, shard, "documents")
     rows = sum(table.num_rows for table in read_row_groups(dataset.store, documents.key, ["row"]))
-    return np.setdiff1d(np.arange(rows), np.array(sorted(hidden_rows(dataset, shard)), np.int64))
+    return np.setdiff1d(np.arange(rows), np.array(sorted(dataset.hidden_rows(shard)), np.int64))
 
 
 class _Texts:
@@ -356,7 +356,9 @@ def _lines(store: ObjectStore, key: str, ids: Mapping[int, str]) -> Iterator[str
             except (ValueError, KeyError, TypeError) as error:
                 raise FormatError(f"{store.uri}: line {found} of {key!r} is no record: {error}; restore it") from error
             if name != ids[found]:
-                raise FormatError(f"{store.uri}: line {found} of {key!r} is of {name!r}, not {ids[found]!r}; restore it")
+                raise FormatError(
+                    f"{store.uri}: line {found} of {key!r} is of {name!r}, not of {ids[found]!r}; restore it"
+                )
             yield text
     if found < last:
         raise FormatError(f"{store.uri}: {key!r} has {found + 1} lines, and its documents more than {last}; restore it")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         Dataset as Dataset,
         completeness_of as completeness_of,
         fold_ledger as fold_ledger,
+        main_object as main_object,
     )
     from headrace.store.datasets.manifest import (
         MANIFEST_FORMAT as MANIFEST_FORMAT,
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
         RecordPlaces as RecordPlaces,
         erase as erase,
         find_records as find_records,
-        main_object as main_object,
         numbered_lines as numbered_lines,
         to_erase as to_erase,
         write_rewritten as write_rewritten,

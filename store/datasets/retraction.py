@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 import zstandard
 
 from headrace.store import Buffer, FormatError, ObjectStore, put
+from headrace.store.datasets.dataset import main_object
 from headrace.store.datasets.where import Test, rows_where
 from headrace.store.ledger import Closed, LedgerState, StoredObject
 from headrace.store.shards import (
@@ -61,12 +62,6 @@ class Erasable:
     closed: Closed
     rows: tuple[int, ...]
     gone: tuple[int, ...]
-
-
-def main_object(closed: Closed) -> StoredObject | None:
-    """The object by whose key rows of a shard are retracted: its tokens, else its documents."""
-    objects = {item.role: item for item in closed.objects}
-    return objects.get("tokens") or objects.get("documents")
 
 
 def to_erase(state: LedgerState) -> list[Erasable]:

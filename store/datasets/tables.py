@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 import pyarrow as pa
 
-from headrace.store.datasets.dataset import DOCUMENTS, TOKENS, VERDICTS, Dataset
+from headrace.store.datasets.dataset import DOCUMENTS, VERDICTS, Dataset
 from headrace.store.ledger import ClosedShard, StoredObject, main_sink
 from headrace.store.shards import documents_schema, quarantine_schema, read_table, sidecar_schema, verdicts_schema
 
@@ -46,8 +46,7 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     for shard, item in found:
         table = read_table(dataset.store, item.key)
-        tokens = shard.object(TOKENS)
-        hidden = dataset.retracted(tokens.key) if role == DOCUMENTS and tokens is not None else frozenset()
+        hidden = dataset.hidden_rows(shard) if role == DOCUMENTS else frozenset[int]()
         if hidden:
             shown = np.ones(table.num_rows, np.bool_)
             shown[sorted(hidden)] = False

@@ -13,9 +13,9 @@ import orjson
 import pyarrow as pa
 
 from headrace.store import ChecksumMismatch, FormatError, ObjectMissing, ObjectStore, counted
-from headrace.store.datasets.dataset import Dataset, Description, fold_ledger
+from headrace.store.datasets.dataset import Dataset, Description, fold_ledger, main_object
 from headrace.store.datasets.manifest import MANIFEST_KEY, doubt, entry_of
-from headrace.store.datasets.retraction import main_object, numbered_lines
+from headrace.store.datasets.retraction import numbered_lines
 from headrace.store.datasets.verify_whole import unnamed_objects, whole_problems
 from headrace.store.ledger import Closed, LedgerState, Log, StoredObject, snapshot_problems
 from headrace.store.shards import (
