@@ -35,6 +35,7 @@ from headrace.store.shards import (
     read_shard,
     read_table,
     rows_named,
+    whole_ids,
 )
 
 #: Code points of a kept text that are shown: beyond those of a sample, for what stands before it.
@@ -200,7 +201,7 @@ def text_decoder(dataset: Dataset, tokenizer: str = "") -> Decoder:
 
 #: Rows whose texts are decoded at once.
 ROWS_AT_ONCE = 64
-_COLUMNS = ("id", "source", "row", "metadata")
+_COLUMNS = ("id", "part", "source", "row", "metadata")
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +209,8 @@ class ShownRecord:
     """A kept record and its text."""
 
     id: str
+    #: The id of the record of which it is a part; its own where it is none.
+    whole: str
     source: str
     #: Its ordinal in its fragment.
     row: int
@@ -337,9 +340,11 @@ def tokens_of(arrays: dict[str, npt.NDArray[Any]], row: int) -> npt.NDArray[Any]
 def _records(
     table: pa.Table, rows: npt.NDArray[np.int64], texts: Sequence[str | None], tokens: Sequence[int | None]
 ) -> Iterator[ShownRecord]:
-    facts = table.select(list(_COLUMNS)).take(pa.array(rows, pa.int64())).to_pylist()
-    for fact, text, count in zip(facts, texts, tokens, strict=True):
-        yield ShownRecord(str(fact["id"]), str(fact["source"]), int(fact["row"]), count, fact["metadata"], text or "")
+    here = table.select([name for name in _COLUMNS if name in table.column_names]).take(pa.array(rows, pa.int64()))
+    for fact, whole, text, count in zip(here.to_pylist(), whole_ids(here).to_pylist(), texts, tokens, strict=True):
+        yield ShownRecord(
+            str(fact["id"]), str(whole), str(fact["source"]), int(fact["row"]), count, fact["metadata"], text or ""
+        )
 
 
 def _lines(store: ObjectStore, key: str, ids: Mapping[int, str]) -> Iterator[str]:

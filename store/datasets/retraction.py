@@ -43,6 +43,7 @@ from headrace.store.shards import (
     safetensors_parts,
     table_to_parquet,
     verify_object,
+    whole_ids,
 )
 
 #: The sketch of a text without words: level 0, and nothing behind it.
@@ -193,6 +194,8 @@ class RecordPlaces:
     rewritten: tuple[StoredObject, ...]
     #: Records that were found, by id; those among them that were not kept have a verdict only.
     ids: frozenset[str]
+    #: The ids among those that were asked for of which there is a record, or a part.
+    named: frozenset[str]
     #: The URIs of what these were read from.
     sources: frozenset[str]
     #: What was asked for: ids of records, and URIs of what they were read from.
@@ -216,6 +219,7 @@ def find_records(
     documents: dict[str, set[int]] = {}
     rewritten: dict[str, StoredObject] = {}
     seen: set[str] = set()
+    named: set[str] = set()
     read_from: set[str] = set()
     fulfilled = False
     for shard in state.shards:
@@ -237,6 +241,7 @@ def find_records(
                 continue
             here = facts.filter(pa.array(mask))
             seen.update(str(name) for name in here.column("id").to_pylist())
+            named.update(str(name) for names in (here.column("id"), whole_ids(here)) for name in names.to_pylist())
             read_from.update(str(uri) for uri in here.column("source").unique().to_pylist())
             if role == "documents":
                 documents.setdefault(keys.get("tokens", keys[role]), set()).update(np.flatnonzero(mask).tolist())
@@ -255,6 +260,7 @@ def find_records(
         tuple((name, rows) for name, rows in fresh.items() if rows),
         tuple(rewritten.values()),
         frozenset(seen),
+        frozenset(named.intersection(ids)),
         frozenset(read_from),
         (frozenset(ids), frozenset(sources)),
         tuple(found),
@@ -280,13 +286,6 @@ def write_rewritten(store: ObjectStore, found: RecordPlaces, epoch: int) -> tupl
             prefix, suffix = quarantine_prefix(prefix), ".parquet"
         made.append((old, _put(store, role, prefix, suffix, [data])))
     return tuple(made)
-
-
-def whole_ids(table: pa.Table) -> Any:
-    """`[rows]`: the id of each row's record, without the number of its part."""
-    ids: Any = table.column("id")
-    whole: Any = pc.replace_substring_regex(ids, pattern="/[0-9]+$", replacement="")
-    return pc.if_else(pc.is_valid(table.column("part")), whole, ids)
 
 
 def _matches(table: pa.Table, ids: Collection[str], sources: Collection[str]) -> npt.NDArray[np.bool_]:

@@ -122,7 +122,7 @@ def retract_records(uri: str, ids: list[str], sources: list[str], *, where: str 
 
     async def retracted(writer: OfflineWriter) -> RecordPlaces:
         found = await writer.beside(lambda: find_records(store, writer.ledger, ids, sources, test))
-        missing = [name for name in ids if name not in found.ids and not any(_part(name, one) for one in found.ids)]
+        missing = [name for name in ids if name not in found.named]
         missing += [name for name in sources if name not in found.sources]
         if missing or not found.ids:
             asked = [*missing, where][0]
@@ -229,11 +229,6 @@ def remove_dataset(uri: str, *, agreed: bool, as_json: bool) -> int:
     gone = f"removed: {counted(len(found.keys), 'object')}, {megabytes(found.size)}"
     console().print(title(dataset.uri, gone))
     return 0
-
-
-def _part(name: str, one: str) -> bool:
-    """Whether `one` is the id of a part of the record `name`."""
-    return one.startswith(f"{name}/") and one[len(name) + 1 :].isdigit()
 
 
 def _facts(uri: str, found: Collected, *, dry_run: bool, busy: str) -> dict[str, object]:

@@ -18,7 +18,7 @@ from headrace.store.ledger.core.entries import EpochRaised, FragmentEnded, Retra
 from headrace.store.ledger.core.fold import LedgerState
 from headrace.store.ledger.log import fold_log
 from headrace.store.ledger.snapshot import decode_snapshot, encode_snapshot
-from headrace.store.shards import read_lines, read_shard, read_table
+from headrace.store.shards import documents_schema, read_lines, read_shard, read_table
 from tests.kits.store.dataset_writer import FRAGMENT, Writer
 
 
@@ -160,3 +160,18 @@ def test_lines_that_are_more_than_the_records_are_found_and_left(tmp_path: Path)
     with pytest.raises(FormatError, match="has 6 lines for 3 records"):
         take_down(writer, "2")
     assert state_of(writer) == before
+
+
+def test_a_record_is_named_by_its_parts_and_by_no_others(tmp_path: Path) -> None:
+    writer = Writer(FileStore(tmp_path))
+    closed = writer.shard([3, 6, 2])
+    names, parts = ["x/0", "x/1", "x/y/0"], [0, 1, 0]
+    (documents,) = (item for item in closed.objects if item.role == "documents")
+    rows = read_table(writer.store, documents.key).to_pylist()
+    rows = [row | {"id": name, "part": part} for row, name, part in zip(rows, names, parts, strict=True)]
+    table = writer.table("documents", f"shards/1/{1:032x}.documents.parquet", documents_schema(), rows)
+    objects = tuple(table if item is documents else item for item in closed.objects)
+    writer.entry(replace(closed, objects=objects), FragmentEnded(FRAGMENT.id, 3), VersionPublished(1, "completed"))
+    found = find_records(writer.store, state_of(writer), ["x", "x/y/0", "x/0/1", "y"], [])
+    assert found.named == {"x", "x/y/0"}
+    assert [rows for _, rows in found.documents] == [(0, 1, 2)]
