@@ -23,11 +23,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
-from headrace.stages.export.source import stored_object_of
+from headrace.stages.export.source import schema_of, stored_object_of
 from headrace.stages.runtime import InputError
 from headrace.stages.sources.tables import check_delta, check_iceberg, library, open_catalog, refuse_code, total
 from headrace.store import folder_of
-from headrace.store.datasets import Dataset
+from headrace.store.datasets import Dataset, with_schema
 from headrace.store.files import disk
 from headrace.store.history import read_tags, stands_for
 from headrace.store.ledger import ClosedShard, main_sink
@@ -65,13 +65,7 @@ class TableFile:
         ):
             shown = np.array([row not in hidden for row in range(at, at + table.num_rows)], np.bool_)
             at += table.num_rows
-            columns = [
-                table.column(field.name).cast(field.type)
-                if field.name in known
-                else pa.nulls(table.num_rows, field.type)
-                for field in schema
-            ]
-            yield pa.Table.from_arrays(columns, schema=schema).filter(pa.array(shown.tolist(), pa.bool_()))
+            yield with_schema(table, schema).filter(pa.array(shown.tolist(), pa.bool_()))
 
 
 class MirrorTable(Protocol):
@@ -158,15 +152,7 @@ def _files_of(dataset: Dataset) -> Iterator[TableFile]:
 
 def _schema_of(files: Sequence[TableFile]) -> pa.Schema:
     """The columns of all files; of none, those of documents. Raises InputError where one has two types."""
-    found: dict[str, pa.DataType] = {}
-    for item in files:
-        documents = stored_object_of(item.dataset, item.shard, "documents")
-        for field in sidecar_schema(item.dataset.store, documents.key):
-            if found.setdefault(field.name, field.type) != field.type:
-                raise InputError(
-                    f"column {field.name!r} is {field.type} in one shard and {found[field.name]} in another"
-                )
-    return pa.schema([pa.field(name, kind) for name, kind in found.items()]) if found else documents_schema()
+    return schema_of(files[0].dataset, [item.shard for item in files]) if files else documents_schema()
 
 
 def properties_of(version: MirroredVersion, origin: str) -> Mapping[str, str]:

@@ -8,7 +8,7 @@ import os
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +22,7 @@ from headrace.store import FormatError, folder_of
 from headrace.store.datasets import Dataset
 from headrace.store.files import disk
 from headrace.store.ledger import ClosedShard, StoredObject
-from headrace.store.shards import read_shard, read_table
+from headrace.store.shards import read_shard, read_table, sidecar_schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,18 @@ def stored_object_of(dataset: Dataset, shard: ClosedShard, role: str) -> StoredO
     if (stored := shard.object(role)) is None:
         raise FormatError(f"{dataset.uri}: ledger entry {shard.number} names a shard without {role}; restore the entry")
     return stored
+
+
+def schema_of(dataset: Dataset, shards: Iterable[ClosedShard]) -> pa.Schema:
+    """The columns that these shards' tables of documents have. Raises InputError where one has two types."""
+    found: dict[str, pa.DataType] = {}
+    for shard in shards:
+        for field in sidecar_schema(dataset.store, stored_object_of(dataset, shard, "documents").key):
+            if found.setdefault(field.name, field.type) != field.type:
+                raise InputError(
+                    f"column {field.name!r} is {field.type} in one shard and {found[field.name]} in another"
+                )
+    return pa.schema([pa.field(name, kind) for name, kind in found.items()])
 
 
 def read_sequences(dataset: Dataset, shard: ClosedShard) -> npt.NDArray[Any]:

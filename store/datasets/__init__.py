@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         write_rewritten as write_rewritten,
     )
     from headrace.store.datasets.shown import as_shown as as_shown, hidden_at as hidden_at, state_at as state_at
-    from headrace.store.datasets.tables import read_rows as read_rows
+    from headrace.store.datasets.tables import read_rows as read_rows, with_schema as with_schema
     from headrace.store.datasets.where import ExpressionError as ExpressionError, parse_where as parse_where
 else:
     __getattr__ = door(__name__)

@@ -51,10 +51,15 @@ def _batches(
             shown = np.ones(table.num_rows, np.bool_)
             shown[sorted(hidden)] = False
             table = table.filter(pa.array(shown))
-        columns = [
-            table.column(field.name).cast(field.type)
-            if field.name in table.column_names
-            else pa.nulls(table.num_rows, field.type)
-            for field in schema
-        ]
-        yield from pa.table(columns, schema=schema).to_batches()
+        yield from with_schema(table, schema).to_batches()
+
+
+def with_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The columns of a schema as a table has them; null where it has none."""
+    columns = [
+        table.column(field.name).cast(field.type)
+        if field.name in table.column_names
+        else pa.nulls(table.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
