@@ -45,7 +45,12 @@ if TYPE_CHECKING:
         to_erase as to_erase,
         write_rewritten as write_rewritten,
     )
-    from headrace.store.datasets.shown import as_shown as as_shown, hidden_at as hidden_at, state_at as state_at
+    from headrace.store.datasets.shown import (
+        as_shown as as_shown,
+        count_retracted as count_retracted,
+        hidden_at as hidden_at,
+        state_at as state_at,
+    )
     from headrace.store.datasets.tables import read_rows as read_rows, with_schema as with_schema
     from headrace.store.datasets.where import ExpressionError as ExpressionError, parse_where as parse_where
 else:

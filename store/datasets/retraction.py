@@ -52,6 +52,10 @@ _OF_TEXT = ("metadata", "lineage", "text")
 _HOLD_TEXT = ("tokens", "documents", "lines", SKETCHES_ROLE)
 _LEVEL = 3
 
+#: Which record a row is, beside its id, which tells parts of it apart; and how it is asked for.
+_PLACE, _NAMES = ("fragment", "row"), ("id", "part", "source")
+_Place = tuple[Any, ...]
+
 Replaced = tuple[tuple[str, StoredObject], ...]
 
 
@@ -204,6 +208,8 @@ class RecordPlaces:
     texts: tuple[Erasable, ...] = ()
     #: Whether any record fulfils the test.
     fulfilled: bool = False
+    #: How many the `documents` are, where each counts once, however many sinks have kept it.
+    kept: int = 0
 
 
 def find_records(
@@ -216,7 +222,7 @@ def find_records(
     """Look for records by id (a split record by that of its whole), by the URI of what they were read from, or for
     kept ones whose fields fulfil a test. Raises FormatError, StoreError.
     """
-    documents: dict[str, set[int]] = {}
+    documents: dict[str, dict[int, _Place]] = {}
     rewritten: dict[str, StoredObject] = {}
     seen: set[str] = set()
     named: set[str] = set()
@@ -230,7 +236,9 @@ def find_records(
                 continue
             is_kept = role == "documents" and where is not None
             facts = read_table(
-                store, keys[role], ["id", "part", "source", *(("tokens", "metadata") if is_kept else ())]
+                store,
+                keys[role],
+                [*_NAMES, *(_PLACE if role == "documents" else ()), *(("tokens", "metadata") if is_kept else ())],
             )
             mask = _matches(facts, ids, sources)
             if where is not None and is_kept:
@@ -244,7 +252,9 @@ def find_records(
             named.update(str(name) for names in (here.column("id"), whole_ids(here)) for name in names.to_pylist())
             read_from.update(str(uri) for uri in here.column("source").unique().to_pylist())
             if role == "documents":
-                documents.setdefault(keys.get("tokens", keys[role]), set()).update(np.flatnonzero(mask).tolist())
+                places = zip(*(here.column(name).to_pylist() for name in (*_PLACE, "id")), strict=True)
+                rows = zip(np.flatnonzero(mask).tolist(), places, strict=True)
+                documents.setdefault(keys.get("tokens", keys[role]), {}).update(rows)
             elif role != "verdicts":
                 rewritten[keys[role]] = objects[role]
     known = {(name, row) for since, name, rows in state.retracted if state.is_takedown(since) for row in rows}
@@ -265,6 +275,7 @@ def find_records(
         (frozenset(ids), frozenset(sources)),
         tuple(found),
         fulfilled,
+        len({documents[name][row] for name, rows in fresh.items() for row in rows}),
     )
 
 

@@ -140,20 +140,19 @@ def retract_records(uri: str, ids: list[str], sources: list[str], *, where: str 
         print(f"headrace: no kept record fulfils --where {where!r}", file=sys.stderr)
     after = Dataset.open(uri)
     collect(store, after.state, dry_run=False)
-    documents = sum(len(rows) for _, rows in found.documents)
     facts = {
         "dataset": dataset.uri,
         "version": after.state.version,
         "records": len(found.ids),
-        "documents": documents,
+        "documents": found.kept,
         "rewritten": [item.key for item in found.rewritten],
     }
     if as_json:
         return print_json(facts)
-    what = f"version {after.state.version} shows {counted(documents, 'document')} less"
+    what = f"version {after.state.version} shows {counted(found.kept, 'document')} less"
     if after.state.newest is None:
-        what = f"no version is published yet; the first one will show {counted(documents, 'document')} less"
-    if not documents:
+        what = f"no version is published yet; the first one will show {counted(found.kept, 'document')} less"
+    if not found.kept:
         what = "no version showed these records: they were not kept, or retracted before"
     if found.rewritten or found.texts:
         many = len(found.rewritten) + len(found.texts)

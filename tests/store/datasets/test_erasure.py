@@ -8,17 +8,19 @@ import orjson
 import pytest
 import zstandard
 
+from headrace.cli.commands.dataset.page import facts_of
 from headrace.loader.dataset.dataset import open_dataset
 from headrace.store.contract.errors import FormatError
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.datasets.manifest import bring_forward
 from headrace.store.datasets.retraction import erase, find_records, to_erase, write_rewritten
 from headrace.store.files.store import FileStore
+from headrace.store.history.versions import history_of
 from headrace.store.ledger.core.entries import EpochRaised, FragmentEnded, Retracted, VersionPublished
 from headrace.store.ledger.core.fold import LedgerState
 from headrace.store.ledger.log import fold_log
 from headrace.store.ledger.snapshot import decode_snapshot, encode_snapshot
-from headrace.store.shards import documents_schema, read_lines, read_shard, read_table
+from headrace.store.shards import documents_schema, read_lines, read_shard, read_table, table_to_parquet
 from tests.kits.store.dataset_writer import FRAGMENT, Writer
 
 
@@ -175,3 +177,19 @@ def test_a_record_is_named_by_its_parts_and_by_no_others(tmp_path: Path) -> None
     found = find_records(writer.store, state_of(writer), ["x", "x/y/0", "x/0/1", "y"], [])
     assert found.named == {"x", "x/y/0"}
     assert [rows for _, rows in found.documents] == [(0, 1, 2)]
+
+
+def test_a_record_of_two_sinks_is_retracted_once(writer: Writer) -> None:
+    closed = state_of(writer).shards[0].closed
+    rows = read_table(writer.store, closed.objects[1].key)
+    table = writer.object("documents", f"shards/1/{1:032x}.documents.parquet", [table_to_parquet(rows)])
+    writer.entry(replace(closed, sink="other", objects=(table,)), VersionPublished(2, "completed", 2))
+    found = find_records(writer.store, state_of(writer), ["0", "3"], [])
+    assert ([rows for _, rows in found.documents], found.kept) == ([(0, 2), (0, 2)], 2)
+    for reason in ("retraction", "deduplication"):
+        state = state_of(writer)
+        shown = VersionPublished(state.version + 1, reason, 2)
+        writer.entry(EpochRaised(reason), Retracted(state.version + 1, found.documents, ()), shown)
+    for sink, first in (("write", 2), ("other", 0)):
+        assert [one.retracted for one in history_of(state_of(writer), sink)] == [first, 2, 2, 2]
+    assert facts_of(Dataset.open(writer.store.uri))["retracted"] == 2
