@@ -253,8 +253,8 @@ def find_records(
             read_from.update(str(uri) for uri in here.column("source").unique().to_pylist())
             if role == "documents":
                 places = zip(*(here.column(name).to_pylist() for name in (*_PLACE, "id")), strict=True)
-                rows = zip(np.flatnonzero(mask).tolist(), places, strict=True)
-                documents.setdefault(keys.get("tokens", keys[role]), {}).update(rows)
+                matched = zip(np.flatnonzero(mask).tolist(), places, strict=True)
+                documents.setdefault(keys.get("tokens", keys[role]), {}).update(matched)
             elif role != "verdicts":
                 rewritten[keys[role]] = objects[role]
     known = {(name, row) for since, name, rows in state.retracted if state.is_takedown(since) for row in rows}
