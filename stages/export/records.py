@@ -306,7 +306,7 @@ class _Texts:
             gone = self._dataset.state.erased_rows(documents)
             lines = rows - np.searchsorted(np.array(gone, np.int64), rows)
             stored = stored_object_of(self._dataset, shard, "lines")
-            ids = table.column("id").take(pa.array(rows, pa.int64())).to_pylist()
+            ids = list(map(str, table.column("id").take(pa.array(rows, pa.int64())).to_pylist()))
             held = _lines(store, stored.key, dict(zip(lines.tolist(), ids, strict=True)))
             for row, text in zip(rows.tolist(), held, strict=True):
                 yield from _records(table, np.array([row]), [text], [None])
