@@ -1,5 +1,6 @@
 """Erasure: shards written anew at the same geometry, and what the fold knows of them."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import zstandard
 
 from headrace.cli.commands.dataset.page import facts_of
 from headrace.loader.dataset.dataset import open_dataset
+from headrace.stages.export.records import named_records
 from headrace.store.contract.errors import FormatError
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.datasets.manifest import bring_forward
@@ -119,15 +121,15 @@ def test_a_shard_whose_bytes_would_have_another_size_is_not_written(
         erase(writer.store, replace(waiting), state_of(writer).epoch)
 
 
-def lines_of(metadata: str) -> bytes:
-    """Three records as the sink of JSON Lines once wrote them, whatever their metadata."""
-    return b"".join(b'{"id":"%d","text":"t","metadata":%b}\n' % (row, metadata.encode()) for row in (0, 2, 3))
+def lines_of(metadata: str, ids: Sequence[int]) -> bytes:
+    """Records as the sink of JSON Lines once wrote them, whatever their metadata."""
+    return b"".join(b'{"id":"%d","text":"t","metadata":%b}\n' % (name, metadata.encode()) for name in ids)
 
 
-def with_lines(folder: Path, metadata: str) -> Writer:
+def with_lines(folder: Path, metadata: str, ids: Sequence[int] = (0, 2, 3)) -> Writer:
     made = Writer(FileStore(folder))
     closed = made.shard([3, "filtered", 6, 2])
-    lines = made.object("lines", f"shards/1/{0:032x}.jsonl.zst", [zstandard.compress(lines_of(metadata))])
+    lines = made.object("lines", f"shards/1/{0:032x}.jsonl.zst", [zstandard.compress(lines_of(metadata, ids))])
     closed = replace(closed, objects=(lines, *(item for item in closed.objects if item.role != "tokens")))
     made.entry(closed, FragmentEnded(FRAGMENT.id, 4), VersionPublished(1, "completed"))
     bring_forward(made.store, Dataset(made.store, state_of(made)).manifest())
@@ -162,6 +164,12 @@ def test_lines_that_are_more_than_the_records_are_found_and_left(tmp_path: Path)
     with pytest.raises(FormatError, match="has 6 lines for 3 records"):
         take_down(writer, "2")
     assert state_of(writer) == before
+
+
+def test_a_line_of_another_record_is_not_shown(tmp_path: Path) -> None:
+    writer = with_lines(tmp_path, '{"n":1}', (0, 3, 2))
+    with pytest.raises(FormatError, match="line 1 of .* is of '3', not of '2'"):
+        list(named_records(Dataset.open(writer.store.uri), ["2"]))
 
 
 def test_a_record_is_named_by_its_parts_and_by_no_others(tmp_path: Path) -> None:
