@@ -168,7 +168,7 @@ def test_lines_that_are_more_than_the_records_are_found_and_left(tmp_path: Path)
 
 def test_a_line_of_another_record_is_not_shown(tmp_path: Path) -> None:
     writer = with_lines(tmp_path, '{"n":1}', (0, 3, 2))
-    with pytest.raises(FormatError, match="line 1 of .* is of '3', not of '2'"):
+    with pytest.raises(FormatError, match=r"line 1 of .* is of '3', not of '2'"):
         list(named_records(Dataset.open(writer.store.uri), ["2"]))
 
 
