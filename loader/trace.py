@@ -197,9 +197,7 @@ class Trace:
         found = [event for earlier in self._before for event in earlier.journal()]
         for event in self._place.events:
             position = event.first if isinstance(event, Skipped) else event.position
-            reading = self._timeline.reading(position)
-            step = event.step if isinstance(event, Recut) else reading.step if reading is not None else 0
-            found.append((step, event))
+            found.append((event.step if isinstance(event, Recut) else self._timeline.step_from(position), event))
         return found
 
     def pieces_of(self, number: int, rows_max: int) -> list[ReadPiece]:

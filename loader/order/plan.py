@@ -158,6 +158,11 @@ class Offered:
         inside = (run >= 0) & (positions < self.end) & (found < np.append(self._before[1:], self.count)[run])
         return np.where(inside, found, -1)
 
+    def before(self, position: int) -> int:
+        """How many of them lie before an absolute position."""
+        lengths = np.diff(np.append(self._before, self.count))
+        return int(np.clip(position - self._starts, 0, lengths).sum())
+
     def after(self, numbers: I64) -> I64:
         """The absolute positions behind the first `numbers` [k] offered ones, each at least 1."""
         inside = np.minimum(numbers, self.count)
@@ -280,17 +285,11 @@ class Timeline:
 
     def reading(self, position: int) -> ReadAt | None:
         """When an absolute position is read, or None where it was skipped, or dropped at the end of its pass."""
-        # by number, since a loader that went from one world size to another and back has two that are equal
-        which = sum(recut.position <= position for recut in self._recuts) - 1
+        which = self._recut_at(position)
         if which < 0:
             return None
         recut = self._recuts[which]
-        begin, step = recut.position, recut.step
-        while True:
-            offered, pass_ = self._rest(begin)
-            if position < offered.end:
-                break
-            begin, step = offered.end, step + recut.cut.steps(offered.count)
+        offered, pass_, step = self._pass_at(position, recut)
         number = offered.number(position)
         if number is None or number >= recut.cut.steps(offered.count) * recut.cut.stride:
             return None
@@ -299,6 +298,31 @@ class Timeline:
             return None
         rank, row = divmod(within, recut.cut.batch_size)
         return ReadAt(step + at, pass_, rank, row)
+
+    def step_from(self, position: int) -> int:
+        """The first step that reads an absolute position from this one on, whether or not it is read itself."""
+        which = self._recut_at(position)
+        if which < 0:
+            return self.steps_before(position)
+        recut = self._recuts[which]
+        offered, _, step = self._pass_at(position, recut)
+        steps, number = recut.cut.steps(offered.count), offered.before(position)
+        is_read = number < min(offered.count, steps * recut.cut.stride)
+        later = [recut.step for recut in self._recuts[which + 1 :]]
+        return min([step + (number // recut.cut.stride if is_read else steps), *later[:1]])
+
+    def _recut_at(self, position: int) -> int:
+        # by number, since a loader that went from one world size to another and back has two that are equal
+        return sum(recut.position <= position for recut in self._recuts) - 1
+
+    def _pass_at(self, position: int, recut: Recut) -> tuple[Offered, int, int]:
+        """What the pass of an absolute position offers from this recut on, the pass, and its first step."""
+        begin, step = recut.position, recut.step
+        while True:
+            offered, pass_ = self._rest(begin)
+            if position < offered.end:
+                return offered, pass_, step
+            begin, step = offered.end, step + recut.cut.steps(offered.count)
 
     def _rest(self, position: int) -> tuple[Offered, int]:
         pass_ = position // self._samples

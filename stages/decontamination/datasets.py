@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.stages.decontamination.stage import Decontaminate
-from headrace.stages.export import hidden_rows, read_documents, stored_object_of, text_decoder, token_shards
+from headrace.stages.export import read_documents, stored_object_of, text_decoder, token_shards
 from headrace.stages.runtime import InputError
 from headrace.stages.tokenizer import Decoder
 from headrace.store.datasets import Dataset
@@ -76,7 +76,7 @@ def kept_texts(dataset: Dataset, tokenizer: str) -> Iterator[tuple[Any, pa.Array
     if not with_text:
         raise InputError(f"{dataset.uri} holds neither tokens nor documents with text: search its files by a pipeline")
     for shard in with_text:
-        documents, hidden, at = stored_object_of(dataset, shard, "documents"), list(hidden_rows(dataset, shard)), 0
+        documents, hidden, at = stored_object_of(dataset, shard, "documents"), list(dataset.hidden_rows(shard)), 0
         for table in read_row_groups(dataset.store, documents.key, ["id", _TEXT]):
             shown = ~np.isin(np.arange(at, at + table.num_rows), hidden)
             at += table.num_rows

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
         text_decoder as text_decoder,
     )
     from headrace.stages.export.source import (
-        hidden_rows as hidden_rows,
         read_documents as read_documents,
         stored_object_of as stored_object_of,
         token_shards as token_shards,

@@ -38,12 +38,13 @@ from headrace.stages.export.source import (
     read_documents,
     read_sequences,
     require_shards,
+    schema_of,
     stored_object_of,
     summary,
     token_shards,
 )
 from headrace.stages.runtime import InputError
-from headrace.store.datasets import Dataset
+from headrace.store.datasets import Dataset, with_schema
 from headrace.store.files import disk
 from headrace.store.ledger import ClosedShard
 from headrace.store.shards import SCORE_PREFIX, column_names, read_row_groups
@@ -139,6 +140,7 @@ def _index(lengths: np.ndarray[tuple[int], np.dtype[np.int32]], kind: np.dtype[n
 #: Rows in a row group: what a trainer reads at once.
 ROW_GROUP_ROWS = 1 << 14
 KEPT = ("id", "source", "metadata")
+_TOKENS = pa.large_list(pa.int32())
 
 
 def export_parquet(dataset: Dataset, place: str, noted: Noted = None) -> Exported:
@@ -151,13 +153,14 @@ def export_parquet(dataset: Dataset, place: str, noted: Noted = None) -> Exporte
             "write_documents(...) wrote; the JSON Lines of write_jsonl(...) are in its folder shards, for any reader"
         )
     documents = tokens = 0
+    schema = _schema_of(dataset, shards)
     with new_folder(place, noted) as folder:
         for number, shard in enumerate(shards):
             path = folder / f"train-{number:05d}-of-{len(shards):05d}.parquet"
             if shard.object("tokens") is None:
-                documents += _write(path, _texts(dataset, shard))
+                documents += _write(path, _texts(dataset, shard, schema))
             else:
-                table, count = _tokens(dataset, shard)
+                table, count = _tokens(dataset, shard, schema)
                 documents += _write(path, [table])
                 tokens += count
         return summary("parquet", place, folder, documents=documents, tokens=tokens)
@@ -171,6 +174,15 @@ def _exportable(dataset: Dataset) -> list[ClosedShard]:
 
 def _names(dataset: Dataset, shard: ClosedShard) -> list[str]:
     return column_names(dataset.store, stored_object_of(dataset, shard, "documents").key)
+
+
+def _schema_of(dataset: Dataset, shards: list[ClosedShard]) -> pa.Schema:
+    """The columns of all files: what is kept, the scores that any shard has, and the text or the tokens."""
+    known = schema_of(dataset, shards)
+    fields = [field for field in known if field.name in KEPT or field.name.startswith(SCORE_PREFIX)]
+    fields.sort(key=lambda field: KEPT.index(field.name) if field.name in KEPT else len(KEPT))
+    last = known.field("text") if shards[0].object("tokens") is None else pa.field("input_ids", _TOKENS)
+    return pa.schema([*fields, last])
 
 
 def _write(path: pathlib.Path, tables: Iterable[pa.Table]) -> int:
@@ -187,24 +199,23 @@ def _write(path: pathlib.Path, tables: Iterable[pa.Table]) -> int:
     return rows
 
 
-def _texts(dataset: Dataset, shard: ClosedShard) -> Iterator[pa.Table]:
+def _texts(dataset: Dataset, shard: ClosedShard, schema: pa.Schema) -> Iterator[pa.Table]:
     """The rows of a shard of text, a row group at a time."""
-    documents = stored_object_of(dataset, shard, "documents")
-    scores = [name for name in _names(dataset, shard) if name.startswith(SCORE_PREFIX)]
-    hidden, at = dataset.retracted(documents.key), 0
-    for table in read_row_groups(dataset.store, documents.key, [*KEPT, *scores, "text"]):
+    documents, known = stored_object_of(dataset, shard, "documents"), _names(dataset, shard)
+    hidden, at = dataset.hidden_rows(shard), 0
+    for found in read_row_groups(dataset.store, documents.key, [name for name in schema.names if name in known]):
+        table = with_schema(found, schema)
         gone = [row - at for row in hidden if at <= row < at + table.num_rows]
         at += table.num_rows
         yield table.filter(pa.array(~np.isin(np.arange(table.num_rows), gone))) if gone else table
 
 
-def _tokens(dataset: Dataset, shard: ClosedShard) -> tuple[pa.Table, int]:
+def _tokens(dataset: Dataset, shard: ClosedShard, schema: pa.Schema) -> tuple[pa.Table, int]:
     """The rows of a shard of tokens, and how many tokens they have."""
     found = read_documents(dataset, shard)
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(found.lengths)])
     lists = pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), pa.array(found.tokens.astype(np.int32)))
-    scores = [name for name in found.table.schema.names if name.startswith(SCORE_PREFIX)]
-    table = found.table.select([*KEPT, *scores]).append_column("input_ids", lists)
+    table = with_schema(found.table.append_column("input_ids", lists), schema)
     return table, int(found.tokens.size)
 
 

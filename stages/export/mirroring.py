@@ -23,11 +23,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
-from headrace.stages.export.source import hidden_rows, stored_object_of
+from headrace.stages.export.source import schema_of, stored_object_of
 from headrace.stages.runtime import InputError
 from headrace.stages.sources.tables import check_delta, check_iceberg, library, open_catalog, refuse_code, total
 from headrace.store import folder_of
-from headrace.store.datasets import Dataset
+from headrace.store.datasets import Dataset, with_schema
 from headrace.store.files import disk
 from headrace.store.history import read_tags, stands_for
 from headrace.store.ledger import ClosedShard, main_sink
@@ -59,19 +59,13 @@ class TableFile:
         """Its rows, a row group of the shard at a time; null in columns that the shard has not. Raises StoreError."""
         documents = stored_object_of(self.dataset, self.shard, "documents")
         known = set(sidecar_schema(self.dataset.store, documents.key).names)
-        hidden, at = hidden_rows(self.dataset, self.shard), 0
+        hidden, at = self.dataset.hidden_rows(self.shard), 0
         for table in read_row_groups(
             self.dataset.store, documents.key, [name for name in schema.names if name in known]
         ):
             shown = np.array([row not in hidden for row in range(at, at + table.num_rows)], np.bool_)
             at += table.num_rows
-            columns = [
-                table.column(field.name).cast(field.type)
-                if field.name in known
-                else pa.nulls(table.num_rows, field.type)
-                for field in schema
-            ]
-            yield pa.Table.from_arrays(columns, schema=schema).filter(pa.array(shown.tolist(), pa.bool_()))
+            yield with_schema(table, schema).filter(pa.array(shown.tolist(), pa.bool_()))
 
 
 class MirrorTable(Protocol):
@@ -148,7 +142,7 @@ def _files_of(dataset: Dataset) -> Iterator[TableFile]:
         documents = shard.object("documents")
         if shard.closed.sink != sink or documents is None:
             continue
-        hidden = hidden_rows(dataset, shard)
+        hidden = dataset.hidden_rows(shard)
         rows = sum(table.num_rows for table in read_row_groups(dataset.store, documents.key, ["row"])) - len(hidden)
         if rows:
             digest = documents.key.rpartition("/")[2].partition(".")[0]
@@ -158,15 +152,7 @@ def _files_of(dataset: Dataset) -> Iterator[TableFile]:
 
 def _schema_of(files: Sequence[TableFile]) -> pa.Schema:
     """The columns of all files; of none, those of documents. Raises InputError where one has two types."""
-    found: dict[str, pa.DataType] = {}
-    for item in files:
-        documents = stored_object_of(item.dataset, item.shard, "documents")
-        for field in sidecar_schema(item.dataset.store, documents.key):
-            if found.setdefault(field.name, field.type) != field.type:
-                raise InputError(
-                    f"column {field.name!r} is {field.type} in one shard and {found[field.name]} in another"
-                )
-    return pa.schema([pa.field(name, kind) for name, kind in found.items()]) if found else documents_schema()
+    return schema_of(files[0].dataset, [item.shard for item in files]) if files else documents_schema()
 
 
 def properties_of(version: MirroredVersion, origin: str) -> Mapping[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import random
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
 from typing import Any
@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.pipeline import STATEFUL_MAX, PipelineError
-from headrace.stages.export.source import hidden_rows, read_documents, stored_object_of
+from headrace.stages.export.source import read_documents, stored_object_of
 from headrace.stages.runtime import DUPLICATE, merge as merge_samples, samples_table
 from headrace.stages.tokenizer import Decoder, make_decoder, resolve_tokenizer
 from headrace.store import FormatError, ObjectStore
@@ -35,6 +35,7 @@ from headrace.store.shards import (
     read_shard,
     read_table,
     rows_named,
+    whole_ids,
 )
 
 #: Code points of a kept text that are shown: beyond those of a sample, for what stands before it.
@@ -149,7 +150,7 @@ def _text_of(dataset: Dataset, shard: ClosedShard, place: int, decode: Decoder |
     columns = [name for name in ("id", "text") if name in column_names(dataset.store, documents.key)]
     row: dict[str, Any] = read_table(dataset.store, documents.key, columns).slice(place, 1).to_pylist()[0]
     text = row.get("text")
-    hidden = hidden_rows(dataset, shard)
+    hidden = dataset.hidden_rows(shard)
     if decode is not None and tokens is not None and place not in hidden:
         # Those before it that were retracted are left out of what is read.
         place -= sum(other < place for other in hidden)
@@ -200,7 +201,7 @@ def text_decoder(dataset: Dataset, tokenizer: str = "") -> Decoder:
 
 #: Rows whose texts are decoded at once.
 ROWS_AT_ONCE = 64
-_COLUMNS = ("id", "source", "row", "metadata")
+_COLUMNS = ("id", "part", "source", "row", "metadata")
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +209,8 @@ class ShownRecord:
     """A kept record and its text."""
 
     id: str
+    #: The id of the record of which it is a part; its own where it is none.
+    whole: str
     source: str
     #: Its ordinal in its fragment.
     row: int
@@ -272,7 +275,7 @@ def _shown(dataset: Dataset, shard: ClosedShard) -> npt.NDArray[np.int64]:
     """The rows of a shard's table of documents that are shown."""
     documents = stored_object_of(dataset, shard, "documents")
     rows = sum(table.num_rows for table in read_row_groups(dataset.store, documents.key, ["row"]))
-    return np.setdiff1d(np.arange(rows), np.array(sorted(hidden_rows(dataset, shard)), np.int64))
+    return np.setdiff1d(np.arange(rows), np.array(sorted(dataset.hidden_rows(shard)), np.int64))
 
 
 class _Texts:
@@ -303,7 +306,9 @@ class _Texts:
             gone = self._dataset.state.erased_rows(documents)
             lines = rows - np.searchsorted(np.array(gone, np.int64), rows)
             stored = stored_object_of(self._dataset, shard, "lines")
-            for row, text in zip(rows.tolist(), _lines(store, stored.key, lines.tolist()), strict=True):
+            ids = list(map(str, table.column("id").take(pa.array(rows, pa.int64())).to_pylist()))
+            held = _lines(store, stored.key, dict(zip(lines.tolist(), ids, strict=True)))
+            for row, text in zip(rows.tolist(), held, strict=True):
                 yield from _records(table, np.array([row]), [text], [None])
 
     def _decoded(
@@ -335,21 +340,30 @@ def tokens_of(arrays: dict[str, npt.NDArray[Any]], row: int) -> npt.NDArray[Any]
 def _records(
     table: pa.Table, rows: npt.NDArray[np.int64], texts: Sequence[str | None], tokens: Sequence[int | None]
 ) -> Iterator[ShownRecord]:
-    facts = table.select(list(_COLUMNS)).take(pa.array(rows, pa.int64())).to_pylist()
-    for fact, text, count in zip(facts, texts, tokens, strict=True):
-        yield ShownRecord(str(fact["id"]), str(fact["source"]), int(fact["row"]), count, fact["metadata"], text or "")
+    here = table.select([name for name in _COLUMNS if name in table.column_names]).take(pa.array(rows, pa.int64()))
+    for fact, whole, text, count in zip(here.to_pylist(), whole_ids(here).to_pylist(), texts, tokens, strict=True):
+        yield ShownRecord(
+            str(fact["id"]), str(whole), str(fact["source"]), int(fact["row"]), count, fact["metadata"], text or ""
+        )
 
 
-def _lines(store: ObjectStore, key: str, rows: Sequence[int]) -> Iterator[str]:
-    """The texts in these lines of an object of JSON Lines. Raises FormatError, StoreError."""
-    wanted, found = set(rows), -1
-    for found, line in enumerate(islice(read_lines(store, key), rows[-1] + 1)):
-        if found in wanted:
+def _lines(store: ObjectStore, key: str, ids: Mapping[int, str]) -> Iterator[str]:
+    """The texts in these lines of an object of JSON Lines, each of the record of this id.
+
+    Raises FormatError, StoreError.
+    """
+    last, found = max(ids), -1
+    for found, line in enumerate(islice(read_lines(store, key), last + 1)):
+        if found in ids:
             try:
-                yield str(orjson.loads(line)["text"])
+                record = orjson.loads(line)
+                name, text = record["id"], str(record["text"])
             except (ValueError, KeyError, TypeError) as error:
                 raise FormatError(f"{store.uri}: line {found} of {key!r} is no record: {error}; restore it") from error
-    if found < rows[-1]:
-        raise FormatError(
-            f"{store.uri}: {key!r} has {found + 1} lines, and its documents more than {rows[-1]}; restore it"
-        )
+            if name != ids[found]:
+                raise FormatError(
+                    f"{store.uri}: line {found} of {key!r} is of {name!r}, not of {ids[found]!r}; restore it"
+                )
+            yield text
+    if found < last:
+        raise FormatError(f"{store.uri}: {key!r} has {found + 1} lines, and its documents more than {last}; restore it")

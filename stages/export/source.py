@@ -8,7 +8,7 @@ import os
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -19,10 +19,10 @@ import pyarrow as pa
 
 from headrace.stages.runtime import InputError
 from headrace.store import FormatError, folder_of
-from headrace.store.datasets import Dataset, main_object
+from headrace.store.datasets import Dataset
 from headrace.store.files import disk
 from headrace.store.ledger import ClosedShard, StoredObject
-from headrace.store.shards import read_shard, read_table
+from headrace.store.shards import read_shard, read_table, sidecar_schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +69,23 @@ def stored_object_of(dataset: Dataset, shard: ClosedShard, role: str) -> StoredO
     return stored
 
 
-def hidden_rows(dataset: Dataset, shard: ClosedShard) -> frozenset[int]:
-    """The rows of a shard's table of documents that are shown no more."""
-    main = main_object(shard.closed)
-    return frozenset() if main is None else dataset.retracted(main.key)
+def schema_of(dataset: Dataset, shards: Iterable[ClosedShard]) -> pa.Schema:
+    """The columns that these shards' tables of documents have. Raises InputError where one has two types."""
+    found: dict[str, pa.DataType] = {}
+    for shard in shards:
+        for field in sidecar_schema(dataset.store, stored_object_of(dataset, shard, "documents").key):
+            if found.setdefault(field.name, field.type) != field.type:
+                raise InputError(
+                    f"column {field.name!r} is {field.type} in one shard and {found[field.name]} in another"
+                )
+    return pa.schema([pa.field(name, kind) for name, kind in found.items()])
 
 
 def read_sequences(dataset: Dataset, shard: ClosedShard) -> npt.NDArray[Any]:
     """`tokens` `[sequences, seq_len]` of one shard; where a document was retracted there is padding."""
     tokens = stored_object_of(dataset, shard, "tokens")
     arrays = read_shard(dataset.store, tokens.key)
-    gone = np.flatnonzero(np.isin(arrays["piece_document"], list(dataset.retracted(tokens.key))))
+    gone = np.flatnonzero(np.isin(arrays["piece_document"], list(dataset.hidden_rows(shard))))
     packed = arrays["tokens"]
     if len(gone):
         packed = packed.copy()
@@ -109,7 +115,7 @@ def read_documents(dataset: Dataset, shard: ClosedShard) -> ExportedDocuments:
         raise FormatError(f"{dataset.uri}: {tokens.key} has documents that {rows.key} has no row of; restore both")
     lengths = np.zeros(table.num_rows, np.int64)
     np.add.at(lengths, arrays["piece_document"], sizes)
-    shown = ~np.isin(np.arange(table.num_rows), list(dataset.retracted(tokens.key)))
+    shown = ~np.isin(np.arange(table.num_rows), list(dataset.hidden_rows(shard)))
     if not shown.all():
         table, found, lengths = table.filter(pa.array(shown)), found[np.repeat(shown, lengths)], lengths[shown]
     return ExportedDocuments(table, found, lengths)

@@ -18,14 +18,15 @@ from headrace.stages.text import Rule, drop, tag
 REASONS = ("domain on a list", "URL on a list", "word in the URL")
 #: The name of the counter of records that no list could judge.
 WITHOUT_URL = f"{WITHOUT}a URL"
-_SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
+_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*:)?//")
 
 
 class UrlFilter(Transform):
     """Filters records by the URL in their metadata; one without a URL is kept, and counted.
 
-    A line of a list is a domain, which stands for its subdomains too, or a domain with the beginning of a path. Blank
-    lines and those that begin with `#` are left out of account.
+    A line of a list is a domain, which stands for its subdomains too, or a domain with the beginning of a path, or with
+    a path and its query; a slash at the end of a path adds nothing. Blank lines, those that begin with `#` and those
+    without a domain are left out of account. Words are found in either case.
     """
 
     merges = True
@@ -38,7 +39,7 @@ class UrlFilter(Transform):
         entries = [entry for path in lists for entry in _read(path, name)]
         self._domains = frozenset(entry for entry in entries if "/" not in entry)
         self._paths = frozenset(entry for entry in entries if "/" in entry)
-        self._words = re.compile("|".join(map(re.escape, sorted(words)))) if words else None
+        self._words = re.compile("|".join(map(re.escape, sorted(map(str.lower, words))))) if words else None
 
     def process(self, batch: Batch) -> Batch:
         """The batch less the records whose URL is on a list; or all of it, tagged."""
@@ -68,28 +69,31 @@ class UrlFilter(Transform):
 
 
 def split_url(url: str) -> tuple[str, str]:
-    """The host in lower case, without `www.` and port, and the path; empty where there is none."""
+    """The host in lower case, without `www.` and port, and the path with its query; empty where there is none."""
     try:
+        url = url.lstrip()
         parts = urlsplit(url if _SCHEME.match(url) else f"//{url}")
         # The library leaves what follows a percent sign as it is.
         host = (parts.hostname or "").lower().rstrip(".")
     except ValueError:
         return "", ""
-    return host.removeprefix("www."), parts.path
+    path = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path
+    return host.removeprefix("www."), path
 
 
 def _beginnings(path: str) -> list[str]:
-    parts = path.split("/")
-    found = ["/".join(parts[:count]) for count in range(2, len(parts) + 1)]
-    return [*found, *(f"{beginning}/" for beginning in found)]
+    parts = path.partition("?")[0].split("/")
+    return [*("/".join(parts[:count]) for count in range(2, len(parts) + 1)), path]
 
 
 def _read(path: str, stage: str) -> list[str]:
     try:
-        lines = pathlib.Path(path).read_text(encoding="utf-8").splitlines()
+        lines = pathlib.Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise PipelineError(
             f'stage "{stage}": cannot read the list {path}: {error}; give text with an entry a line'
         ) from error
-    entries = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
-    return ["".join(split_url(entry)) for entry in entries]
+    entries = [split_url(line.strip()) for line in lines if not line.lstrip().startswith("#")]
+    # A dot before a domain is how some lists say that its subdomains are meant too.
+    named = [(host.lstrip("."), path if "?" in path else path.removesuffix("/")) for host, path in entries if host]
+    return [f"{host}{path}" for host, path in named if host]

@@ -254,6 +254,8 @@ _ESCAPES = ((b"\\", b"\\\\"), (b'"', b'\\"'), (b"\n", b"\\n"), (b"\r", b"\\r"), 
 _FREQUENT = (b"\n", b"\r", b"\t")
 #: Bytes below this one are control characters.
 _SPACE = 0x20
+#: JSON has these between its values only, where any white space will do; readers of lines end a line at them.
+_ON_ONE_LINE = bytes.maketrans(b"\n\r", b"  ")
 
 
 def json_lines(ids: Sequence[Any], texts: pa.Array[Any], metadata: pa.Array[Any]) -> bytes:
@@ -263,7 +265,7 @@ def json_lines(ids: Sequence[Any], texts: pa.Array[Any], metadata: pa.Array[Any]
     for name, text, extra in zip(ids, _values(texts), _values(metadata), strict=True):
         parts += (b'{"id":', orjson.dumps(name), b',"text":', _quoted(text, plain=plain))
         if extra:
-            parts += (b',"metadata":', extra)
+            parts += (b',"metadata":', bytes(extra).translate(_ON_ONE_LINE))
         parts.append(b"}\n")
     return b"".join(parts)
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         Dataset as Dataset,
         completeness_of as completeness_of,
         fold_ledger as fold_ledger,
+        main_object as main_object,
     )
     from headrace.store.datasets.manifest import (
         MANIFEST_FORMAT as MANIFEST_FORMAT,
@@ -40,12 +41,17 @@ if TYPE_CHECKING:
         RecordPlaces as RecordPlaces,
         erase as erase,
         find_records as find_records,
-        main_object as main_object,
+        numbered_lines as numbered_lines,
         to_erase as to_erase,
         write_rewritten as write_rewritten,
     )
-    from headrace.store.datasets.shown import as_shown as as_shown, hidden_at as hidden_at, state_at as state_at
-    from headrace.store.datasets.tables import read_rows as read_rows
+    from headrace.store.datasets.shown import (
+        as_shown as as_shown,
+        count_retracted as count_retracted,
+        hidden_at as hidden_at,
+        state_at as state_at,
+    )
+    from headrace.store.datasets.tables import read_rows as read_rows, with_schema as with_schema
     from headrace.store.datasets.where import ExpressionError as ExpressionError, parse_where as parse_where
 else:
     __getattr__ = door(__name__)

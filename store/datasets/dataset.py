@@ -10,12 +10,14 @@ from headrace.store import FormatError, NoDataset, ObjectStore, counted, open_st
 from headrace.store.datasets.manifest import MANIFEST_FORMAT
 from headrace.store.ledger import (
     Balance,
+    Closed,
     ClosedShard,
     EntryError,
     FoldError,
     ForeignLog,
     LedgerState,
     Log,
+    StoredObject,
     balance_of,
     fold_log,
     main_sink,
@@ -32,6 +34,12 @@ DOCUMENTS: Final = "documents"
 VERDICTS: Final = "verdicts"
 #: Since which version rows of a table of documents are shown no more, and the rows.
 Retraction = tuple[int, list[int]]
+
+
+def main_object(closed: Closed) -> StoredObject | None:
+    """The object by whose key rows of a shard are retracted: its tokens, else its documents."""
+    objects = {item.role: item for item in closed.objects}
+    return objects.get(TOKENS) or objects.get(DOCUMENTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +214,11 @@ class Dataset:
         """Whether a version's input was read to the end: of the one read, which none is before one is published."""
         wanted = self.state.published.get(self.version if version is None else version)
         return wanted is not None and wanted.complete
+
+    def hidden_rows(self, shard: ClosedShard) -> frozenset[int]:
+        """Rows of a shard's documents table that are shown no more."""
+        main = main_object(shard.closed)
+        return frozenset() if main is None else self.retracted(main.key)
 
     def retracted(self, tokens: str) -> frozenset[int]:
         """Rows of the documents table that are shown no more, of the shard whose tokens have this key."""

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 import zstandard
 
 from headrace.store import Buffer, FormatError, ObjectStore, put
+from headrace.store.datasets.dataset import main_object
 from headrace.store.datasets.where import Test, rows_where
 from headrace.store.ledger import Closed, LedgerState, StoredObject
 from headrace.store.shards import (
@@ -42,6 +43,7 @@ from headrace.store.shards import (
     safetensors_parts,
     table_to_parquet,
     verify_object,
+    whole_ids,
 )
 
 #: The sketch of a text without words: level 0, and nothing behind it.
@@ -49,6 +51,10 @@ _NO_WORDS = b"\0"
 _OF_TEXT = ("metadata", "lineage", "text")
 _HOLD_TEXT = ("tokens", "documents", "lines", SKETCHES_ROLE)
 _LEVEL = 3
+
+#: Which record a row is, beside its id, which tells parts of it apart; and how it is asked for.
+_PLACE, _NAMES = ("fragment", "row"), ("id", "part", "source")
+_Place = tuple[Any, ...]
 
 Replaced = tuple[tuple[str, StoredObject], ...]
 
@@ -61,12 +67,6 @@ class Erasable:
     closed: Closed
     rows: tuple[int, ...]
     gone: tuple[int, ...]
-
-
-def main_object(closed: Closed) -> StoredObject | None:
-    """The object by whose key rows of a shard are retracted: its tokens, else its documents."""
-    objects = {item.role: item for item in closed.objects}
-    return objects.get("tokens") or objects.get("documents")
 
 
 def to_erase(state: LedgerState) -> list[Erasable]:
@@ -105,7 +105,8 @@ def erase(store: ObjectStore, shard: Erasable, epoch: int) -> Replaced:
         elif kind_of(role) == SKETCHES_ROLE:
             suffix, parts = SKETCHES_SUFFIX, [_sketches(store, item.key, objects["documents"].key, shard.rows)]
         else:
-            suffix, parts = ".jsonl.zst", [_lines(store, item.key, shard)]
+            rows = read_table(store, objects["documents"].key, ["id"]).num_rows
+            suffix, parts = ".jsonl.zst", [_lines(store, item.key, rows, shard)]
         made.append((item.key, _put(store, role, f"shards/{epoch}/", suffix, parts)))
     return tuple(made)
 
@@ -161,21 +162,30 @@ def _sketches(store: ObjectStore, key: str, documents: str, rows: Collection[int
     return merge_sketches([(f"{store.uri}: {key!r}", bytes(store.get(key)))], emptied)
 
 
-def _lines(store: ObjectStore, key: str, shard: Erasable) -> bytes:
+def _lines(store: ObjectStore, key: str, rows: int, shard: Erasable) -> bytes:
     """The lines of what is left; those of rows that are gone were left out before."""
-    doomed, gone = set(shard.rows), frozenset(shard.gone)
+    doomed = set(shard.rows)
     stream = zstandard.ZstdCompressor(level=_LEVEL).compressobj()
-    kept = (line for row, line in _numbered(read_lines(store, key), gone) if row not in doomed)
+    kept = (line for row, line in numbered_lines(store, key, rows, shard.gone) if row not in doomed)
     return b"".join((*map(stream.compress, kept), stream.flush()))
 
 
-def _numbered(lines: Iterator[bytes], gone: Collection[int]) -> Iterator[tuple[int, bytes]]:
-    row = 0
-    for line in lines:
-        while row in gone:
-            row += 1
-        yield row, line
-        row += 1
+def numbered_lines(store: ObjectStore, key: str, rows: int, gone: Collection[int]) -> Iterator[tuple[int, bytes]]:
+    """Each line of an object of JSON Lines, with its row among the `rows` of the documents table; of those that are
+    gone there is none.
+
+    Raises FormatError, behind the last line, where they are more or fewer: then none is known to be of its row.
+    """
+    left = np.setdiff1d(np.arange(rows), np.array(sorted(gone), np.int64)).tolist()
+    count = 0
+    for count, line in enumerate(read_lines(store, key), 1):
+        if count <= len(left):
+            yield left[count - 1], line
+    if count != len(left):
+        raise FormatError(
+            f"{store.uri}: {key!r} has {count} lines for {len(left)} records: earlier versions of Headrace broke a "
+            "line where its metadata did; write the dataset again"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +198,8 @@ class RecordPlaces:
     rewritten: tuple[StoredObject, ...]
     #: Records that were found, by id; those among them that were not kept have a verdict only.
     ids: frozenset[str]
+    #: The ids among those that were asked for of which there is a record, or a part.
+    named: frozenset[str]
     #: The URIs of what these were read from.
     sources: frozenset[str]
     #: What was asked for: ids of records, and URIs of what they were read from.
@@ -196,6 +208,8 @@ class RecordPlaces:
     texts: tuple[Erasable, ...] = ()
     #: Whether any record fulfils the test.
     fulfilled: bool = False
+    #: How many the `documents` are, where each counts once, however many sinks have kept it.
+    kept: int = 0
 
 
 def find_records(
@@ -208,9 +222,10 @@ def find_records(
     """Look for records by id (a split record by that of its whole), by the URI of what they were read from, or for
     kept ones whose fields fulfil a test. Raises FormatError, StoreError.
     """
-    documents: dict[str, set[int]] = {}
+    documents: dict[str, dict[int, _Place]] = {}
     rewritten: dict[str, StoredObject] = {}
     seen: set[str] = set()
+    named: set[str] = set()
     read_from: set[str] = set()
     fulfilled = False
     for shard in state.shards:
@@ -221,7 +236,9 @@ def find_records(
                 continue
             is_kept = role == "documents" and where is not None
             facts = read_table(
-                store, keys[role], ["id", "part", "source", *(("tokens", "metadata") if is_kept else ())]
+                store,
+                keys[role],
+                [*_NAMES, *(_PLACE if role == "documents" else ()), *(("tokens", "metadata") if is_kept else ())],
             )
             mask = _matches(facts, ids, sources)
             if where is not None and is_kept:
@@ -232,9 +249,12 @@ def find_records(
                 continue
             here = facts.filter(pa.array(mask))
             seen.update(str(name) for name in here.column("id").to_pylist())
+            named.update(str(name) for names in (here.column("id"), whole_ids(here)) for name in names.to_pylist())
             read_from.update(str(uri) for uri in here.column("source").unique().to_pylist())
             if role == "documents":
-                documents.setdefault(keys.get("tokens", keys[role]), set()).update(np.flatnonzero(mask).tolist())
+                places = zip(*(here.column(name).to_pylist() for name in (*_PLACE, "id")), strict=True)
+                matched = zip(np.flatnonzero(mask).tolist(), places, strict=True)
+                documents.setdefault(keys.get("tokens", keys[role]), {}).update(matched)
             elif role != "verdicts":
                 rewritten[keys[role]] = objects[role]
     known = {(name, row) for since, name, rows in state.retracted if state.is_takedown(since) for row in rows}
@@ -250,10 +270,12 @@ def find_records(
         tuple((name, rows) for name, rows in fresh.items() if rows),
         tuple(rewritten.values()),
         frozenset(seen),
+        frozenset(named.intersection(ids)),
         frozenset(read_from),
         (frozenset(ids), frozenset(sources)),
         tuple(found),
         fulfilled,
+        len({documents[name][row] for name, rows in fresh.items() for row in rows}),
     )
 
 
@@ -275,13 +297,6 @@ def write_rewritten(store: ObjectStore, found: RecordPlaces, epoch: int) -> tupl
             prefix, suffix = quarantine_prefix(prefix), ".parquet"
         made.append((old, _put(store, role, prefix, suffix, [data])))
     return tuple(made)
-
-
-def whole_ids(table: pa.Table) -> Any:
-    """`[rows]`: the id of each row's record, without the number of its part."""
-    ids: Any = table.column("id")
-    whole: Any = pc.replace_substring_regex(ids, pattern="/[0-9]+$", replacement="")
-    return pc.if_else(pc.is_valid(table.column("part")), whole, ids)
 
 
 def _matches(table: pa.Table, ids: Collection[str], sources: Collection[str]) -> npt.NDArray[np.bool_]:

@@ -5,11 +5,11 @@ What reads a dataset counts what stands in such a state, so none of it is ever c
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import reduce
 from operator import add
 
-from headrace.store.datasets.dataset import Dataset
+from headrace.store.datasets.dataset import Dataset, main_object
 from headrace.store.ledger import ClosedShard, Counts, FragmentState, LedgerState
 
 
@@ -53,6 +53,16 @@ def hidden_at(state: LedgerState, version: int) -> dict[str, frozenset[int]]:
         if since <= version and state.hides(since, version):
             found[key] = found.get(key, frozenset()).union(rows)
     return found
+
+
+def count_retracted(state: LedgerState, version: int, shards: Iterable[ClosedShard]) -> int:
+    """How many documents of these shards, which are of one sink, a version does not show."""
+    mains = [main_object(shard.closed) for shard in shards] if state.retracted else []
+    hidden: dict[str, list[list[int]]] = {main.key: [] for main in mains if main is not None}
+    for since, key, rows in state.retracted:
+        if key in hidden and state.hides(since, version):
+            hidden[key].append(rows)
+    return sum(len(set[int]().union(*rows)) for rows in hidden.values() if rows)
 
 
 def _state_of(state: LedgerState, shards: list[ClosedShard], more: Collection[bytes] = ()) -> LedgerState:

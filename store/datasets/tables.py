@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 import pyarrow as pa
 
-from headrace.store.datasets.dataset import DOCUMENTS, TOKENS, VERDICTS, Dataset
+from headrace.store.datasets.dataset import DOCUMENTS, VERDICTS, Dataset
 from headrace.store.ledger import ClosedShard, StoredObject, main_sink
 from headrace.store.shards import documents_schema, quarantine_schema, read_table, sidecar_schema, verdicts_schema
 
@@ -46,16 +46,20 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     for shard, item in found:
         table = read_table(dataset.store, item.key)
-        tokens = shard.object(TOKENS)
-        hidden = dataset.retracted(tokens.key) if role == DOCUMENTS and tokens is not None else frozenset()
+        hidden = dataset.hidden_rows(shard) if role == DOCUMENTS else frozenset[int]()
         if hidden:
             shown = np.ones(table.num_rows, np.bool_)
             shown[sorted(hidden)] = False
             table = table.filter(pa.array(shown))
-        columns = [
-            table.column(field.name).cast(field.type)
-            if field.name in table.column_names
-            else pa.nulls(table.num_rows, field.type)
-            for field in schema
-        ]
-        yield from pa.table(columns, schema=schema).to_batches()
+        yield from with_schema(table, schema).to_batches()
+
+
+def with_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The columns of a schema as a table has them; null where it has none."""
+    columns = [
+        table.column(field.name).cast(field.type)
+        if field.name in table.column_names
+        else pa.nulls(table.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)

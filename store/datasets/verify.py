@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +13,9 @@ import orjson
 import pyarrow as pa
 
 from headrace.store import ChecksumMismatch, FormatError, ObjectMissing, ObjectStore, counted
-from headrace.store.datasets.dataset import Dataset, Description, fold_ledger
+from headrace.store.datasets.dataset import Dataset, Description, fold_ledger, main_object
 from headrace.store.datasets.manifest import MANIFEST_KEY, doubt, entry_of
+from headrace.store.datasets.retraction import numbered_lines
 from headrace.store.datasets.verify_whole import unnamed_objects, whole_problems
 from headrace.store.ledger import Closed, LedgerState, Log, StoredObject, snapshot_problems
 from headrace.store.shards import (
@@ -120,6 +122,10 @@ def _content_problems(
             yield from _piece_problems(closed, read_shard(store, intact["tokens"].key), documents, intact["tokens"].key)
         if verdicts is not None:
             yield from _quarantine_problems(store, closed, verdicts, intact)
+        main = main_object(closed)
+        if documents is not None and main is not None and "lines" in intact:
+            lines = numbered_lines(store, intact["lines"].key, documents.num_rows, state.erased_rows(main.key))
+            deque(lines, maxlen=0)  # the last one says whether there are as many as rows
     except (FormatError, pa.ArrowException, KeyError) as error:
         yield f"a table or shard cannot be read: {error}"
 

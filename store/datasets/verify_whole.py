@@ -12,9 +12,8 @@ import pyarrow.compute as pc
 
 from headrace.store import ObjectInfo, ObjectStore, StoreError, counted
 from headrace.store.datasets.collection import named_keys
-from headrace.store.datasets.retraction import whole_ids
 from headrace.store.ledger import ClosedShard, IntervalSet, LedgerState, OverlapError
-from headrace.store.shards import FOLDERS, KEYS_ROLE, epoch_of, kind_of, read_table
+from headrace.store.shards import FOLDERS, KEYS_ROLE, epoch_of, kind_of, read_table, whole_ids
 
 _BROKEN_LEADER = "two shards account for the same records: the leader that wrote the entry is broken, report it"
 _BROKEN_DEDUP = "the stage that decided it is broken, write the dataset again and report it"

@@ -18,9 +18,9 @@ import pyarrow as pa
 import xxhash
 
 from headrace.store import FormatError, StoreRefused
-from headrace.store.datasets import Dataset
+from headrace.store.datasets import Dataset, numbered_lines
 from headrace.store.ledger import ClosedShard, main_sink
-from headrace.store.shards import codes_of, column_names, read_lines, read_row_groups, read_shard, read_table
+from headrace.store.shards import codes_of, column_names, read_row_groups, read_shard, read_table
 
 #: Records whose fates are in memory at once, of each side, and the ordinals that one fragment may reach.
 GROUP_RECORDS = 1 << 22
@@ -196,10 +196,7 @@ def _hidden(before: Dataset, after: Dataset, twins: tuple[ClosedShard, ClosedSha
     if not before.state.retracted and not after.state.retracted:
         return
     shard = twins[0]
-    named, other = (one.object("tokens") or one.object("documents") for one in twins)
-    if named is None or other is None:
-        return
-    gone, back = before.retracted(named.key), after.retracted(other.key)
+    gone, back = before.hidden_rows(twins[0]), after.hidden_rows(twins[1])
     documents = shard.object("documents")
     if documents is None:
         return
@@ -266,12 +263,10 @@ def _name(
 def _rows_of(dataset: Dataset, shard: ClosedShard, fates: _Fates, *, texts: bool) -> Iterator[_Rows]:
     store = dataset.store
     documents, verdicts = shard.object("documents"), shard.object("verdicts")
-    tokens = shard.object("tokens")
     if documents is not None:
         table = read_table(store, documents.key, ["fragment", "row"])
         codes = np.full(table.num_rows, _IS_KEPT, np.int32)
-        hidden = dataset.retracted(documents.key if tokens is None else tokens.key)
-        codes[[row for row in hidden if row < table.num_rows]] = _IS_RETRACTED
+        codes[[row for row in dataset.hidden_rows(shard) if row < table.num_rows]] = _IS_RETRACTED
         hashes = _hashes(dataset, shard, table.num_rows) if texts else np.zeros(table.num_rows, np.uint64)
         yield from _by_fragment(table, codes, hashes)
     if verdicts is not None:
@@ -316,9 +311,7 @@ def _hashes(dataset: Dataset, shard: ClosedShard, rows: int) -> npt.NDArray[np.u
             found[at : at + len(texts)] = [digest(text or b"") for text in texts]
             at += len(texts)
     elif documents is not None and (lines := shard.object("lines")) is not None:
-        gone = dataset.state.erased_rows(documents.key)
-        left = np.setdiff1d(np.arange(rows), np.array(gone, np.int64)).tolist()
-        for row, line in zip(left, read_lines(store, lines.key), strict=False):
+        for row, line in numbered_lines(store, lines.key, rows, dataset.state.erased_rows(documents.key)):
             found[row] = digest(line.rstrip(b"\n"))
     return found
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from headrace.store.datasets import count_retracted
 from headrace.store.ledger import ClosedShard, Counts, LedgerState, main_sink
 
 if TYPE_CHECKING:
@@ -92,9 +93,10 @@ def history_of(state: LedgerState, sink: str) -> list[VersionFacts]:
     for version, published in sorted(state.published.items()):
         restores = published.restores(version)
         fresh: list[ClosedShard] = []
+        standing = [shard for shard in shards if published.shows_entry(shard.number)]
         if restores:
             shown = shown_at.get(restores, _Shown()).copy()
-            objects = set(_read([shard for shard in shards if published.shows_entry(shard.number)], state))
+            objects = set(_read(standing, state))
         else:
             shown = shown.copy()
             while at < len(shards) and shards[at].number <= published.shows:
@@ -119,7 +121,7 @@ def history_of(state: LedgerState, sink: str) -> list[VersionFacts]:
                 pipeline=state.pipelines.get(next(reversed(shown.recipes), state.pipeline_version), {}),
                 records=sum(numbers[name] for name in _VERDICTS),
                 **{name: numbers[name] for name in (*_VERDICTS, "tokens", "shards")},
-                retracted=_retracted(state, version),
+                retracted=count_retracted(state, version, standing),
                 filtered_by=dict(shown.filtered_by),
                 quarantined_by=dict(shown.quarantined_by),
                 inputs=tuple(GrownObject(*name, count) for name, count in inputs.items()),
@@ -159,12 +161,3 @@ def _read(shards: Iterable[ClosedShard], state: LedgerState) -> Counter[tuple[st
             fragment = state.fragments[item.fragment].fragment
             found[fragment.uri, fragment.version] += item.count
     return found
-
-
-def _retracted(state: LedgerState, version: int) -> int:
-    """How many documents of the version's shards it does not show."""
-    if not state.retracted:
-        return 0
-    shown = state.published[version]
-    keys = {item.key for shard in state.shards if shown.shows_entry(shard.number) for item in shard.closed.objects}
-    return sum(len(rows) for since, key, rows in state.retracted if key in keys and state.hides(since, version))

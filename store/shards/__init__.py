@@ -107,6 +107,7 @@ if TYPE_CHECKING:
         sidecar_schema as sidecar_schema,
         table_to_parquet as table_to_parquet,
         verdicts_schema as verdicts_schema,
+        whole_ids as whole_ids,
         write_parquet as write_parquet,
     )
 else:

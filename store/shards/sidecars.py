@@ -176,8 +176,8 @@ def decode_table(data: Buffer, columns: Sequence[str], what: str) -> pa.Table:
         raise FormatError(f"{what} is not a readable Parquet file: {error}; restore it") from error
 
 
-def rows_named(table: pa.Table, name: str) -> npt.NDArray[np.bool_]:
-    """`[rows]`: whether a row of a sidecar is the record of this id, or one of its parts.
+def whole_ids(table: pa.Table) -> Any:
+    """`[rows]`: the id of each row's record, without the number of its part.
 
     Tables of before there were parts have no column `part`.
     """
@@ -185,10 +185,18 @@ def rows_named(table: pa.Table, name: str) -> npt.NDArray[np.bool_]:
     import pyarrow.compute as pc
 
     ids = table.column("id")
-    found: Any = pc.equal(ids, pa.scalar(name, pa.string()))
-    if "part" in table.column_names and table.column("part").null_count < table.num_rows:
-        part = pc.and_(pc.is_valid(table.column("part")), pc.starts_with(ids, pattern=f"{name}/"))
-        found = pc.or_(found, part)
+    if "part" not in table.column_names:
+        return ids
+    whole: Any = pc.replace_substring_regex(ids, pattern="/[0-9]+$", replacement="")
+    return pc.if_else(pc.is_valid(table.column("part")), whole, ids)
+
+
+def rows_named(table: pa.Table, name: str) -> npt.NDArray[np.bool_]:
+    """`[rows]`: whether a row of a sidecar is the record of this id, or one of its parts."""
+    import pyarrow.compute as pc
+
+    wanted = pa.scalar(name, pa.string())
+    found: Any = pc.or_(pc.equal(table.column("id"), wanted), pc.equal(whole_ids(table), wanted))
     return np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 

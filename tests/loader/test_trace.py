@@ -11,6 +11,7 @@ import pytest
 
 from headrace.loader.loader import Loader, Source
 from headrace.loader.order.errors import LoaderError, StateMismatch
+from headrace.loader.order.plan import Skipped
 from headrace.loader.trace import Trace, trace_document, trace_step
 from headrace.store.shards.sidecars import table_to_parquet
 
@@ -71,6 +72,12 @@ def test_a_step_is_traced_to_the_documents_that_its_batches_held(sources: list[S
         assert rows == expected
         assert traced.taken
     assert not Trace(state).step(max(log) + 1).taken
+
+
+def test_a_skip_is_told_with_the_step_that_reads_on(sources: list[Source]):
+    log, state = history(sources[0].dataset)
+    skips = [step for step, event in Trace(state).journal() if isinstance(event, Skipped)]
+    assert skips == [min(step for step, rows in log.items() if min(rows.values())[0] > 11)]
 
 
 @pytest.mark.parametrize("kind", ["one", "mixture"])

@@ -16,7 +16,7 @@ from headrace.page.core import ROW_BYTES_MAX, Board, written
 from headrace.stages.export import duplicate_pairs
 from headrace.stages.quality.scorecard import card
 from headrace.stages.runtime import reason_class
-from headrace.store.datasets import Dataset, as_shown, completeness_of, recipes_of
+from headrace.store.datasets import Dataset, as_shown, completeness_of, count_retracted, recipes_of
 from headrace.store.history import history_of, open_at, read_tags
 from headrace.store.ledger import balance_of, main_sink
 from headrace.store.shards import read_table
@@ -115,7 +115,7 @@ def facts_of(dataset: Dataset) -> dict[str, Any]:
         "records_closed": balance.records_closed,
         "words": list(completeness_of(whole.state).words),
         "bytes": sum(item.size for shard in dataset.shards for item in shard.closed.objects),
-        "retracted": sum(len(rows) for since, _, rows in state.retracted if state.hides(since, dataset.version)),
+        "retracted": count_retracted(state, dataset.version, dataset.of_main_sink(dataset.shards)),
         "ledger_entries": state.number + 1,
         "term": state.term,
         "given_up": [

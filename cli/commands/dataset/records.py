@@ -31,8 +31,8 @@ def show_records(uri: str, ids: Collection[str], *, characters: int, tokenizer: 
     if not ids:
         return _print(dataset, first_records(dataset, None, tokenizer), characters, as_json=as_json)
     found = list(named_records(dataset, ids, tokenizer))
-    missing = [name for name in ids if not any(one.id == name or one.id.startswith(f"{name}/") for one in found)]
-    if missing:
+    known = {name for one in found for name in (one.id, one.whole)}
+    if missing := [name for name in ids if name not in known]:
         raise CliError(f"{dataset.uri} keeps no record {missing[0]!r}: `headrace dataset trace` says what became of it")
     return _print(dataset, found, characters, as_json=as_json)
 

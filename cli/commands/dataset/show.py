@@ -44,7 +44,7 @@ from headrace.store import (
     folder_of,
     open_store,
 )
-from headrace.store.datasets import Dataset, as_shown, completeness_of
+from headrace.store.datasets import Dataset, as_shown, completeness_of, count_retracted
 from headrace.store.history import open_at
 from headrace.store.ledger import Balance, Log, balance_of, main_sink
 from headrace.store.shards import read_table
@@ -138,8 +138,7 @@ def _facts_of(dataset: Dataset, balance: Balance, recipes: Recipes) -> list[tupl
 
 
 def _retracted(dataset: Dataset) -> int:
-    state = dataset.state
-    return sum(len(rows) for since, _, rows in state.retracted if state.hides(since, dataset.version))
+    return count_retracted(dataset.state, dataset.version, dataset.of_main_sink(dataset.shards))
 
 
 #: How a word is shown that only the kept record has, that only the duplicate has, and that both have.

@@ -131,7 +131,7 @@ def retract_records(
 
     async def retracted(writer: OfflineWriter) -> RecordPlaces:
         found = await writer.beside(lambda: find_records(store, writer.ledger, ids, sources, test))
-        missing = [name for name in ids if name not in found.ids and not any(_part(name, one) for one in found.ids)]
+        missing = [name for name in ids if name not in found.named]
         missing += [name for name in sources if name not in found.sources]
         if missing or not found.ids:
             asked = [*missing, where][0]
@@ -149,20 +149,19 @@ def retract_records(
         print(f"headrace: no kept record fulfils --where {where!r}", file=sys.stderr)
     after = Dataset.open(uri)
     collect(store, after.state, dry_run=False)
-    documents = sum(len(rows) for _, rows in found.documents)
     facts = {
         "dataset": dataset.uri,
         "version": after.state.version,
         "records": len(found.ids),
-        "documents": documents,
+        "documents": found.kept,
         "rewritten": [item.key for item in found.rewritten],
     }
     if as_json:
         return print_json(facts)
-    what = f"version {after.state.version} shows {counted(documents, 'document')} less"
+    what = f"version {after.state.version} shows {counted(found.kept, 'document')} less"
     if after.state.newest is None:
-        what = f"no version is published yet; the first one will show {counted(documents, 'document')} less"
-    if not documents:
+        what = f"no version is published yet; the first one will show {counted(found.kept, 'document')} less"
+    if not found.kept:
         what = "no version showed these records: they were not kept, or retracted before"
     if found.rewritten or found.texts:
         many = len(found.rewritten) + len(found.texts)
@@ -238,11 +237,6 @@ def remove_dataset(uri: str, *, agreed: bool, as_json: bool) -> int:
     gone = f"removed: {counted(len(found.keys), 'object')}, {megabytes(found.size)}"
     console().print(title(dataset.uri, gone))
     return 0
-
-
-def _part(name: str, one: str) -> bool:
-    """Whether `one` is the id of a part of the record `name`."""
-    return one.startswith(f"{name}/") and one[len(name) + 1 :].isdigit()
 
 
 def _facts(uri: str, found: Collected, *, dry_run: bool, busy: str) -> dict[str, object]:

@@ -70,7 +70,8 @@ def find_spans(column: Any, unit: str, words_min: int) -> Spans:
 
 def _find_passages(data: Any, offsets: Numbers, words: int) -> Spans:
     """Each `words` words in a row."""
-    room = len(data) // 2 + 1
+    # Words are a byte apart in a text, and nothing is between two texts.
+    room = (len(data) + len(offsets)) // 2
     hashes, places = np.empty(room, np.uint64), np.empty((room, 3), np.int64)
     found, bounds = np.empty(room, np.uint64), np.empty((room, 2), np.int64)
     count = int(fill_passages(data, offsets, words, found, bounds, hashes, places))

@@ -59,6 +59,8 @@ def test_steps_and_readings_are_what_dealing_out_by_hand_gives(
     timeline = Timeline(samples, events)
     assert {number: timeline.step(number).positions.tolist() for number in steps} == steps
     assert {p: timeline.reading(p) for p in read} == read
+    behind = {p: read[min(q for q in read if q >= p)].step for p in range(max(read, default=-1) + 1)}
+    assert {p: timeline.step_from(p) for p in behind} == behind
 
 
 def test_a_step_before_the_journal_or_of_no_samples_does_not_exist():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import pathlib
@@ -12,11 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from headrace.stages.export.folders import export_parquet
 from headrace.store.datasets.dataset import Dataset
+from headrace.store.files.store import FileStore
 from headrace.store.shards.shard import read_shard
-from headrace.store.shards.sidecars import read_table
+from headrace.store.shards.sidecars import documents_schema, read_table
 from tests.kits.inputs import files, readers
 from tests.kits.run.small_tokenizer import small_tokenizer
+from tests.kits.store.dataset_writer import FRAGMENT, Writer
 from tests.run.inputs.test_runs import balance, headrace
 
 PIPELINE = """
@@ -215,6 +219,27 @@ def test_each_published_version_is_exported_without_later_retractions(
     refused = headrace(tmp_path, "dataset", "export", "out", "new", "--format", "mds", "--version", "4")
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr.endswith("has no version 4; it has 1, 2, 3\n")
+
+
+@pytest.mark.parametrize("column", ["input_ids", "text"])
+def test_files_have_the_scores_of_all_shards(tmp_path: pathlib.Path, column: str) -> None:
+    writer = Writer(FileStore(tmp_path / "out"))
+    tags = {"score.urls.listed": pa.string(), "score.length": pa.int64()}
+    for first, (score, kind) in enumerate(tags.items()):
+        closed = writer.shard([3], first)
+        schema = documents_schema().append(pa.field(score, kind)).append(pa.field("text", pa.string()))
+        row = {"id": f"{first}", "source": "s", "fragment": FRAGMENT.id.hex(), "row": first, "tokens": 3, "text": "a"}
+        key = f"shards/1/{9 - first:032x}.documents.parquet"
+        table = writer.table("documents", key, schema, [row | {score: "1" if kind == pa.string() else 1}])
+        roles = ("tokens",) if column == "input_ids" else ()
+        objects = tuple(item for item in closed.objects if item.role in roles)
+        writer.entry(dataclasses.replace(closed, objects=(*objects, table)))
+    export_parquet(Dataset.open(writer.store.uri), str(tmp_path / "to"))
+    tables = [pq.read_table(path) for path in sorted((tmp_path / "to").iterdir())]
+    assert [table.column_names for table in tables] == [["id", "source", "metadata", *tags, column]] * 2
+    assert tables[0].schema == tables[1].schema
+    rows = [row for table in tables for row in table.select(list(tags)).to_pylist()]
+    assert [[row[score] for row in rows] for score in tags] == [["1", None], [None, 1]]
 
 
 def test_an_export_never_writes_over_what_stands(home: pathlib.Path) -> None:

@@ -70,6 +70,37 @@ def test_a_url_on_a_list_is_filtered(tmp_path: pathlib.Path, url: str, reason: s
     assert answer.counters == {"urls/without a URL": 1 if url else 2}
 
 
+@pytest.mark.parametrize(
+    ("entry", "url", "reason"),
+    [
+        ("bad.org/", "http://bad.org/page", "domain on a list"),
+        ("https://bad.org/", "http://bad.org", "domain on a list"),
+        ("bad.org/dir/", "http://bad.org/dir", "URL on a list"),
+        ("bad.org/dir/", "http://bad.org/dir/x", "URL on a list"),
+        ("bad.org/dir/", "http://bad.org/directory", None),
+        ("bad.org/?p=5", "http://bad.org/page", None),
+        ("bad.org/?p=5", "http://bad.org?p=5#top", "URL on a list"),
+        ("bad.org/x?u=/a/", "http://bad.org/x?u=/a/", "URL on a list"),
+        ("bad.org/x?u=/a/", "http://bad.org/x?u=/b/", None),
+        ("bad.org/x", "http://bad.org/x?u=/a/", "URL on a list"),
+        (".bad.org", "http://www.bad.org/", "domain on a list"),
+        ("\ufeffbad.org", "http://bad.org/", "domain on a list"),
+        ("bad.org", " http://bad.org/", "domain on a list"),
+        ("bad.org", "//bad.org/page", "domain on a list"),
+        ("http://[broken", "/a/page", None),
+        ("/a", "/a/page", None),
+        ("bad.org", "http://fine.org/A-CASINO/", "word in the URL"),
+    ],
+)
+def test_what_an_entry_or_a_word_names_is_filtered(
+    tmp_path: pathlib.Path, entry: str, url: str, reason: str | None
+) -> None:
+    path = tmp_path / "blocked.txt"
+    path.write_text(f"{entry}\n", encoding="utf-8")
+    answer = run(stages.url_filter(str(path), words=["Casino"]), ["a"], [orjson.dumps({"url": url}).decode()])
+    assert reasons_of(answer) == ([reason] if reason else [])
+
+
 def test_a_lists_content_is_in_the_version_its_place_not(tmp_path: pathlib.Path) -> None:
     for name, text in (("a", "x.com\n"), ("b", "x.com\n"), ("c", "y.com\n")):
         (tmp_path / name).write_text(text)

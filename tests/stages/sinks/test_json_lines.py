@@ -36,3 +36,10 @@ def test_each_character_is_written_as_orjson_writes_it(character: str) -> None:
     rows: list[tuple[str, str | None, str | None]] = [(character, f"a{character}b\\{character}", None)]
     assert made(rows) == by_orjson(rows)
     assert orjson.loads(made(rows))["text"] == rows[0][1]
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
+def test_metadata_of_several_lines_are_written_on_one(ending: str) -> None:
+    metadata = ending.join(["{", '"lang": "en"', "}"])
+    lines = made([("0", "a", metadata), ("1", "b", metadata)]).splitlines()
+    assert [orjson.loads(line)["metadata"] for line in lines] == [{"lang": "en"}] * 2

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import headrace
-from headrace import Pipeline, RunResult, filter_records, read, tokenize, write_documents, write_tokens
+from headrace import Pipeline, RunResult, filter_records, read, tokenize, write_documents, write_jsonl, write_tokens
 from headrace.cli.main import invoke
 from headrace.store.datasets import Dataset, tables
 from headrace.store.datasets.tables import read_rows
@@ -73,9 +73,12 @@ def test_texts_are_among_the_documents_columns(tmp_path: Path) -> None:
         headrace.Loader(done.dataset, batch_size=1)
 
 
-def test_what_was_retracted_is_left_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sink", ["tokens", "documents", "lines"])
+def test_what_was_retracted_is_left_out(tmp_path: Path, sink: str) -> None:
     tokens = tokenize(small_tokenizer())
-    done = run(tmp_path, tokens, write_tokens(tokens, seq_len=64))
+    ends = {"tokens": [tokens, write_tokens(tokens, seq_len=64)], "documents": [write_documents()],
+            "lines": [write_jsonl()]}  # fmt: skip
+    done = run(tmp_path, *ends[sink])
     assert invoke(["dataset", "retract", str(tmp_path / "out"), "3", "5"]) == 0
     assert sorted(set(map(str, range(len(TEXTS)))) - set(done.documents().read_all()["id"].to_pylist())) == ["3", "5"]
     first = Dataset.open(done.dataset).of_version(1)

@@ -323,3 +323,15 @@ def test_pieces_are_refused_alike_in_32_and_64_bits(pieces: list[tuple[int, ...]
         arrays = {f"piece_{name}": np.ascontiguousarray(column) for name, column in zip(names, columns, strict=True)}
         said.append(shard._misplaced({"tokens": np.zeros((2, 8), np.uint16), **arrays}))
     assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("parts", [[0, 1, 0, None, 7, 0], None])
+def test_an_id_names_its_record_and_its_own_parts(parts: list[int | None] | None) -> None:
+    names = ["a/0", "a/1", "a/b/0", "a/2", "a/b/c/7", "a/0/0"]
+    columns: dict[str, Any] = {"id": pa.array(names)} | ({"part": pa.array(parts, pa.int32())} if parts else {})
+    table = pa.table(columns)
+    found = {name: np.flatnonzero(sidecars.rows_named(table, name)).tolist() for name in ("a", "a/b", "a/2", "a/0")}
+    if parts is None:
+        assert found == {"a": [], "a/b": [], "a/2": [3], "a/0": [0]}
+    else:
+        assert found == {"a": [0, 1], "a/b": [2], "a/2": [3], "a/0": [0, 5]}

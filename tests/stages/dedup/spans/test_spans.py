@@ -117,6 +117,13 @@ def test_each_word_begins_a_passage_that_has_words_enough() -> None:
     assert passages("one two", 1) == ["one", "two"]
 
 
+@pytest.mark.parametrize("text", ["a", "a b", "", " a"])
+def test_many_texts_of_one_letter_have_room_for_all_passages(text: str) -> None:
+    found = find_spans(texts(*[text] * 1000), "passage", 1)
+    assert found.texts.tolist() == [place for place in range(1000) for _ in text.split()]
+    assert len(found.hashes) == 1000 * len(text.split())
+
+
 @given(st.lists(st.sampled_from(["a", "b", "cé", "d."]), max_size=40), st.integers(1, 5))
 @settings(max_examples=200, deadline=None)
 def test_passages_have_one_hash_where_their_words_are_the_same(words: list[str], size: int) -> None:
