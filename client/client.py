@@ -90,8 +90,7 @@ class RunOptions:
         """Raises UsageError for numbers that no request holds, and for options that mean nothing by themselves."""
         check_numbers({"--replicas": self.replicas}, REPLICAS_MAX)
         check_numbers({"--cores": self.cores, "--priority": self.priority})
-        check_numbers({"--max-quarantined": self.quarantined_max or 0}, TAKEN_MAX)
-        check_numbers({"--task-memory, in MiB,": self.task_bytes >> 20}, TAKEN_MAX >> 20)
+        check_numbers({"--max-quarantined": self.quarantined_max, "bytes of --task-memory": self.task_bytes}, TAKEN_MAX)
         if self.gate_pauses and not self.gate:
             raise UsageError("--gate-pauses needs --gate: without a limit there is nothing to pause for")
 
@@ -374,10 +373,12 @@ def _silence(address: str, error: Any) -> ControllerSilent:
     return ControllerSilent(f"the controller at {address} answered {code}: {details}")
 
 
-def check_numbers(numbers: Mapping[str, int], most: int = NUMBER_MAX) -> None:
+def check_numbers(numbers: Mapping[str, int | None], most: int = NUMBER_MAX) -> None:
     """Raises UsageError for an option whose number is larger than a request holds, or than anybody can want."""
     for option, value in numbers.items():
-        if not -most <= value <= most:
+        if type(value or 0) is not int:
+            raise UsageError(f"{option} {value!r}: give a whole number")
+        if not -most <= (value or 0) <= most:
             raise UsageError(f"{option} {value}: the number is too large; give at most {most:,}")
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.client.errors import CliError, UsageError
+from headrace.daemon import said_aside
 from headrace.pipeline import MODULES_BYTES_MAX, Pipeline, PipelineError, mask, validate
 from headrace.stages.runtime import InputError, environment, forget_modules, progress_to
 from headrace.stages.shipping import cell_modules, has_user_code, modules_of
@@ -51,7 +52,8 @@ def load(path: Path, given: Sequence[str], *, follow_links: bool = False) -> Pip
 
         stages = (with_followed_links(stage) if stage.target in SOURCES else stage for stage in pipeline.stages)
         pipeline = replace(pipeline, stages=tuple(stages))
-    return complete(pipeline, {MODULE: _text_of(path)})
+    with users_code(path):
+        return complete(pipeline, {MODULE: _text_of(path)})
 
 
 @contextlib.contextmanager
@@ -61,7 +63,7 @@ def users_code(path: Path) -> Iterator[None]:
     Raises CliError where it asks for the end of the process, which would end the command in silence.
     """
     try:
-        with contextlib.redirect_stdout(sys.stderr):
+        with said_aside():
             yield
     except SystemExit as error:
         raise _from_user_code(error, path) from error

@@ -69,7 +69,11 @@ if TYPE_CHECKING:
         runtime_folder as runtime_folder,
         short_path as short_path,
     )
-    from headrace.daemon.process_start import mend_streams as mend_streams, parse_arguments as parse_arguments
+    from headrace.daemon.process_start import (
+        mend_streams as mend_streams,
+        parse_arguments as parse_arguments,
+        said_aside as said_aside,
+    )
     from headrace.daemon.sd_notify import keep_alive as keep_alive, notify as notify
     from headrace.daemon.signals import (
         SECOND_S as SECOND_S,

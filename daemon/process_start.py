@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.pipeline import SecretShownError, check_arguments
@@ -46,8 +47,44 @@ def mend_streams() -> None:
     # Not what another program has put in its place.
     if sys.stderr is sys.__stderr__:
         encoding = sys.stderr.encoding if sys.stderr else "utf-8"
-        told = io.BufferedWriter(_Lossy(2, "w", closefd=False))
-        sys.stderr = io.TextIOWrapper(told, encoding, _ESCAPED, line_buffering=True)
+        at_once = bool(sys.stderr and sys.stderr.write_through)  # `python -u`
+        raw = _Lossy(2, "w", closefd=False)
+        told: Any = raw if at_once else io.BufferedWriter(raw)
+        sys.stderr = io.TextIOWrapper(told, encoding, _ESCAPED, line_buffering=True, write_through=at_once)
+
+
+@contextlib.contextmanager
+def said_aside() -> Iterator[None]:
+    """What is written to standard output meanwhile goes to standard error, also by processes that begin here.
+
+    The user's code may close, wrap or detach `sys.stdout`, so that not the object is another but the descriptor.
+    """
+    if not _is_ours():
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+        return
+    _flush()
+    kept = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        yield
+    finally:
+        _flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def _is_ours() -> bool:
+    """Whether the streams are those of the process, and not a notebook's."""
+    try:
+        return (sys.stdout.fileno(), sys.stderr.fileno()) == (1, 2)
+    except (AttributeError, OSError, ValueError):
+        return False
+
+
+def _flush() -> None:
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        sys.stdout.flush()
 
 
 class _Lossy(io.FileIO):

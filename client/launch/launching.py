@@ -104,7 +104,7 @@ def _to_its_end(words: Sequence[str], cwd: str) -> int:
             code = running.wait()
         finally:
             restore(before)
-        return EXIT_INTERRUPTED if code == -signal.SIGKILL else code
+        return EXIT_INTERRUPTED if code in (-signal.SIGINT, -signal.SIGKILL) else code
 
 
 def end_launch(folder: Path) -> int:

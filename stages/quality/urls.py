@@ -95,5 +95,9 @@ def _read(path: str, stage: str) -> list[str]:
         ) from error
     entries = [split_url(line.strip()) for line in lines if not line.lstrip().startswith("#")]
     # A dot before a domain is how some lists say that its subdomains are meant too.
-    named = [(host.lstrip("."), path if "?" in path else path.removesuffix("/")) for host, path in entries if host]
+    named = [
+        (host.lstrip(".").removeprefix("www."), path if "?" in path else path.removesuffix("/"))
+        for host, path in entries
+        if host
+    ]
     return [f"{host}{path}" for host, path in named if host]

@@ -20,6 +20,8 @@ SAMPLE_BYTES = 100_000_000
 VOCAB_SIZE_MIN = 257
 #: The file beside a tokenizer that names its special tokens.
 CONFIG = "tokenizer_config.json"
+#: Bytes of one that is looked into; ours has less.
+CONFIG_BYTES_MAX = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,8 @@ def train_tokenizer(
     path = pathlib.Path(output)
     if path.name == CONFIG or (path.exists() and not path.is_file()):
         raise PipelineError(f"{str(path)!r} is no file for a tokenizer: name the tokenizer.json to write")
-    config, named = path.with_name(CONFIG), f"{json.dumps({'eos_token': eos})}\n"
-    if os.path.lexists(config) and not _says(config, named):
+    config = path.with_name(CONFIG)
+    if os.path.lexists(config) and not _is_ours(config):
         raise PipelineError(f"{str(config)!r} is there already and is not replaced: write to another folder")
     tokenizers = _library()
     sample = _Sample(build_stage(source, {}), sample_bytes)
@@ -72,7 +74,7 @@ def train_tokenizer(
         raise PipelineError(f'stage "{source.name}" has no text to train on')
     disk.make_folder(path.parent)
     _write(path, engine.to_str(pretty=True))
-    _write(config, named)
+    _write(config, json.dumps({"eos_token": eos}) + "\n")
     return Trained(str(path), engine.get_vocab_size(), sample.records, sample.bytes)
 
 
@@ -100,12 +102,17 @@ class _Sample:
                     yield text
 
 
-def _says(path: pathlib.Path, text: str) -> bool:
+def _is_ours(path: pathlib.Path) -> bool:
+    """Whether a configuration says no more than what this writes."""
     if not path.is_file():
         return False
-    wanted = text.encode()
     with path.open("rb") as file:
-        return file.read(len(wanted) + 1) == wanted
+        data = file.read(CONFIG_BYTES_MAX + 1)
+    try:
+        said = json.loads(data) if len(data) <= CONFIG_BYTES_MAX else None
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(said, dict) and list(said) == ["eos_token"]
 
 
 def _write(path: pathlib.Path, text: str) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from headrace.cli.commands.run import HINT_CHARACTERS_MAX, text_of
 from headrace.client import pipeline_file
+from headrace.client.client import RunOptions
 from headrace.client.errors import CliError, UsageError
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import MODULES_BYTES_MAX, Pipeline, Stage, StageKind, difference
@@ -140,6 +141,28 @@ def test_what_a_file_prints_is_not_on_standard_output(tmp_path: Path, capsys: py
     with pytest.raises(CliError, match=r"p\.py:4: SystemExit: 3"):
         pipeline_file.load(file, [])
     assert capsys.readouterr() == ("", "at import\nin build\n")
+
+
+def test_a_module_that_a_stage_names_is_the_users_code_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rules_of_mine.py").write_text("print('at import')\nraise SystemExit(0)\n")
+    (tmp_path / "in.jsonl").write_text('{"id": "a", "text": "b"}\n')
+    file = tmp_path / "p.py"
+    file.write_text(
+        "from headrace.pipeline.graph import Pipeline\n"
+        "from headrace.stages.library import map_records, read_jsonl, write_jsonl\n"
+        "def build():\n"
+        f"    stages = read_jsonl({str(tmp_path / 'in.jsonl')!r}), map_records('rules_of_mine:tidy'), write_jsonl()\n"
+        f"    return Pipeline.chain('small', {str(tmp_path / 'out')!r}, *stages)\n"
+    )
+    with pytest.raises(CliError, match=r"p\.py: SystemExit: 0"):
+        pipeline_file.load(file, [])
+    assert capsys.readouterr() == ("", "at import\n")
+
+
+@pytest.mark.parametrize("number", [2e9, "4", True])
+def test_a_number_of_another_type_is_said_in_a_line(number: object) -> None:
+    with pytest.raises(UsageError, match="give a whole number"):
+        RunOptions(task_bytes=number)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("code", ["def build(n: int.nope) -> None: ...", "build = dict"])

@@ -64,3 +64,35 @@ def test_what_an_encoding_lacks_is_escaped() -> None:
     code = "print(chr(0x25cf)); print(os.fsdecode(bytes([255])), file=sys.stderr)"
     done = python(code, PYTHONIOENCODING="latin-1")
     assert (done.stdout, done.stderr) == ("\\u25cf\n", "\\udcff\n")
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "sys.stdout = io.TextIOWrapper(sys.stdout.buffer, encoding='utf-8')",
+        "sys.stdout = codecs.getwriter('utf-8')(sys.stdout.detach())",
+        "sys.stdout = open(sys.stdout.fileno(), 'w', buffering=1)",
+        "pass",
+    ],
+)
+def test_whatever_users_do_to_standard_output_is_said_aside(use: str) -> None:
+    code = f"""
+import codecs, io
+from headrace.daemon import said_aside
+print("before")
+with said_aside():
+    {use}
+    print("theirs")
+    sys.stdout.flush()
+    os.system("echo their child")
+print("after")
+print("told", file=sys.stderr)
+sys.stdout.flush()
+"""
+    done = python(code)
+    assert (done.stdout, done.stderr) == ("before\nafter\n", "theirs\ntheir child\ntold\n")
+
+
+def test_errors_are_written_at_once_where_python_is_asked_to() -> None:
+    done = python("print('no newline', end='', file=sys.stderr); os._exit(0)", PYTHONUNBUFFERED="1")
+    assert done.stderr == "no newline"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from headrace.daemon import said_aside
 from headrace.pipeline import Pipeline, PipelineError, StageKind
 from headrace.stages.runtime import ROW, Batch, FragmentEnd, ordinals_of, reason_class
 from headrace.stages.shipping import SAMPLE_CHARACTERS_MAX
@@ -250,7 +250,7 @@ def _judge_there(
 ) -> None:
     """The main function of a version's process. Standard output is the command's, whose answer others may read."""
     try:
-        with contextlib.redirect_stdout(sys.stderr):
+        with said_aside():
             answer: Judged | str = judge(Pipeline.from_dict(pipeline), fragments, sink, records_max)
     except Exception as error:  # noqa: BLE001 - whatever the user's code raises is said, and ends nothing else
         answer = f"{type(error).__name__}: {error}"

@@ -74,6 +74,7 @@ def test_a_url_on_a_list_is_filtered(tmp_path: pathlib.Path, url: str, reason: s
     ("entry", "url", "reason"),
     [
         ("bad.org/", "http://bad.org/page", "domain on a list"),
+        (".www.bad.org", "http://www.bad.org", "domain on a list"),
         ("https://bad.org/", "http://bad.org", "domain on a list"),
         ("bad.org/dir/", "http://bad.org/dir", "URL on a list"),
         ("bad.org/dir/", "http://bad.org/dir/x", "URL on a list"),

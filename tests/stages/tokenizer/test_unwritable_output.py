@@ -56,9 +56,9 @@ def test_a_configuration_that_nobody_named_is_not_replaced(texts: Path, tmp_path
 
 
 def test_a_tokenizer_is_trained_again_beside_its_own_configuration(texts: Path, tmp_path: Path) -> None:
-    for _ in range(2):
-        train_tokenizer(read_jsonl(str(texts)), tmp_path / "mine.json", vocab_size=300)
-    assert json.loads((tmp_path / "tokenizer_config.json").read_text()) == {"eos_token": "<|endoftext|>"}
+    for eos in ("<|endoftext|>", "</s>"):
+        train_tokenizer(read_jsonl(str(texts)), tmp_path / "mine.json", vocab_size=300, eos=eos)
+        assert json.loads((tmp_path / "tokenizer_config.json").read_text()) == {"eos_token": eos}
 
 
 def test_a_tokenizer_is_not_written_over_by_its_configuration(texts: Path, tmp_path: Path) -> None:
