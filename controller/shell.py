@@ -171,12 +171,11 @@ class Shell:
             why = self.core.witness.stranger(worker, message.task, message.attempt)
         else:
             event, why = self.core.witness.hear(worker, event)
+        progress = None if why else self._progress_of(message.task)
+        if progress is not None:
+            why = progress.take(message)
         if why:
             self.refused.tell(worker, why)
-        else:
-            progress = self._progress_of(message.task)
-            if progress is not None:
-                progress.take(message)
         if event is not None:
             self.post(event, message.cause[:CAUSE_MAX], worker)
 
