@@ -171,12 +171,11 @@ class Shell:
             why = self.core.witness.stranger(worker, message.task, message.attempt)
         else:
             event, why = self.core.witness.hear(worker, event)
+        progress = None if why else self._progress_of(message.task)
+        if progress is not None:
+            why = progress.take(message)
         if why:
             self.refused.tell(worker, why)
-        else:
-            progress = self._progress_of(message.task)
-            if progress is not None:
-                progress.take(message)
         if event is not None:
             self.post(event, message.cause[:CAUSE_MAX], worker)
 
@@ -410,7 +409,7 @@ class Shell:
         if said:
             logger.warning(said)
         await self._traces.ended(command.log, run.ledger)
-        return core.ManifestWritten(command.log)
+        return core.ManifestWritten(command.log, command.term)
 
     async def _audit(self, command: core.AuditDataset) -> core.Event:
         """Read in a thread of its own what the ledger says by now: the run's fold goes on meanwhile."""
@@ -420,10 +419,10 @@ class Shell:
         store, gate = self._logs.store(command.log), parse_gate(command.gate)
 
         def rows() -> tuple[str, ...]:
-            found = broken_rows(Dataset(store, fold_ledger(store)), gate, final=command.final)
-            return tuple(str(row) for row in found)
+            return tuple(map(str, broken_rows(Dataset(store, fold_ledger(store)), gate, final=command.final)))
 
-        return core.DatasetAudited(command.log, command.final, await apart(f"an audit of {command.log}", rows))
+        broken = await apart(f"an audit of {command.log}", rows)
+        return core.DatasetAudited(command.log, command.term, command.final, broken)
 
     def _progress_of(self, task: str) -> ReportedProgress | None:
         pipeline = task.split("/", 1)[0]

@@ -25,9 +25,9 @@ def outcome(command: core.Command, error: Exception) -> core.Event | None:
             logger.warning("snapshot %d of %s could not be written: %s", command.number, command.log, why)
             return core.SnapshotWritten(command.log, command.number, why)
         case core.WriteManifest():
-            return core.ManifestWritten(command.log, why, passes)
+            return core.ManifestWritten(command.log, command.term, why, passes)
         case core.AuditDataset():
-            return core.DatasetAudited(command.log, command.final, error=why, stalled=passes)
+            return core.DatasetAudited(command.log, command.term, command.final, error=why, stalled=passes)
         case core.TruncateLog():
             # What stands on is deleted after the next snapshot.
             logger.warning("%s could not be truncated up to entry %d: %s", command.log, command.upto, why)

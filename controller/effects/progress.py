@@ -7,7 +7,9 @@ from collections import deque
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
+from headrace.controller.core.cluster import NUMBER_MAX
 from headrace.protos import control_pb2 as pb
+from headrace.store.ledger import UNBOUNDED
 
 #: Seconds for which a stage that was at a batch is taken to be at it still, without a word of its worker.
 GUESSED_S_MAX = 1.0
@@ -15,6 +17,8 @@ GUESSED_S_MAX = 1.0
 SCALING_MAX = 8
 #: Stages and links in one report.
 ROWS_MAX = 65_536
+#: What of a stage is counted and added up.
+_ADDED = ("records", "bytes", "dropped", "skipped_bytes", "stored_bytes")
 
 
 @dataclass(slots=True)
@@ -43,12 +47,14 @@ class ReportedProgress:
         self.latest = {attempt: _empty_handed(progress) for attempt, progress in self.latest.items()}
         self.held_since.clear()
 
-    def take(self, message: pb.TaskEvent) -> None:
-        """Note a report."""
+    def take(self, message: pb.TaskEvent) -> str:
+        """Note a report; why it is not believed, if it is not."""
         kind = message.WhichOneof("event")
         if kind == "ready":
             self.facts.update(message.ready.facts)
-        elif kind == "progress" and len(message.progress.stages) + len(message.progress.links) <= ROWS_MAX:
+        elif kind == "progress":
+            if wrong := _fault(message.progress):
+                return f"attempt {message.attempt} of task {message.task} reports {wrong}"
             progress = _empty_handed(message.progress) if self.over else message.progress
             self.latest[message.task, message.attempt] = progress
             self.held[message.task, message.attempt] = message.progress.held_records
@@ -59,6 +65,7 @@ class ReportedProgress:
                 self.held_since.pop((message.task, message.attempt), None)
             if self.first_batch_at is None and any(stage.records for stage in message.progress.stages):
                 self.first_batch_at = time.monotonic()
+        return ""
 
     def of(self, task: str, attempt: int) -> pb.Progress | None:
         """The newest report of one attempt."""
@@ -71,7 +78,7 @@ class ReportedProgress:
 
     def held_by_dead(self, living: Container[tuple[str, int]]) -> int:
         """Records that the sinks of all other attempts held when they reported last."""
-        return sum(held for attempt, held in self.held.items() if attempt not in living)
+        return _on_the_wire(sum(held for attempt, held in self.held.items() if attempt not in living))
 
     def ledger_lag_s(self, living: Container[tuple[str, int]], now: float) -> float:
         """For how long living attempts have held records without an entry that closed any."""
@@ -89,6 +96,23 @@ class ReportedProgress:
             for attempt, progress in self.latest.items()
             for stage in progress.stages
         )
+
+
+def _fault(progress: pb.Progress) -> str:
+    """What a task cannot have done; empty if nothing is."""
+    rows = (*progress.stages, *progress.links)
+    if len(rows) > ROWS_MAX:
+        return f"{len(rows)} stages and links"
+    for said in (progress, *rows):
+        for about, number in said.ListFields():
+            if isinstance(number, int | float) and not 0 <= number <= NUMBER_MAX:
+                return f"{about.name} of {number}"
+    return ""
+
+
+def _on_the_wire(total: int) -> int:
+    """A sum of what many tasks say, or the most that a status holds."""
+    return min(total, UNBOUNDED)
 
 
 def _empty_handed(progress: pb.Progress) -> pb.Progress:
@@ -125,14 +149,11 @@ def sum_stages(parts: Iterable[pb.StageProgress]) -> list[pb.StageProgress]:
     sums: dict[str, pb.StageProgress] = {}
     for part in parts:
         total = sums.setdefault(part.stage, pb.StageProgress(stage=part.stage))
-        total.records += part.records
-        total.bytes += part.bytes
         total.busy_s += part.busy_s
         total.cpu_s += part.cpu_s
         total.guessed_s += part.guessed_s
         if part.at_batch_s > total.at_batch_s:
             total.at_batch_s, total.batch_records = part.at_batch_s, part.batch_records
-        total.dropped += part.dropped
-        total.skipped_bytes += part.skipped_bytes
-        total.stored_bytes += part.stored_bytes
+        for name in _ADDED:
+            setattr(total, name, _on_the_wire(getattr(total, name) + getattr(part, name)))
     return list(sums.values())

@@ -137,8 +137,8 @@ def test_what_a_store_may_hold_up_runs_on_no_shared_thread(tmp_path: Path) -> No
         (run,) = asked.shell.core.runs.values()
         log, logs = run.leadership.log, asked.shell._logs
         await asyncio.get_running_loop().shutdown_default_executor()
-        assert await asked.shell._audit(core.AuditDataset(log, {}, final=False)) == core.DatasetAudited(log, False)
-        assert await asked.shell._manifest(core.WriteManifest(log)) == core.ManifestWritten(log)
+        assert await asked.shell._audit(core.AuditDataset(log, {}, 1, False)) == core.DatasetAudited(log, 1, False)
+        assert await asked.shell._manifest(core.WriteManifest(log, 1)) == core.ManifestWritten(log, 1)
         assert await logs.snapshot(core.WriteSnapshot(log, 0, run.ledger)) == core.SnapshotWritten(log, 0)
         await logs.truncate(core.TruncateLog(log, 0, frozenset({0})))
         applied.cancel()

@@ -22,7 +22,7 @@ def test_an_answer_goes_on_with_what_it_answers() -> None:
     ready = m.TaskReady("run/read.0", 1)
     assert causes.of(ready, "apply.1f.3") == "apply.1f.3"
     with caused_by("apply.1f.3"):
-        assert causes.of(m.ManifestWritten("file:///log")) == "apply.1f.3", "the store's answer, in the same context"
+        assert causes.of(m.ManifestWritten("file:///log", 1)) == "apply.1f.3", "the store's answer, in the same context"
         assert causes.of(EXIT) != "apply.1f.3", "a death has a cause of its own"
     assert current_cause() == ""
 

@@ -16,6 +16,7 @@ from headrace.controller.servicer import Servicer
 from headrace.controller.shell import Shell
 from headrace.protos import control_pb2 as pb
 from headrace.protos.protocol import PROTOCOL
+from tests.kits.controller.core import Stand
 
 Session = AsyncGenerator[pb.ToWorker, None]
 
@@ -154,3 +155,17 @@ def test_what_a_session_says_of_anothers_task_changes_nothing_and_is_told(caplog
     assert [record.getMessage()[:42] for record in caplog.records if "not believed" in record.getMessage()] == [
         "not believed: worker w speaks of attempt 1"
     ] * 2
+
+
+def test_a_report_that_cannot_be_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene() -> None:
+        stand = Stand()
+        stand.join("w")
+        stand.apply()
+        (task, attempt), shell = stand.task(), Shell(stand.core, bytes(32))
+        event = pb.TaskEvent(task=task, attempt=attempt, progress=pb.Progress(held_bytes=-1))
+        shell.task_event("w", event, task_event(event))
+        assert shell.progress["run"].of(task, attempt) is None
+        assert caplog.messages == [f"not believed: attempt {attempt} of task {task} reports held_bytes of -1"]
+
+    asyncio.run(scene())

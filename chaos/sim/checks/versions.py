@@ -91,11 +91,11 @@ class SimulatedGate:
     def answer(self, command: AuditDataset, controller: str) -> DatasetAudited:
         """What it says of what is durable now."""
         if self._rng.random() < SILENT_SHARE:
-            return DatasetAudited(command.log, command.final, error="the store is silent", stalled=True)
+            return DatasetAudited(command.log, command.term, command.final, error="the store is silent", stalled=True)
         broken = () if self._world.now >= self._mended_at else ("kept is below 1",)
         if command.final:
             self._told[controller] = len(self._ledger.shards), broken
-        return DatasetAudited(command.log, command.final, broken)
+        return DatasetAudited(command.log, command.term, command.final, broken)
 
     def change(self, number: int, change: Change, writer: str) -> None:
         """24: a version is published, or held, as the gate has told who writes it of all that is closed."""

@@ -199,8 +199,9 @@ class SimulatedController:
         cluster, life = self.cluster.of(command.log), self.life
         run = self.core.runs.get(cluster.pipeline)
         if run is not None:
+            log, term = command.log, command.term
             cluster.manifest.write(
-                run.ledger, lambda error: self._later(core.ManifestWritten(command.log, error, bool(error)), life)
+                run.ledger, lambda error: self._later(core.ManifestWritten(log, term, error, bool(error)), life)
             )
 
     def _send(self, command: core.WorkerCommand) -> None:

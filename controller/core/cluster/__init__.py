@@ -7,6 +7,7 @@ from headrace.pipeline.door import door
 if TYPE_CHECKING:
     from headrace.controller.core.cluster.controller import Controller as Controller
     from headrace.controller.core.cluster.event_checks import (
+        NUMBER_MAX as NUMBER_MAX,
         TEXT_MAX as TEXT_MAX,
         registration_fault as registration_fault,
     )

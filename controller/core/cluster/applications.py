@@ -48,6 +48,10 @@ class Applications:
         event = self._asked.pop(change.name, None)
         return self._cluster.open_run(event) if event is not None else []
 
+    def begins(self, name: str) -> bool:
+        """Whether a pipeline is about to begin, once the log says so."""
+        return name in self._asked
+
     def drop(self, reason: str) -> list[Command]:
         """This controller leads no more: people ask the new leader."""
         asked, self._asked = self._asked, {}

@@ -261,8 +261,10 @@ class Controller:
         assert self.log is not None
         match change:
             case RunBegun():
-                return self.applications.durable(change)
-            case QueueSet() | QueueRemoved() | RunQueued() | RunHeld():
+                return [*self.applications.durable(change), *self._requests.begun(now)]
+            case RunQueued():
+                return [*self.queues.durable(change, now), *self._requests.begun(now)]
+            case QueueSet() | QueueRemoved() | RunHeld():
                 return self.queues.durable(change, now)
             case RunUnqueued():
                 return [*self.queues.durable(change, now), *self._requests.durable(now)]

@@ -97,6 +97,10 @@ class Queues:
         """The queue that a request is for; empty where there is none."""
         return event.queue or (DEFAULT if DEFAULT in self._scheduler.rules else "")
 
+    def comes(self, name: str) -> bool:
+        """Whether a pipeline is about to wait, once the log says so."""
+        return isinstance(self._asked.get(name), PipelineRequested)
+
     def of_others(self, event: PipelineRequested) -> list[PipelineRequested]:
         """Requests that wait, or are about to, but for this one itself."""
         coming = [item for item in self._asked.values() if isinstance(item, PipelineRequested)]

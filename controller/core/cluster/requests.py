@@ -39,6 +39,8 @@ class Requests:
     def __init__(self, cluster: Controller) -> None:
         self._cluster = cluster
         self._waiting: deque[StopRequested | SteerAdmitted | DrainRequested | ClearAdmitted] = deque()
+        #: Stops of pipelines that are about to begin, or to wait: what they do is decided when the log has these.
+        self._early: list[StopRequested] = []
 
     def asked_before(self, event: PipelineRequested) -> list[Command] | None:
         """The answer to a request that is known: whoever asked had none, since a leader died. None for a new one."""
@@ -76,6 +78,9 @@ class Requests:
     def _stop(self, event: StopRequested, now: float) -> list[Command]:
         """End a run, or have the log say that it is to end."""
         name, runs, log = event.pipeline, self._cluster.runs, self._cluster.log
+        if self._cluster.applications.begins(name) or self._cluster.queues.comes(name):
+            self._early.append(event)
+            return []
         waits = name in self._cluster.queues.waiting
         if name not in runs and not waits:
             there = ", ".join(sorted(runs)) or "none"
@@ -90,6 +95,11 @@ class Requests:
             return self._cluster.queues.stop(name, now)
         log.submit(RunStopAsked(name, event.cancel))
         return []
+
+    def begun(self, now: float) -> list[Command]:
+        """The log has one more pipeline that begins, or waits: see to the stops that came before."""
+        early, self._early = self._early, []
+        return [command for event in early for command in self._stop(event, now)]
 
     def _steer(self, event: SteerRequested, now: float) -> list[Command]:
         """Judge the reconfiguration of a run, and have the run make it."""
@@ -176,7 +186,7 @@ class Requests:
 
     def drop(self, reason: str) -> list[Command]:
         """This controller leads no more: people ask the new leader, whose log may have their request."""
-        waiting, self._waiting = self._waiting, deque()
+        waiting, self._waiting, self._early = [*self._waiting, *self._early], deque(), []
         return [_answer(request.request, reason) for request in waiting]
 
     def _drained(self, event: DrainRequested, now: float) -> list[Command]:

@@ -233,6 +233,7 @@ class ManifestWritten(Struct, frozen=True):
     """The derived manifest stands; or, with `error`, it could not be written, `stalled` for a reason that may pass."""
 
     log: str
+    term: int
     error: str = ""
     stalled: bool = False
 
@@ -441,9 +442,10 @@ class AnswerRequest(Struct, frozen=True):
 
 
 class WriteManifest(Struct, frozen=True):
-    """Derive the manifest of a dataset from its ledger."""
+    """Derive the manifest of a dataset from its ledger, for the run that leads its log in `term`."""
 
     log: str
+    term: int
 
 
 class ReportRun(Struct, frozen=True):

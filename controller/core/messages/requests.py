@@ -250,10 +250,14 @@ class ExpelRequested:
 
 @dataclass(frozen=True, slots=True)
 class AuditDataset:
-    """Hold what is closed of a dataset against a gate, as its file has it; `final`: no more will be closed."""
+    """Hold what is closed of a dataset against a gate, as its file has it; `final`: no more will be closed.
+
+    `term` is that of the run that asks: the answer is for no later run on the same log.
+    """
 
     log: str
     gate: Mapping[str, Any]
+    term: int
     final: bool
 
 
@@ -262,6 +266,7 @@ class DatasetAudited:
     """Which rows of its gate a dataset breaks; or, with `error`, why that is not known; `stalled`: it may pass."""
 
     log: str
+    term: int
     final: bool
     broken: tuple[str, ...] = ()
     error: str = ""

@@ -137,7 +137,7 @@ class Publishing:
         """All is closed: publish a version, or write the manifest of the one that has it all."""
         newest = self._ledger.newest
         if newest is not None and newest.complete and not self._ledger.unshown:
-            return [WriteManifest(self._dataset)]
+            return [WriteManifest(self._dataset, self._leadership.term)]
         return self._publish(VersionPublished(self._ledger.version + 1, "completed"))
 
     def stopped(self) -> list[Command]:
@@ -146,7 +146,7 @@ class Publishing:
             self._leadership.resign()
             return []
         if self._ledger.newest is not None and not self._ledger.unshown:
-            return [WriteManifest(self._dataset)]
+            return [WriteManifest(self._dataset, self._leadership.term)]
         return self._publish(VersionPublished(self._ledger.version + 1, "stopped", complete=False))
 
     def _publish(self, version: VersionPublished) -> list[Command]:
@@ -160,10 +160,12 @@ class Publishing:
         if self._asked:
             return []
         self._asked = True
-        return [AuditDataset(self._dataset, self._gate, final=final)]
+        return [AuditDataset(self._dataset, self._gate, self._leadership.term, final)]
 
     def handle(self, event: DatasetAudited | ManifestWritten, now: float, *, ends: bool) -> str:
         """Take what the gate or the store says; why the run fails, if it does."""
+        if event.term != self._leadership.term:
+            return ""  # An earlier run on this dataset asked, and has ended.
         if isinstance(event, ManifestWritten):
             return self._written(event, now) if ends else ""
         self._asked = False
@@ -214,4 +216,4 @@ class Publishing:
         self._write_at = None
         if self._waiting is not None:
             return self._ask(final=True)
-        return [WriteManifest(self._dataset)]
+        return [WriteManifest(self._dataset, self._leadership.term)]

@@ -300,7 +300,7 @@ class Run:
             for waiter in self.committer.durable(change):
                 commands += self.works.of(waiter.task).proposals.accepted(waiter) if self.works else []
         elif isinstance(change, VersionPublished):
-            commands.append(m.WriteManifest(self.pipeline.dataset))
+            commands.append(m.WriteManifest(self.pipeline.dataset, self.leadership.term))
         elif isinstance(change, VersionHeld):
             commands += self._fail(held_words(self.ledger, self.pipeline.dataset))
         return commands

@@ -33,7 +33,7 @@ COMMANDS: list[tuple[core.Command, type[object]]] = [
     (core.ReadLog("log", -1), core.LogUnreadable),
     (core.WriteEntry("log", 0, Entry(1, (Beat(1),))), core.EntryFailed),
     (core.WriteSnapshot("log", 0, LedgerState()), core.SnapshotWritten),
-    (core.WriteManifest("log"), core.ManifestWritten),
+    (core.WriteManifest("log", 1), core.ManifestWritten),
 ]
 
 
@@ -98,7 +98,7 @@ def test_a_store_that_refuses_an_entry_leaves_it_in_doubt() -> None:
 
 
 def test_a_manifest_that_waits_for_room_is_not_given_up() -> None:
-    assert outcome(core.WriteManifest("log"), StoreStalled("full")) == core.ManifestWritten("log", "full", True)
+    assert outcome(core.WriteManifest("log", 1), StoreStalled("full")) == core.ManifestWritten("log", 1, "full", True)
 
 
 def test_words_of_an_error_name_what_to_do() -> None:

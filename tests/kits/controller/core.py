@@ -114,7 +114,7 @@ class Stand:
                         queue.append(self._write(command))
                     case m.WriteManifest():
                         said.append(command)
-                        queue.append(m.ManifestWritten(command.log, self.full, bool(self.full)))
+                        queue.append(m.ManifestWritten(command.log, command.term, self.full, bool(self.full)))
                     case m.AuditDataset():
                         said.append(command)
                         if self.audits is None:
@@ -131,7 +131,7 @@ class Stand:
         return self.tell(*map(self._audited, asked))
 
     def _audited(self, command: m.AuditDataset) -> m.DatasetAudited:
-        return m.DatasetAudited(command.log, command.final, self.broken, self.full, bool(self.full))
+        return m.DatasetAudited(command.log, command.term, command.final, self.broken, self.full, bool(self.full))
 
     def _log_of(self, uri: str) -> list[Entry]:
         return self._logs.setdefault(uri, [] if self._logs else self.log)

@@ -15,7 +15,10 @@ from headrace.store.ledger import UNBOUNDED, Fragment, LedgerState
 
 @dataclass(frozen=True, slots=True)
 class ListingCounts:
-    """The fragments that are listed and in the ledger, how many of them are done, and the bytes of all as stored."""
+    """The fragments that are listed and in the ledger, how many of them are done, and the bytes of all as stored.
+
+    Of a source that lists more bytes than there can be, the most that a status holds.
+    """
 
     fragments: int = 0
     done: int = 0
@@ -292,7 +295,7 @@ class Listing:
             counted, size = counted + 1, size + state.fragment.size
             if not state.done(self._sinks):
                 self._undone.add(name)
-        self._counts = ListingCounts(counted, counted - len(self._undone), size)
+        self._counts = ListingCounts(counted, counted - len(self._undone), min(size, UNBOUNDED))
         return self._counts
 
     def vanished(self, stage: str) -> list[Fragment]:

@@ -32,7 +32,7 @@ def close(bench: Bench, start: m.StartTask, item: Range) -> None:
 
 
 def audited(bench: Bench) -> None:
-    bench.tell(m.DatasetAudited(LOG, False, WHY))
+    bench.tell(m.DatasetAudited(LOG, bench.core.runs["run"].leadership.term, False, WHY))
 
 
 def resume(bench: Bench) -> None:

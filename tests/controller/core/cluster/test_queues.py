@@ -1,14 +1,16 @@
 """Pipelines that wait in queues: their places, who gives way, and what the next leader knows of them."""
 
+from dataclasses import replace
+
 import pytest
 
 from headrace.controller.core.cluster.scheduler import ClaimState
 from headrace.controller.core.messages import messages as m
 from headrace.controller.core.run.states import RunState
 from headrace.pipeline.graph import Pipeline
-from headrace.store.ledger.core.cluster_changes import QueueSet, RunHeld, RunQueued, RunUnqueued
+from headrace.store.ledger.core.cluster_changes import QueueSet, RunBegun, RunHeld, RunQueued, RunUnqueued
 from headrace.store.ledger.core.cluster_fold import ClusterState
-from headrace.store.ledger.core.entries import Entry
+from headrace.store.ledger.core.entries import Entry, Led
 from tests.kits.controller.cluster_log import CLUSTER, Bench, Store, living, succeeded
 from tests.kits.controller.core import Stand, make_pipeline, of
 
@@ -256,6 +258,57 @@ def test_a_run_whose_worker_left_as_it_began_waits_for_it() -> None:
     said = bench.do(begun)
     assert (of(m.StartTask, said), of(m.ReportRun, said)) == ([], [])
     assert of(m.StartTask, bench.tell(labelled))
+
+
+STOP, STOPPED = m.StopRequested("one", cancel=True, request=6), m.AnswerRequest(6, accepted=True)
+
+
+def taken_up(bench: Bench, queue: str) -> None:
+    """A pipeline is applied while the cluster's log is slow, and stopped: nobody is answered yet."""
+    bench.slow = CLUSTER
+    said = bench.tell(replace(apply("one", queue), token="another"), STOP)
+    assert of(m.AnswerRequest, said) == []
+
+
+@pytest.mark.parametrize("ended", [True, False])
+@pytest.mark.parametrize("queues", [(), (queue("a"),)])
+def test_a_stop_ends_what_is_about_to_begin(queues: tuple[m.QueueRequested, ...], *, ended: bool) -> None:
+    bench = a_bench(a_store("one"), *queues)
+    if ended:
+        bench.tell(apply("one", "a" if queues else ""), STOP)
+    taken_up(bench, "a" if queues else "")
+    assert STOPPED in bench.hurry()
+    assert bench.core.runs["one"].state is RunState.CANCELLED
+    assert bench.store.fold().runs["one"].outcome == "cancelled"
+
+
+def test_a_stop_ends_what_leaves_its_queue_just_now() -> None:
+    bench = a_bench(a_store("one"), queue("a"))
+    bench.slow = CLUSTER
+    bench.tell(apply("one", "a"))
+    queued = bench.waiting.pop()
+    bench.do(bench.core.handle(bench._written(queued), bench.now))
+    assert [type(change) for change in bench.waiting[0].entry.changes] == [RunBegun]
+    bench.tell(STOP)
+    assert STOPPED in bench.hurry()
+    assert bench.core.runs["one"].state is RunState.CANCELLED
+
+
+def test_a_stop_ends_what_is_about_to_wait() -> None:
+    bench = a_bench(a_store("one", "two"), queue("a"))
+    bench.tell(apply("two", "a"))
+    taken_up(bench, "a")
+    assert STOPPED in bench.hurry()
+    assert not bench.core.queues.waiting
+    assert bench.store.fold().runs["one"].outcome == "cancelled"
+
+
+def test_a_stop_is_answered_where_its_pipeline_never_begins() -> None:
+    bench = a_bench(a_store("one"))
+    taken_up(bench, "")
+    bench.store.logs[CLUSTER].append(Entry(9, (Led(9, {"id": "another"}),)))
+    answers = {said.request: said.accepted for said in of(m.AnswerRequest, bench.hurry())}
+    assert answers == {1: False, 6: False}
 
 
 def test_the_fold_of_queues_is_what_the_entries_say() -> None:

@@ -22,7 +22,7 @@ def gated(*broken: str, pauses: bool = False) -> Stand:
 def test_what_passes_is_published() -> None:
     stand = gated()
     audits = of(m.AuditDataset, complete(stand))
-    assert audits[-1] == m.AuditDataset(LOG, stand.gate, final=True)
+    assert audits[-1] == m.AuditDataset(LOG, stand.gate, 1, True)
     assert changes(stand)[-2:] == ["VersionPublished", "Resigned"]
 
 
@@ -81,7 +81,7 @@ def test_a_run_pauses_for_its_gate_once() -> None:
     flowing(stand)
     assert stand.run.state in (RunState.PAUSING, RunState.PAUSED)
     stand.tell(m.SteerRequested(7, "run", pause=False))
-    stand.tell(m.DatasetAudited(LOG, False, WHY))
+    stand.tell(m.DatasetAudited(LOG, 1, False, WHY))
     assert not stand.run.reconfiguration.stands
 
 
@@ -103,7 +103,7 @@ def test_an_audit_that_takes_long_is_asked_for_rarely() -> None:
     stand.tell(m.TimePassed())
     publishing._asked_at = asked
     stand.now = asked + 30
-    stand.tell(m.DatasetAudited(LOG, False))
+    stand.tell(m.DatasetAudited(LOG, 1, False))
     assert publishing._look_at == asked + 30 + 20 * 30
 
 
@@ -132,3 +132,40 @@ def test_the_last_word_of_a_gate_is_asked_behind_its_answer() -> None:
     assert [audit.final for audit in stand.audits] == [True]
     stand.answer_audits()
     assert changes(stand)[-2:] == ["VersionPublished", "Resigned"]
+
+
+def applied_again(stand: Stand) -> None:
+    """The run is cancelled while it publishes, and applied anew: all that its input has is closed."""
+    assert stand.run.state is RunState.PUBLISHING
+    stand.tell(m.StopRequested("run", cancel=True))
+    assert stand.run.over
+    stand.listed(stand.ready(stand.apply()), A)
+    assert stand.run.state is RunState.PUBLISHING
+
+
+def test_a_gate_that_answers_late_passes_no_later_run() -> None:
+    stand = gated()
+    stand.audits = []
+    complete(stand)
+    stand.answer_audits()
+    stand.later(1.0)
+    (first,) = stand.audits
+    assert first.final
+    stand.gate = {"kept_share": {"min": 0.9}}
+    applied_again(stand)
+    stand.tell(m.DatasetAudited(LOG, first.term, first.final))
+    assert stand.run.state is RunState.PUBLISHING
+    stand.broken = WHY
+    while stand.audits:
+        stand.answer_audits()
+    assert changes(stand)[-2:] == ["VersionHeld", "Resigned"]
+
+
+def test_a_manifest_that_is_written_late_ends_no_later_run() -> None:
+    stand = Stand()
+    stand.full = "no room"
+    complete(stand)
+    term = stand.run.leadership.term
+    applied_again(stand)
+    stand.tell(m.ManifestWritten(LOG, term))
+    assert stand.run.state is RunState.PUBLISHING

@@ -72,7 +72,7 @@ def test_a_run_reads_closes_publishes_and_hands_the_log_over() -> None:
     ]
     assert of(m.SealSink, commands)[0].reason == "end"
     assert of(m.AnswerProposal, commands)[0].outcome is m.Outcome.ACCEPTED
-    assert of(m.WriteManifest, commands) == [m.WriteManifest(LOG)]
+    assert of(m.WriteManifest, commands) == [m.WriteManifest(LOG, 1)]
     assert of(m.ReportRun, commands) == [m.ReportRun("run", "completed")]
     assert len(of(m.StopTask, commands)) == 1
     assert stand.run.over
@@ -94,7 +94,7 @@ def test_a_manifest_without_room_is_written_again_until_there_is_some() -> None:
     stand.full = "no room"
     commands = complete(stand)
     for _ in range(10):
-        assert of(m.WriteManifest, commands) == [m.WriteManifest(LOG)]
+        assert of(m.WriteManifest, commands) == [m.WriteManifest(LOG, 1)]
         assert of(m.ReportRun, commands) == []
         assert stand.run.trouble(stand.now) == "no room"
         assert stand.core.wake_at() is not None

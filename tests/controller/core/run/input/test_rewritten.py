@@ -4,8 +4,11 @@ import pytest
 
 from headrace.controller.core.messages import messages as m
 from headrace.controller.core.messages.requests import ChangedInput
+from headrace.controller.effects.progress import ReportedProgress
+from headrace.controller.status import pipeline_status
 from headrace.store.ledger.core.entries import FragmentDropped, VersionSeen
 from headrace.store.ledger.core.fragments import Fragment, Range
+from headrace.store.ledger.core.intervals import UNBOUNDED
 from tests.kits.controller.core import Stand, fold, fragment, of
 
 A, B, C, D = (fragment(index) for index in range(4))
@@ -79,6 +82,14 @@ def test_what_a_page_names_twice_is_listed_once() -> None:
     stand = TableStand(read_whole(A, B), ChangedInput.REREAD)
     assert asked(stand.page(stand.started(), B, C, C)) == [C]
     fold(stand.log)
+
+
+def test_no_size_of_what_waits_breaks_a_status() -> None:
+    stand = TableStand(read_whole(A), ChangedInput.REREAD)
+    commands = stand.started()
+    for number in range(10, 14):
+        stand.page(commands, fragment(number, UNBOUNDED // 2), last=number == 13)
+    assert pipeline_status(stand.run, ReportedProgress(), ()).input_bytes == UNBOUNDED
 
 
 def test_what_only_joins_is_read_without_a_word() -> None:

@@ -1,0 +1,46 @@
+"""What tasks say of their own work, where it cannot be."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from headrace.controller.effects.progress import ReportedProgress
+from headrace.protos import control_pb2 as pb
+from headrace.store.ledger.core.intervals import UNBOUNDED
+
+
+def said(progress: pb.Progress, task: str = "run/read.0") -> pb.TaskEvent:
+    return pb.TaskEvent(task=task, attempt=1, progress=progress)
+
+
+def status(progress: ReportedProgress) -> pb.PipelineStatus:
+    return pb.PipelineStatus(stages=progress.stages(), held_by_dead=progress.held_by_dead(()))
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        pb.Progress(held_records=2**63 - 1),
+        pb.Progress(stages=[pb.StageProgress(stage="map", records=2**63 - 1)]),
+        pb.Progress(stages=[pb.StageProgress(stage="map", bytes=-1)]),
+        pb.Progress(stages=[pb.StageProgress(stage="map", busy_s=math.nan)]),
+        pb.Progress(links=[pb.LinkProgress(link="a.b", frames=2**54)]),
+    ],
+)
+def test_a_report_that_cannot_be_changes_nothing_and_is_told(lie: pb.Progress) -> None:
+    progress = ReportedProgress()
+    honest = pb.StageProgress(stage="map", records=1, busy_s=1.5)
+    assert progress.take(said(pb.Progress(stages=[honest], held_records=1))) == ""
+    assert progress.take(said(lie, "run/read.1")).startswith("attempt 1 of task run/read.1 reports ")
+    assert status(progress) == pb.PipelineStatus(stages=[honest], held_by_dead=1)
+
+
+def test_sums_of_many_reports_fit_into_a_status() -> None:
+    progress = ReportedProgress()
+    most = pb.StageProgress(stage="map", records=2**53, stored_bytes=2**53)
+    for task in range(1025):
+        assert progress.take(said(pb.Progress(stages=[most], held_records=2**53), f"run/read.{task}")) == ""
+    (stage,) = status(progress).stages
+    assert (stage.records, stage.stored_bytes, progress.held_by_dead(())) == (UNBOUNDED, UNBOUNDED, UNBOUNDED)
