@@ -90,7 +90,9 @@ class RunOptions:
         """Raises UsageError for numbers that no request holds, and for options that mean nothing by themselves."""
         check_numbers({"--replicas": self.replicas}, REPLICAS_MAX)
         check_numbers({"--cores": self.cores, "--priority": self.priority})
-        check_numbers({"--max-quarantined": self.quarantined_max, "bytes of --task-memory": self.task_bytes}, TAKEN_MAX)
+        check_numbers({"--max-quarantined": self.quarantined_max}, TAKEN_MAX)
+        memory = self.task_bytes >> 20 if type(self.task_bytes) is int else self.task_bytes
+        check_numbers({"--task-memory, in MiB,": memory}, TAKEN_MAX >> 20)
         if self.gate_pauses and not self.gate:
             raise UsageError("--gate-pauses needs --gate: without a limit there is nothing to pause for")
 

@@ -47,7 +47,7 @@ def mend_streams() -> None:
     # Not what another program has put in its place.
     if sys.stderr is sys.__stderr__:
         encoding = sys.stderr.encoding if sys.stderr else "utf-8"
-        at_once = bool(getattr(sys.stderr, "write_through", False))  # `python -u`
+        at_once = isinstance(sys.stderr, io.TextIOWrapper) and sys.stderr.write_through  # `python -u`
         raw = _Lossy(2, "w", closefd=False)
         told: Any = raw if at_once else io.BufferedWriter(raw)
         sys.stderr = io.TextIOWrapper(told, encoding, _ESCAPED, line_buffering=True, write_through=at_once)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ VOCAB_SIZE_MIN = 257
 CONFIG = "tokenizer_config.json"
 #: Bytes of one that is looked into; ours has less.
 CONFIG_BYTES_MAX = 1 << 16
+_OWN = re.compile(rb'\{"eos_token": "(?:[^"\\]|\\.)*"\}\n')
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +109,7 @@ def _is_ours(path: pathlib.Path) -> bool:
     if not path.is_file():
         return False
     with path.open("rb") as file:
-        data = file.read(CONFIG_BYTES_MAX + 1)
-    try:
-        said = json.loads(data) if len(data) <= CONFIG_BYTES_MAX else None
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(said, dict) and list(said) == ["eos_token"]
+        return _OWN.fullmatch(file.read(CONFIG_BYTES_MAX + 1)) is not None
 
 
 def _write(path: pathlib.Path, text: str) -> None:
