@@ -68,8 +68,8 @@ def receive(connection: socket.socket) -> dict[str, Any] | None:
         found = msgpack.unpackb(data, max_bin_len=MESSAGE_BYTES_MAX, max_str_len=MESSAGE_BYTES_MAX)
     except (ValueError, msgpack.UnpackException) as error:
         raise ConnectionError(f"a message of {size} bytes that is none: {error}") from error
-    if not isinstance(found, dict):
-        raise ConnectionError(f"a message of {size} bytes that is {type(found).__name__}")
+    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
+        raise ConnectionError(f"a message of {size} bytes that is no object: {type(found).__name__}")
     return found
 
 
