@@ -105,9 +105,9 @@ def renew(folder: Path) -> int:
     roles = {CONTROLLER: Role.CONTROLLER, OPERATOR: Role.OPERATOR}
     # The operator's may lie on another machine.
     standing = [name for name in roles if name == CONTROLLER or (folder / f"{name}.key").exists()]
+    keys = {name: public_pem(_key_of(folder, name)) for name in standing}
     now = datetime.now(UTC)
-    for name in standing:
-        key = public_pem(_key_of(folder, name))
+    for name, key in keys.items():
         write_public(folder / f"{name}.pem", issue(files.authority, key, roles[name], name, now))
     end = read_credentials(folder, CONTROLLER).certificate().not_valid_after_utc
     print(f"certificates of cluster {files.name} are good until {end:%Y-%m-%d}: {', '.join(standing)}")

@@ -57,7 +57,7 @@ def mend_streams() -> None:
 def said_aside() -> Iterator[None]:
     """What is written to standard output meanwhile goes to standard error, also by processes that begin here.
 
-    The user's code may close, wrap or detach `sys.stdout`, so that not the object is another but the descriptor.
+    The descriptor changes, and `sys.stdout` does not: the user's code may close, wrap or detach that.
     """
     if not _is_ours():
         with contextlib.redirect_stdout(sys.stderr):

@@ -23,6 +23,7 @@ VOCAB_SIZE_MIN = 257
 CONFIG = "tokenizer_config.json"
 #: Bytes of one that is looked into; ours has less.
 CONFIG_BYTES_MAX = 1 << 16
+#: A configuration that names the end of a text and nothing else.
 _OWN = re.compile(rb'\{"eos_token": "(?:[^"\\]|\\.)*"\}\n')
 
 

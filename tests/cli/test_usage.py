@@ -89,6 +89,13 @@ def refused(arguments: str, words: str, capsys: pytest.CaptureFixture[str]) -> N
     assert len(told.err.splitlines()) == 1
 
 
+def test_a_worker_may_offer_as_many_cores_as_are_believed() -> None:
+    from headrace.cli.commands.cluster import daemons
+    from headrace.controller.core.cluster import event_checks
+
+    assert daemons.CORES_MAX == event_checks.CORES_MAX
+
+
 def test_metrics_may_be_served_at_a_port_alone() -> None:
     from headrace.client.errors import check_address
 

@@ -64,10 +64,11 @@ def test_a_folder_without_an_operators_key_renews_the_controllers_alone(old: Clu
     assert (old.folder / "operator.pem").read_bytes() == ended
 
 
-def test_a_key_that_cannot_be_read_is_told_and_nothing_renewed(old: ClusterFiles) -> None:
-    (old.folder / "controller.key").write_bytes(b"no key")
+@pytest.mark.parametrize("name", ["controller", "operator"])
+def test_a_key_that_cannot_be_read_is_told_and_nothing_renewed(old: ClusterFiles, name: str) -> None:
+    (old.folder / f"{name}.key").write_bytes(b"no key")
     ended = end_of(old.folder, "controller")
-    with pytest.raises(CliError, match="the key of the controller cannot be read"):
+    with pytest.raises(CliError, match=f"the key of the {name} cannot be read"):
         renew(old.folder)
     assert end_of(old.folder, "controller") == ended
 

@@ -15,7 +15,7 @@ from headrace.cli.commands.cluster.metrics import metrics
 from headrace.cli.ui import ClusterFolder, ControllerAddress, ControllerOptions, Json
 from headrace.client import UsageError, check_address, check_pairs, check_without_cluster
 
-#: Cores that a controller believes a worker.
+#: Cores that a controller believes a worker (`controller/core/cluster/event_checks.py`).
 CORES_MAX = 1 << 16
 #: Days of the longest token: a century.
 DAYS_MAX = 36_500
