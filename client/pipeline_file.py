@@ -109,7 +109,7 @@ def load_build(path: Path) -> Callable[..., Any]:
     module.__file__ = str(path.resolve())
     text = _text_of(path)
     try:
-        code = compile(text, str(path), "exec")
+        code = compile(text, str(path), "exec", dont_inherit=True)
         linecache.cache[str(path)] = (len(text), None, text.splitlines(keepends=True), str(path))
         sys.modules[MODULE] = module
         with users_code(path):

@@ -95,9 +95,17 @@ def test_a_choice_that_is_none_of_them_is_refused() -> None:
         convert(optional, "mode=slow")
 
 
-def test_annotations_as_strings_are_understood(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from __future__ import annotations\ndef build(n: int | None = None): ...\n",
+        "def build(n: 'int | None' = None): ...\n",
+        "def build(n: int | None = None): ...\n",
+    ],
+)
+def test_annotations_as_strings_are_understood(tmp_path: Path, code: str) -> None:
     file = tmp_path / "p.py"
-    file.write_text("from __future__ import annotations\ndef build(n: int | None = None): ...\n")
+    file.write_text(code)
     assert convert(pipeline_file.load_build(file), "n=4") == {"n": 4}
 
 
@@ -165,7 +173,7 @@ def test_a_number_of_another_type_is_said_in_a_line(number: object) -> None:
         RunOptions(task_bytes=number)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("code", ["def build(n: int.nope) -> None: ...", "build = dict"])
+@pytest.mark.parametrize("code", ["def build(n: 'int.nope') -> None: ...", "build = dict"])
 def test_a_signature_that_cannot_be_read_is_said(tmp_path: Path, code: str) -> None:
     file = tmp_path / "p.py"
     file.write_text(code)

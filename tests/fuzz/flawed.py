@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from random import Random
 
 from tests.fuzz.harness import Target
@@ -71,7 +72,15 @@ def mutate_unseen(data: bytes, random: Random) -> bytes:
     return b"word: %d" % random.randrange(10) + data[7:]
 
 
+def run_beginning(data: bytes) -> object | None:
+    """Begins the program that the input names."""
+    if data[:1] == b"c":
+        subprocess.run([data], check=False, timeout=60)
+    return bytes(data[:2])
+
+
 TARGETS = [
+    Target("beginning", ("flawed",), run_beginning, lambda: [b"ab"], bytes_max=2),
     Target("falling", ("flawed",), run_falling, lambda: [b"H"], canary=lambda value: value == 5),
     Target("hanging", ("flawed",), run_hanging, lambda: [b"ab"], bytes_max=2),
     Target("hungry", ("flawed",), run_hungry, lambda: [b"ab"], bytes_max=2),

@@ -13,6 +13,7 @@ import os
 import re
 import resource
 import struct
+import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
@@ -154,6 +155,16 @@ class Watched:
             return False
         given_up = tally.executions >= self._executions_max or tally.cpu_ms >= CANARY_CPU_S_MAX * 1000
         return bool(tally.canary_at) or given_up
+
+
+#: What Python says of itself before another program begins.
+PROGRAMS = frozenset({"os.exec", "os.posix_spawn", "os.spawn", "os.system", "subprocess.Popen"})
+
+
+def no_program(event: str, details: tuple[object, ...]) -> None:
+    """An audit hook: an input may name any program, so that none is begun but Python, in which some decoders run."""
+    if event in PROGRAMS and details[:1] != (sys.executable,):
+        raise RuntimeError(f"a target begins another program: {details!r:.200}")
 
 
 def children_s() -> float:

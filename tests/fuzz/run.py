@@ -202,6 +202,7 @@ def fuzz(target: harness.Target, tally: harness.Tally, plan: Plan, folder: Path)
         os.dup2(said, 1)
         os.dup2(said, 2)
         sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+        sys.addaudithook(harness.no_program)
         watched = harness.Watched(
             target, tally, folder, plan.seconds, plan.executions_max, ends_with_canary=plan.ends_with_canary
         )

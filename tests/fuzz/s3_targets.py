@@ -219,7 +219,7 @@ def run_profile(data: bytes) -> object | None:
         provider = credentials.credentials_of(target, environment)
         assert provider is not None
         with (
-            patch.object(subprocess, "run", side_effect=OSError("not here")),
+            patch.object(subprocess, "Popen", side_effect=OSError("not here")),
             contextlib.suppress(ValueError, credentials.CredentialsFailed),
         ):
             found = credentials._ProfileProvider(environment, None).retrieve()

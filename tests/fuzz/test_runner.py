@@ -39,6 +39,13 @@ def test_what_is_found_by_coverage_alone_is_found_and_saved(tmp_path: Path) -> N
     assert report["canary_at"]
 
 
+def test_a_target_begins_no_program_that_an_input_names(tmp_path: Path) -> None:
+    status, (report,) = fuzz(["beginning"], tmp_path, *FLAWED, "--seconds", str(FALL_S_MAX))
+    assert status == 1
+    assert "a target begins another program" in report["account"]
+    assert Path(report["crash"]).read_bytes()[:1] == b"c"
+
+
 @pytest.mark.parametrize(("name", "kind"), [("hanging", "timeout-"), ("hungry", "oom-")])
 def test_an_input_that_takes_too_long_or_too_much_is_saved(
     name: str, kind: str, reports: dict[str, dict[str, Any]]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from headrace.controller.core.log import Leadership
 from headrace.controller.core.messages import (
     Allowance,
@@ -105,12 +108,12 @@ class Publishing:
     ) -> None:
         self._leadership, self._ledger, self._dataset = leadership, leadership.ledger, leadership.log
         self._reconfiguration = reconfiguration
-        self.amended(request)
+        self._gate, self._pauses = request.gate, request.gate_pauses
         self._write_at: float | None = None
         #: The version that waits for its gate.
         self._waiting: VersionPublished | None = None
-        #: Whether the gate was asked and has not answered: nobody asks it a second time meanwhile.
-        self._asked = False
+        #: The gate that was asked and has not answered: none is asked meanwhile.
+        self._asked: Mapping[str, Any] | None = None
         #: While the run flows: when the gate is asked next, and when and of how many shards it was.
         self._look_at = self._asked_at = 0.0
         self._looked = 0
@@ -119,7 +122,9 @@ class Publishing:
         self._trouble = ""
 
     def amended(self, request: PipelineRequested) -> PipelineRequested:
-        """The options in force are those of this request; it."""
+        """The options in force are those of this request; it. What an earlier gate said is forgotten."""
+        if request.gate != self._gate:
+            self._broken, self._looked, self._look_at = (), 0, 0.0
         self._gate, self._pauses = request.gate, request.gate_pauses
         return request
 
@@ -157,9 +162,9 @@ class Publishing:
         return self._ask(final=True)
 
     def _ask(self, *, final: bool) -> list[Command]:
-        if self._asked:
+        if self._asked is not None:
             return []
-        self._asked = True
+        self._asked = self._gate
         return [AuditDataset(self._dataset, self._gate, self._leadership.term, final)]
 
     def handle(self, event: DatasetAudited | ManifestWritten, now: float, *, ends: bool) -> str:
@@ -168,13 +173,15 @@ class Publishing:
             return ""  # An earlier run on this dataset asked, and has ended.
         if isinstance(event, ManifestWritten):
             return self._written(event, now) if ends else ""
-        self._asked = False
+        asked, self._asked = self._asked, None
         if event.final:
             return self._audited(event, now) if ends else ""
-        self._broken = event.broken[:REASONS_MAX]
-        self._look_at = max(self._look_at, now + AUDIT_REST * (now - self._asked_at))
         if self._waiting is not None:
             self._write_at = now
+        if asked != self._gate:
+            return ""  # Another gate has been put in its place.
+        self._broken = event.broken[:REASONS_MAX]
+        self._look_at = max(self._look_at, now + AUDIT_REST * (now - self._asked_at))
         if self._broken and self._pauses and not ends:
             self._reconfiguration.pause_for_gate(self._broken, logged=bool(self._leadership.cluster))
         return ""
@@ -208,7 +215,7 @@ class Publishing:
     def ask_again(self, now: float, *, flows: bool) -> list[Command]:
         """The store may have room again, or answer; and a run that flows asks its gate now and then."""
         shards = len(self._ledger.shards)
-        if flows and self._gate and not self._asked and now >= self._look_at and shards > self._looked:
+        if flows and self._gate and self._asked is None and now >= self._look_at and shards > self._looked:
             self._asked_at, self._look_at, self._looked = now, now + AUDIT_S, shards
             return self._ask(final=False)
         if self._write_at is None or now < self._write_at:

@@ -14,7 +14,7 @@ from headrace.controller.core.plan.plans import Change, RequestedChanges
 from headrace.controller.core.run.amendment import why_an_epoch, why_not_amended
 from headrace.controller.core.run.opening import Inheritance, Surroundings
 from headrace.controller.core.run.run import Run
-from headrace.controller.core.run.states import AmendState
+from headrace.controller.core.run.states import AmendState, RunState
 from headrace.controller.core.run.tasks.task_table import ATTEMPTS_A_TERM
 from headrace.controller.core.run.tasks.workers import Workers
 from headrace.controller.servicer import _kept, dry_run
@@ -122,6 +122,21 @@ def test_the_gate_is_that_of_the_version_in_force(gate: dict[str, dict[str, floa
     assert stand.run.version == NEXT.version()
     said = [*close(stand, NEXT.version(), "run/read.1", Range(A.id, 0, 4)), *stand.later(1.0)]
     assert [audit.gate for audit in of(m.AuditDataset, said)] == ([gate] if gate else [])
+
+
+def test_what_a_gate_says_that_was_replaced_is_not_heeded() -> None:
+    stand = Stand()
+    stand.gate, stand.gate_pauses, stand.broken, stand.audits = {"kept_share": {"min": 0.9}}, True, ("kept: 0.4",), []
+    stand.begin(A, B)
+    close(stand, OLD.version(), "run/read.0", Range(A.id, 0, 4))
+    stand.later(1.0)
+    (asked,) = stand.audits
+    gate = {"kept_share": {"min": 0.3}}
+    stand.swept(stand.ready(stand.tell(replace(amending(OLD), gate=gate, gate_pauses=True))))
+    stand.answer_audits()
+    assert (asked.gate, stand.run.state, stand.run.trouble(stand.now)) == (stand.gate, RunState.RUNNING, "")
+    stand.later(1.0)
+    assert [audit.gate for audit in stand.audits] == [gate], "of the shards that the other was asked of"
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,7 @@ def test_reasons_are_bounded() -> None:
 
 def test_an_audit_that_takes_long_is_asked_for_rarely() -> None:
     stand = gated()
+    stand.audits = []
     publishing = stand.begin(A) and stand.run._publishing
     assert publishing
     stand.read(A, COUNT)
@@ -103,7 +104,7 @@ def test_an_audit_that_takes_long_is_asked_for_rarely() -> None:
     stand.tell(m.TimePassed())
     publishing._asked_at = asked
     stand.now = asked + 30
-    stand.tell(m.DatasetAudited(LOG, 1, False))
+    stand.answer_audits()
     assert publishing._look_at == asked + 30 + 20 * 30
 
 
