@@ -70,6 +70,7 @@ REACHED = {
     "client/launch/core/slurm.py": ["tests/client/launch/test_plan.py", "tests/client/launch/test_launching.py"],
     "loader/blame/core/losses.py": ["tests/loader/blame/test_causes.py"],
     "loader/blame/core/causes.py": ["tests/loader/blame/test_causes.py"],
+    "controller/core/plan/locality.py": ["tests/transport/ring/test_weak_memory.py"],
     "store/ledger/core/totals.py": ["tests/store/ledger/test_fold.py", "tests/store/ledger/test_balance.py"],
 }
 MUTANTS, SEED = 200, 1

@@ -102,7 +102,14 @@ def plan(
     where = places_of(pipeline, places or {})
     counts = counts or {}
     chains = groups(pipeline, fuse=fuse, places=where, counts=counts, transports=transports)
-    wanted = {chain: counts.get(chain[0]) or pipeline.stage(chain[0]).replicas or replicas or None for chain in chains}
+    wanted = {
+        chain: roles_of(pipeline, chain)
+        or counts.get(chain[0])
+        or pipeline.stage(chain[0]).replicas
+        or replicas
+        or None
+        for chain in chains
+    }
     for chain, count in wanted.items():
         if count is not None and count < 1:
             raise PipelineError(f"stage {chain[0]!r}: {count} tasks are asked for; give 1 or more")

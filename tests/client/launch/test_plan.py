@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,19 @@ def test_what_is_shown_and_what_is_called_holds_no_secret(launcher: str) -> None
     assert "SECRET" not in shown(LAUNCHERS[launcher].plan(asked, LaunchInput()))
     assert all(file.mode & 0o077 == 0 for file in plan.files)
     assert launcher == "kubernetes" or not [file for file in plan.files if "SECRET" in file.text]
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_plan_is_shown_with_every_file_and_call(launcher: str) -> None:
+    plan = LAUNCHERS[launcher].plan(changed(launcher, pipeline=("p.py",)), LaunchInput())
+    lines = shown(plan).splitlines()
+    assert [line for line in lines if line.startswith("# --- ")] == [
+        *(f"# --- {file.name}" for file in plan.files),
+        *("# --- " + (f"reads {call.what}: " if call.what else "") + "runs" for step in plan.start for call in step),
+        *(["# --- runs, then ends all"] if plan.run else []),
+    ]
+    calls = [call.argv for step in plan.start for call in step] + ([plan.run] if plan.run else [])
+    assert [shlex.join(call) in shown(plan) for call in calls] == [True] * len(calls)
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)

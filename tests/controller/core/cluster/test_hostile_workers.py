@@ -16,6 +16,7 @@ from headrace.controller.core.cluster.event_checks import (
     CORES_MAX,
     KEYS_BYTES_MAX,
     NAME_MAX,
+    STAGES_MAX,
     OBJECTS_MAX,
     TEXT_MAX,
     WORDS_MAX,
@@ -419,3 +420,10 @@ def test_a_registration_beyond_its_bounds_is_refused(made: Callable[[], m.Worker
 def test_an_honest_registration_is_taken() -> None:
     brought = {"tasks": (m.RunningTask("run/read.0", 1 << 40),), "links": (m.RunningLink("l", 1, 1, 1),)}
     assert registration_fault(worker(labels=("disk=ssd",), **brought)) == ""
+
+
+@pytest.mark.parametrize("over", [0, 1])
+def test_a_task_may_bring_so_many_stages_with_so_long_names(over: int) -> None:
+    for stages in (("s" * (NAME_MAX + over),), ("s",) * (STAGES_MAX + over)):
+        why = registration_fault(worker(tasks=(m.RunningTask("t", 1, stages=stages),)))
+        assert ("stages, or one with too long a name" in why) is bool(over)

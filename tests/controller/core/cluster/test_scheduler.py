@@ -118,6 +118,15 @@ def test_a_queue_takes_its_fair_share_back_and_no_more() -> None:
     assert uses == {"a": (6, 6.0), "b": (2, 2.0)}
 
 
+def test_a_queue_has_its_own_who_run_and_its_own_who_wait() -> None:
+    made = a_cluster(QueueRule("a"), QueueRule("b"))
+    for name, queue in (("a1", "a"), ("b1", "b"), ("a2", "a"), ("b2", "b")):
+        claim(made, name, queue, 2)
+    decided(made, 4)
+    uses = {use.rule.name: (use.granted, use.waiting) for use in made.uses(4, 0)}
+    assert uses == {"a": (("a1",), ("a2",)), "b": (("b1",), ("b2",))}
+
+
 def test_a_quota_holds_its_queue_up_and_no_other() -> None:
     made = a_cluster(QueueRule("a", cores=2), QueueRule("b"))
     claim(made, "a1", "a", 2)

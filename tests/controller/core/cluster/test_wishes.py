@@ -204,6 +204,17 @@ def test_an_apply_asked_again_of_the_next_leader_is_the_same() -> None:
     assert len(store.fold().runs) == 1
 
 
+def test_a_run_that_waits_for_a_worker_is_asked_again() -> None:
+    store = Store()
+    start = Bench(store, "a").begun()
+    second = succeeded(store)
+    second.join("w2")
+    assert second.core.gathers("run", ""), "its worker may still be back"
+    assert not second.core.gathers("other", ""), "somebody is back"
+    second.join("w1", living(start))
+    assert not second.core.gathers("run", "")
+
+
 def test_an_apply_asked_again_after_its_run_failed_is_told_why() -> None:
     store = Store()
     first = Bench(store, "a")

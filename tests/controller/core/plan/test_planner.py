@@ -1,6 +1,7 @@
 """The plan: fusing, shares, links and what cannot be planned."""
 
 import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -176,6 +177,12 @@ def test_each_task_asks_the_decider_and_the_decider_each_partition() -> None:
     others = askers | {f"p/dedup.{number}" for number in (1, 2, 3)}
     pairs = {(link.sender, link.receiver) for link in made.links}
     assert pairs == {("p/dedup.0", other) for other in others} | {(other, "p/dedup.0") for other in others}
+
+
+def test_one_task_decides_where_no_number_is_said() -> None:
+    unsaid = tuple(replace(stage, replicas=None) for stage in deduplicated(0).stages)
+    made = plan(graph(*unsaid), FAR, replicas=3)
+    assert [task.name for task in made.tasks if task.stages == ("dedup",)] == ["p/dedup.0"]
 
 
 def test_the_decider_and_partitions_keep_their_numbers_when_a_worker_leaves() -> None:

@@ -65,6 +65,11 @@ def test_what_moves_bytes_is_bound_by_the_slower_of_core_and_store() -> None:
     assert weights(workers, moves=True) == pytest.approx((2 / 3, 1 / 3))
 
 
+def test_asked_tasks_that_only_compute_are_spread_by_cores_alone() -> None:
+    workers = [worker("a", 4, 30e6, 10e6), worker("b", 4, 10e6, 10e6)]
+    assert spread(workers, 8) == {"a": 6, "b": 2}
+
+
 @pytest.mark.parametrize("lie", [1e-18, 1.0, 1e18])
 def test_a_lie_is_worth_no_more_than_its_bound(lie: float) -> None:
     honest = [worker(name, 4, 10e6, 100e6) for name in "abc"]

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from msgspec import structs
 
 from headrace.controller.core.messages import messages as m
@@ -93,3 +94,27 @@ def test_a_decider_killed_by_a_record_has_it_condemned() -> None:
         poison = stand.run.intake.suspicion.poison(A.id)
         assert [(item.ordinal, item.stage) for item in poison] == [(3, "dedup")] * (death - 1)
         stand.ready(stand.later(5.0))
+
+
+@pytest.mark.parametrize(
+    ("dies", "hands"),
+    [
+        (DEDUP, [("dedup", 3, 4)]),
+        (DEDUP, [("dedup", 3, 1), ("dedup", 5, 1)]),
+        (READ, [("read", 3, 1)]),
+    ],
+    ids=["of several records", "of several ranges", "of no question"],
+)
+def test_who_died_of_more_than_one_question_condemns_nothing(dies: str, hands: list[tuple[str, int, int]]) -> None:
+    stand = Stand()
+    solitary(stand)
+    in_hand = tuple(m.InHand(stage, Range(A.id, first, count)) for stage, first, count in hands)
+    for _ in range(2):
+        stand.tell(m.TaskExited(*stand.task(dies), -11, in_hand=in_hand))
+        stand.ready(stand.later(5.0))
+    suspicion = stand.run.intake.suspicion
+    assert suspicion.poison(A.id) == ()
+    suspects = suspicion.of(A.id)
+    assert suspects is not None
+    assert [bool(suspects.overlap(first, first + count)) for _, first, count in hands] == [True] * len(hands)
+    assert sum(end - first for first, end in suspects) == sum(count for _, _, count in hands)

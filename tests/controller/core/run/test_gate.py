@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from headrace.controller.core.messages import messages as m
 from headrace.controller.core.run.publishing import AUDIT_REST, AUDIT_S, MANIFEST_AGAIN_S
 from headrace.controller.core.run.states import RunState
@@ -96,16 +98,15 @@ def test_reasons_are_bounded() -> None:
 def test_an_audit_that_takes_long_is_asked_for_rarely() -> None:
     stand = gated()
     stand.audits = []
-    publishing = stand.begin(A) and stand.run._publishing
-    assert publishing
-    stand.read(A, COUNT)
-    asked = stand.now
-    stand.propose(Range(A.id, 0, 1))
-    stand.tell(m.TimePassed())
-    publishing._asked_at = asked
-    stand.now = asked + 30
+    stand.later(100.0)
+    flowing(stand)
+    assert len(stand.audits) == 1
+    took = 30.0
+    stand.now += took
     stand.answer_audits()
-    assert publishing._look_at == asked + 30 + 20 * 30
+    stand.propose(Range(A.id, 1, 1), number=1)
+    waited = next(seconds for seconds in range(10_000) if stand.later(1.0) and stand.audits)
+    assert waited == pytest.approx(AUDIT_REST * took, rel=0.05)
 
 
 def test_a_gate_that_has_not_answered_is_not_asked_again() -> None:

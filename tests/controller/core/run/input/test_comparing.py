@@ -4,7 +4,9 @@ import pytest
 from msgspec import structs
 
 from headrace.controller.core.messages import messages as m
+from headrace.controller.core.plan.plans import TaskPlan
 from headrace.controller.core.run.input.known_objects import Comparing, KnownObjects, ListedAs, ObjectChange
+from headrace.controller.core.run.tasks.task_table import RunTask, TaskPhase
 from headrace.store.ledger.core.entries import (
     Entry,
     FragmentDropped,
@@ -13,7 +15,7 @@ from headrace.store.ledger.core.entries import (
     Led,
     VersionSeen,
 )
-from headrace.store.ledger.core.fold import LedgerState
+from headrace.store.ledger.core.fold import FragmentState, LedgerState
 from headrace.store.ledger.core.fragments import Fragment, Range
 from tests.kits.controller.cluster_log import A, B, Bench, Store, living, succeeded
 from tests.kits.controller.core import of, proposal
@@ -127,6 +129,55 @@ def test_an_answer_about_a_passed_version_says_nothing_of_the_present() -> None:
     assert comparing.take() == []
     assert comparing.heard(structs.replace(said, compared="v3"))
     assert [(item.version, item.finding) for item in comparing.take()] == [("v3", ObjectChange.SAME)]
+    assert comparing.done, "nobody waits for what is known of the passed version"
+
+
+@pytest.mark.parametrize("continues", [True, False])
+def test_what_cannot_be_read_on_at_its_end_is_another_object(continues: bool) -> None:
+    comparing, tile = Comparing(), read_to_the_end(A)
+    grown = Fragment.named("read", A.uri, "v2", start=0, end=-1, reader="lines", size=A.size + 7)
+    comparing.meet(grown, tile)
+    assert comparing.heard(compared("run/read.0", A, continues=continues))
+    (item,) = comparing.take()
+    assert item.finding is (ObjectChange.GROWN if continues else ObjectChange.OTHER)
+    assert ("cannot be read on there" in item.why) is not continues
+
+
+def test_what_a_dead_task_was_to_compare_others_compare() -> None:
+    comparing, tile = Comparing(), read_to_the_end(A, B)
+    one, other = (RunTask(TaskPlan(f"run/read.{n}", ("read",), "w1", n), TaskPhase.READY) for n in range(2))
+    asked: list[bytes] = []
+    for fragment, task in ((A, one), (B, other)):
+        now = Fragment.named("read", fragment.uri, "v2", start=0, end=-1, reader="lines", size=fragment.size)
+        comparing.meet(now, tuple(state for state in tile if state.fragment.id == fragment.id))
+        asked += [order.fragment.id for order in of(m.ReadFragment, comparing.ask([task]))]
+    assert asked == [A.id, B.id]
+    comparing.drop_asked(one.plan.name)
+    assert orders(comparing.ask([other])) == [(A.id, "v2", True)]
+    comparing.drop_asked()
+    assert {name for name, _, _ in orders(comparing.ask([other]))} == {A.id, B.id}
+
+
+def read_to_the_end(*fragments: Fragment) -> tuple[FragmentState, ...]:
+    ledger = LedgerState()
+    ledger.apply(0, Entry(1, (Led(1, {}), FragmentsListed(fragments))))
+    ledger.apply(1, Entry(1, tuple(FragmentEnded(item.id, 10, CHECKSUM) for item in fragments)))
+    return tuple(ledger.fragments[item.id] for item in fragments)
+
+
+def compared(task: str, fragment: Fragment, *, continues: bool) -> m.FragmentWasRead:
+    facts = {"checksum": CHECKSUM, "compared": "v2"}
+    return m.FragmentWasRead(task, 1, fragment.id, -1, continues=continues, **facts)  # type: ignore[arg-type]
+
+
+def test_an_empty_fragment_accounts_for_nothing_and_stays() -> None:
+    whole, empty = (
+        Fragment.named("read", A.uri, "v1", start=start, end=-1, reader="lines", size=size)
+        for start, size in ((0, 100), (5, 0))
+    )
+    ledger = LedgerState()
+    ledger.apply(0, Entry(1, (Led(1, {}), FragmentsListed((empty, whole)))))
+    assert [state.fragment for state in KnownObjects(ledger, ("write",)).tile(whole)] == [empty, whole]
 
 
 @pytest.mark.parametrize("reread", [True, False])
