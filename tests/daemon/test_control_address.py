@@ -68,6 +68,12 @@ def test_a_server_takes_the_place_once(tmp_path: Path) -> None:
     os.close(held)
 
 
+@pytest.mark.parametrize("host", ["a\nb", "a\x1b[2Jb", "a\u200bb", "a\u202eb"])
+def test_a_host_is_shown_as_it_is_called(host: str) -> None:
+    with pytest.raises(AddressError, match="give HOST:PORT"):
+        host_and_port(f"{host}:7")
+
+
 def test_a_host_in_brackets_is_given_without_them() -> None:
     assert host_and_port("[fd00::1]:7") == ("fd00::1", 7)
     with pytest.raises(AddressError):

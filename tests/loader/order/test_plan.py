@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from headrace.loader.order.plan import Cut, Hosted, LastBatch, Offered, ReadAt, Recut, Skipped, Timeline
+from headrace.loader.order.plan import Cut, Hosted, LastBatch, Offered, ReadAt, Recut, Skipped, Timeline, recut
 
 skips = st.lists(st.builds(Skipped, st.integers(0, 120), st.integers(0, 40)), max_size=4)
 
@@ -74,6 +74,17 @@ def test_a_returning_world_size_before_a_step_cuts_nothing():
     there, elsewhere = Cut(2, 1, LastBatch.DROP), Cut(3, 1, LastBatch.DROP)
     timeline = Timeline(10, [Recut(0, 0, there), Recut(0, 0, elsewhere), Recut(0, 0, there)])
     assert timeline.reading(5) == ReadAt(2, 0, 0, 1)
+
+
+def test_a_cut_that_no_step_was_made_under_is_replaced_where_it_stands():
+    """A resumed run may be resumed again, on other nodes, before its first step."""
+    cuts = [Cut(batch, 1, LastBatch.DROP) for batch in (1, 2, 3)]
+    first, second = Recut(0, 0, cuts[0]), Recut(8, 4, cuts[1])
+    skip = Skipped(20, 2)
+    assert recut((first, skip), second) == (first, skip, second), "steps were made under the first"
+    again = Recut(8, 4, cuts[2])
+    assert recut((first, second, skip), again) == (first, again, skip)
+    assert recut((first, second), Recut(8, 5, cuts[2])) == (first, second, Recut(8, 5, cuts[2]))
 
 
 def test_far_steps_are_found_at_once_and_none_past_the_end():

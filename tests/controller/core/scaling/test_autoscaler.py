@@ -1,5 +1,6 @@
 """Scaling by itself: what the machine decides, driven by runs as flows in virtual time."""
 
+import math
 import random
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from headrace.controller.core.scaling.autoscaler import (
     LEARN,
     MADE_S_MAX,
     OVER_SHARE,
+    PAYS,
     PERSON_S,
     QUICK_S,
     RESTART_S,
@@ -147,6 +149,23 @@ def test_a_change_that_cannot_pay_for_its_restart_is_not_made() -> None:
     assert driven(flow, seconds=60.0).changes == []
 
 
+@pytest.mark.parametrize("size", [1, 1000])
+@pytest.mark.parametrize(("seconds_left", "changes"), [(PAYS * RESTART_S / 2, 0), (PAYS * RESTART_S * 2, 1)])
+def test_a_change_pays_by_the_seconds_left_however_large_records_are(
+    size: int, seconds_left: float, changes: int
+) -> None:
+    machine = Machine(0.0)
+    for _ in range(math.floor(SETTLE_S + QUICK_S + 1)):
+        machine.flow.pass_time(1.0)
+        reading = machine.flow.reading()
+        stages = tuple(replace(stage, stored_bytes=size * stage.stored_bytes) for stage in reading.stages)
+        read = sum(stage.stored_bytes for stage in stages)
+        left = size * machine.flow.rate() * seconds_left
+        queued = sum(group.queued_bytes for group in reading.groups)
+        machine.give(replace(reading, stages=stages, input_bytes=read - queued + left))
+    assert len(machine.asked) == changes
+
+
 def test_the_cost_of_a_restart_is_learned() -> None:
     scaled = driven(Flow([FlowWorker(8)] * 4, usual(), [1] * 4), 300.0, pause_s=60.0)
     assert scaled.scaler.restart_s > 30.0
@@ -266,6 +285,8 @@ def test_a_gain_that_no_noise_makes_is_acted_on_at_once() -> None:
     assert small.asked == []
     small.look(3.0)
     assert len(small.asked) == 1
+    reached = small.flow.rate_with([small.newest.after[stage] for stage in ("read", "wait")])
+    assert small.newest.predicted_s == pytest.approx(reached, rel=0.05)
 
 
 def test_the_band_widens_with_each_decision_and_narrows_in_calm() -> None:

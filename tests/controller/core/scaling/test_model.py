@@ -231,6 +231,8 @@ def test_groups_that_equal_numbers_would_fuse_get_different_ones() -> None:
 def test_of_groups_that_no_room_is_left_for_one_gets_less() -> None:
     tight = model(0.030, 0.030, cores=3, memory=6 * TASK_BYTES)
     assert counts(tight.solved(apart=((0, 1),))) == [3, 2]
+    least = model(0.030, 0.030, cores=3, memory=2 * TASK_BYTES)
+    assert counts(least.solved(apart=((0, 1),))) == [1, 1], "each keeps a task"
 
 
 def test_groups_keep_their_tasks_where_there_is_room_for_them() -> None:

@@ -8,6 +8,7 @@ from headrace.controller.core.messages import messages as m
 from headrace.controller.core.messages.requests import ChangedInput
 from headrace.controller.core.run.input.known_objects import KnownObjects, ListedAs
 from headrace.controller.core.run.input.listing import ListingCounts
+from headrace.controller.core.run.states import RunState
 from headrace.store.ledger.core.entries import Entry, FragmentDropped, FragmentsListed, Led
 from headrace.store.ledger.core.fold import LedgerState
 from headrace.store.ledger.core.fragments import Fragment, Range
@@ -96,6 +97,21 @@ def test_what_a_sink_holds_of_a_changed_fragment_is_closed_first() -> None:
     assert report.outcome == "completed"
     assert len(dropped(stand)) == 1
     assert stand.run.ledger.fragments[B.id].records_due("write") == 4
+
+
+def test_a_paused_run_does_not_end_over_what_changed() -> None:
+    stand = Stand()
+    stand.begin(A, B)
+    task, attempt = stand.task()
+    said = stand.tell(m.FragmentWasRead(task, attempt, B.id, -1, "it changed", changed=True))
+    said += stand.read(A, 10)
+    said += stand.tell(m.SteerRequested(7, "run", pause=True))
+    said += stand.propose(Range(A.id, 0, 10))
+    said += sweep(stand, said) + stand.later(1.0)
+    assert (of(m.ReportRun, said), stand.run.state) == ([], RunState.PAUSED)
+    said = stand.tell(m.SteerRequested(8, "run", pause=False))
+    (report,) = of(m.ReportRun, [*said, *sweep(stand, said)])
+    assert (report.outcome, "it changed" in report.reason) == ("failed", True)
 
 
 def test_an_object_that_changes_while_read_is_listed_again_a_few_times() -> None:
