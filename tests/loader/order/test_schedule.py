@@ -63,6 +63,11 @@ def test_what_is_no_schedule_is_refused(points: tuple[tuple[int, tuple[float, ..
         WeightSchedule(points)
 
 
+@pytest.mark.parametrize("points", [1, 1000])
+def test_a_schedule_has_one_point_or_as_many_as_its_limit(points: int) -> None:
+    assert len(WeightSchedule(tuple((at, (1.0,)) for at in range(points))).points) == points
+
+
 @pytest.mark.parametrize("asked", [[1.0], [1.0, -1.0], [0.0, 0.0], WeightSchedule(((0, (1.0,)),))])
 def test_weights_that_do_not_fit_the_sources_are_refused(asked: object) -> None:
     with pytest.raises(ValueError, match="weight"):

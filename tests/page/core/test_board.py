@@ -8,7 +8,18 @@ from typing import Any
 import pytest
 
 from headrace.page.core import board as module
-from headrace.page.core.board import MARKS_MAX, POINTS_MAX, WORDS_MAX, Board, Timeline
+from headrace.page.core.board import (
+    MARKS_MAX,
+    NAME_MAX,
+    POINTS_MAX,
+    RANKS_MAX,
+    SUM_MAX,
+    WORDS_MAX,
+    Board,
+    Loaders,
+    ReportRefused,
+    Timeline,
+)
 
 
 def apply(seen: dict[str, dict[str, Any]], change: bytes) -> None:
@@ -103,3 +114,41 @@ def test_of_a_row_that_is_nested_too_deep_the_top_is_shown() -> None:
     for _ in range(400):
         value = [value]
     assert module.written(value) == b"[" * module.NESTING_MAX + '"…"'.encode() + b"]" * module.NESTING_MAX
+
+
+SUMS = ("tokens", "position", "batches", "data_wait_s", "elapsed_s")
+
+
+def report(**said: object) -> dict[str, object]:
+    return {"name": "l", "rank": 0, **dict.fromkeys(SUMS, 0), **said}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"name": "l"},
+        {"name": "l" * NAME_MAX},
+        {"rank": RANKS_MAX - 1},
+        *({key: SUM_MAX} for key in SUMS),
+    ],
+)
+def test_a_report_up_to_its_limits_is_a_row(said: dict[str, object]) -> None:
+    board = Board()
+    Loaders(board).take(report(**said), 0.0)
+    (row,) = json.loads(board.whole())["loaders"].values()
+    assert row["name"] == report(**said)["name"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *({"name": name} for name in ("", "l" * (NAME_MAX + 1), 7, None)),
+        *({"rank": rank} for rank in (-1, RANKS_MAX, 1.0, True, None)),
+        *({key: value} for key in SUMS for value in (-1, SUM_MAX + 1, float("nan"), True, "1", None)),
+    ],
+)
+def test_a_report_beyond_its_limits_is_refused(said: dict[str, object]) -> None:
+    board = Board()
+    with pytest.raises(ReportRefused):
+        Loaders(board).take(report(**said), 0.0)
+    assert not json.loads(board.whole()).get("loaders")
