@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
 import orjson
 import pyarrow as pa
 import pytest
+import xxhash
 from hypothesis import given, settings, strategies as st
 
 from headrace.pipeline.errors import PipelineError
@@ -169,6 +171,22 @@ def test_verdicts_by_url_are_read_back_as_equal_keys() -> None:
     (match,) = matches_of(table, "dedup").values()
     assert matches_of(table, "another") == {}
     assert (match.near, match.score) == (False, -1)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "facts"),
+    [
+        (Scheme(), {"ngram": 5, "bands": 14, "rows": 8}),
+        (Scheme(3, 20, 4, rule=1), {"ngram": 3, "bands": 20, "rows": 4, "rule": 1}),
+        (Scheme(bands=0), {"bands": 0}),
+        (Scheme(bands=0, rule=1), {"bands": 0}),
+        (Scheme(bands=0, url=1), {"bands": 0, "url": 1}),
+    ],
+)
+def test_a_scheme_is_named_by_what_its_keys_follow_from(scheme: Scheme, facts: dict[str, int]) -> None:
+    """So an index made before there were rules is loaded."""
+    text = json.dumps({"keys": 2, **facts}, sort_keys=True)
+    assert scheme.identity() == xxhash.xxh3_64_hexdigest(text.encode())
 
 
 def test_keys_of_urls_are_of_a_scheme_of_their_own() -> None:
