@@ -71,6 +71,7 @@ REACHED = {
     "loader/blame/core/losses.py": ["tests/loader/blame/test_causes.py"],
     "loader/blame/core/causes.py": ["tests/loader/blame/test_causes.py"],
     "controller/core/plan/locality.py": ["tests/transport/ring/test_weak_memory.py"],
+    "store/shards/core/parts.py": ["tests/stages/functions/test_split.py"],
     "store/ledger/core/totals.py": ["tests/store/ledger/test_fold.py", "tests/store/ledger/test_balance.py"],
 }
 MUTANTS, SEED = 200, 1

@@ -18,6 +18,7 @@ from headrace.store.ledger.core.entries import (
     FragmentsListed,
     Led,
     PipelineApplied,
+    PrefixRead,
     Removed,
     Resigned,
     Retracted,
@@ -226,6 +227,17 @@ def test_a_version_that_shows_less_than_the_one_before_it_is_refused() -> None:
         state.apply(state.number + 1, Entry(1, (VersionPublished(2, "done", shows=1),)))
 
 
+def test_the_longest_prefix_is_known_until_all_is_read() -> None:
+    short, long = (PrefixRead(A.id, count, 9 * count, b"c" * 16) for count in (2, 5))
+    assert folded(short).fragments[A.id].prefix == short
+    for order in ((short, long), (long, short)):
+        assert folded(*order).fragments[A.id].prefix == long
+    state = folded(long, FragmentEnded(A.id, 10, b"d" * 16))
+    assert (state.fragments[A.id].prefix, state.fragments[A.id].checksum) == (None, b"d" * 16)
+    state.apply(state.number + 1, Entry(1, (short,)))
+    assert state.fragments[A.id].prefix is None
+
+
 def test_a_version_is_not_published_a_second_time() -> None:
     state = folded(VersionPublished(1, "done"))
     with pytest.raises(FoldError, match="publishes version 1 behind version 1"):
@@ -249,6 +261,16 @@ def test_a_held_version_shows_nothing() -> None:
         assert read.held, "it shows no more than before"
         read.apply(read.number + 1, Entry(1, (VersionPublished(3, "anyway"),)))
         assert (read.held, read.held_at) == ((), -1)
+
+
+def test_what_was_held_is_published_with_what_came_before_it() -> None:
+    state = folded(close((0, 1)))
+    state.apply(state.number + 1, Entry(1, (close((1, 2)), VersionHeld(1, ("kept_share",)))))
+    held = state.held_at
+    state.apply(state.number + 1, Entry(1, (VersionPublished(1, "anyway", shows=held - 1),)))
+    assert state.held, "what was held is not shown"
+    state.apply(state.number + 1, Entry(1, (VersionPublished(2, "anyway", shows=held),)))
+    assert (state.held, state.unshown) == ((), 0)
 
 
 def test_a_version_that_is_published_is_not_held() -> None:

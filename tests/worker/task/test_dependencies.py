@@ -14,7 +14,7 @@ from headrace.store.ledger.core.fragments import Range
 from headrace.store.shards.dedup_files import RecordName
 from headrace.worker.task.batch.coverage import fates
 from headrace.worker.task.batch.isolation import KILLED
-from headrace.worker.task.core.held import dependents, needs, released
+from headrace.worker.task.core.held import ORDINAL_BITS, dependents, needs, released
 from headrace.worker.task.core.ranges import Ranges
 from headrace.worker.task.core.sink import (
     NEED_BYTES,
@@ -290,3 +290,11 @@ def test_the_keys_of_what_is_kept_are_those_that_the_records_carry() -> None:
     found = keys_of(batch(A, [3, 7], {}).rows.slice(1).column("__keys"))
     assert found.shape == (1, 16)
     assert (found == np.frombuffer(b"\7" * 8, "<u8")[0]).all()
+
+
+def test_a_record_has_an_ordinal_below_a_limit_beside_its_fragment() -> None:
+    last = (1 << ORDINAL_BITS) - 1
+    assert not dependents((), ((b"a" * 16, (0, last)),))
+    for beyond in (last + 1, -1):
+        with pytest.raises(ValueError, match="an ordinal has"):
+            dependents((), ((b"a" * 16, (beyond,)),))

@@ -60,6 +60,7 @@ def test_a_link_that_is_made_anew_brings_its_own_marker() -> None:
 
 def test_the_marker_of_an_abandoned_sweep_moves_nothing() -> None:
     markers = SweepMarkers()
+    assert not markers.halting
     markers.opened("a")
     markers.asked(1)
     markers.asked(3, halt=True)
