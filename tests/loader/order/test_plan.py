@@ -76,7 +76,7 @@ def test_a_returning_world_size_before_a_step_cuts_nothing():
     assert timeline.reading(5) == ReadAt(2, 0, 0, 1)
 
 
-def test_a_cut_that_no_step_was_made_under_is_replaced_where_it_stands():
+def test_a_cut_that_no_step_was_made_under_is_replaced():
     """A resumed run may be resumed again, on other nodes, before its first step."""
     cuts = [Cut(batch, 1, LastBatch.DROP) for batch in (1, 2, 3)]
     first, second = Recut(0, 0, cuts[0]), Recut(8, 4, cuts[1])
