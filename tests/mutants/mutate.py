@@ -2,7 +2,7 @@
 
 For each mutant the tests of its folder that import its module are run on a copy of the tree, then some seeds of the
 simulator, then the other tests of the folder. What nothing notices is printed: a test is missing, or the mutant does
-the same as the code. The seed draws the mutants, so the same tree and seed give the same ones.
+the same as the code. The seed draws the mutants: the same ones, but for those of lines that have changed since.
 
 `equivalent_mutants.toml`, beside this tool, holds those of which somebody has shown that they do the same as the code,
 with the reason. They are not judged again, so whatever is printed is new. An entry whose code is gone fails a test.
@@ -16,10 +16,10 @@ from __future__ import annotations
 import argparse
 import ast
 import functools
+import hashlib
 import json
 import os
 import queue
-import random
 import re
 import shutil
 import signal
@@ -302,9 +302,13 @@ def mutants_of(module: str) -> list[Mutant]:
 
 
 def drawn(count: int, seed: int, only: str = "") -> list[Mutant]:
-    """So many mutants of all cores, or of those whose path holds `only`."""
+    """So many mutants of all cores, or of those whose path holds `only`.
+
+    The seed and its name alone decide on each: where a line changes, all others are drawn as before.
+    """
     everything = [mutant for module in cores() if only in module for mutant in mutants_of(module)]
-    chosen = random.Random(seed).sample(everything, min(count, len(everything)))
+    lots = {item: hashlib.sha256(repr((seed, item.name)).encode()).digest() for item in everything}
+    chosen = sorted(everything, key=lots.__getitem__)[:count]
     return sorted(chosen, key=lambda item: (item.module, item.number))
 
 

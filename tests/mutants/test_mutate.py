@@ -53,6 +53,17 @@ def test_the_same_seed_draws_the_same_mutants() -> None:
     assert len(drawn(30, 5)) == 30
 
 
+def test_a_changed_line_changes_the_draw_of_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = "loader/order/plan.py"
+    known = mutants_of(module)
+    before = drawn(20, 5, module)
+    gone = before[3]
+    monkeypatch.setattr(mutate, "mutants_of", lambda _: [item for item in known if item.name != gone.name])
+    after = drawn(20, 5, module)
+    assert {item for item in before if item.name != gone.name} < set(after)
+    assert len(after) == 20
+
+
 @pytest.mark.parametrize("module", cores())
 def test_every_core_is_there(module: str) -> None:
     assert (ROOT / module).is_file()
