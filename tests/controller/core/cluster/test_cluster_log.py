@@ -7,10 +7,11 @@ from headrace.controller.core.messages import TokenOffered, messages as m
 from headrace.controller.core.run.opening import REJOIN_S
 from headrace.controller.core.run.states import RunState
 from headrace.store.ledger.core.cluster_changes import RunPlanned
+from headrace.store.ledger.core.entries import Entry, Led
 from headrace.store.ledger.core.fragments import Range
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 from tests.kits.controller.cluster_log import CLUSTER, A, B, Bench, Store, living, succeeded
-from tests.kits.controller.core import of, proposal
+from tests.kits.controller.core import LOG, of, proposal
 
 
 def test_what_is_asked_for_is_in_the_log_before_it_is_answered() -> None:
@@ -138,6 +139,24 @@ def test_a_leader_that_wakes_late_forgets_runs_and_tells_nothing() -> None:
     assert not first.core.leads
     assert second.core.leads
     assert store.fold().going_on(), "its last words have ended nothing"
+
+
+def test_a_dataset_that_a_late_leader_took_is_taken_back() -> None:
+    store = Store()
+    start = Bench(store, "a").begun()
+    second = succeeded(store)
+    second.join("w1", living(start))
+    log = store.logs[LOG]
+    led = [change for entry in log for change in entry.changes if isinstance(change, Led)]
+    term = led[-1].term + 1
+    log.append(Entry(term, (Led(term, led[0].leader),)))
+    said = second.tell(m.FragmentWasRead(start.task, start.attempt, A.id, 10))
+    assert [(kill.task, kill.attempt) for kill in of(m.KillTask, said)] == [(start.task, start.attempt)]
+    (again,) = of(m.StartTask, said)
+    assert again.task == start.task
+    assert (log[-1].term, second.core.runs["run"].state) == (term + 1, RunState.RUNNING)
+    assert list(store.fold().going_on()) == ["run"], "nobody is told that it has ended"
+    assert of(m.ReportRun, said) == []
 
 
 def test_who_ends_in_order_is_succeeded_at_once() -> None:

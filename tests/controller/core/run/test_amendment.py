@@ -19,7 +19,7 @@ from headrace.controller.core.run.tasks.task_table import ATTEMPTS_A_TERM
 from headrace.controller.core.run.tasks.workers import Workers
 from headrace.controller.servicer import _kept, dry_run
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
-from headrace.store.ledger.core.cluster_changes import RunAmended
+from headrace.store.ledger.core.cluster_changes import RunAmended, RunPlanned
 from headrace.store.ledger.core.entries import Closed, Led, PipelineApplied
 from headrace.store.ledger.core.fragments import Range
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
@@ -407,6 +407,22 @@ def test_a_sweep_waits_for_no_task_of_a_graph_that_is_gone() -> None:
     (ask,) = of(m.SweepTask, commands)
     commands = leader.tell(m.TaskSwept(ask.task, ask.attempt, ask.sweep))
     assert [order.task for order in of(m.ReadFragment, commands)] == ["run/read.1", "run/read.1"]
+
+
+def test_a_plan_of_the_graph_before_is_not_written_behind_the_next() -> None:
+    """Its worker is lost while the cluster's log takes the change, and its task is planned elsewhere."""
+    store = Store()
+    leader, _ = amended(store, slow=CLUSTER)
+    leader.join("w2")
+    leader.tell(m.WorkerLost("w1", "its session ended"))
+    leader.later(60.0)
+    run = leader.core.runs["run"]
+    assert [(task.plan.name, task.plan.worker) for task in run.tasks or ()] == [("run/read.0", "w2")]
+    leader.hurry()
+    written = [change for entry in store.logs[CLUSTER] for change in entry.changes]
+    behind = written[[type(change) for change in written].index(RunAmended) :]
+    plans = [change.plan for change in behind if isinstance(change, RunPlanned)]
+    assert [[row[0] for row in plan["tasks"]] for plan in plans] == [["run/read.1"]]
 
 
 @pytest.mark.parametrize("stops", [False, True])
