@@ -6,6 +6,7 @@ import pytest
 
 from headrace.controller.core.cluster.scheduler import ClaimState
 from headrace.controller.core.messages import messages as m
+from headrace.controller.core.plan.placement import Need
 from headrace.controller.core.run.states import RunState
 from headrace.pipeline.graph import Pipeline
 from headrace.store.ledger.core.cluster_changes import QueueSet, RunBegun, RunHeld, RunQueued, RunUnqueued
@@ -71,6 +72,21 @@ def test_a_run_of_higher_priority_begins_when_the_other_has_sealed() -> None:
     assert "goes on by itself: queue low: place 1 of 1" in refused.reason
     bench.tell(m.StopRequested("two", cancel=True))
     assert bench.core.runs["one"].state is RunState.RUNNING
+
+
+def test_who_gives_its_cores_away_keeps_its_memory() -> None:
+    bench = a_bench(a_store("one", "two"), queue("low"), queue("high", priority=1))
+    stages = tuple(stage.placed(cores=1.0, memory_bytes=1 << 20) for stage in make_pipeline().stages)
+    pipelines = [Pipeline(name, f"file:///{name}", stages).to_dict() for name in ("one", "two")]
+    (first,) = of(m.StartTask, bench.tell(replace(apply("one", "low"), pipeline=pipelines[0])))
+    bench.tell(m.TaskReady(first.task, first.attempt))
+    reserved = bench.core.reserved_by_others
+    assert reserved("one") == {}
+    assert reserved("two") == {"w1": Need(1.0, 3 << 20)}
+    assert reserved("two", frozenset({"one"})) == {"w1": Need(0.0, 3 << 20)}, "if it gave way"
+    (sweep,) = of(m.SweepTask, bench.tell(replace(apply("two", "high", number=2), pipeline=pipelines[1])))
+    assert of(m.StartTask, bench.tell(m.TaskSwept(sweep.task, sweep.attempt, sweep.sweep)))
+    assert reserved("two") == {"w1": Need(0.0, 3 << 20)}, "it has given way"
 
 
 def test_a_paused_run_gives_its_cores_away_when_told() -> None:
@@ -210,6 +226,13 @@ def test_who_sets_a_queue_is_answered_when_that_is_durable() -> None:
     assert bench.core.queues.rules["a"].weight == 3
 
 
+def test_each_who_sets_a_queue_is_answered_once() -> None:
+    bench = a_bench(a_store())
+    for request in (10, 11):
+        said = bench.tell(m.QueueRequested(request, "a", weight=request))
+        assert of(m.AnswerRequest, said) == [m.AnswerRequest(request, accepted=True)]
+
+
 def test_nothing_is_waited_for_where_nobody_leads() -> None:
     store = a_store("one")
     bench = a_bench(store, queue("a"))
@@ -237,6 +260,10 @@ def test_queues_work_without_a_log_of_the_cluster() -> None:
     assert list(stand.core.queues.waiting) == ["two"]
     assert answer(stand.tell(m.StopRequested("two", cancel=True, request=7))) == m.AnswerRequest(7, accepted=True)
     assert list(stand.core.queues.dropped) == ["two"]
+    stand.tell(apply("two", "a", number=3))
+    assert list(stand.core.queues.waiting) == ["two"]
+    begun = of(m.StartTask, stand.tell(m.StopRequested("one", cancel=True)))
+    assert [start.task.split("/")[0] for start in begun] == ["two"]
 
 
 def test_a_queued_pipeline_that_cannot_be_placed_waits_for_its_worker() -> None:
