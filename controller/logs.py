@@ -223,7 +223,11 @@ def is_alive(other: Mapping[str, Any]) -> bool | None:
         return None
     if not _sees_all_processes():
         return None
-    return _start(int(other["pid"])) == int(other["start"])
+    pid, start = other.get("pid"), other.get("start")
+    # A ledger is written by whoever may write the dataset.
+    if type(pid) is not int or type(start) is not int:
+        return None
+    return _start(pid) == start
 
 
 def _boot() -> str:

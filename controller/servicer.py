@@ -94,7 +94,10 @@ class Servicer(rpc.ControlServicer):
             # The same process is back before its broken session was noticed.
             older.outbox.put_nowait(None)
             self._shell.post(core.WorkerLost(register.worker, "it opened a new session"))
-        session = Session(register.worker, allows_chaos=register.allows_chaos)
+        # A worker that reads nothing lets no stream end in order.
+        own = asyncio.current_task()
+        assert own is not None
+        session = Session(register.worker, own.cancel, allows_chaos=register.allows_chaos)
         self._shell.sessions[register.worker] = session
         welcome = pb.Welcome(term=self._shell.term, controller=str(os.getpid()), heartbeat_s=HEARTBEAT_S)
         welcome.expelled.CopyFrom(codec.expulsions_to(self._shell.core.expelled))

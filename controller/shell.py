@@ -63,6 +63,8 @@ SETTLE_S = 10.0
 SPEND_S = 8.0
 #: Faults that operators asked for and that are remembered in words.
 FAULTS_NOTED_MAX = 64
+#: Bytes that wait for one worker.
+OUTBOX_BYTES_MAX = 256 << 20
 #: Characters of a cause that a worker tells.
 CAUSE_MAX = 256
 
@@ -70,9 +72,42 @@ CAUSE_MAX = 256
 class Session:
     """One worker's stream: messages wait here until the stream takes them."""
 
-    def __init__(self, worker: str, *, allows_chaos: bool = False) -> None:
+    def __init__(self, worker: str, end: Callable[[], object], *, allows_chaos: bool = False) -> None:
         self.worker, self.allows_chaos, self.leaves = worker, allows_chaos, False
-        self.outbox: asyncio.Queue[pb.ToWorker | None] = asyncio.Queue()
+        self.outbox: asyncio.Queue[pb.ToWorker | None] = SessionOutbox(worker, end)
+
+
+class SessionOutbox(asyncio.Queue[pb.ToWorker | None]):
+    """What waits for one worker, up to OUTBOX_BYTES_MAX; beyond it `end` ends the session.
+
+    Its next registration makes good what the worker has not heard.
+    """
+
+    def __init__(self, worker: str, end: Callable[[], object]) -> None:
+        super().__init__()
+        self._worker, self._end, self._bytes, self._ended = worker, end, 0, False
+
+    def _put(self, item: pb.ToWorker | None) -> None:
+        if self._ended:
+            return
+        size = item.ByteSize() if item is not None else 0
+        if self._bytes + size > OUTBOX_BYTES_MAX:
+            logger.warning(
+                "worker %s takes nothing: more than %d bytes wait for it, so its session ends",
+                self._worker,
+                OUTBOX_BYTES_MAX,
+            )
+            self._queue.clear()
+            item, self._bytes, self._ended = None, 0, True
+            self._end()
+        else:
+            self._bytes += size
+        super()._put(item)
+
+    def _get(self) -> pb.ToWorker | None:
+        item = super()._get()
+        self._bytes -= item.ByteSize() if item is not None else 0
+        return item
 
 
 class Shell:
@@ -202,8 +237,8 @@ class Shell:
         for task in tasks:
             heard = not self.core.witness.stranger(worker, task.task, task.attempt)
             progress = self._progress_of(task.task) if heard else None
-            if progress is not None:
-                progress.facts.update(task.facts)
+            if progress is not None and (why := progress.note_facts(task.task, task.facts)):
+                self.refused.tell(worker, why)
 
     def begin(self, address: str) -> None:
         """Serve at this address from now on: look who leads."""

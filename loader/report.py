@@ -21,19 +21,14 @@ _FILE_BYTES_MAX: Final = 256
 class LoaderReport:
     """Reports a loader to a page while it is open: `with LoaderReport(loader, "page.url"): train()`.
 
-    `page` is the page's address with its key, or the file that holds it. What the page does not take is dropped, and
-    `missed` counts it. Raises ValueError for what is no such address, OSError where the file cannot be read.
+    `page` is the page's address with its key, or the file that holds it, which is read before each report: a page that
+    is served again has another key. What the page does not take is dropped, and `missed` counts it. Raises ValueError
+    for what is no such address, OSError where the file cannot be read.
     """
 
     def __init__(self, loader: HasStatistics, page: str, name: str = "") -> None:
-        text = page
-        if "://" not in page:
-            with Path(page).open("rb") as file:
-                text = file.read(_FILE_BYTES_MAX).decode("latin-1")
-        found = _ADDRESS.fullmatch(text)
-        if found is None:
-            raise ValueError("page is the whole address of a page, with the key behind its #, or the file that has it")
-        self._host, self._port, self._key = found[1].strip("[]"), int(found[2]), found[3]
+        self._page = page
+        self._address()
         self._loader, self._name = loader, name or f"{os.uname().nodename}:{os.getpid()}"
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._report, name="headrace loader report", daemon=True)
@@ -52,21 +47,33 @@ class LoaderReport:
         while not self._closing.wait(pause):
             try:
                 self._send()
-            except (OSError, http.client.HTTPException):
+            except (OSError, ValueError, http.client.HTTPException):
                 self.missed += 1
                 pause = min(PAUSE_S_MAX, 2 * pause)
             else:
                 self.sent += 1
                 pause = REPORT_S
 
+    def _address(self) -> tuple[str, int, str]:
+        """Host, port and key."""
+        text = self._page
+        if "://" not in text:
+            with Path(text).open("rb") as file:
+                text = file.read(_FILE_BYTES_MAX).decode("latin-1")
+        found = _ADDRESS.fullmatch(text)
+        if found is None:
+            raise ValueError("page is the whole address of a page, with the key behind its #, or the file that has it")
+        return found[1].strip("[]"), int(found[2]), found[3]
+
     def _send(self) -> None:
         now = self._loader.statistics()
         counts = {"tokens": now.tokens, "position": now.position, "batches": now.batches}
         facts = {**counts, "data_wait_s": now.data_wait_s, "elapsed_s": now.elapsed_s}
         body = json.dumps({"question": "loader", "name": self._name, "rank": now.rank, **facts})
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=REQUEST_S)
+        host, port, key = self._address()
+        connection = http.client.HTTPConnection(host, port, timeout=REQUEST_S)
         try:
-            headers = {"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"}
+            headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
             connection.request("POST", "/api/ask", body, headers)
             if connection.getresponse().status != http.client.OK:
                 raise OSError("the page takes no report")

@@ -4,7 +4,8 @@ One reading is made for all viewers, and none without a viewer. Who reads more s
 away, and comes again by itself. Every limit on what an unknown client may hold stands at the top.
 
 The file that holds the page's address with its key, for this user alone. A page that is served again, after a
-restart, has the same key, and the same port where any was asked for: what a browser shows goes on by itself.
+restart, has the same port where any was asked for, and another key: whoever took the port meanwhile may have been
+shown the one before.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class PageAddress:
 
 
 def page_address(file: Path | None, host: str, port: int) -> tuple[PageAddress, Path]:
-    """The address that stands in the file, else a new one; and the file, by default one named after the port.
+    """The address to serve: with a new key, and by the file the port of before; and the file, named after the port.
 
     Raises OSError where others may read or exchange the file.
     """
@@ -54,9 +55,7 @@ def page_address(file: Path | None, host: str, port: int) -> tuple[PageAddress, 
     found = None
     if os.path.lexists(file):
         found = _ADDRESS.fullmatch(read_private(file, _BYTES_MAX).decode("latin-1"))
-    if found is None:
-        return PageAddress(host, port, secrets.token_urlsafe(32)), file
-    return PageAddress(host, port or int(found[2]), found[3]), file
+    return PageAddress(host, port or (int(found[2]) if found else 0), secrets.token_urlsafe(32)), file
 
 
 def write_address(file: Path, address: PageAddress) -> None:

@@ -16,8 +16,12 @@ _USER_MAX, _NAME_MAX = 1024, 64
 _USER = re.compile(rf"(?<=://)[^\s/@'\"?#&]{{1,{_USER_MAX}}}@")
 #: A key that holds slashes, as those of AWS do: NAME:KEY@, where what follows the colon is no port.
 _KEY = re.compile(rf"(?<=://)[^\s/@:'\"?#&]{{1,{_NAME_MAX}}}:(?!\d{{1,5}}[/?#])[^\s@'\"]{{1,{_USER_MAX}}}@")
-_WORDS = "signature|sig|secret|token|password|passwd|credential|access.?key|secret.?key|api.?key"
-_PARAMETER = re.compile(rf"([?&][\w.-]{{0,{_NAME_MAX}}}(?:{_WORDS})=)[^\s&'\"#\\]+", re.IGNORECASE)
+_WORDS = (
+    "signature|sig|secret|token|password|passwd|passphrase|pwd|credential|auth|jwt|"
+    "(?:access|account|api|private|secret).?key|(?<=[?&;#])key"
+)
+_BEFORE = "?&;#"
+_PARAMETER = re.compile(rf"([{_BEFORE}][\w.-]{{0,{_NAME_MAX}}}(?:{_WORDS})=)[^\s&'\"#\\]+", re.IGNORECASE)
 #: Keys and tokens that say by their beginning what they are.
 _SHAPE = re.compile(
     r"\b(?:(?:AKIA|ASIA)[0-9A-Z]{16}|hf_[A-Za-z0-9]{30,64}|gh[opsu]_[A-Za-z0-9]{36,64}|github_pat_[A-Za-z0-9_]{40,128}"
@@ -32,7 +36,7 @@ def mask(text: str) -> str:
     """The text with three stars in the place of each secret of a URI in it, and of each key known by its shape."""
     if "://" in text:
         text = _KEY.sub(HIDDEN + "@", _USER.sub(HIDDEN + "@", text))
-    if "=" in text and ("?" in text or "&" in text):
+    if "=" in text and any(mark in text for mark in _BEFORE):
         text = _PARAMETER.sub(rf"\1{HIDDEN}", text)
     if any(part in text for part in _SHAPE_PARTS):
         text = _SHAPE.sub(HIDDEN, text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from headrace.controller.core.cluster import NUMBER_MAX
@@ -15,8 +15,13 @@ from headrace.store.ledger import UNBOUNDED
 GUESSED_S_MAX = 1.0
 #: Decisions of scaling that a status names.
 SCALING_MAX = 8
-#: Stages and links in one report.
-ROWS_MAX = 65_536
+#: Stages and links in one report, and its bytes; characters of a name in it, and of any other text.
+ROWS_MAX, REPORT_BYTES_MAX = 65_536, 4 << 20
+NAME_MAX, TEXT_MAX = 512, 64 << 10
+#: Stages of one run that reports name, over all versions of its graph.
+STAGES_MAX = 1024
+#: Facts of one run, and characters of one.
+FACTS_MAX, FACT_MAX = 256, 4096
 #: What of a stage is counted and added up.
 _ADDED = ("records", "bytes", "dropped", "skipped_bytes", "stored_bytes")
 
@@ -40,6 +45,7 @@ class ReportedProgress:
     closed_at: float = 0.0
     #: The run has ended: no task holds anything, whatever its last report says.
     over: bool = False
+    _stages: set[str] = field(default_factory=set[str])
 
     def end(self) -> None:
         """The run has ended."""
@@ -51,9 +57,9 @@ class ReportedProgress:
         """Note a report; why it is not believed, if it is not."""
         kind = message.WhichOneof("event")
         if kind == "ready":
-            self.facts.update(message.ready.facts)
-        elif kind == "progress":
-            if wrong := _fault(message.progress):
+            return self.note_facts(message.task, message.ready.facts)
+        if kind == "progress":
+            if wrong := self._fault(message.progress):
                 return f"attempt {message.attempt} of task {message.task} reports {wrong}"
             progress = _empty_handed(message.progress) if self.over else message.progress
             self.latest[message.task, message.attempt] = progress
@@ -65,6 +71,15 @@ class ReportedProgress:
                 self.held_since.pop((message.task, message.attempt), None)
             if self.first_batch_at is None and any(stage.records for stage in message.progress.stages):
                 self.first_batch_at = time.monotonic()
+        return ""
+
+    def note_facts(self, task: str, facts: Mapping[str, str]) -> str:
+        """Note what a task says of itself; why that is not kept, if it is not."""
+        if any(len(word) > FACT_MAX for item in facts.items() for word in item):
+            return f"task {task} tells a fact of more than {FACT_MAX} characters"
+        if len(self.facts.keys() | facts.keys()) > FACTS_MAX:
+            return f"task {task} tells more than the {FACTS_MAX} facts that a run has"
+        self.facts.update(facts)
         return ""
 
     def of(self, task: str, attempt: int) -> pb.Progress | None:
@@ -85,6 +100,23 @@ class ReportedProgress:
         since = min((at for attempt, at in self.held_since.items() if attempt in living), default=now)
         return max(0.0, now - max(since, self.closed_at))
 
+    def _fault(self, progress: pb.Progress) -> str:
+        """What a task cannot have done; empty if nothing is."""
+        rows = (*progress.stages, *progress.links)
+        if len(rows) > ROWS_MAX or progress.ByteSize() > REPORT_BYTES_MAX:
+            return f"{len(rows)} stages and links in {progress.ByteSize()} bytes"
+        for said in (progress, *rows):
+            for about, value in said.ListFields():
+                if isinstance(value, int | float) and not 0 <= value <= NUMBER_MAX:
+                    return f"{about.name} of {value}"
+                if isinstance(value, str) and len(value) > (TEXT_MAX if said is progress else NAME_MAX):
+                    return f"{about.name} of {len(value)} characters"
+        names = {stage.stage for stage in progress.stages} - self._stages
+        if len(self._stages) + len(names) > STAGES_MAX:
+            return f"more than the {STAGES_MAX} stages that a run has"
+        self._stages |= names
+        return ""
+
     def stages(self, living: Container[tuple[str, int]] = (), now: float = 0.0) -> list[pb.StageProgress]:
         """The sum over all attempts, a row a stage, in the order first seen.
 
@@ -96,18 +128,6 @@ class ReportedProgress:
             for attempt, progress in self.latest.items()
             for stage in progress.stages
         )
-
-
-def _fault(progress: pb.Progress) -> str:
-    """What a task cannot have done; empty if nothing is."""
-    rows = (*progress.stages, *progress.links)
-    if len(rows) > ROWS_MAX:
-        return f"{len(rows)} stages and links"
-    for said in (progress, *rows):
-        for about, number in said.ListFields():
-            if isinstance(number, int | float) and not 0 <= number <= NUMBER_MAX:
-                return f"{about.name} of {number}"
-    return ""
 
 
 def _on_the_wire(total: int) -> int:

@@ -49,6 +49,8 @@ from headrace.store.files.scratch import Scratch, ScratchDraft
 TEMP_AGE_MIN_S = 3600
 #: For one writer of an object to let the next one in; whoever is frozen while it writes keeps the others out.
 LOCK_S_MAX = 10.0
+#: Who may open the lock may hold it for ever: the owner and its group.
+LOCK_MODE = 0o660
 _LOCK_LOOK_S = 0.01
 #: Linux takes no more buffers in one writev (UIO_MAXIOV).
 WRITEV_PARTS_MAX = 1024
@@ -186,8 +188,11 @@ class FileStore:
     def _locked(self, key: str) -> Iterator[None]:
         deadline = time.monotonic() + LOCK_S_MAX
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(os.path.join(self._temps, "update.lock"), flags, 0o664)
+        descriptor = os.open(os.path.join(self._temps, "update.lock"), flags, LOCK_MODE)
         try:
+            found = os.fstat(descriptor)
+            if found.st_uid == os.geteuid() and found.st_mode & 0o007:
+                os.fchmod(descriptor, found.st_mode & 0o770)
             while True:
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

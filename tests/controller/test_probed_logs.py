@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.controller.core.messages.log import EntryWritten, ReadLog, WriteEntry
-from headrace.controller.logs import Logs
+from headrace.controller.logs import Logs, identity, is_alive
 from headrace.store.contract.errors import StoreRefused
 from headrace.store.contract.objects import Buffer, ObjectStore
 from headrace.store.ledger.core.entries import (
@@ -131,3 +131,13 @@ def test_any_other_log_is_not_written_to_before_its_store_has_passed(make: Calla
 
     asyncio.run(live())
     logs.close()
+
+
+@pytest.mark.parametrize(
+    "told", [{"pid": "x"}, {"pid": None}, {"pid": [1]}, {"start": "x"}, {"start": 1.5}, {"pid": True}]
+)
+def test_of_a_leader_that_is_no_process_nothing_is_known(told: dict[str, object]) -> None:
+    assert is_alive(identity()) is True
+    assert is_alive({**identity(), "pid": 1 << 40}) is False
+    assert is_alive({**identity(), **told}) is None
+    assert is_alive({"boot": identity()["boot"]}) is None

@@ -5,8 +5,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from importlib.metadata import version
 from typing import cast
 
+import grpc
 import pytest
 
+from headrace.controller import shell as shell_module
 from headrace.controller.convert import task_event
 from headrace.controller.core.cluster.controller import Controller
 from headrace.controller.core.cluster.requests import Requests
@@ -14,11 +16,17 @@ from headrace.controller.core.messages import messages as m
 from headrace.controller.logs import identity
 from headrace.controller.servicer import Servicer
 from headrace.controller.shell import Shell
-from headrace.protos import control_pb2 as pb
+from headrace.protos import control_pb2 as pb, control_pb2_grpc as rpc
 from headrace.protos.protocol import PROTOCOL
 from tests.kits.controller.core import Stand
 
 Session = AsyncGenerator[pb.ToWorker, None]
+
+
+def register(pid: int, cores: int = 1, *, leaving: bool = False) -> pb.Register:
+    made = pb.Register(worker="w", version=version("headrace"), host="h", pid=pid, cores=cores, leaving=leaving)
+    made.protocol = made.protocol_oldest = PROTOCOL
+    return made
 
 
 class House:
@@ -33,11 +41,7 @@ class House:
         """A session that has got its first answer, and has yet to ask for the next."""
 
         async def says() -> AsyncIterator[pb.FromWorker]:
-            register = pb.Register(
-                worker="w", version=version("headrace"), host="h", pid=pid, cores=cores, leaving=leaving
-            )
-            register.protocol = register.protocol_oldest = PROTOCOL
-            yield pb.FromWorker(register=register)
+            yield pb.FromWorker(register=register(pid, cores, leaving=leaving))
             await asyncio.get_running_loop().create_future()
 
         session = cast("Session", self._servicer.Attend(says(), None))
@@ -169,3 +173,46 @@ def test_a_report_that_cannot_be_is_told(caplog: pytest.LogCaptureFixture) -> No
         assert caplog.messages == [f"not believed: attempt {attempt} of task {task} reports held_bytes of -1"]
 
     asyncio.run(scene())
+
+
+def test_who_takes_nothing_is_let_go_of_and_may_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over a real connection: the stream of one that does not read lets no word through, not even the last."""
+    monkeypatch.setattr(shell_module, "OUTBOX_BYTES_MAX", 8 << 20)
+
+    async def scene(house: House) -> None:
+        server = grpc.aio.server()
+        rpc.add_ControlServicer_to_server(Servicer(house.shell), server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            for turn in range(2):
+                call = rpc.ControlStub(channel).Attend()  # type: ignore[no-untyped-call]
+                await call.write(pb.FromWorker(register=register(pid=1)))
+                await until(lambda: "w" in house.shell.core.workers)
+                for _ in range(40):
+                    house.shell.tell_worker("w", pb.ToWorker(refusal=pb.Refusal(reason="x" * (1 << 20))))
+                await until(lambda: not house.shell.sessions)
+                assert "w" not in house.shell.core.workers, turn
+                call.cancel()
+        await server.stop(None)
+
+    play(scene)
+
+
+def test_what_waits_for_a_worker_is_counted_while_it_waits() -> None:
+    async def scene(house: House) -> None:
+        ended: list[bool] = []
+        outbox = shell_module.SessionOutbox("w", lambda: ended.append(True))
+        message = pb.ToWorker(refusal=pb.Refusal(reason="x" * (1 << 20)))
+        waiting = shell_module.OUTBOX_BYTES_MAX // message.ByteSize()
+        for _ in range(2):
+            for _ in range(waiting):
+                outbox.put_nowait(message)
+            assert [await outbox.get() for _ in range(waiting)] == [message] * waiting
+        for _ in range(waiting + 2):
+            outbox.put_nowait(message)
+        assert (ended, outbox.qsize(), await outbox.get()) == ([True], 1, None)
+        outbox.put_nowait(message)
+        assert outbox.empty()
+
+    play(scene)

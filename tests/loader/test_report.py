@@ -81,6 +81,17 @@ def test_a_page_hears_of_a_rank(by: str, tmp_path: Path) -> None:
     }
 
 
+def test_a_page_that_is_served_again_hears_of_the_rank_again(tmp_path: Path) -> None:
+    """With another key, which stands in its file."""
+    tmp_path.chmod(0o700)
+    page, file = Page(), tmp_path / "page.url"
+    with served(page, file) as first:
+        reports = LoaderReport(Rank(), str(file), "trainer")
+    with served(page, file) as second, reports:
+        assert second != first
+        assert page.some.wait(WAIT_S)
+
+
 def test_a_page_that_is_dead_silent_or_refuses_is_missed(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     with socket.create_server(("127.0.0.1", 0)) as silent, served(Page(), tmp_path / "page.url") as url:

@@ -6,7 +6,15 @@ import math
 
 import pytest
 
-from headrace.controller.effects.progress import ReportedProgress
+from headrace.controller.effects.progress import (
+    FACT_MAX,
+    FACTS_MAX,
+    NAME_MAX,
+    REPORT_BYTES_MAX,
+    STAGES_MAX,
+    TEXT_MAX,
+    ReportedProgress,
+)
 from headrace.protos import control_pb2 as pb
 from headrace.store.ledger.core.intervals import UNBOUNDED
 
@@ -27,6 +35,12 @@ def status(progress: ReportedProgress) -> pb.PipelineStatus:
         pb.Progress(stages=[pb.StageProgress(stage="map", bytes=-1)]),
         pb.Progress(stages=[pb.StageProgress(stage="map", busy_s=math.nan)]),
         pb.Progress(links=[pb.LinkProgress(link="a.b", frames=2**54)]),
+        pb.Progress(stages=[pb.StageProgress(stage="x" * (NAME_MAX + 1))]),
+        pb.Progress(links=[pb.LinkProgress(link="x" * (NAME_MAX + 1))]),
+        pb.Progress(links=[pb.LinkProgress(link="a.b", via="x" * (NAME_MAX + 1))]),
+        pb.Progress(trouble="x" * (TEXT_MAX + 1)),
+        pb.Progress(stages=[pb.StageProgress(stage=f"{number}") for number in range(STAGES_MAX)]),
+        pb.Progress(links=[pb.LinkProgress(link="x" * NAME_MAX)] * (REPORT_BYTES_MAX // NAME_MAX)),
     ],
 )
 def test_a_report_that_cannot_be_changes_nothing_and_is_told(lie: pb.Progress) -> None:
@@ -35,6 +49,30 @@ def test_a_report_that_cannot_be_changes_nothing_and_is_told(lie: pb.Progress) -
     assert progress.take(said(pb.Progress(stages=[honest], held_records=1))) == ""
     assert progress.take(said(lie, "run/read.1")).startswith("attempt 1 of task run/read.1 reports ")
     assert status(progress) == pb.PipelineStatus(stages=[honest], held_by_dead=1)
+
+
+def test_a_report_up_to_its_limits_is_taken() -> None:
+    progress = ReportedProgress()
+    stages = [pb.StageProgress(stage=f"{number}".ljust(NAME_MAX)) for number in range(STAGES_MAX)]
+    link = pb.LinkProgress(link="x" * NAME_MAX, via="y" * NAME_MAX)
+    for task in range(3):
+        report = pb.Progress(stages=stages, links=[link], trouble="z" * TEXT_MAX)
+        assert progress.take(said(report, f"run/read.{task}")) == ""
+    assert len(progress.stages()) == STAGES_MAX
+
+
+def ready(facts: dict[str, str]) -> pb.TaskEvent:
+    return pb.TaskEvent(task="run/read.0", attempt=1, ready=pb.TaskReady(facts=facts))
+
+
+def test_facts_of_a_run_are_bounded_in_number_and_length() -> None:
+    progress = ReportedProgress()
+    most = {f"{number}".ljust(FACT_MAX): "v" * FACT_MAX for number in range(FACTS_MAX)}
+    for _ in range(3):
+        assert progress.take(ready(most)) == ""
+    for wrong in ({"one more": ""}, {"0".ljust(FACT_MAX): "v" * (FACT_MAX + 1)}, {"x" * (FACT_MAX + 1): ""}):
+        assert progress.take(ready(wrong)).startswith("task run/read.0 tells ")
+    assert progress.facts == most
 
 
 def test_sums_of_many_reports_fit_into_a_status() -> None:

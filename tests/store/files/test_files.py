@@ -197,6 +197,17 @@ def test_nothing_is_written_or_deleted_through_a_link(tmp_path: pathlib.Path) ->
     assert store.get("shards/deep/b") == b"theirs", "a copy of a dataset may be made of links, and is read"
 
 
+def test_the_lock_of_an_update_is_held_by_no_other_user(tmp_path: pathlib.Path) -> None:
+    """To hold it, it is enough to read it; one of an earlier Headrace could be read by everybody."""
+    store = FileStore(str(tmp_path / "s"))
+    store.update("a", lambda _: [b"1"])
+    lock = tmp_path / "s" / ".tmp" / "update.lock"
+    assert lock.stat().st_mode & 0o007 == 0
+    lock.chmod(0o644)
+    store.update("a", lambda _: [b"2"])
+    assert lock.stat().st_mode & 0o777 == 0o640
+
+
 @pytest.mark.parametrize("kind", ["a pipe", "a socket", "a device"])
 def test_what_is_no_file_is_refused_unread(tmp_path: pathlib.Path, kind: str) -> None:
     place = tmp_path / "k"
