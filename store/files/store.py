@@ -56,6 +56,7 @@ _LOCK_LOOK_S = 0.01
 WRITEV_PARTS_MAX = 1024
 
 _TEMP_NAME = re.compile(r"(?P<boot>[0-9a-f]{8})\.(?P<pid>\d+)\.\d+\.[0-9a-f]+\.tmp")
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 #: What no waiting mends.
@@ -115,16 +116,15 @@ class FileStore:
 
     def create(self, key: str, parts: Sequence[Buffer]) -> bool:
         """See `ObjectStore.create`."""
-        path = self._path(key)
-        self._refuse_links(os.path.dirname(path))
+        validate_key(key)
         try:
-            if os.path.lexists(path):
-                return self._refuse(key, path)
-            self._prepare(os.path.dirname(path))
-            with self._temporary() as (descriptor, temp):
-                _write_all(descriptor, parts)
-                disk.sync(descriptor)
-                return self._link(temp, key, path)
+            with self._place(key) as path:
+                if os.path.lexists(path):
+                    return self._refuse(key, path)
+                with self._temporary() as (descriptor, temp):
+                    _write_all(descriptor, parts)
+                    disk.sync(descriptor)
+                    return self._link(temp, key, path)
         except OSError as error:
             raise self._unavailable("create", key, error, size=_size_of(parts)) from error
 
@@ -136,11 +136,11 @@ class FileStore:
                 scratch = Scratch(os.dup(descriptor))
 
                 def create(key: str) -> bool:
-                    path = self._path(key)
+                    validate_key(key)
                     try:
                         disk.sync(descriptor)
-                        self._prepare(os.path.dirname(path))
-                        return self._link(temp, key, path)
+                        with self._place(key) as path:
+                            return self._link(temp, key, path)
                     except OSError as error:
                         raise self._unavailable("create", key, error, size=scratch.size) from error
 
@@ -151,15 +151,14 @@ class FileStore:
 
     def scratch_folder(self) -> str:
         """Where `headrace.store.files.scratch` may put files. Raises OSError where it cannot be made."""
-        self._prepare(self._temps)
-        return self._temps
+        with self._place(f"{RESERVED_SEGMENT}/"):
+            return self._temps
 
     def replace(self, key: str, parts: Sequence[Buffer]) -> None:
         """See `ObjectStore.replace`."""
-        path = self._path(key)
+        validate_key(key)
         try:
-            self._prepare(os.path.dirname(path))
-            with self._temporary() as (descriptor, temp):
+            with self._place(key) as path, self._temporary() as (descriptor, temp):
                 _write_all(descriptor, parts)
                 disk.sync(descriptor)
                 disk.rename(temp, path)
@@ -170,7 +169,6 @@ class FileStore:
         """See `ObjectStore.update`. Writers take turns by a lock, which the kernel takes from whoever dies."""
         path = self._path(key)
         try:
-            self._prepare(self._temps)
             with self._locked(key):
                 try:
                     with open(path, "rb", buffering=0, opener=_open_file) as file:
@@ -188,7 +186,8 @@ class FileStore:
     def _locked(self, key: str) -> Iterator[None]:
         deadline = time.monotonic() + LOCK_S_MAX
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(os.path.join(self._temps, "update.lock"), flags, LOCK_MODE)
+        with self._place(f"{RESERVED_SEGMENT}/update.lock") as path:
+            descriptor = os.open(path, flags, LOCK_MODE)
         try:
             found = os.fstat(descriptor)
             if found.st_uid == os.geteuid() and found.st_mode & 0o007:
@@ -252,11 +251,11 @@ class FileStore:
 
     def delete(self, key: str) -> None:
         """See `ObjectStore.delete`."""
-        path = self._path(key)
-        self._refuse_links(os.path.dirname(path))
+        validate_key(key)
         try:
-            os.unlink(path)
-            disk.sync_folder(os.path.dirname(path))
+            with self._place(key, make=False) as path:
+                os.unlink(path)
+                disk.sync_folder(os.path.dirname(path))
         except OSError as error:
             if error.errno not in _ABSENT:
                 raise self._unavailable("delete", key, error) from error
@@ -330,58 +329,83 @@ class FileStore:
     @contextlib.contextmanager
     def _temporary(self) -> Iterator[tuple[int, str]]:
         """A temporary file's descriptor and path; it is gone afterwards, unless it was renamed."""
-        self._prepare(self._temps)
         name = f"{_boot_id()}.{os.getpid()}.{next(self._counter)}.{secrets.token_hex(4)}.tmp"
-        temp = os.path.join(self._temps, name)
-        descriptor = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        with self._place(f"{RESERVED_SEGMENT}/{name}") as temp:
+            descriptor = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            try:
+                yield descriptor, temp
+            finally:
+                os.close(descriptor)
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temp)
+
+    @contextlib.contextmanager
+    def _place(self, key: str, *, make: bool = True) -> Iterator[str]:
+        """The path of an object, by way of a folder that is held: nobody puts another in its place meanwhile.
+
+        The folder is made first, unless told otherwise. Raises StoreRefused where a link leads to it, OSError.
+        """
+        folder, _, name = key.rpartition("/")
+        if make:
+            self._make_root(self._root)
+        descriptor = os.open(self._root, _FOLDER)
         try:
-            yield descriptor, temp
+            at = self._root
+            for part in filter(None, folder.split("/")):
+                at, outer = os.path.join(at, part), descriptor
+                descriptor = self._enter(outer, part, at, make=make)
+                os.close(outer)
+            yield f"/proc/self/fd/{descriptor}/{name}"
         finally:
             os.close(descriptor)
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temp)
 
-    def _prepare(self, folder: str) -> None:
-        """Make a folder that is written into. Raises StoreRefused where a link leads to it."""
-        self._refuse_links(folder)
-        self._make_directory(folder)
-
-    def _refuse_links(self, folder: str) -> None:
-        """Raise StoreRefused where a folder below the root is a link: what it leads to is not this store's."""
-        while len(folder) > len(self._root):
-            if os.path.islink(folder):
+    def _enter(self, outer: int, part: str, at: str, *, make: bool) -> int:
+        """Open a folder in another; make it where it is missing, durably."""
+        try:
+            found = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=outer)
+        except FileNotFoundError:
+            if not make:
+                raise
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(part, dir_fd=outer)
+            self._durable.discard(at)
+            found = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=outer)
+        except NotADirectoryError as error:
+            if stat.S_ISLNK(os.stat(part, dir_fd=outer, follow_symlinks=False).st_mode):
                 raise StoreRefused(
-                    f"{self.uri}: {os.path.relpath(folder, self._root)!r} is a link, and nothing is written or deleted "
+                    f"{self.uri}: {os.path.relpath(at, self._root)!r} is a link, and nothing is written or deleted "
                     "through links: put the folder itself in its place"
-                )
-            folder = os.path.dirname(folder)
+                ) from error
+            raise
+        if make and at not in self._durable:
+            # Where it stood already, too: another process may have made it and died before its sync.
+            disk.sync_folder(f"/proc/self/fd/{outer}")
+            self._durable.add(at)
+        return found
 
-    def _make_directory(self, path: str) -> None:
-        """Make `path` and its parents, each durable in its parent, down from the first that is not known to be."""
+    def _make_root(self, path: str) -> None:
+        """Make the root and its parents, each durable in its parent, down from the first that is not known to be."""
         if path in self._durable and os.path.isdir(path):
             return
         parent = os.path.dirname(path)
-        outside = len(path) <= len(self._root)
-        if outside and os.path.isdir(parent):
+        if os.path.isdir(parent):
             # Above the root only the parent is ours to sync: the rest stood before we came.
             self._durable.add(parent)
         else:
-            self._make_directory(parent)
+            self._make_root(parent)
         with contextlib.suppress(FileExistsError):
             os.mkdir(path)
-        # Synced even where the directory stood already: another process may have made it and died before its sync.
-        try:
+        with contextlib.suppress(PermissionError):
             disk.sync_folder(parent)
-        except PermissionError:
-            if not outside:
-                raise
         self._durable.add(path)
 
     def _remove_leftovers(self) -> None:
         """Remove what killed processes left under `.tmp`; a failure to do so harms nothing."""
-        if os.path.islink(self._temps):
-            return
-        with contextlib.suppress(OSError), os.scandir(self._temps) as entries:
+        with (
+            contextlib.suppress(OSError, StoreRefused),
+            self._place(f"{RESERVED_SEGMENT}/", make=False) as folder,
+            os.scandir(folder) as entries,
+        ):
             for entry in entries:
                 match = _TEMP_NAME.fullmatch(entry.name)
                 if match is None or time.time() - entry.stat(follow_symlinks=False).st_mtime < TEMP_AGE_MIN_S:

@@ -50,17 +50,24 @@ class Disk:
             self._bytes[os.fstat(descriptor).st_ino] = file.read()
 
     def _sync_folder(self, folder: str | Path) -> None:
-        self.deeds.append(("sync folder", str(folder)))
+        folder = os.path.realpath(folder)
+        self.deeds.append(("sync folder", folder))
         with os.scandir(folder) as entries:
             found = {entry.name: entry.stat(follow_symlinks=False) for entry in entries}
-        self._names[str(folder)] = {
+        self._names[folder] = {
             name: status.st_ino if stat.S_ISREG(status.st_mode) else -1 for name, status in found.items()
         }
 
     def _linked(self, source: str | Path, target: str | Path) -> None:
-        self.deeds.append(("link", str(target)))
+        self.deeds.append(("link", _named(target)))
         self._link(source, target)
 
     def _renamed(self, source: str | Path, target: str | Path) -> None:
-        self.deeds.append(("rename", str(target)))
+        self.deeds.append(("rename", _named(target)))
         self._rename(source, target)
+
+
+def _named(path: str | Path) -> str:
+    """A path without the descriptor of a folder in it."""
+    folder, name = os.path.split(path)
+    return os.path.join(os.path.realpath(folder), name)

@@ -197,6 +197,45 @@ def test_nothing_is_written_or_deleted_through_a_link(tmp_path: pathlib.Path) ->
     assert store.get("shards/deep/b") == b"theirs", "a copy of a dataset may be made of links, and is read"
 
 
+def test_a_folder_that_is_exchanged_meanwhile_leads_nowhere_else(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who may write in the root puts somebody else's folder in the place of ours, between the look and the deed."""
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    store = FileStore(mine)
+    for number in range(4):
+        store.create(f"shards/deep/{number}", [b"mine"])
+    (theirs / "deep").mkdir(parents=True)
+    for number in range(4):
+        (theirs / "deep" / f"{number}").write_bytes(b"theirs")
+    moves = 0
+
+    def exchanged(deed: Callable[..., object]) -> Callable[..., object]:
+        def do(*arguments: object, **named: object) -> object:
+            nonlocal moves
+            moves += 1
+            os.rename(mine / "shards", mine / f"moved{moves}")
+            os.rename(theirs, mine / "shards")
+            try:
+                return deed(*arguments, **named)
+            finally:
+                os.rename(mine / "shards", theirs)
+                os.rename(mine / f"moved{moves}", mine / "shards")
+
+        return do
+
+    with monkeypatch.context() as patch:
+        for name in ("link", "replace", "unlink"):
+            patch.setattr(os, name, exchanged(getattr(os, name)))
+        assert store.create("shards/deep/new", [b"mine"])
+        store.replace("shards/deep/0", [b"changed"])
+        store.delete("shards/deep/1")
+    assert moves >= 3
+    assert {path.name: path.read_bytes() for path in (theirs / "deep").iterdir()} == dict.fromkeys("0123", b"theirs")
+    found = {info.key.rpartition("/")[2]: store.get(info.key) for info in store.list("shards/")}
+    assert found == {"0": b"changed", "2": b"mine", "3": b"mine", "new": b"mine"}
+
+
 def test_the_lock_of_an_update_is_held_by_no_other_user(tmp_path: pathlib.Path) -> None:
     """To hold it, it is enough to read it; one of an earlier Headrace could be read by everybody."""
     store = FileStore(str(tmp_path / "s"))
