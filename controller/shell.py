@@ -85,6 +85,7 @@ class SessionOutbox(asyncio.Queue[pb.ToWorker | None]):
 
     def __init__(self, worker: str, end: Callable[[], object]) -> None:
         super().__init__()
+        self._queue = deque[pb.ToWorker | None]()
         self._worker, self._end, self._bytes, self._ended = worker, end, 0, False
 
     def _put(self, item: pb.ToWorker | None) -> None:
