@@ -170,6 +170,14 @@ def compared(task: str, fragment: Fragment, *, continues: bool) -> m.FragmentWas
     return m.FragmentWasRead(task, 1, fragment.id, -1, continues=continues, **facts)  # type: ignore[arg-type]
 
 
+def test_only_the_version_that_was_compared_has_a_tile() -> None:
+    comparing, tile = Comparing(), read_to_the_end(A)
+    comparing.meet(NEW_A, tile)
+    assert comparing.tile_of(VersionSeen("read", A.uri, "v2", True)) == tile
+    assert comparing.tile_of(VersionSeen("read", A.uri, "v3", True)) == ()
+    assert comparing.tile_of(VersionSeen("read", B.uri, "v2", True)) == ()
+
+
 def test_an_empty_fragment_accounts_for_nothing_and_stays() -> None:
     whole, empty = (
         Fragment.named("read", A.uri, "v1", start=start, end=-1, reader="lines", size=size)
