@@ -18,7 +18,7 @@ _USER = re.compile(rf"(?<=://)[^\s/@'\"?#&]{{1,{_USER_MAX}}}@")
 _KEY = re.compile(rf"(?<=://)[^\s/@:'\"?#&]{{1,{_NAME_MAX}}}:(?!\d{{1,5}}[/?#])[^\s@'\"]{{1,{_USER_MAX}}}@")
 _WORDS = (
     "signature|sig|secret|token|password|passwd|passphrase|pwd|credential|auth|jwt|"
-    "(?:access|account|api|private|secret).?key|(?<=[?&;#])key"
+    "(?:access|account|api|private|secret).?key"
 )
 _BEFORE = "?&;#"
 _PARAMETER = re.compile(rf"([{_BEFORE}][\w.-]{{0,{_NAME_MAX}}}(?:{_WORDS})=)[^\s&'\"#\\]+", re.IGNORECASE)
