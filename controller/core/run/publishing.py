@@ -17,7 +17,7 @@ from headrace.controller.core.messages import (
 )
 from headrace.controller.core.run.reconfiguration import Reconfiguration
 from headrace.store import counted
-from headrace.store.ledger import Counts, LedgerState, VersionHeld, VersionPublished
+from headrace.store.ledger import Counts, LedgerState, VersionHeld, VersionPublished, chief_of, losses_of
 
 #: Seconds before a manifest is written again that the store did not take, but may take later.
 MANIFEST_AGAIN_S = 2.0
@@ -29,8 +29,6 @@ REASONS_MAX = 32
 #: Closed records from which on a share of quarantined ones means something: the first bad record may be the first.
 SHARE_RECORDS_MIN = 1000
 _NOTHING = Counts()
-#: The reason of a source for a record that has not the field of its text.
-NO_TEXT = "no text"
 
 
 def excess(
@@ -49,7 +47,7 @@ def excess(
             verb = "is" if lost == 1 else "are"
             allowed = f"{allowance.records}" if too_many else f"{100 * (allowance.share or 0.0):g}%"
             by = {why: count - earlier.quarantined_by.get(why, 0) for why, count in counts.quarantined_by.items()}
-            chief = _said(max(by, key=by.__getitem__, default="unknown"), ledger)
+            chief = chief_of(ledger, by)
             records = counted(all_of_them, "record")
             return (
                 f"{lost} of {records} closed by sink {sink} {verb} quarantined, more than the {allowed} "
@@ -66,29 +64,12 @@ def kept_nothing(ledger: LedgerState, dataset: str) -> str:
     counts = max(ledger.counts.values(), key=lambda item: item.records, default=None)
     if counts is None or not counts.records:
         return "nothing was kept, since the input holds no records: no version is published; see to the input"
-    parts: list[str] = []
-    reasons = (
-        ("quarantined", counts.quarantined, counts.quarantined_by),
-        ("filtered", counts.filtered, counts.filtered_by),
-        ("duplicate", counts.duplicate, dict[str, int]()),
-    )
-    for verdict, count, by in reasons:
-        if count:
-            chief = max(by, key=by.__getitem__) if by else ""
-            parts.append(f"{count:,} {verdict}" + (f" (most of them by {_said(chief, ledger)})" if chief else ""))
     shown = "--quarantine" if counts.quarantined >= counts.filtered else "--samples"
+    lost = losses_of(ledger, counts)
     return (
-        f"nothing was kept of {counted(counts.records, 'record')}: {', '.join(parts)}; no version is published. See "
+        f"nothing was kept of {counted(counts.records, 'record')}: {lost}; no version is published. See "
         f"`headrace dataset show {dataset} {shown}`, then mend the input or the pipeline and run it again"
     )
-
-
-def _said(chief: str, ledger: LedgerState) -> str:
-    """A `stage/reason`, and for records without a text the field in which their source looked for it."""
-    name, _, reason = chief.partition("/")
-    stages = (stage for stage in ledger.pipeline.get("stages", ()) if stage.get("name") == name)
-    key = next((stage.get("parameters", {}).get("text_key", "") for stage in stages), "")
-    return f'{chief}, looked for in the field "{key}": text_key= names another' if reason == NO_TEXT and key else chief
 
 
 def held_words(ledger: LedgerState, dataset: str) -> str:
