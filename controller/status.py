@@ -15,7 +15,7 @@ from headrace.controller.core.run.tasks import DeathCounts, RunTask, TaskPhase
 from headrace.controller.effects import ReportedProgress
 from headrace.pipeline import Pipeline, StageKind
 from headrace.protos import codec, control_pb2 as pb
-from headrace.store.ledger import balance_of
+from headrace.store.ledger import balance_of, empty_sinks
 
 if TYPE_CHECKING:
     from headrace.controller.shell import Shell
@@ -151,7 +151,7 @@ def pipeline_status(run: Run, progress: ReportedProgress, living: Container[tupl
         changes=[*filter(None, [run.amendment.words(run.works)]), *_waiting(run)],
         refused_change=run.reconfiguration.refused or run.amendment.refused,
         waits=_waits(run, progress),
-        notes=[*run.listing.notes(), *progress.scaling],
+        notes=[*run.listing.notes(), *(empty_sinks(run.ledger) if run.ended else ()), *progress.scaling],
         balance=codec.balance_to(balance_of(run.ledger)),
         held_by_dead=progress.held_by_dead(living),
         ledger_lag_s=0.0 if run.ended else progress.ledger_lag_s(living, time.monotonic()),

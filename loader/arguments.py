@@ -8,7 +8,8 @@ from typing import Any, Final, TypeVar
 
 from headrace.loader.dataset import Source, Sources, TokenDataset
 from headrace.loader.order import Cut, LoaderError
-from headrace.store import counted
+from headrace.store import StoreError, counted
+from headrace.store.ledger import empty_sinks
 
 E = TypeVar("E", bound=enum.Enum)
 
@@ -59,15 +60,24 @@ def check_sizes(sources: Sources, cut: Cut, pass_samples: int | None) -> None:
 def check_step(dataset: TokenDataset, cut: Cut, samples: int) -> None:
     """Raise LoaderError where a pass of so many samples has no step."""
     if cut.steps(samples) == 0:
-        raise LoaderError(f"{dataset!r}: {_no_step(cut, samples)}")
+        why = _no_step(cut, samples) if samples else _no_samples(dataset)
+        raise LoaderError(f"{dataset!r}: {why}")
+
+
+def _no_samples(dataset: TokenDataset) -> str:
+    """Why a dataset holds none, as far as its ledger says."""
+    from headrace.store.datasets import fold_ledger  # of a dataset that holds some, the manifest is enough
+
+    try:
+        why = "; ".join(empty_sinks(fold_ledger(dataset.store)))
+    except StoreError:
+        why = ""
+    why = why or "its input was empty, or no record was kept"
+    return f"no samples: {why}; `headrace dataset show` says what became of each"
 
 
 def _no_step(cut: Cut, samples: int) -> str:
     """Why a pass of so few samples has no step, and what would give it one."""
-    if samples == 0:
-        return (
-            "no samples: its input was empty, or no record was kept; `headrace dataset show` says what became of each"
-        )
     # with a batch of one sample a rank, each rank has one
     way = (
         "lower batch_size"

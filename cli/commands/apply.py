@@ -161,7 +161,7 @@ def apply_file(
             status = _wait(client, pipeline.name, interrupts)
     if status.state == "failed":
         raise CliError(status.failure or "the run failed without a reason")
-    _show_end(status, as_json=as_json)
+    show_end(status, as_json=as_json)
     if status.state == "completed":
         return 0
     if not interrupts.asked:
@@ -192,7 +192,8 @@ def _wait(client: Client, name: str, interrupts: Interrupts) -> pb.PipelineStatu
         return watch_to_end(client, name, progress, interrupts, lambda: None)
 
 
-def _show_end(status: pb.PipelineStatus, *, as_json: bool) -> None:
+def show_end(status: pb.PipelineStatus, *, as_json: bool) -> None:
+    """The end of a run that was waited for, on standard output."""
     from headrace.cli.ui import balance_page
 
     balance = balance_of(read_ledger(status.dataset))
@@ -204,7 +205,7 @@ def _show_end(status: pb.PipelineStatus, *, as_json: bool) -> None:
     out.print(balance_page(balance))
     for line in death_lines(rows_of(status.deaths)):
         out.print(Text(f"died  {safe(line)}", style="yellow"))
-    for line in environments(status):
+    for line in (*environments(status), *status.notes):
         out.print(Text(f"note  {safe(line)}", style="yellow"))
 
 

@@ -37,6 +37,7 @@ from headrace.stages.export.source import (
     new_folder,
     read_documents,
     read_sequences,
+    require_documents,
     require_shards,
     schema_of,
     stored_object_of,
@@ -59,12 +60,12 @@ Noted = contextlib.AbstractContextManager[None] | None
 
 def export_mds(dataset: Dataset, place: str, noted: Noted = None) -> Exported:
     """Write a folder that `streaming.StreamingDataset(local=place)` reads. Raises InputError, StoreError."""
-    shards = token_shards(dataset)
+    require_documents(dataset, shards := token_shards(dataset))
     described: list[dict[str, Any]] = []
     sequences = tokens = 0
     with new_folder(place, noted) as folder:
         for shard in shards:
-            rows = read_sequences(dataset, shard)
+            rows, count = read_sequences(dataset, shard)
             step = max(1, MDS_SHARD_BYTES // max(1, rows.shape[1] * rows.itemsize))
             for start in range(0, rows.shape[0], step):
                 part = rows[start : start + step]
@@ -72,7 +73,7 @@ def export_mds(dataset: Dataset, place: str, noted: Noted = None) -> Exported:
                 (folder / entry["raw_data"]["basename"]).write_bytes(data)
                 described.append(entry)
             sequences += rows.shape[0]
-            tokens += rows.size
+            tokens += count
         index = {"version": MDS_VERSION, "shards": described}
         (folder / "index.json").write_text(json.dumps(index, sort_keys=True), encoding="utf-8")
         return summary("mds", place, folder, sequences=sequences, tokens=tokens)
@@ -111,7 +112,7 @@ STEM = "documents"
 
 def export_megatron(dataset: Dataset, place: str, noted: Noted = None) -> Exported:
     """Write `<place>/documents.bin` and `.idx`. Raises InputError, StoreError."""
-    shards = token_shards(dataset)
+    require_documents(dataset, shards := token_shards(dataset))
     lengths = array.array("i")
     tokens, size = 0, 2
     with new_folder(place, noted) as folder:
@@ -152,6 +153,7 @@ def export_parquet(dataset: Dataset, place: str, noted: Noted = None) -> Exporte
             f"{dataset.uri} holds neither tokens nor documents with text: this format is for what write_tokens(...) or "
             "write_documents(...) wrote; the JSON Lines of write_jsonl(...) are in its folder shards, for any reader"
         )
+    require_documents(dataset, shards)
     documents = tokens = 0
     schema = _schema_of(dataset, shards)
     with new_folder(place, noted) as folder:
@@ -167,9 +169,12 @@ def export_parquet(dataset: Dataset, place: str, noted: Noted = None) -> Exporte
 
 
 def _exportable(dataset: Dataset) -> list[ClosedShard]:
-    """The shards with tokens, else those with text, of one sink: of two would be each document twice."""
+    """The shards with tokens, if any was kept, else those with text, of one sink: of two would be each twice."""
+    tokens = dataset.with_tokens()
+    if any(shard.closed.counts.kept for shard in tokens):
+        return tokens
     found = [shard for shard in dataset.shards if shard.object("documents") is not None]
-    return dataset.with_tokens() or dataset.of_main_sink(shard for shard in found if "text" in _names(dataset, shard))
+    return dataset.of_main_sink(shard for shard in found if "text" in _names(dataset, shard)) or tokens
 
 
 def _names(dataset: Dataset, shard: ClosedShard) -> list[str]:

@@ -21,7 +21,7 @@ from headrace.stages.runtime import InputError
 from headrace.store import FormatError, folder_of
 from headrace.store.datasets import Dataset
 from headrace.store.files import disk
-from headrace.store.ledger import ClosedShard, StoredObject
+from headrace.store.ledger import ClosedShard, StoredObject, empty_sinks
 from headrace.store.shards import read_shard, read_table, sidecar_schema
 
 
@@ -58,8 +58,19 @@ def token_shards(dataset: Dataset) -> list[ClosedShard]:
 
 def require_shards(dataset: Dataset) -> None:
     """Raise InputError for a dataset in which there is nothing."""
-    if not list(dataset.shards):
-        raise InputError(f"{dataset.uri} holds no shard: its input was empty, or no record was kept")
+    if list(dataset.shards):
+        return
+    balance = dataset.balance()
+    why = balance.open_words if balance.fragments else "nothing is listed yet, or its input was empty"
+    raise InputError(f"{dataset.uri} holds no shard: {why or 'its input was empty, or no record was kept'}")
+
+
+def require_documents(dataset: Dataset, shards: Iterable[ClosedShard]) -> None:
+    """Raise InputError, which names the sink, where these shards of it have kept nothing."""
+    if any(shard.closed.counts.kept for shard in shards):
+        return
+    why = "; ".join(empty_sinks(dataset.state)) or "no record of this version was kept"
+    raise InputError(f"{dataset.uri} holds no document for this format: {why}")
 
 
 def stored_object_of(dataset: Dataset, shard: ClosedShard, role: str) -> StoredObject:
@@ -81,18 +92,22 @@ def schema_of(dataset: Dataset, shards: Iterable[ClosedShard]) -> pa.Schema:
     return pa.schema([pa.field(name, kind) for name, kind in found.items()])
 
 
-def read_sequences(dataset: Dataset, shard: ClosedShard) -> npt.NDArray[Any]:
-    """`tokens` `[sequences, seq_len]` of one shard; where a document was retracted there is padding."""
+def read_sequences(dataset: Dataset, shard: ClosedShard) -> tuple[npt.NDArray[Any], int]:
+    """`tokens` `[sequences, seq_len]` of one shard, and how many are of documents: without padding and repeated ones.
+
+    Where a document was retracted there is padding.
+    """
     tokens = stored_object_of(dataset, shard, "tokens")
     arrays = read_shard(dataset.store, tokens.key)
-    gone = np.flatnonzero(np.isin(arrays["piece_document"], list(dataset.hidden_rows(shard))))
-    packed = arrays["tokens"]
+    hidden = np.isin(arrays["piece_document"], list(dataset.hidden_rows(shard)))
+    gone, packed = np.flatnonzero(hidden), arrays["tokens"]
+    own = arrays["piece_length"].astype(np.int64) - arrays.get("piece_repeated", 0)
     if len(gone):
         packed = packed.copy()
         names = ("piece_sequence", "piece_start", "piece_length")
         for sequence, start, length in zip(*(arrays[name][gone].tolist() for name in names), strict=True):
             packed[sequence, start : start + length] = dataset.describe().pad_id or 0
-    return packed
+    return packed, int(own[~hidden].sum())
 
 
 def read_documents(dataset: Dataset, shard: ClosedShard) -> ExportedDocuments:

@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
-    from headrace.store.ledger.core.balance import Balance as Balance, balance_of as balance_of, main_sink as main_sink
+    from headrace.store.ledger.core.balance import (
+        Balance as Balance,
+        balance_of as balance_of,
+        chief_of as chief_of,
+        empty_sinks as empty_sinks,
+        losses_of as losses_of,
+        main_sink as main_sink,
+    )
     from headrace.store.ledger.core.cluster_changes import (
         MemberExpelled as MemberExpelled,
         QueueRemoved as QueueRemoved,

@@ -46,7 +46,7 @@ from headrace.store import (
 )
 from headrace.store.datasets import Dataset, as_shown, completeness_of, count_retracted
 from headrace.store.history import open_at
-from headrace.store.ledger import Balance, Log, balance_of, main_sink
+from headrace.store.ledger import Balance, Log, balance_of, empty_sinks, main_sink
 from headrace.store.shards import read_table
 
 #: Quarantined records that `show --quarantine` prints; `--json` gives all of them.
@@ -100,6 +100,8 @@ def show_dataset(
     out.print(place(dataset.uri))
     out.print_below(balance_page(balance))
     _say_standing(whole)
+    for words in empty_sinks(dataset.state):
+        out.print(f"  {safe(words)}", style="yellow", markup=False)
     out.print_below(facts_page(_facts_of(dataset, balance, recipes)))
     if len(recipes) > 1:
         out.print_below(recipes_page(recipes))

@@ -17,7 +17,7 @@ from headrace.controller.core.messages import (
 )
 from headrace.controller.core.run.reconfiguration import Reconfiguration
 from headrace.store import counted
-from headrace.store.ledger import LedgerState, VersionHeld, VersionPublished
+from headrace.store.ledger import Counts, LedgerState, VersionHeld, VersionPublished, chief_of, losses_of
 
 #: Seconds before a manifest is written again that the store did not take, but may take later.
 MANIFEST_AGAIN_S = 2.0
@@ -28,23 +28,26 @@ AUDIT_REST = 20
 REASONS_MAX = 32
 #: Closed records from which on a share of quarantined ones means something: the first bad record may be the first.
 SHARE_RECORDS_MIN = 1000
-#: The reason of a source for a record that has not the field of its text.
-NO_TEXT = "no text"
+_NOTHING = Counts()
 
 
-def excess(allowance: Allowance, ledger: LedgerState, dataset: str, *, at_end: bool) -> str:
-    """Why the run has lost too much, and where that can be seen; empty if it has not."""
+def excess(
+    allowance: Allowance, ledger: LedgerState, dataset: str, before: Mapping[str, Counts], *, at_end: bool
+) -> str:
+    """Why too much is lost of what was closed since these counts `before`, and where that can be seen; empty if not."""
     if allowance.records is None and allowance.share is None:
         return ""
     for sink, counts in ledger.counts.items():
-        lost, all_of_them = counts.quarantined, counts.records
+        earlier = before.get(sink, _NOTHING)
+        lost, all_of_them = counts.quarantined - earlier.quarantined, counts.records - earlier.records
         judged = at_end or all_of_them >= SHARE_RECORDS_MIN
         too_many = allowance.records is not None and lost > allowance.records
         too_great = allowance.share is not None and judged and lost > allowance.share * all_of_them
         if too_many or too_great:
             verb = "is" if lost == 1 else "are"
             allowed = f"{allowance.records}" if too_many else f"{100 * (allowance.share or 0.0):g}%"
-            chief = _said(max(counts.quarantined_by, key=counts.quarantined_by.__getitem__, default="unknown"), ledger)
+            by = {why: count - earlier.quarantined_by.get(why, 0) for why, count in counts.quarantined_by.items()}
+            chief = chief_of(ledger, by)
             records = counted(all_of_them, "record")
             return (
                 f"{lost} of {records} closed by sink {sink} {verb} quarantined, more than the {allowed} "
@@ -61,29 +64,12 @@ def kept_nothing(ledger: LedgerState, dataset: str) -> str:
     counts = max(ledger.counts.values(), key=lambda item: item.records, default=None)
     if counts is None or not counts.records:
         return "nothing was kept, since the input holds no records: no version is published; see to the input"
-    parts: list[str] = []
-    reasons = (
-        ("quarantined", counts.quarantined, counts.quarantined_by),
-        ("filtered", counts.filtered, counts.filtered_by),
-        ("duplicate", counts.duplicate, dict[str, int]()),
-    )
-    for verdict, count, by in reasons:
-        if count:
-            chief = max(by, key=by.__getitem__) if by else ""
-            parts.append(f"{count:,} {verdict}" + (f" (most of them by {_said(chief, ledger)})" if chief else ""))
     shown = "--quarantine" if counts.quarantined >= counts.filtered else "--samples"
+    lost = losses_of(ledger, counts)
     return (
-        f"nothing was kept of {counted(counts.records, 'record')}: {', '.join(parts)}; no version is published. See "
+        f"nothing was kept of {counted(counts.records, 'record')}: {lost}; no version is published. See "
         f"`headrace dataset show {dataset} {shown}`, then mend the input or the pipeline and run it again"
     )
-
-
-def _said(chief: str, ledger: LedgerState) -> str:
-    """A `stage/reason`, and for records without a text the field in which their source looked for it."""
-    name, _, reason = chief.partition("/")
-    stages = (stage for stage in ledger.pipeline.get("stages", ()) if stage.get("name") == name)
-    key = next((stage.get("parameters", {}).get("text_key", "") for stage in stages), "")
-    return f'{chief}, looked for in the field "{key}": text_key= names another' if reason == NO_TEXT and key else chief
 
 
 def held_words(ledger: LedgerState, dataset: str) -> str:
@@ -108,7 +94,9 @@ class Publishing:
     ) -> None:
         self._leadership, self._ledger, self._dataset = leadership, leadership.ledger, leadership.log
         self._reconfiguration = reconfiguration
-        self._gate, self._pauses = request.gate, request.gate_pauses
+        self._gate, self._pauses, self._allowance = request.gate, request.gate_pauses, request.allowance
+        #: What each sink had closed before.
+        self._before: Mapping[str, Counts] = {}
         self._write_at: float | None = None
         #: The version that waits for its gate.
         self._waiting: VersionPublished | None = None
@@ -125,8 +113,30 @@ class Publishing:
         """The options in force are those of this request; it. What an earlier gate said is forgotten."""
         if request.gate != self._gate:
             self._broken, self._looked, self._look_at = (), 0, 0.0
-        self._gate, self._pauses = request.gate, request.gate_pauses
+        self._gate, self._pauses, self._allowance = request.gate, request.gate_pauses, request.allowance
         return request
+
+    def begin(self) -> None:
+        """What is closed by now was closed before; a later leader of the same run begins there too."""
+        self._before = dict(self._ledger.counts)
+
+    def excess(self, *, at_end: bool) -> str:
+        """Why the run has lost too much of what it has closed; empty if it has not."""
+        return excess(self._allowance, self._ledger, self._dataset, self._before, at_end=at_end)
+
+    def excess_before(self) -> str:
+        """Why too much is lost of what no version shows, where this run has closed nothing; empty if not.
+
+        So a run that failed for it fails again when nothing was mended.
+        """
+        newest, shown = self._ledger.newest, dict.fromkeys(self._before, _NOTHING)
+        if self._before != self._ledger.counts or not self._ledger.unshown:
+            return ""
+        for number, closed in ((shard.number, shard.closed) for shard in self._ledger.shards):
+            if newest is not None and (number <= newest.shows or newest.hides_entry(number)):
+                shown[closed.sink] += closed.counts
+        why = excess(self._allowance, self._ledger, self._dataset, shown, at_end=True)
+        return why and f"this run closed nothing, and of what no version shows {why}"
 
     @property
     def trouble(self) -> str:

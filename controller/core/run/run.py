@@ -16,7 +16,7 @@ from headrace.controller.core.run.amendment import Amendment
 from headrace.controller.core.run.input import Intake, Listing
 from headrace.controller.core.run.opening import Admission, EpochRaise, Inheritance, Opening, Surroundings
 from headrace.controller.core.run.proposals import Committer
-from headrace.controller.core.run.publishing import Publishing, excess, held_words, kept_nothing
+from headrace.controller.core.run.publishing import Publishing, held_words, kept_nothing
 from headrace.controller.core.run.reading import ChangedFragments
 from headrace.controller.core.run.reconfiguration import Reconfiguration
 from headrace.controller.core.run.refusals import refusal
@@ -348,6 +348,7 @@ class Run:
         if plan is None:
             return []
         self._machine.turn(RunTurn.PIPELINE_ACCEPTED)
+        self._publishing.begin()
         self.records_resumed = balance_of(self.ledger).records_closed
         # What one sink has not closed is read again, whatever the others have.
         self.bytes_resumed = sum(min(map(state.stored_bytes, self.sinks)) for state in self.ledger.fragments.values())
@@ -386,8 +387,7 @@ class Run:
     def _end_if_due(self) -> list[Command]:
         """End the run, or settle its changed input, where nothing is left to do."""
         everything = self.listing.done and self.intake.done and self.leadership.quiet and self.committer.empty
-        lost = excess(self.request.allowance, self.ledger, self.pipeline.dataset, at_end=everything)
-        if self.state in WORKING and lost:
+        if self.state in WORKING and (lost := self._publishing.excess(at_end=everything)):
             return self._fail(lost)
         if self.state is RunState.RUNNING and everything and self._changed.open:
             # What sinks held of a changed fragment when all had been sent is good, and closed first.
@@ -395,7 +395,7 @@ class Run:
         if self.state in WORKING and everything and (held := self._changed.why_held()):
             return self._fail(held)
         if self.state in WORKING and everything and not self._changed.open:
-            if empty := kept_nothing(self.ledger, self.pipeline.dataset):
+            if empty := kept_nothing(self.ledger, self.pipeline.dataset) or self._publishing.excess_before():
                 return self._fail(empty)
             self._machine.turn(RunTurn.ALL_CLOSED)
             return self._publishing.complete()

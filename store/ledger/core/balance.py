@@ -15,6 +15,9 @@ from headrace.store import counted, whole_number
 from headrace.store.ledger.core.fold import LedgerState
 from headrace.store.ledger.core.fragments import Counts
 
+#: The reason of a source for a record that has not the field of its text.
+NO_TEXT = "no text"
+
 
 @dataclass(frozen=True, slots=True)
 class Balance:
@@ -160,6 +163,40 @@ def sinks_of(ledger: LedgerState) -> tuple[str, ...]:
 def main_sink(counts: Mapping[str, Counts]) -> str:
     """Each sink sees every record; the one that people ask about is that which writes tokens, else the first."""
     return max(sorted(counts), key=lambda sink: counts[sink].tokens, default="")
+
+
+def empty_sinks(ledger: LedgerState) -> tuple[str, ...]:
+    """For each sink that kept nothing, where another did: that it holds nothing, and why."""
+    empty = [(sink, counts) for sink, counts in sorted(ledger.counts.items()) if counts.records and not counts.kept]
+    if not any(counts.kept for counts in ledger.counts.values()):
+        return ()
+    return tuple(
+        f"sink {sink} kept none of {counted(counts.records, 'record')}: {losses_of(ledger, counts)}"
+        for sink, counts in empty
+    )
+
+
+def losses_of(ledger: LedgerState, counts: Counts) -> str:
+    """What was not kept, and what took most of it."""
+    reasons: tuple[tuple[str, int, Mapping[str, int]], ...] = (
+        ("quarantined", counts.quarantined, counts.quarantined_by),
+        ("filtered", counts.filtered, counts.filtered_by),
+        ("duplicate", counts.duplicate, {}),
+    )
+    return ", ".join(
+        f"{count:,} {verdict}" + (f" (most of them by {chief_of(ledger, by)})" if by else "")
+        for verdict, count, by in reasons
+        if count
+    )
+
+
+def chief_of(ledger: LedgerState, by: Mapping[str, int]) -> str:
+    """The `stage/reason` that took most, and for records without a text the field in which their source looked."""
+    chief = max(by, key=by.__getitem__, default="unknown")
+    name, _, reason = chief.partition("/")
+    stages = (stage for stage in ledger.pipeline.get("stages", ()) if stage.get("name") == name)
+    key = next((stage.get("parameters", {}).get("text_key", "") for stage in stages), "")
+    return f'{chief}, looked for in the field "{key}": text_key= names another' if reason == NO_TEXT and key else chief
 
 
 def _seq_len(pipeline: Mapping[str, Any], sink: str) -> int:

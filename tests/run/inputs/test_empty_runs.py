@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
 import pytest
 
+from headrace.loader.loader import Loader
+from headrace.loader.order.errors import LoaderError
 from headrace.store.datasets.dataset import Dataset
 from tests.kits.run.command_server import ended
+from tests.kits.run.small_tokenizer import small_tokenizer
 
 RUN_S_MAX = 300.0
 #: So many that a run has not read them all by the time its first thousand are closed.
@@ -28,6 +32,18 @@ KIND = "a"
 def build(text_key: str = "text") -> Pipeline:
     source = read_jsonl("in.jsonl", text_key=text_key, batch_records=500)
     return Pipeline.chain("kinds", "out", source, map_records(kind), write_jsonl())
+"""
+BRANCHED = """
+from headrace.pipeline.graph import Pipeline
+from headrace.stages.library import map_records, read_jsonl, tokenize, write_jsonl, write_tokens
+
+def build() -> Pipeline:
+    tokens, source = tokenize(TOKENIZER), read_jsonl("in.jsonl", text_key="body")
+    kept = Pipeline.chain("kinds", "out", source, map_records(nothing), tokens, write_tokens(tokens, seq_len=8))
+    return Pipeline("kinds", "out", (*kept.stages, write_jsonl(name="archive").fed_by(source.name)))
+
+def nothing(record):
+    return None
 """
 
 
@@ -109,3 +125,16 @@ def test_a_run_failed_before_its_first_record_frees_its_output(home: pathlib.Pat
     done = run(home, "-p", "text_key=body")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["kept"] == 30
+
+
+def test_a_sink_that_kept_nothing_beside_another_is_named_everywhere(home: pathlib.Path) -> None:
+    fill(home, 30)
+    (home / "kinds.py").write_text(BRANCHED.replace("TOKENIZER", repr(small_tokenizer())))
+    done = run(home)
+    assert done.returncode == 0, done.stderr
+    said = "sink write kept none of 30 records: 30 filtered (most of them by nothing/function returned None)"
+    assert said in json.loads(done.stdout)["warnings"]
+    shown = ended([sys.executable, "-P", "-m", "headrace.cli", "dataset", "show", "out"], cwd=home)
+    assert said in shown.stdout
+    with pytest.raises(LoaderError, match=re.escape(f"0 samples>: no samples: {said}; `headrace dataset show`")):
+        Loader(str(home / "out"), batch_size=1)

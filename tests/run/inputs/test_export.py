@@ -13,9 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.stages.export.folders import export_parquet
+from headrace.stages.export.folders import export_mds, export_megatron, export_parquet
+from headrace.stages.runtime.errors import InputError
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.files.store import FileStore
+from headrace.store.ledger.core.entries import Closed, FragmentEnded, Retracted, VersionPublished
+from headrace.store.ledger.core.fragments import Counts, Range
 from headrace.store.shards.shard import read_shard
 from headrace.store.shards.sidecars import documents_schema, read_table
 from tests.kits.inputs import files, readers
@@ -148,6 +151,7 @@ def test_mds_has_each_packed_sequence(home: pathlib.Path) -> None:
         read += [np.frombuffer(data[first:end], kind).tolist() for first, end in spans]
     assert read == sequences(home)
     assert report["sequences"] == len(read)
+    assert report["tokens"] == sum(len(tokens) for _, tokens in documents(home)), "padding is none"
 
 
 @pytest.mark.slow
@@ -252,6 +256,35 @@ def test_an_export_never_writes_over_what_stands(home: pathlib.Path) -> None:
     done = headrace(home, "dataset", "export", "out", "new", "--format", "tar")
     assert done.returncode == 2
     assert not (home / "new").exists()
+
+
+def test_tokens_of_an_export_are_neither_repeated_nor_retracted(tmp_path: pathlib.Path) -> None:
+    writer = Writer(FileStore(tmp_path / "out"))
+    writer.entry(closed := writer.shard([3, 40, 5]), VersionPublished(1, "completed"))
+    key = next(item.key for item in closed.objects if item.role == "tokens")
+    assert export_mds(Dataset.open(writer.store.uri), str(tmp_path / "whole")).tokens == closed.counts.tokens == 48
+    writer.entry(Retracted(2, ((key, (1,)),), ()), VersionPublished(2, "retraction"))
+    assert export_mds(Dataset.open(writer.store.uri), str(tmp_path / "less")).tokens == 8
+
+
+def test_an_export_of_what_is_open_says_so(tmp_path: pathlib.Path) -> None:
+    writer = Writer(FileStore(tmp_path / "out"))
+    for write in (export_mds, export_parquet):
+        with pytest.raises(InputError, match=r"out holds no shard: 1 fragment is open and not read to the end$"):
+            write(Dataset.open(writer.store.uri), str(tmp_path / "to"))
+    writer.entry(FragmentEnded(FRAGMENT.id, 0))
+    with pytest.raises(InputError, match=r"out holds no shard: its input was empty, or no record was kept$"):
+        export_mds(Dataset.open(writer.store.uri), str(tmp_path / "to"))
+
+
+def test_an_export_names_the_sink_that_kept_nothing(tmp_path: pathlib.Path) -> None:
+    writer = Writer(FileStore(tmp_path / "out"))
+    writer.entry(writer.shard(["filtered", "filtered"]))
+    writer.entry(Closed("lines", "v1", 0, (Range(FRAGMENT.id, 0, 2),), (), Counts(kept=2)))
+    for write in (export_mds, export_megatron, export_parquet):
+        with pytest.raises(InputError, match=r"no document for this format: sink write kept none of 2 records: 2 filt"):
+            write(Dataset.open(writer.store.uri), str(tmp_path / "to"))
+    assert not (tmp_path / "to").exists()
 
 
 def test_an_empty_input_is_said_by_the_run_and_by_an_export(tmp_path: pathlib.Path) -> None:

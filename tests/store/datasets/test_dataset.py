@@ -192,6 +192,13 @@ def test_a_whole_dataset_is_sound(store: FileStore, writer: Writer) -> None:
     assert report.size == sum(info.size for info in store.list("") if info.key.startswith(("shards/", "quarantine/")))
 
 
+def test_a_record_that_two_sinks_closed_is_counted_once(store: FileStore, writer: Writer) -> None:
+    writer.entry(writer.shard([3, "filtered", 4]))
+    writer.entry(dataclasses.replace(writer.shard([5, 9], first=8), sink="other"))
+    writer.entry(writer.shard([2], first=3))
+    assert Dataset.open(store.uri).verify().records == 4
+
+
 @pytest.mark.parametrize("role", ["tokens", "documents", "verdicts", "quarantine"])
 @pytest.mark.parametrize(
     ("damage", "problem"),

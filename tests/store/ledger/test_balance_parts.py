@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from headrace.store.ledger.core.balance import Balance, balance_of, sinks_of
+from headrace.store.ledger.core.balance import Balance, balance_of, empty_sinks, sinks_of
 from headrace.store.ledger.core.entries import (
     Entry,
     FragmentEnded,
@@ -92,3 +92,23 @@ def test_a_sink_of_before_is_not_complete_by_the_word_of_todays() -> None:
     empty = ledger(ONE_SINK, records=0)
     assert balance_of(empty, "write").complete
     assert not balance_of(ledger(ONE_SINK, records=2), "gone").complete
+
+
+def counted_by(**counts: Counts) -> LedgerState:
+    return LedgerState(counts=counts, pipeline=TWO_SINKS)
+
+
+def test_each_sink_that_kept_nothing_beside_another_is_named_with_reasons() -> None:
+    lost = Counts(filtered=3, quarantined=2, filtered_by={"f/a": 1, "f/b": 2}, quarantined_by={"read/bad": 2})
+    found = empty_sinks(counted_by(write=lost, archive=Counts(kept=5), zoo=Counts(duplicate=1)))
+    assert list(found) == [
+        "sink write kept none of 5 records: 2 quarantined (most of them by read/bad), 3 filtered (most of them by f/b)",
+        "sink zoo kept none of 1 record: 1 duplicate",
+    ]
+
+
+def test_no_sink_is_named_where_all_kept_or_none_did() -> None:
+    kept, lost = Counts(kept=1), Counts(filtered=1)
+    assert empty_sinks(counted_by(write=kept, archive=Counts(kept=1, filtered=9))) == ()
+    assert empty_sinks(counted_by(write=lost, archive=lost)) == (), "the run says of these that it kept nothing"
+    assert empty_sinks(counted_by(write=kept, archive=Counts())) == (), "it has seen no record yet"

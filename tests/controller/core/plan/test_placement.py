@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from headrace.controller.core.plan.locality import QUIC, RING, WorkerFacts
+from headrace.controller.core.plan.placement import Need, Stock
 from headrace.controller.core.plan.planner import move, plan
 from headrace.controller.core.plan.plans import LINKS_A_TASK_MAX, Plan
 from headrace.pipeline.errors import PipelineError
@@ -41,6 +42,7 @@ def spread(made: Plan) -> dict[str, int]:
         ({"keep": {"memory_bytes": 6 * GIB}}, [worker("a", 3, 0)], {"a": 3}),
         ({"keep": {"cores": 0.5}}, [worker("a", 2)], {"a": 4}),
         ({"read": {"replicas": 5, "cores": 2}}, [worker("a", 4), worker("b", 8)], {"a": 2, "b": 3}),
+        ({"read": {"replicas": 3, "memory_bytes": 6 * GIB}}, [worker("a", 8, 6), worker("b", 8, 64)], {"a": 1, "b": 2}),
         ({"read": {"on": "disk=ssd"}}, [worker("a"), worker("b", 2, 16, "disk=ssd")], {"b": 2}),
     ],
     ids=[
@@ -51,6 +53,7 @@ def spread(made: Plan) -> dict[str, int]:
         "unknown memory does not",
         "half a core",
         "what does not fit on one goes to the other",
+        "a worker that is full with one gets no second",
         "a label",
     ],
 )
@@ -62,6 +65,13 @@ def test_replicas_follow_what_a_replica_takes(
         declared, stages=tuple(replace(s, replicas=declared.stages[0].replicas) for s in declared.stages)
     )
     assert spread(plan(declared, workers)) == expected
+
+
+def test_what_is_reserved_leaves_less_memory_for_what_comes_next() -> None:
+    stock = Stock([worker("a", 8, 16)])
+    stock.take("a", Need(memory_bytes=6 * GIB), 2)
+    assert stock.holds("a", Need(memory_bytes=6 * GIB)) == 0
+    assert stock.says("a") == "a: 8 cores and 4 GiB left"
 
 
 def test_a_replica_that_no_worker_can_hold_is_refused_with_the_numbers() -> None:

@@ -1,7 +1,9 @@
 """A run that keeps nothing is no success, and what it leaves behind is in nobody's way."""
 
 from headrace.controller.core.messages import messages as m
-from headrace.store.ledger.core.fragments import Range
+from headrace.controller.effects.progress import ReportedProgress
+from headrace.controller.status import pipeline_status
+from headrace.store.ledger.core.fragments import Counts, Range
 from tests.kits.controller.core import Stand, changes, fragment, make_pipeline, of, proposal
 
 A, B = fragment(0), fragment(1)
@@ -74,3 +76,15 @@ def test_the_same_pipeline_goes_on_with_an_empty_dataset() -> None:
     stand.tell(m.StopRequested("run", cancel=True))
     stand.listed(stand.ready(stand.apply()), A, B)
     assert "Removed" not in changes(stand)
+
+
+def test_a_sink_without_records_is_noted_when_the_run_has_ended() -> None:
+    stand = Stand()
+    stand.begin(A, B)
+    stand.run.ledger.counts["other"] = Counts(filtered=10)
+    stand.swept(stand.read(A, 10), Range(A.id, 0, 10))
+    stand.propose(Range(A.id, 0, 10))
+    assert list(pipeline_status(stand.run, ReportedProgress(), ()).notes) == [], "it may keep some yet"
+    stand.tell(m.StopRequested("run", cancel=True))
+    notes = list(pipeline_status(stand.run, ReportedProgress(), ()).notes)
+    assert notes == ["sink other kept none of 10 records: 10 filtered"]

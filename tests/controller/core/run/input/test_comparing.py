@@ -197,3 +197,11 @@ def test_what_was_given_up_is_listed_anew_only_if_read_again(reread: bool) -> No
     earlier = KnownObjects(ledger, ("write",))
     assert earlier.listed_as(NEW_A) is ListedAs.THERE
     assert earlier.uncovered(NEW_A) == ([NEW_A] if reread else [])
+
+
+def test_what_is_known_is_done_only_when_it_is_taken() -> None:
+    comparing = Comparing()
+    comparing.meet(NEW_A, (FragmentState(A, 10),))
+    assert not comparing.done
+    (found,) = comparing.take()
+    assert (found.finding, comparing.done) == (ObjectChange.OTHER, True)
