@@ -88,7 +88,7 @@ def test_sums_of_many_reports_fit_into_a_status() -> None:
     assert (stage.records, stage.stored_bytes, progress.held_by_dead(())) == (UNBOUNDED, UNBOUNDED, UNBOUNDED)
 
 
-def test_what_a_rollback_hides_of_a_run_that_goes_on_is_looked_at_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_rollback_hides_of_a_flowing_run_is_looked_at_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     more, progress, ticks = fragment(1), ReportedProgress(), iter(range(1000))
     stand, _ = rolled_back(stopped_and_completed(), "c", 1, fragment(0), more)
     monkeypatch.setattr(module.time, "monotonic", lambda: float(next(ticks)))
