@@ -66,7 +66,7 @@ def _of_ledgers(pipelines: Iterable[pb.PipelineStatus]) -> Iterable[Metric]:
         labels=["pipeline"],
     )  # fmt: skip
     still = GaugeMetricFamily("headrace_open_fragments", "Fragments that are not closed.", labels=["pipeline"])
-    shards = GaugeMetricFamily("headrace_shards", "Shards that the ledger names.", labels=["pipeline"])
+    shards = GaugeMetricFamily("headrace_shards", "Shards of the dataset.", labels=["pipeline"])
     for item in pipelines:
         still.add_metric([item.pipeline], item.fragments - item.fragments_done)
         shards.add_metric([item.pipeline], item.shards)

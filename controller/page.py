@@ -234,7 +234,8 @@ class RunPage:
             self._timeline.forget(name)
         for name, run in self._shell.core.runs.items():
             if not run.ended or now.states.get(name) != before.states.get(name):
-                balance = balance_of(run.ledger)
+                progress = self._shell.progress.get(name) or ReportedProgress()
+                balance = balance_of(progress.shown(run.ledger, ended=run.ended))
                 values = {verdict: getattr(balance.counts, verdict) for verdict in _VERDICTS}
                 self._timeline.point(name, at, values | {"open": balance.records_open, "shards": balance.shards})
 

@@ -131,7 +131,7 @@ def _deaths(deaths: DeathCounts) -> list[pb.Death]:
 
 def pipeline_status(run: Run, progress: ReportedProgress, living: Container[tuple[str, int]]) -> pb.PipelineStatus:
     """A run without its tasks, links and stages, which may be many."""
-    listed = run.listing.counts()
+    listed, shown = run.listing.counts(), progress.shown(run.ledger, ended=run.ended)
     status = pb.PipelineStatus(
         pipeline=run.pipeline.name,
         dataset=run.pipeline.dataset,
@@ -143,7 +143,7 @@ def pipeline_status(run: Run, progress: ReportedProgress, living: Container[tupl
         fragments=listed.fragments,
         fragments_done=listed.done,
         input_bytes=listed.size,
-        shards=len(run.ledger.shards),
+        shards=len(shown.shards),
         failure=run.reason,
         facts={**progress.facts, "bytes_resumed": str(run.bytes_resumed)},
         first_batch_s=(progress.first_batch_at or progress.started_at) - progress.started_at,
@@ -152,7 +152,7 @@ def pipeline_status(run: Run, progress: ReportedProgress, living: Container[tupl
         refused_change=run.reconfiguration.refused or run.amendment.refused,
         waits=_waits(run, progress),
         notes=[*run.listing.notes(), *(empty_sinks(run.ledger) if run.ended else ()), *progress.scaling],
-        balance=codec.balance_to(balance_of(run.ledger)),
+        balance=codec.balance_to(balance_of(shown)),
         held_by_dead=progress.held_by_dead(living),
         ledger_lag_s=0.0 if run.ended else progress.ledger_lag_s(living, time.monotonic()),
         sources=[stage.name for stage in run.pipeline.of_kind(StageKind.SOURCE)],
@@ -162,7 +162,7 @@ def pipeline_status(run: Run, progress: ReportedProgress, living: Container[tupl
         queue=run.request.queue,
         queue_cores=run.request.cores,
     )
-    for sink, counts in run.ledger.counts.items():
+    for sink, counts in shown.counts.items():
         status.counts[sink].CopyFrom(codec.counts_to(counts))
     return status
 

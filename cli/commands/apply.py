@@ -53,7 +53,7 @@ from headrace.controller.core.plan import size
 from headrace.protos import codec, control_pb2 as pb
 from headrace.stages.runtime import ENVIRONMENT_OF
 from headrace.store import counted
-from headrace.store.ledger import balance_of
+from headrace.store.ledger import balance_shown
 
 #: Workers that the page lists; `--json` has them all.
 WORKERS_SHOWN_MAX = 40
@@ -196,7 +196,7 @@ def show_end(status: pb.PipelineStatus, *, as_json: bool) -> None:
     """The end of a run that was waited for, on standard output."""
     from headrace.cli.ui import balance_page
 
-    balance = balance_of(read_ledger(status.dataset))
+    balance = balance_shown(read_ledger(status.dataset))
     if as_json:
         print_json({**codec.plain(status), **balance.to_dict()})
         return

@@ -349,9 +349,9 @@ def _report(
     first_batch_s: float,
 ) -> RunResult:
     from headrace.cli.ui import Recipes, RunResult, input_bytes_read, passed_unseen, read_ledger, speeds
-    from headrace.store.ledger import balance_of
+    from headrace.store.ledger import balance_of, without_hidden
 
-    facts, ledger = dict(status.facts), read_ledger(status.dataset)
+    facts, ledger = dict(status.facts), without_hidden(read_ledger(status.dataset))
     return RunResult(
         pipeline=status.pipeline,
         dataset=status.dataset,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from headrace.controller.core.cluster import NUMBER_MAX
 from headrace.protos import control_pb2 as pb
-from headrace.store.ledger import UNBOUNDED
+from headrace.store.ledger import UNBOUNDED, LedgerState, without_hidden
 
 #: Seconds for which a stage that was at a batch is taken to be at it still, without a word of its worker.
 GUESSED_S_MAX = 1.0
@@ -22,6 +22,8 @@ NAME_MAX, TEXT_MAX = 512, 64 << 10
 STAGES_MAX = 1024
 #: Facts of one run, and characters of one.
 FACTS_MAX, FACT_MAX = 256, 4096
+#: Rests between two looks at a ledger without what a rollback hides, each as long as a look took.
+SHOWN_REST = 100
 #: What of a stage is counted and added up.
 _ADDED = ("records", "bytes", "dropped", "skipped_bytes", "stored_bytes")
 
@@ -46,6 +48,20 @@ class ReportedProgress:
     #: The run has ended: no task holds anything, whatever its last report says.
     over: bool = False
     _stages: set[str] = field(default_factory=set[str])
+    #: A ledger and what no rollback hides of it, up to which entry, and when it is looked at again.
+    _shown: tuple[LedgerState, LedgerState, int] | None = None
+    _look_at: float = 0.0
+
+    def shown(self, ledger: LedgerState, *, ended: bool) -> LedgerState:
+        """What no rollback hides of the run's ledger; of a long one that goes on, as it stood a while ago."""
+        if ledger.newest is None or not ledger.newest.rollbacks:
+            return ledger
+        now, known = time.monotonic(), self._shown
+        is_known = known is not None and known[0] is ledger
+        if known is None or not is_known or (known[2] != ledger.number and (ended or now >= self._look_at)):
+            known = self._shown = ledger, without_hidden(ledger), ledger.number
+            self._look_at = time.monotonic() + SHOWN_REST * (time.monotonic() - now)
+        return known[1]
 
     def end(self) -> None:
         """The run has ended."""

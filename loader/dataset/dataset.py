@@ -363,7 +363,7 @@ def dataset_in(store: ObjectStore, *, verify: bool = True, cache: ShardCache | N
     if not manifest.complete:
         logger.warning(
             "%s: version %d is incomplete: its run ended before it had read all of its input; "
-            "the same run again goes on with it, and publishes what is complete",
+            "the same run again goes on with it, unless a rollback hides the rest",
             *(store.uri, manifest.version),
         )
     if cache is None and store.is_remote:

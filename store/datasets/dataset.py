@@ -21,6 +21,7 @@ from headrace.store.ledger import (
     balance_of,
     fold_log,
     main_sink,
+    restores_incomplete,
 )
 from headrace.store.shards import read_plain_header
 
@@ -273,6 +274,8 @@ class Completeness:
     rolled_back: int = 0
     #: Why a gate holds the version after it.
     held: tuple[str, ...] = ()
+    #: Whether a rollback restored an incomplete version: no run goes on with what it hides.
+    restored: bool = False
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -284,8 +287,8 @@ class Completeness:
             return ("no version is published yet: a run goes on, or ended before it had closed all of its input",)
         if not self.complete:
             said.append(
-                f"version {self.version} is incomplete: its run ended before it had closed all of its input; "
-                "the same run again goes on with it"
+                f"version {self.version} is incomplete: its run ended before it had closed all of its input"
+                + ("" if self.restored else "; the same run again goes on with it")
             )
         if self.unshown:
             shards = counted(self.unshown, "shard is", "shards are")
@@ -309,4 +312,5 @@ def completeness_of(ledger: LedgerState, version: int | None = None) -> Complete
     complete = shown is not None and shown.complete
     if asked != ledger.version:
         return Completeness(asked, complete, 0)
-    return Completeness(asked, complete, ledger.unshown, ledger.rolled_back, ledger.held)
+    restored = restores_incomplete(ledger)
+    return Completeness(asked, complete, ledger.unshown, ledger.rolled_back, ledger.held, restored)

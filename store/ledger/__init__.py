@@ -94,6 +94,13 @@ if TYPE_CHECKING:
         ForeignLog as ForeignLog,
         LogState as LogState,
     )
+    from headrace.store.ledger.core.shown import (
+        balance_shown as balance_shown,
+        lacks_input as lacks_input,
+        restores_incomplete as restores_incomplete,
+        state_of as state_of,
+        without_hidden as without_hidden,
+    )
     from headrace.store.ledger.log import (
         NUMBER_MAX as NUMBER_MAX,
         Appended as Appended,

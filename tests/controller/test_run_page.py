@@ -14,12 +14,14 @@ import pytest
 from headrace.controller import page as module
 from headrace.controller.core.messages import StopRequested
 from headrace.controller.effects.progress import ReportedProgress
+from headrace.controller.metrics import families
 from headrace.controller.page import RunPage, request_of, schema
 from headrace.controller.servicer import Servicer
-from headrace.controller.shell import Shell
+from headrace.controller.shell import CommitTimes, Shell
+from headrace.controller.status import reply
 from headrace.page import QuestionRefused
 from headrace.protos import control_pb2 as pb
-from tests.kits.controller.core import Stand
+from tests.kits.controller.core import Stand, fragment, rolled_back, stopped_and_completed
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e"
 
@@ -305,5 +307,29 @@ def test_a_loader_that_reports_is_shown_and_let_go_of(monkeypatch: pytest.Monkey
         monkeypatch.setattr(module.time, "monotonic", lambda: 1e12)
         page.note(1.0)
         assert take({}, page.change())["loaders"] == {f"0 {HOSTILE}": None}
+
+    asyncio.run(scene())
+
+
+def test_status_page_and_metrics_count_nothing_that_a_rollback_hides() -> None:
+    async def scene() -> None:
+        stand, _ = rolled_back(stopped_and_completed(), "c", 1, fragment(0))
+        page, shell, _ = shown(stand)
+        page.note(1.0)
+        seen = take({}, page.change())
+        (point,) = seen["points"].values()
+        assert (point["kept"], point["open"], point["shards"]) == (4, 6, 1)
+        balance = seen["pipelines"]["run"]["balance"]
+        assert (balance["kept"], balance["records_open"], balance["shards"], balance["complete"]) == (4, 6, 1, False)
+        (status,) = reply(shell, "v").pipelines
+        assert (status.shards, status.counts["write"].kept, status.records_resumed) == (1, 4, 4)
+        told = {
+            (sample.name, sample.labels.get("verdict")): sample.value
+            for family in families(pb.StatusReply(pipelines=[status]), CommitTimes())
+            for sample in family.samples
+        }
+        assert told["headrace_shards", None] == 1
+        assert told["headrace_open_records", None] == 6
+        assert (told["headrace_closed_records", "kept"], told["headrace_verdict_records", "kept"]) == (4, 4)
 
     asyncio.run(scene())

@@ -86,6 +86,15 @@ def test_a_run_goes_on_from_what_a_rollback_shows(home: Path) -> None:
     assert ids(home, "small") == named("a", "b")
 
 
+def test_a_run_behind_a_rollback_reports_what_its_version_shows(home: Path) -> None:
+    answer(home, "rollback", "out@1")
+    given = ("-p", "input=*.jsonl", "-p", "output=out", "-p", f"tokenizer={small_tokenizer()}", "--json")
+    found = json.loads(ended(headrace("run", "p.py", *given), cwd=home).stdout)
+    assert (found["state"], found["version"], found["complete"]) == ("completed", 3, True)
+    assert [found[name] for name in ("kept", "records_closed", "records_resumed", "shards")] == [5, 5, 5, 1]
+    assert [recipe["records_closed"] for recipe in found["recipes"]] == [5]
+
+
 def test_a_loader_reads_the_version_that_its_address_names(home: Path) -> None:
     answer(home, "tag", "out@1", "first")
     answer(home, "rollback", "out@1")

@@ -22,7 +22,7 @@ from headrace.pipeline import recipe_difference
 from headrace.store import counted
 from headrace.store.datasets import Dataset, completeness_of
 from headrace.store.history import VersionFacts, history_of, open_at, split_address, version_named
-from headrace.store.ledger import ROLLBACKS_MAX, VersionPublished, main_sink
+from headrace.store.ledger import ROLLBACKS_MAX, VersionPublished, lacks_input, main_sink
 
 if TYPE_CHECKING:
     from headrace.controller import OfflineWriter
@@ -151,7 +151,8 @@ def publish_held(uri: str, *, anyway: bool, as_json: bool) -> int:
     async def published(writer: OfflineWriter) -> int:
         state = writer.ledger
         if state.held:
-            whole = all(fragment.done(tuple(state.counts)) for fragment in state.fragments.values())
+            closed = all(fragment.done(tuple(state.counts)) for fragment in state.fragments.values())
+            whole = closed and not lacks_input(state)
             await writer.commit(VersionPublished(state.version + 1, ANYWAY, complete=whole))
         # Also where that is done: an earlier call may have been killed before it came to this.
         await write_manifest(writer, dataset.store)

@@ -17,8 +17,8 @@ from headrace.stages.export import duplicate_pairs
 from headrace.stages.quality.scorecard import card
 from headrace.stages.runtime import reason_class
 from headrace.store.datasets import Dataset, as_shown, completeness_of, count_retracted, recipes_of
-from headrace.store.history import history_of, open_at, read_tags
-from headrace.store.ledger import balance_of, main_sink
+from headrace.store.history import history_of, open_at, read_tags, split_address
+from headrace.store.ledger import LedgerState, balance_of, main_sink
 from headrace.store.shards import read_table
 
 #: Shards of which samples and quarantine are read: the newest.
@@ -38,8 +38,8 @@ NESTING_MAX = 16
 
 def show_page(uri: str, listen: str, *, as_json: bool) -> int:
     """Serve the page of a dataset until Ctrl-C, or print what it shows; the exit code."""
-    dataset = open_at(uri)
-    facts = facts_of(dataset)
+    dataset, history = open_at(uri), Dataset.open(split_address(uri)[0]).state
+    facts = facts_of(dataset, history)
     if as_json:
         return print_json(facts)
     facts["card"] = card(uri)[0][:CARD_MAX]
@@ -94,14 +94,18 @@ class DatasetPage:
         raise QuestionRefused("that is not answered here")
 
 
-def facts_of(dataset: Dataset) -> dict[str, Any]:
-    """What the page shows, without the card; bounded, however large the dataset is."""
+def facts_of(dataset: Dataset, history: LedgerState | None = None) -> dict[str, Any]:
+    """What the page shows, without the card; bounded, however large the dataset is.
+
+    `history`: the whole ledger of a dataset as an earlier version shows it, by which each version shows what it has.
+    """
     whole, dataset = dataset, as_shown(dataset)
     state = dataset.state
     sink = main_sink(state.counts)
     balance, described = balance_of(state), dataset.describe()
     tags = read_tags(dataset.store)
-    versions = history_of(whole.state, sink)
+    history = history or whole.state
+    versions = [one for one in history_of(history, main_sink(history.counts)) if one.version <= state.version]
     inputs = sorted((item for version in versions for item in version.inputs), key=lambda item: -item.records)
     quarantine = list(islice(_quarantine(dataset, sink), QUARANTINE_MAX))
     given_up = (item for item in state.fragments.values() if item.dropped is not None)

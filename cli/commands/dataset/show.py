@@ -44,7 +44,7 @@ from headrace.store import (
     folder_of,
     open_store,
 )
-from headrace.store.datasets import Dataset, as_shown, completeness_of, count_retracted
+from headrace.store.datasets import Dataset, as_shown, completeness_of, count_retracted, state_at
 from headrace.store.history import open_at
 from headrace.store.ledger import Balance, Log, balance_of, empty_sinks, main_sink
 from headrace.store.shards import read_table
@@ -293,17 +293,24 @@ def list_datasets(root: str, *, as_json: bool) -> int:
 
 
 def _version(row: dict[str, Any]) -> str:
+    """A version, and which closed shards are not counted beside it."""
     if not row["version"]:
         return "none yet"
-    return f"{row['version']}{'' if row['version_complete'] else ', incomplete'}"
+    said = [str(row["version"]), *([] if row["version_complete"] else ["incomplete"])]
+    hidden = (("unshown", row["shards_unshown"]), ("rolled back", row["shards_rolled_back"]))
+    return ", ".join([*said, *(f"{counted(shards, 'shard')} {how}" for how, shards in hidden if shards)])
 
 
-#: What a list of datasets has of each balance.
+#: What a list of datasets has of each balance; of the first only what its version shows.
+_SHOWN = ("kept", "tokens", "shards")
 _LISTED = ("version", "records_read", "records_closed", "records_open", "kept", "tokens", "shards", "complete")
 
 
 def _listed(dataset: Dataset) -> dict[str, Any]:
     balance = balance_of(as_shown(dataset).state).to_dict()
+    if dataset.state.unshown and dataset.state.newest is not None:
+        version = balance_of(state_at(dataset.state, dataset.state.version)).to_dict()
+        balance |= {name: version[name] for name in _SHOWN}
     return {
         "dataset": dataset.uri,
         "pipeline": str(dataset.state.pipeline.get("name", "")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +51,8 @@ def trace_record(uri: str, name: str, *, as_json: bool) -> int:
     out = console()
     for fact in found:
         at = f" at the sink {fact['sink']}" if len(dataset.state.counts) > 1 else ""
-        out.print(title(safe(name), f"{fact['verdict']}{at}", good=fact["verdict"] == "kept"))
+        unshown = _unshown_words(fact)
+        out.print(title(safe(name), f"{fact['verdict']}{at}{unshown}", good=fact["verdict"] == "kept" and not unshown))
         out.print(place(f"{fact['source']} record {fact['row']}"))
         out.print_below(facts_page([(key, safe(str(value))) for key, value in _rows(fact)]))
     return 0
@@ -69,16 +70,26 @@ def _trace_row(dataset: Dataset, shard: ClosedShard, key: str, row: int, *, as_j
         {**table.slice(document, 1).to_pylist()[0], **({"start": start, "length": length} if tokens else {})}
         for document, start, length in pieces
     ]
+    unshown = _unshown(dataset, shard)
     if as_json:
-        return print_json(
-            {"shard": key, "row": row, "pipeline": shard.closed.version, "recipe": recipe, "records": found}
-        )
-    out = console()
-    out.print(title(f"{key}:{row}", f"{counted(len(found), 'record')}, recipe {recipe}", good=True))
+        facts = {"shard": key, "row": row, "pipeline": shard.closed.version, "recipe": recipe, "records": found}
+        return print_json(facts | unshown)
+    out, words = console(), _unshown_words(unshown)
+    out.print(title(f"{key}:{row}", f"{counted(len(found), 'record')}, recipe {recipe}{words}", good=not words))
     for record in found:
         at = f", tokens {record['start']} to {record['start'] + record['length'] - 1}" if tokens else ""
         out.print(place(f"{record['id']}  {record['source']} record {record['row']}{at}"))
     return 0
+
+
+def _unshown(dataset: Dataset, shard: ClosedShard) -> dict[str, int]:
+    """The version that does not show a shard, since a rollback hides it or no version has it yet; else nothing."""
+    newest = dataset.state.newest
+    return {"not_shown_by": dataset.state.version} if newest and not newest.shows_entry(shard.number) else {}
+
+
+def _unshown_words(fact: Mapping[str, Any]) -> str:
+    return f", not shown by version {fact['not_shown_by']}" if "not_shown_by" in fact else ""
 
 
 def _in_sequence(dataset: Dataset, key: str, row: int) -> list[tuple[int, int, int]]:
@@ -172,7 +183,7 @@ def _rows(fact: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 def _in_shard(dataset: Dataset, shard: ClosedShard, name: str) -> Iterator[dict[str, Any]]:
     objects = {item.role: item.key for item in shard.closed.objects}
     where = {"sink": shard.closed.sink, "entry": shard.number, "shard": objects.get("tokens")}
-    where |= {"pipeline": shard.closed.version}
+    where |= {"pipeline": shard.closed.version, **_unshown(dataset, shard)}
     if "documents" in objects:
         documents = read_table(dataset.store, objects["documents"])
         for index in np.flatnonzero(rows_named(documents, name)):

@@ -17,7 +17,7 @@ from headrace.controller.core.messages import (
 )
 from headrace.controller.core.run.reconfiguration import Reconfiguration
 from headrace.store import counted
-from headrace.store.ledger import Counts, LedgerState, VersionHeld, VersionPublished, chief_of, losses_of
+from headrace.store.ledger import Counts, LedgerState, VersionHeld, VersionPublished, chief_of, lacks_input, losses_of
 
 #: Seconds before a manifest is written again that the store did not take, but may take later.
 MANIFEST_AGAIN_S = 2.0
@@ -80,6 +80,15 @@ def held_words(ledger: LedgerState, dataset: str) -> str:
     )
 
 
+def lacking_words(ledger: LedgerState, dataset: str) -> str:
+    """Why a run that has closed all ends with a version that is incomplete, and what to do."""
+    return (
+        f"all is committed, but version {ledger.version} is incomplete: a rollback to an incomplete version hides "
+        f"{counted(ledger.rolled_back, 'shard')} of its input, which no run reads again; `headrace dataset rollback` "
+        f"to a later version of {dataset} undoes it"
+    )
+
+
 class Publishing:
     """Publishes a version of the dataset where its gate lets it pass, and has its manifest written before the log is
     handed over.
@@ -106,6 +115,8 @@ class Publishing:
         self._look_at = self._asked_at = 0.0
         self._looked = 0
         self._broken = broken
+        #: Whether all is closed, and the version lacks what a rollback hides: the run fails once it is published.
+        self._lacks = False
         #: Why the store did not take the manifest, or was not read for the gate.
         self._trouble = ""
 
@@ -149,11 +160,15 @@ class Publishing:
         return self._write_at
 
     def complete(self) -> list[Command]:
-        """All is closed: publish a version, or write the manifest of the one that has it all."""
-        newest = self._ledger.newest
-        if newest is not None and newest.complete and not self._ledger.unshown:
+        """All is closed: publish a version, or write the manifest of the one that has it all.
+
+        It is incomplete where a rollback to an incomplete version hides the rest of the input.
+        """
+        newest, self._lacks = self._ledger.newest, lacks_input(self._ledger)
+        if newest is not None and newest.complete != self._lacks and not self._ledger.unshown:
             return [WriteManifest(self._dataset, self._leadership.term)]
-        return self._publish(VersionPublished(self._ledger.version + 1, "completed"))
+        version, reason = self._ledger.version + 1, "stopped" if self._lacks else "completed"
+        return self._publish(VersionPublished(version, reason, complete=not self._lacks))
 
     def stopped(self) -> list[Command]:
         """The run was stopped and the sinks are empty: publish what is closed."""
@@ -219,6 +234,8 @@ class Publishing:
             return ""
         if event.error:
             return f"all is committed, but the manifest could not be written: {event.error}; run it again"
+        if self._lacks:
+            return lacking_words(self._ledger, self._dataset)
         self._leadership.resign()
         return ""
 

@@ -37,7 +37,7 @@ from headrace.store.ledger import (
     VersionHeld,
     VersionPublished,
     VersionSeen,
-    balance_of,
+    balance_shown,
 )
 
 #: Seconds that a run may wait for a store that does not take its first entry. A full store is waited for without end,
@@ -349,7 +349,7 @@ class Run:
             return []
         self._machine.turn(RunTurn.PIPELINE_ACCEPTED)
         self._publishing.begin()
-        self.records_resumed = balance_of(self.ledger).records_closed
+        self.records_resumed = balance_shown(self.ledger).records_closed
         # What one sink has not closed is read again, whatever the others have.
         self.bytes_resumed = sum(min(map(state.stored_bytes, self.sinks)) for state in self.ledger.fragments.values())
         tasks = RunTasks(plan, self.pipeline, self.version, self.leadership.term)

@@ -6,17 +6,21 @@ import math
 
 import pytest
 
+from headrace.controller.effects import progress as module
 from headrace.controller.effects.progress import (
     FACT_MAX,
     FACTS_MAX,
     NAME_MAX,
     REPORT_BYTES_MAX,
+    SHOWN_REST,
     STAGES_MAX,
     TEXT_MAX,
     ReportedProgress,
 )
 from headrace.protos import control_pb2 as pb
+from headrace.store.ledger.core.fragments import Range
 from headrace.store.ledger.core.intervals import UNBOUNDED
+from tests.kits.controller.core import fragment, rolled_back, stopped_and_completed
 
 
 def said(progress: pb.Progress, task: str = "run/read.0") -> pb.TaskEvent:
@@ -82,3 +86,22 @@ def test_sums_of_many_reports_fit_into_a_status() -> None:
         assert progress.take(said(pb.Progress(stages=[most], held_records=2**53), f"run/read.{task}")) == ""
     (stage,) = status(progress).stages
     assert (stage.records, stage.stored_bytes, progress.held_by_dead(())) == (UNBOUNDED, UNBOUNDED, UNBOUNDED)
+
+
+def test_what_a_rollback_hides_of_a_flowing_run_is_looked_at_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    more, progress, ticks = fragment(1), ReportedProgress(), iter(range(1000))
+    stand, _ = rolled_back(stopped_and_completed(), "c", 1, fragment(0), more)
+    monkeypatch.setattr(module.time, "monotonic", lambda: float(next(ticks)))
+    ledger = stand.run.ledger
+
+    def kept(*, ended: bool = False) -> int:
+        return progress.shown(ledger, ended=ended).counts["write"].kept
+
+    assert kept() == 4
+    stand.propose(Range(more.id, 0, 3))
+    assert kept() == 4, "a look took a second, and the next comes later"
+    assert kept(ended=True) == 7
+    stand.propose(Range(more.id, 3, 2))
+    assert [kept() for _ in range(2 * SHOWN_REST)][-1] == 9
+    first = stopped_and_completed().run.ledger
+    assert progress.shown(first, ended=False) is first, "nothing is hidden of it"

@@ -11,7 +11,16 @@ from headrace.controller.core.messages.requests import ChangedInput
 from headrace.controller.core.run.run import Run
 from headrace.controller.core.run.tasks.task_table import ATTEMPTS_A_TERM
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
-from headrace.store.ledger.core.entries import Closed, Entry, decode_entry, encode_entry
+from headrace.store.ledger.core.entries import (
+    Change,
+    Closed,
+    Entry,
+    Led,
+    Resigned,
+    VersionPublished,
+    decode_entry,
+    encode_entry,
+)
 from headrace.store.ledger.core.fold import LedgerState
 from headrace.store.ledger.core.fragments import Counts, Fragment, Range, StoredObject
 
@@ -231,3 +240,31 @@ def close(stand: Stand, version: str, task: str, *ranges: Range) -> list[m.Comma
 def changes(stand: Stand) -> list[str]:
     """The names of all changes in the log, in order."""
     return [type(change).__name__ for entry in stand.log for change in entry.changes]
+
+
+def led(stand: Stand, change: Change) -> None:
+    """Another leader commits a change behind the run of a stand, and resigns."""
+    term = stand.run.ledger.term + 1
+    stand.log += [Entry(term, (Led(term, {}),)), Entry(term, (change,)), Entry(term, (Resigned(term),))]
+
+
+def rolled_back(stand: Stand, name: str, version: int, *fragments: Fragment) -> tuple[Stand, list[m.Command]]:
+    """Restore a version, and run again over these fragments; what the run says."""
+    ledger = stand.run.ledger
+    shown = ledger.published[version]
+    led(stand, VersionPublished(ledger.version + 1, "rollback", shown.shows, shown.complete, restores=version))
+    again = Stand(stand.log, name=name)
+    return again, again.begin(*fragments)
+
+
+def stopped_and_completed() -> Stand:
+    """Version 1 of a fragment of ten records was stopped at four, version 2 is complete."""
+    first, item = Stand(), fragment(0)
+    first.begin(item)
+    first.swept(first.tell(m.StopRequested("run", cancel=False)), Range(item.id, 0, 4))
+    first.propose(Range(item.id, 0, 4))
+    second = Stand(first.log, name="b")
+    second.begin(item)
+    second.swept(second.read(item, 10), Range(item.id, 4, 6))
+    assert of(m.ReportRun, second.propose(Range(item.id, 4, 6))) == [m.ReportRun("run", "completed")]
+    return second

@@ -124,3 +124,21 @@ def test_a_whole_version_has_nothing_to_tell(
     assert "incomplete" not in told(capsys, "show", str(dataset)) + told(capsys, "ls", str(dataset))
     assert open_dataset(str(dataset)).complete
     assert not caplog.records
+
+
+@pytest.mark.parametrize("address", ["", "@3"])
+def test_no_run_is_said_to_go_on_with_what_a_rollback_hides(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, address: str
+) -> None:
+    store = FileStore(tmp_path)
+    writer = Writer(store)
+    writer.entry(writer.shard(FATES[:3]), VersionPublished(1, "stopped", complete=False))
+    assert "the same run again goes on with it" in told(capsys, "show", store.uri)
+    writer.entry(writer.shard(FATES[3:], 3), FragmentEnded(FRAGMENT.id, len(FATES)), VersionPublished(2, "completed"))
+    writer.entry(VersionPublished(3, "rollback", 1, complete=False, restores=1), Resigned(1))
+    bring_forward(store, Dataset.open(store.uri).manifest())
+    said = told(capsys, "show", store.uri + address)
+    assert "version 3 is incomplete: its run ended before it had closed all of its input" in said
+    assert "goes on with it" not in said
+    open_dataset(store.uri)
+    assert "goes on with it, unless a rollback hides the rest" in caplog.text

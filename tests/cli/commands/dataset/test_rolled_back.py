@@ -8,16 +8,18 @@ from typing import Any
 
 import pytest
 
+from headrace.cli.commands.apply import _show_end
 from headrace.cli.commands.dataset.show import pass_gate
 from headrace.cli.commands.maintenance import findings
 from headrace.cli.main import invoke
+from headrace.protos import control_pb2 as pb
 from headrace.stages.quality.scorecard.judgement import decide_dataset
 from headrace.store.datasets import card
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.datasets.shown import as_shown
 from headrace.store.files.store import FileStore
-from headrace.store.ledger.core.entries import VersionPublished
-from tests.kits.store.dataset_writer import Writer
+from headrace.store.ledger.core.entries import FragmentEnded, Resigned, VersionHeld, VersionPublished
+from tests.kits.store.dataset_writer import FRAGMENT, Writer
 
 
 @pytest.fixture
@@ -94,3 +96,64 @@ def test_only_what_is_shown_is_searched(
     answer(capsys, "dedup", "data", "--dry-run")
     assert searched == [[1], [1]]
     assert decide_dataset("data", ()).num_rows == 0
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    capsys.readouterr()
+    assert invoke(["dataset", *arguments]) == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_a_listing_says_which_shards_it_does_not_count(writer: Writer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "3, 1 shard rolled back 1 3 1" in said(capsys, "ls", ".")
+    writer.entry(writer.shard([4], 5))
+    assert "3, 1 shard unshown, 1 shard rolled back 1 3 1" in said(capsys, "ls", ".")
+    writer.entry(VersionPublished(4, "stopped", complete=False))
+    assert "4, incomplete, 1 shard rolled back 2 7 2" in said(capsys, "ls", ".")
+
+
+def test_a_trace_says_of_which_version_a_record_is_not(writer: Writer, capsys: pytest.CaptureFixture[str]) -> None:
+    writer.entry(writer.shard([4], 5))
+    for row, verdict in ((2, "kept"), (3, "duplicate"), (5, "kept")):
+        (record,) = answer(capsys, "trace", "data", str(row))["records"]
+        assert (record["verdict"], record["not_shown_by"]) == (verdict, 3)
+        assert f"{row} {verdict}, not shown by version 3" in said(capsys, "trace", "data", str(row))
+    (record,) = answer(capsys, "trace", "data@2", "2")["records"]
+    assert "not_shown_by" not in {**record, **answer(capsys, "trace", "data", "0")["records"][0]}
+    hidden = f"{record['shard']}:0"
+    assert answer(capsys, "trace", "data", hidden)["not_shown_by"] == 3
+    assert ", not shown by version 3" in said(capsys, "trace", "data", hidden)
+    assert "not_shown_by" not in answer(capsys, "trace", "data@2", hidden)
+
+
+def test_the_page_of_a_version_tells_earlier_ones_as_the_log_does(
+    writer: Writer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    writer.entry(VersionPublished(4, "stopped"))
+    for address, newest in (("data", 4), ("data@3", 3), ("data@1", 1)):
+        found = {row["version"]: row for row in answer(capsys, "page", address)["versions"]}
+        log = {row["version"]: row for row in answer(capsys, "log", "data")["versions"]}
+        assert list(found) == list(range(1, newest + 1))
+        for version, row in found.items():
+            for name in ("reason", "restores", "complete", "kept", "duplicate", "shards", "tokens"):
+                assert row[name] == log[version][name], (address, version, name)
+
+
+def test_what_a_gate_held_is_published_incomplete_where_a_rollback_hides_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = Writer(FileStore(tmp_path / "cut"))
+    made.entry(made.shard([3, "filtered"]), VersionPublished(1, "stopped", complete=False))
+    made.entry(made.shard([6, "duplicate", 2], 2), FragmentEnded(FRAGMENT.id, 5), VersionPublished(2, "completed"))
+    made.entry(VersionPublished(3, "rollback", 1, complete=False, restores=1), VersionHeld(4, ("kept: too few",)))
+    made.entry(Resigned(1))
+    assert answer(capsys, "publish", made.store.uri, "--anyway")["version"] == 4
+    assert answer(capsys, "show", made.store.uri)["version_complete"] is False
+
+
+def test_the_end_of_an_applied_pipeline_counts_what_is_shown(
+    writer: Writer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _show_end(pb.PipelineStatus(pipeline="books", dataset=writer.store.uri, state="completed"), as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert (found["kept"], found["records_closed"], found["shards"]) == (1, 2, 1)

@@ -2,12 +2,12 @@
 
 from headrace.controller.core.messages import messages as m
 from headrace.controller.core.run.states import RunState
-from headrace.store.ledger.core.entries import Entry, Led
+from headrace.store.ledger.core.entries import Entry, Led, VersionPublished
 from headrace.store.ledger.core.fragments import Range
-from tests.kits.controller.core import Stand, changes, fragment, of
+from tests.kits.controller.core import Stand, changes, fragment, led, of, rolled_back, stopped_and_completed
 
 COUNT = 10
-A = fragment(0)
+A, B = fragment(0), fragment(1)
 
 
 def test_a_stop_lets_the_sinks_commit_what_they_hold() -> None:
@@ -97,3 +97,60 @@ def test_a_cancelled_run_kills_its_tasks_once_its_log_was_taken() -> None:
     killed = [(kill.worker, kill.task, kill.attempt) for kill in of(m.KillTask, said)]
     assert killed == [(stop.worker, stop.task, stop.attempt) for stop in stopped] != []
     assert of(m.KillTask, stand.later(60.0)) == []
+
+
+def versions(stand: Stand) -> dict[int, tuple[str, bool]]:
+    return {number: (shown.reason, shown.complete) for number, shown in stand.run.ledger.published.items()}
+
+
+def test_no_run_completes_what_a_rollback_to_an_incomplete_version_hides() -> None:
+    third, commands = rolled_back(stopped_and_completed(), "c", 1, A)
+    assert of(m.ReadFragment, commands) == []
+    (report,) = of(m.ReportRun, commands)
+    assert report.outcome == "failed"
+    assert report.reason.startswith(
+        "all is committed, but version 3 is incomplete: a rollback to an incomplete version"
+    )
+    assert "hides 1 shard of its input" in report.reason
+    assert len(of(m.WriteManifest, commands)) == 1
+    assert versions(third) == {1: ("stopped", False), 2: ("completed", True), 3: ("rollback", False)}
+    assert third.run.records_resumed == 4
+    assert changes(third)[-1] == "Resigned"
+
+
+def test_further_input_behind_such_a_rollback_is_published_as_incomplete() -> None:
+    third, _ = rolled_back(stopped_and_completed(), "c", 1, A, B)
+    third.swept(third.read(B, COUNT), Range(B.id, 0, COUNT))
+    (report,) = of(m.ReportRun, third.propose(Range(B.id, 0, COUNT)))
+    assert (report.outcome, "version 4 is incomplete" in report.reason) == ("failed", True)
+    assert versions(third)[4] == ("stopped", False)
+    undone, commands = rolled_back(third, "d", 2, A)
+    assert of(m.ReportRun, commands) == [m.ReportRun("run", "completed")]
+    assert undone.run.ledger.version == 5, "a version that was complete stays complete"
+
+
+def test_input_behind_a_rollback_to_a_complete_version_is_complete() -> None:
+    third = Stand(stopped_and_completed().log, name="c")
+    third.begin(A, B)
+    third.swept(third.read(B, COUNT), Range(B.id, 0, COUNT))
+    third.propose(Range(B.id, 0, COUNT))
+    more = fragment(2)
+    fourth, _ = rolled_back(third, "d", 2, A, B, more)
+    fourth.swept(fourth.read(more, COUNT), Range(more.id, 0, COUNT))
+    assert of(m.ReportRun, fourth.propose(Range(more.id, 0, COUNT))) == [m.ReportRun("run", "completed")]
+    assert versions(fourth)[5] == ("completed", True)
+
+
+def test_a_rollback_that_hides_no_shard_keeps_a_run_from_nothing() -> None:
+    first = Stand()
+    first.begin(A)
+    first.swept(first.tell(m.StopRequested("run", cancel=False)), Range(A.id, 0, 4))
+    first.propose(Range(A.id, 0, 4))
+    led(first, VersionPublished(2, "retraction", first.run.ledger.published[1].shows, complete=False))
+    again = Stand(first.log, name="b")
+    again.begin(A)
+    again.tell(m.StopRequested("run", cancel=True))
+    third, _ = rolled_back(again, "c", 1, A)
+    third.swept(third.read(A, COUNT), Range(A.id, 4, 6))
+    assert of(m.ReportRun, third.propose(Range(A.id, 4, 6))) == [m.ReportRun("run", "completed")]
+    assert versions(third)[4] == ("completed", True)
