@@ -2,6 +2,8 @@
 
 `probe_of` and `sweep_text` find the code points that the engines' tables of Unicode do not agree on: in a vocabulary
 made for it, two bytes merge exactly where no boundary of words lies between them, so that the tokens show boundaries.
+`company_text`, `spelled_text` and `unknown_codes` do so for a normalizer, which reorders and composes what stands
+together.
 `battery` is for all else: the words of the vocabulary, the added tokens and their neighbours, white space, digits.
 """
 
@@ -48,9 +50,12 @@ ALPHABET = (
 #: In which an added token is put.
 _AROUND = "{0} x{0}y {0}  {0}\n{0}{0}\t{0}1 2{0}.{0}'s {0}\u00e9{0}\r\n {0} \u3000{0}"
 
-
 #: What a normalizer makes one character of with a letter or a sign before it.
 _MARKS = "\u0301\u0307\u0323\u0327\u0338\u3099"
+#: Marks of the canonical classes 1, 7, 8, 202, 220 and 230: a normalizer puts another mark among them by its own.
+_CLASSES = "\u0338\u093c\u3099\u0327\u0323\u0301"
+#: Of the class behind all others, 240.
+_LAST_CLASS = "\u0345"
 
 
 def byte_characters() -> dict[int, str]:
@@ -107,6 +112,42 @@ def sweep_text(codes: Sequence[int]) -> str:
     return "".join(f"a{c}b1{c}2 {c}.{c}{c}\n" for c in map(chr, codes))
 
 
+def company_text(codes: Sequence[int]) -> str:
+    """Each code point before marks of many classes, and behind one."""
+    return "".join(f"a{c}{_CLASSES}b{_LAST_CLASS}{c}\n" for c in map(chr, codes))
+
+
+def spelled_codes(codes: Sequence[int]) -> list[int]:
+    """Those that have a canonical decomposition which Python knows."""
+    return [code for code in codes if _spelled(code) != chr(code)]
+
+
+def spelled_text(codes: Sequence[int]) -> str:
+    """Each code point in its parts, all of them and the last two, with a mark before the last, and with one behind."""
+    texts: list[str] = []
+    for code in codes:
+        parts = _spelled(code)
+        first, last = parts[:-1], parts[-1]
+        composed = unicodedata.normalize("NFC", first)
+        texts.append(f"a{parts}b{composed}{last}c{first}\u0334{last}d{chr(code)}\u0323\n")
+    return "".join(texts)
+
+
+def spelled_with(code: int) -> set[int]:
+    """The code point and those of its parts for which engines may differ on it.
+
+    What Unicode had composed it keeps so: of the parts of a new character one is new, and version 3.2 is known to all.
+    """
+    parts = set(_spelled(code))
+    new = {part for part in parts if unicodedata.ucd_3_2_0.category(part) == "Cn"}
+    return {code, *map(ord, new or parts)}
+
+
+def unknown_codes() -> set[int]:
+    """Code points that Python's Unicode lacks: nothing says what a normalizer of a newer one makes of them."""
+    return {code for code in range(0x80, 0x110000) if unicodedata.category(chr(code)) == "Cn"}
+
+
 def battery(parsed: Mapping[str, Any]) -> Iterator[str]:
     """Texts, the same for the same file. Raises KeyError, TypeError or AttributeError for a file of another form."""
     generator = random.Random(0)
@@ -159,6 +200,10 @@ def _added_texts(parsed: Mapping[str, Any]) -> Iterator[str]:
     near = [str(token["content"]) for token in (*special[:BESIDE_MAX], *every[len(special) :][:OTHERS_BESIDE])]
     for one, other in itertools.product(near, repeat=2):
         yield f"{one}{other}x{other}{one} {other} {one}"
+
+
+def _spelled(code: int) -> str:
+    return unicodedata.normalize("NFD", chr(code))
 
 
 def _is_blank(token: Mapping[str, Any]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,17 @@ from headrace.stages.runtime import tell
 from headrace.stages.tokenizer.engine_battery import (
     added_tokens,
     battery,
+    company_text,
     is_byte_level,
     probe_of,
     properties_of,
     ranges_of,
+    spelled_codes,
+    spelled_text,
+    spelled_with,
     sweep_codes,
     sweep_text,
+    unknown_codes,
 )
 from headrace.stages.tokenizer.engine_choice import TOKENS_MAX, Choice, engine_names, kept
 from headrace.stages.tokenizer.engines import Disputed, Encoder, Gigatoken, is_fault, tokenizers_encoder
@@ -55,6 +60,7 @@ def held_against(tokenizer: str, sha256: str) -> Choice:
     both, reference = engine_names()
     try:
         parsed = orjson.loads(data)
+        _check_ids(parsed)
         quick = Gigatoken(data)
         ranges = _swept(parsed)
         return Choice(both, ranges, _disputed_tokens(parsed, ranges, _differing(battery(parsed), quick, judge)))
@@ -64,29 +70,54 @@ def held_against(tokenizer: str, sha256: str) -> Choice:
         return Choice(reference, why=" ".join(str(error).split())[:_SHOWN] or type(error).__name__)
 
 
+def _check_ids(parsed: Mapping[str, Any]) -> None:
+    """Raise DiffersError where two tokens have one id: which of them gigatoken takes differs from load to load."""
+    vocabulary: Any = parsed["model"]["vocab"]
+    ids = dict(vocabulary) if isinstance(vocabulary, dict) else {}
+    ids |= {token["content"]: token["id"] for token in parsed.get("added_tokens") or []}
+    names: dict[int, str] = {}
+    for name, number in ids.items():
+        if names.setdefault(number, name) != name:
+            raise DiffersError(f"the tokens {names[number]!r} and {name!r} have the same id {number}")
+
+
 def _swept(parsed: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
     """The code points that the engines do not treat alike."""
     probe = orjson.dumps(probe_of(parsed), option=orjson.OPT_SORT_KEYS)
 
     def sweep() -> Choice:
-        return Choice(engine_names()[0], sweep_disputed(Gigatoken(probe), tokenizers_encoder(probe), sweep_codes()))
+        quick, judge = Gigatoken(probe), tokenizers_encoder(probe)
+        unknown = unknown_codes() if parsed.get("normalizer") else set()
+        codes = [code for code in sweep_codes() if code not in unknown]
+        disputed = unknown | sweep_disputed(quick, judge, codes)
+        if parsed.get("normalizer"):
+            disputed |= sweep_disputed(quick, judge, codes, company_text)
+            for code in sweep_disputed(quick, judge, spelled_codes(codes), spelled_text):
+                disputed |= spelled_with(code)
+        return Choice(engine_names()[0], tuple(ranges_of(sorted(disputed))))
 
+    beside = company_text([0x80]) if parsed.get("normalizer") else ""
+    name = hashlib.sha256(probe + beside.encode()).hexdigest()
     # The probe of a vocabulary of bytes is that of many tokenizers; of another it is the tokenizer itself.
-    return (kept(hashlib.sha256(probe).hexdigest(), sweep) if is_byte_level(parsed) else sweep()).ranges
+    return (kept(name, sweep) if is_byte_level(parsed) else sweep()).ranges
 
 
 def sweep_disputed(
-    quick: Encoder, judge: Encoder, codes: Sequence[int], size: int = SWEEP_RECORD
-) -> tuple[tuple[int, int], ...]:
-    """The ranges of those code points whose `sweep_text` the two do not encode alike; `size` a record at first."""
+    quick: Encoder,
+    judge: Encoder,
+    codes: Sequence[int],
+    text_of: Callable[[Sequence[int]], str] = sweep_text,
+    size: int = SWEEP_RECORD,
+) -> set[int]:
+    """Those code points whose `text_of` the two do not encode alike; `size` a record at first."""
     groups = [codes[start : start + size] for start in range(0, len(codes), size)]
-    of_text = {sweep_text(group): group for group in groups}
+    of_text = {text_of(group): group for group in groups}
     suspects: list[int] = []
     for text in _differing(of_text, quick, judge):
         suspects += of_text[text]
         if len(suspects) > SUSPECTS_MAX:
             raise DiffersError(f"gigatoken encodes {text[:_SHOWN]!r}, and much else, differently from tokenizers")
-    return tuple(ranges_of(suspects)) if size == 1 else sweep_disputed(quick, judge, suspects, 1) if suspects else ()
+    return set(suspects) if size == 1 or not suspects else sweep_disputed(quick, judge, suspects, text_of, 1)
 
 
 def _disputed_tokens(

@@ -75,6 +75,17 @@ def is_fault(error: BaseException) -> bool:
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
+@contextlib.contextmanager
+def _panics_named(engine: str) -> Iterator[None]:
+    """Raise a panic as a RuntimeError, which quarantines a record, or ends in a line, as other errors do."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, Exception) or not is_fault(error):
+            raise
+        raise RuntimeError(f"{engine} panicked: {error}") from error
+
+
 class Gigatoken:
     """gigatoken on one thread, in bounded memory.
 
@@ -97,12 +108,8 @@ class Gigatoken:
         if self._text_bytes - self._looked_at >= LOOK_BYTES:
             self._look()
         few = len(offsets) <= LIST_RECORDS_MAX + 1
-        try:
+        with _panics_named("gigatoken"):
             return (self._encode_list if few else self._encode_array)(offsets, content, end)
-        except BaseException as error:
-            if isinstance(error, Exception) or not is_fault(error):
-                raise
-            raise RuntimeError(f"gigatoken panicked: {error}") from error
 
     def _encode_list(self, offsets: Offsets, content: npt.NDArray[np.uint8], end: int | None) -> tuple[Offsets, Tokens]:
         """Encode records one Python object each: gigatoken answers with an array of numpy a record."""
@@ -142,7 +149,8 @@ class Gigatoken:
         from gigatoken.gigatoken_rs import load_hf_json
 
         self._engine = None  # freed first
-        self._engine = load_hf_json(self._data)
+        with _panics_named("gigatoken"):
+            self._engine = load_hf_json(self._data)
         self._text_bytes = self._looked_at = 0
         self._heap_bytes = None
 
@@ -180,18 +188,23 @@ def string_buffers(text: pa.Array[Any]) -> tuple[Offsets, npt.NDArray[np.uint8]]
 
 
 def tokenizers_encoder(data: bytes) -> Encoder:
-    """The tokenizer.json `data` as tokenizers encodes with it; raises what its library raises, and ImportError."""
+    """The tokenizer.json `data` as tokenizers encodes with it; raises what its library raises, and ImportError.
+
+    A panic is a RuntimeError.
+    """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     import tokenizers
 
-    engine = tokenizers.Tokenizer.from_str(data.decode())
+    with _panics_named("tokenizers"):
+        engine = tokenizers.Tokenizer.from_str(data.decode())
     if getattr(engine.model, "dropout", None):
         engine.model.dropout = None  # a record's tokens do not change from one reading to the next
     engine.no_truncation()
     engine.no_padding()
 
     def encode(text: pa.Array[Any], end: int | None = None, /) -> tuple[Offsets, Tokens]:
-        encodings = engine.encode_batch_fast(text.to_pylist(), add_special_tokens=False)
+        with _panics_named("tokenizers"):
+            encodings = engine.encode_batch_fast(text.to_pylist(), add_special_tokens=False)
         return join([np.asarray(encoding.ids, dtype=np.uint32) for encoding in encodings], end)
 
     return encode
@@ -232,18 +245,19 @@ class Disputed:
             mask = np.zeros(len(chunk), np.bool_)
             for low, high in leads:
                 mask |= chunk - np.uint8(low) <= high - low
-            found.append(np.flatnonzero(mask) + start)
-        if not found:
-            return np.zeros(0, np.int64)
-        places = np.concatenate(found)
-        places = places[places + 1 < len(text)]
-        pairs = text[places].astype(np.uint16) << 8 | text[places + 1]
-        places = places[self._pairs[pairs]]
-        codes = np.fromiter((_code_point(text, at) for at in places.tolist()), np.int64, len(places))
-        bounds = np.array(self.ranges, np.int64)
-        nearest = np.searchsorted(bounds[:, 0], codes, side="right") - 1
-        within: npt.NDArray[np.bool_] = (nearest >= 0) & (codes <= bounds[nearest, 1])
-        disputed: Places = places[within]
+            places = np.flatnonzero(mask) + start
+            places = places[places + 1 < len(text)]
+            pairs = text[places].astype(np.uint16) << 8 | text[places + 1]
+            places = places[self._pairs[pairs]]
+            found.append(places[self._disputed[_code_points_at(text, places)]])
+        return np.concatenate([np.zeros(0, np.int64), *found])
+
+    @cached_property
+    def _disputed(self) -> npt.NDArray[np.bool_]:
+        """Of each code point, whether it is disputed."""
+        disputed = np.zeros(1 << 21, np.bool_)
+        for low, high in self.ranges:
+            disputed[low : high + 1] = True
         return disputed
 
     @cached_property
@@ -264,13 +278,18 @@ class Disputed:
         return ranges_of(sorted(set((np.flatnonzero(self._pairs) >> 8).tolist())))
 
 
-def _code_point(text: Bytes, at: int) -> int:
-    """The code point that begins there; -1 where the text ends within it."""
-    size = 2 if text[at] < 0xE0 else 3 if text[at] < 0xF0 else 4
-    try:
-        return ord(text[at : at + size].tobytes().decode())
-    except (UnicodeDecodeError, TypeError):
-        return -1
+def _code_points_at(text: Bytes, places: Places) -> npt.NDArray[np.int32]:
+    """The code points above ASCII that begin there, each of two bytes at least; 0 where the text ends within one."""
+    codes = np.zeros(len(places), np.int32)
+    leads = text[places]
+    for size, low, high in ((2, 0xC0, 0xE0), (3, 0xE0, 0xF0), (4, 0xF0, 0xF8)):
+        chosen = np.flatnonzero((leads >= low) & (leads < high) & (places + size <= len(text)))
+        starts = places[chosen]
+        values = leads[chosen].astype(np.int32) - low
+        for step in range(1, size):
+            values = values << 6 | text[starts + step] & 0x3F
+        codes[chosen] = values
+    return codes
 
 
 def _occurrences(text: bytes, part: bytes) -> Iterable[int]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import random
+import unicodedata
 from collections.abc import Callable
 from typing import Any
 
@@ -17,11 +19,12 @@ from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers, t
 
 from headrace.pipeline.errors import PipelineError
 from headrace.stages.library import tokenize, write_tokens
+from headrace.stages.runtime import process_safely
 from headrace.stages.runtime.batch import Batch
 from headrace.stages.tokenizer import engine_check, engine_choice
-from headrace.stages.tokenizer.engine_battery import sweep_codes
+from headrace.stages.tokenizer.engine_battery import byte_characters, spelled_codes, sweep_codes
 from headrace.stages.tokenizer.engine_choice import Choice, choose_engine, engine_names
-from headrace.stages.tokenizer.engines import Disputed
+from headrace.stages.tokenizer.engines import Disputed, Gigatoken
 from headrace.stages.tokenizer.tokenize import BY_TOKENIZERS, Tokenize
 from headrace.stages.tokenizer.vocabulary import resolve_tokenizer
 
@@ -37,6 +40,13 @@ TEXTS = [
 #: A pattern that gigatoken knows.
 CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 WORDS = CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
+#: Marks of all classes, and characters that came after the oldest table of an engine; U+088F is in neither's.
+MARKS = [chr(code) for code in range(0x300, 0x20000) if unicodedata.combining(chr(code))]
+BASES = [chr(code) for code in spelled_codes(range(0xC0, 0x20000)) if not 0xAC40 < code < 0xD7A4]
+NEWER = [*"\u0897\u0898\u1ad0\u1ae0\u09fe\u0c3c\u088f", *"\U000105d2\U000105c9\U0001fa8a\u0378"]
+NEWER += map(chr, (0x10D69, *range(0x11380, 0x113D3), *range(0x11930, 0x11944), *range(0x1611E, 0x16130), 0x16D67))
 
 
 def bytewise(**given: bool) -> Any:
@@ -80,8 +90,9 @@ TRAINED: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def few_codes() -> list[int]:
-    """Some blocks of the code points that a sweep takes."""
+    """Some blocks of the code points that a sweep takes, and those that a normalizer moves or takes apart."""
     near = {ord(new) + step for new in NEW for step in range(-0x1F, 0x20)}
+    near |= {ord(mark) for mark in MARKS} | {ord(base) for base in BASES}
     return [code for code in sweep_codes() if code < 0x500 or code in near]
 
 
@@ -178,6 +189,85 @@ def test_a_tokenizer_that_gigatoken_misreads_is_declared_for_the_other_engine(
     choice = choose_engine(facts.path, facts.sha256)
     assert choice.engine == engine_names()[1]
     assert choice.why
+
+
+def of_bytes(folder: pathlib.Path, **given: Any) -> str:
+    """A tokenizer.json whose tokens are the bytes of a text, with other parts as given."""
+    parts = {"version": "1.0", "added_tokens": [], "pre_tokenizer": json.loads(bytewise().__getstate__()), **given}
+    model = {"type": "BPE", "vocab": {text: byte for byte, text in byte_characters().items()}, "merges": []}
+    parts["model"] = {**model, **given.get("model", {})}
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps(parts))
+    return str(path)
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
+def test_marks_in_company_are_normalized_as_tokenizers_does(
+    form: str, tmp_path: pathlib.Path, batch_of: Callable[..., Batch]
+) -> None:
+    path = of_bytes(tmp_path, normalizer={"type": form})
+    generator, seconds = random.Random(form), [unicodedata.normalize("NFD", base)[-1] for base in BASES]
+    kinds = [list("aeo <=>1"), BASES, MARKS, seconds, NEWER, [chr(code) for code in range(0x1100, 0x1200)]]
+    texts = ["\U000105d2\u0307", "e\u0898\u0323", "\U00011935\U00011930", "\U00016d67\U00016d67"]
+    for _ in range(6000):
+        chosen = generator.choices(kinds[: generator.randint(3, len(kinds))], k=generator.randint(2, 8))
+        texts.append("".join(map(generator.choice, chosen)))
+    batch = Tokenize("tokenize", **tokenize(path, eos=None).parameters).process(batch_of(texts))
+    assert batch.rows.column("tokens").to_pylist() == expected_tokens(path, texts)
+    # Most that hold nothing new are not for tokenizers.
+    assert (batch.counters.get(f"tokenize/{BY_TOKENIZERS}", 0) < 4500) or form != "NFC"
+
+
+def test_common_writing_is_for_gigatoken_where_text_is_composed(
+    tmp_path: pathlib.Path, batch_of: Callable[..., Batch]
+) -> None:
+    path = of_bytes(tmp_path, normalizer={"type": "NFC"})
+    texts = ["cafe\u0301", "Ti\u00ea\u0301ng Vi\u00ea\u0323t", "\u0995\u09c7\u09be", "\u304b\u3099\u6f22", "\U0001f600"]
+    batch = Tokenize("tokenize", **tokenize(path, eos=None).parameters).process(batch_of(texts))
+    assert batch.counters.get(f"tokenize/{BY_TOKENIZERS}", 0) == 0
+
+
+class PanicException(BaseException):
+    """Named as the one of Rust code."""
+
+
+def test_a_tokenizer_at_which_tokenizers_panics_is_refused_in_a_line(tmp_path: pathlib.Path) -> None:
+    model = {"vocab": {"a": 0, "b": 1, "##b": 2, "ab": 3}, "merges": [["a", "b"]], "continuing_subword_prefix": "##"}
+    with pytest.raises(PipelineError, match=r"tokenizers cannot load .*tokenizer.json \(tokenizers panicked: "):
+        tokenize(of_bytes(tmp_path, model=model), eos=None)
+
+
+def test_a_record_at_which_tokenizers_panics_is_quarantined(
+    tmp_path: pathlib.Path, batch_of: Callable[..., Batch]
+) -> None:
+    normalizer = {"type": "Replace", "pattern": {"Regex": "(?=q)"}, "content": "y"}
+    path = of_bytes(tmp_path, normalizer=normalizer)
+    stage = Tokenize("tokenize", **tokenize(path, eos=None).parameters)
+    answer = process_safely(stage, batch_of(["one", "q", "two"]), "tokenize")
+    assert answer.rows.column("tokens").to_pylist() == expected_tokens(path, ["one", "two"])
+    assert "RuntimeError: tokenizers panicked: " in str(answer.verdicts.to_pylist())
+
+
+def test_gigatoken_that_panics_at_loading_raises_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def panic(_data: bytes) -> None:
+        raise PanicException("Byte remapping failed")
+
+    monkeypatch.setattr("gigatoken.gigatoken_rs.load_hf_json", panic)
+    with pytest.raises(RuntimeError, match="gigatoken panicked: Byte remapping failed"):
+        Gigatoken(b"{}")
+
+
+@pytest.mark.parametrize("as_added", [False, True])
+def test_a_tokenizer_with_one_id_for_two_tokens_is_for_tokenizers(as_added: bool, tmp_path: pathlib.Path) -> None:
+    vocabulary = {text: byte for byte, text in byte_characters().items()}
+    added = {"id": 7, "content": "qq", "special": False, "single_word": False, "lstrip": False, "rstrip": False}
+    given: dict[str, Any] = {"added_tokens": [{**added, "normalized": False}]}
+    if not as_added:
+        given = {"model": {"vocab": {**vocabulary, "qq": 7}, "merges": [["q", "q"]]}}
+    facts = resolve_tokenizer(of_bytes(tmp_path, **given), None)
+    choice = choose_engine(facts.path, facts.sha256)
+    assert choice.engine == engine_names()[1]
+    assert choice.why.endswith("and 'qq' have the same id 7")
 
 
 def test_the_engine_is_part_of_the_pipeline_and_not_of_its_sink(
@@ -277,20 +367,22 @@ def test_text_that_ends_within_a_character_is_no_fault() -> None:
 # `make codes`
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["plain", "words alone", "composed", "deepseek"])
-def test_every_code_point_in_four_contexts_is_encoded_as_tokenizers_does(
+def test_every_code_point_in_six_contexts_is_encoded_as_tokenizers_does(
     name: str,
     trained: Callable[[str], str],
     monkeypatch: pytest.MonkeyPatch,
     batch_of: Callable[..., Batch],
     deepseek: pathlib.Path,
+    tmp_path: pathlib.Path,
 ) -> None:
     monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     path = str(deepseek) if name == "deepseek" else trained(name)
     stage = Tokenize("tokenize", **tokenize(path, eos=None).parameters)
     engine = tokenizers.Tokenizer.from_file(path)
     every = [0x41, *sweep_codes(every=True)]
     for start in range(0, len(every), 8192):
-        texts = [f"a{c}b 1{c}23 {c}{c}\n{c}" for c in map(chr, every[start : start + 8192])]
+        texts = [f"a{c}b 1{c}23 {c}{c}\n{c}e{c}\u0338\u0323 e\u0345{c}" for c in map(chr, every[start : start + 8192])]
         expected = pa.array([e.ids for e in engine.encode_batch_fast(texts, add_special_tokens=False)])
         found = stage.process(batch_of(texts)).rows.column("tokens")
         assert found.equals(expected.cast(found.type)), f"between {every[start]:x} and {every[start] + 8192:x}"
