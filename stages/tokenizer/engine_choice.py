@@ -20,7 +20,7 @@ GIGATOKEN = "gigatoken"
 TOKENIZERS = "tokenizers"
 
 #: Rises when what is compared, or the form of what is kept, changes.
-COMPARISON = 2
+COMPARISON = 3
 #: Ranges of code points, and added tokens, of one tokenizer: more of them are no exception any longer.
 RANGES_MAX = 1024
 TOKENS_MAX = 64
