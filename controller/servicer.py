@@ -22,7 +22,8 @@ from headrace.controller.core.run import NotYetError, why_an_epoch
 from headrace.controller.core.scaling import ScalingMode
 from headrace.controller.effects import ReportedProgress
 from headrace.controller.membership import Act, act_of, why_not
-from headrace.controller.shell import Session, Shell
+from headrace.controller.session import Session
+from headrace.controller.shell import Shell
 from headrace.controller.status import reply
 from headrace.daemon import Effects, apart
 from headrace.pipeline import Pipeline, PipelineError, parse_pipeline

@@ -8,7 +8,7 @@ from typing import cast
 import grpc
 import pytest
 
-from headrace.controller import shell as shell_module
+from headrace.controller import session as session_module
 from headrace.controller.convert import task_event
 from headrace.controller.core.cluster.controller import Controller
 from headrace.controller.core.cluster.requests import Requests
@@ -177,7 +177,7 @@ def test_a_report_that_cannot_be_is_told(caplog: pytest.LogCaptureFixture) -> No
 
 def test_who_takes_nothing_is_let_go_of_and_may_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over a real connection: the stream of one that does not read lets no word through, not even the last."""
-    monkeypatch.setattr(shell_module, "OUTBOX_BYTES_MAX", 8 << 20)
+    monkeypatch.setattr(session_module, "OUTBOX_BYTES_MAX", 8 << 20)
 
     async def scene(house: House) -> None:
         server = grpc.aio.server()
@@ -202,9 +202,9 @@ def test_who_takes_nothing_is_let_go_of_and_may_come_again(monkeypatch: pytest.M
 def test_what_waits_for_a_worker_is_counted_while_it_waits() -> None:
     async def scene(house: House) -> None:
         ended: list[bool] = []
-        outbox = shell_module.SessionOutbox("w", lambda: ended.append(True))
+        outbox = session_module.SessionOutbox("w", lambda: ended.append(True))
         message = pb.ToWorker(refusal=pb.Refusal(reason="x" * (1 << 20)))
-        waiting = shell_module.OUTBOX_BYTES_MAX // message.ByteSize()
+        waiting = session_module.OUTBOX_BYTES_MAX // message.ByteSize()
         for _ in range(2):
             for _ in range(waiting):
                 outbox.put_nowait(message)
