@@ -9,7 +9,6 @@ from typing import Any, Final, TypeVar
 from headrace.loader.dataset import Source, Sources, TokenDataset
 from headrace.loader.order import Cut, LoaderError
 from headrace.store import StoreError, counted
-from headrace.store.ledger import empty_sinks
 
 E = TypeVar("E", bound=enum.Enum)
 
@@ -66,7 +65,9 @@ def check_step(dataset: TokenDataset, cut: Cut, samples: int) -> None:
 
 def _no_samples(dataset: TokenDataset) -> str:
     """Why a dataset holds none, as far as its ledger says."""
-    from headrace.store.datasets import fold_ledger  # of a dataset that holds some, the manifest is enough
+    # of a dataset that holds some, the manifest is enough
+    from headrace.store.datasets import fold_ledger
+    from headrace.store.ledger import empty_sinks
 
     try:
         why = "; ".join(empty_sinks(fold_ledger(dataset.store)))

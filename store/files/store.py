@@ -56,7 +56,9 @@ _LOCK_LOOK_S = 0.01
 WRITEV_PARTS_MAX = 1024
 
 _TEMP_NAME = re.compile(r"(?P<boot>[0-9a-f]{8})\.(?P<pid>\d+)\.\d+\.[0-9a-f]+\.tmp")
-_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+#: Linux alone leads from a descriptor to what stands in its folder; elsewhere a dataset is read, and its path will do.
+_HOLDS = hasattr(os, "O_PATH")
+_FOLDER = (os.O_PATH if _HOLDS else os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 #: What no waiting mends.
@@ -355,7 +357,7 @@ class FileStore:
                 at, outer = os.path.join(at, part), descriptor
                 descriptor = self._enter(outer, part, at, make=make)
                 os.close(outer)
-            yield f"/proc/self/fd/{descriptor}/{name}"
+            yield os.path.join(_held(descriptor, at), name)
         finally:
             os.close(descriptor)
 
@@ -379,7 +381,7 @@ class FileStore:
             raise
         if make and at not in self._durable:
             # Where it stood already, too: another process may have made it and died before its sync.
-            disk.sync_folder(f"/proc/self/fd/{outer}")
+            disk.sync_folder(_held(outer, os.path.dirname(at)))
             self._durable.add(at)
         return found
 
@@ -435,6 +437,11 @@ class FileStore:
         if room.f_files and not room.f_favail:
             return " (no more files: the file system has no free inode)"
         return f" ({room.f_bavail * room.f_frsize} bytes are free)"
+
+
+def _held(descriptor: int, path: str) -> str:
+    """The path of an open folder that leads to it whatever is put in its place, where there is such a one."""
+    return f"/proc/self/fd/{descriptor}" if _HOLDS else path
 
 
 def _info(key: str, status: os.stat_result) -> ObjectInfo:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.cli.commands.apply import _show_end
+from headrace.cli.commands.apply import show_end
 from headrace.cli.commands.dataset.show import pass_gate
 from headrace.cli.commands.maintenance import findings
 from headrace.cli.main import invoke
@@ -155,6 +155,6 @@ def test_what_a_gate_held_is_published_incomplete_where_a_rollback_hides_input(
 def test_the_end_of_an_applied_pipeline_counts_what_is_shown(
     writer: Writer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _show_end(pb.PipelineStatus(pipeline="books", dataset=writer.store.uri, state="completed"), as_json=True)
+    show_end(pb.PipelineStatus(pipeline="books", dataset=writer.store.uri, state="completed"), as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert (found["kept"], found["records_closed"], found["shards"]) == (1, 2, 1)
