@@ -57,7 +57,7 @@ WRITEV_PARTS_MAX = 1024
 
 _TEMP_NAME = re.compile(r"(?P<boot>[0-9a-f]{8})\.(?P<pid>\d+)\.\d+\.[0-9a-f]+\.tmp")
 #: Linux alone leads from a descriptor to what stands in its folder; elsewhere a dataset is read, and its path will do.
-_HOLDS = hasattr(os, "O_PATH")
+_HOLDS = "O_PATH" in vars(os)
 _FOLDER = (os.O_PATH if _HOLDS else os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
