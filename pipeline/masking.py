@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
+from urllib.parse import unquote
 
 HIDDEN = "***"
 #: Characters of one user's information, and of a parameter's name on either side of the word that gives it away.
@@ -21,7 +22,11 @@ _WORDS = (
     "(?:access|account|api|private|secret).?key"
 )
 _BEFORE = "?&;#"
-_PARAMETER = re.compile(rf"([{_BEFORE}][\w.-]{{0,{_NAME_MAX}}}(?:{_WORDS})=)[^\s&'\"#\\]+", re.IGNORECASE)
+#: A parameter's name as it stands, where a character of it may be three; as it is meant, it ends in a word of those, or
+#: in one of them and brackets; its value.
+_NAME = re.compile(rf"[{_BEFORE}]([^\s=?&;#'\"\\]{{1,{3 * _NAME_MAX}}})=")
+_NAMED_SECRET = re.compile(rf"(?:{_WORDS})\]?(?:\[[^\[\]]{{0,{_NAME_MAX}}}\])?\Z", re.IGNORECASE)
+_VALUE = re.compile(r"[^\s&'\"#\\]+")
 #: Keys and tokens that say by their beginning what they are.
 _SHAPE = re.compile(
     r"\b(?:(?:AKIA|ASIA)[0-9A-Z]{16}|hf_[A-Za-z0-9]{30,64}|gh[opsu]_[A-Za-z0-9]{36,64}|github_pat_[A-Za-z0-9_]{40,128}"
@@ -37,10 +42,21 @@ def mask(text: str) -> str:
     if "://" in text:
         text = _KEY.sub(HIDDEN + "@", _USER.sub(HIDDEN + "@", text))
     if "=" in text and any(mark in text for mark in _BEFORE):
-        text = _PARAMETER.sub(rf"\1{HIDDEN}", text)
+        text = _parameters_masked(text)
     if any(part in text for part in _SHAPE_PARTS):
         text = _SHAPE.sub(HIDDEN, text)
     return text
+
+
+def _parameters_masked(text: str) -> str:
+    parts, at = list[str](), 0
+    for name in _NAME.finditer(text):
+        if name.start() < at or not _NAMED_SECRET.search(unquote(name[1])):
+            continue
+        if value := _VALUE.match(text, name.end()):
+            parts += (text[at : name.end()], HIDDEN)
+            at = value.end()
+    return "".join([*parts, text[at:]])
 
 
 class SecretShownError(ValueError):

@@ -20,8 +20,8 @@ from headrace.store.ledger import (
     StoredObject,
     balance_of,
     fold_log,
+    lacks_input,
     main_sink,
-    restores_incomplete,
 )
 from headrace.store.shards import read_plain_header
 
@@ -82,11 +82,15 @@ def fold_ledger(store: ObjectStore, state: LedgerState | None = None) -> LedgerS
 class Dataset:
     """A dataset up to the ledger's last entry when it was opened."""
 
-    __slots__ = ("_retractions", "_shards", "_version", "state", "store")
+    __slots__ = ("_history", "_retractions", "_shards", "_version", "state", "store")
 
-    def __init__(self, store: ObjectStore, state: LedgerState, version: int | None = None) -> None:
+    def __init__(
+        self, store: ObjectStore, state: LedgerState, version: int | None = None, history: LedgerState | None = None
+    ) -> None:
         self.store = store
         self.state = state
+        #: What the whole ledger says, where `state` is what one version shows.
+        self._history = history or state
         #: The version that is read; None: the newest.
         self._version = version
         self._shards = tuple(state.shards)
@@ -206,7 +210,7 @@ class Dataset:
             known = ", ".join(str(number) for number in sorted(published))
             raise ValueError(f"{self.uri} has no version {version}; it has {known or 'none yet: run it to its end'}")
         wanted = published.get(self.state.version if version is None else version)
-        shown = Dataset(self.store, self.state, version)
+        shown = Dataset(self.store, self.state, version, self._history)
         if wanted is not None:
             shown._shards = tuple(shard for shard in self._shards if wanted.shows_entry(shard.number))
         return shown
@@ -215,6 +219,10 @@ class Dataset:
         """Whether a version's input was read to the end: of the one read, which none is before one is published."""
         wanted = self.state.published.get(self.version if version is None else version)
         return wanted is not None and wanted.complete
+
+    def completeness(self, version: int | None = None) -> Completeness:
+        """How whole a version is: the one read, if none is named. The whole ledger says it."""
+        return completeness_of(self._history, self._version if version is None else version)
 
     def hidden_rows(self, shard: ClosedShard) -> frozenset[int]:
         """Rows of a shard's documents table that are shown no more."""
@@ -261,6 +269,9 @@ class Dataset:
 _TOKENIZER_NAMES = ("tokenizer_sha256", "tokenizer_hash", "tokenizer")
 
 
+_UNFINISHED = "its run ended before it had closed all of its input"
+
+
 @dataclass(frozen=True, slots=True)
 class Completeness:
     """One version of a dataset; 0 where none is published, and then all that is closed is meant."""
@@ -274,8 +285,9 @@ class Completeness:
     rolled_back: int = 0
     #: Why a gate holds the version after it.
     held: tuple[str, ...] = ()
-    #: Whether a rollback restored an incomplete version: no run goes on with what it hides.
-    restored: bool = False
+    #: Whether a rollback hides a part of its input, with which no run goes on; and whether a later version stands.
+    lacks_input: bool = False
+    superseded: bool = False
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -286,16 +298,17 @@ class Completeness:
         if not self.version:
             return ("no version is published yet: a run goes on, or ended before it had closed all of its input",)
         if not self.complete:
-            said.append(
-                f"version {self.version} is incomplete: its run ended before it had closed all of its input"
-                + ("" if self.restored else "; the same run again goes on with it")
-            )
+            why = "a rollback hides a part of its input" if self.lacks_input else _UNFINISHED
+            goes_on = "" if self.lacks_input or self.superseded else "; the same run again goes on with it"
+            said.append(f"version {self.version} is incomplete: {why}{goes_on}")
         if self.unshown:
             shards = counted(self.unshown, "shard is", "shards are")
             said.append(f"{shards} closed that version {self.version} does not show: a run goes on, or was killed")
         if self.rolled_back:
             shards = counted(self.rolled_back, "shard is", "shards are")
-            said.append(f"{shards} hidden by a rollback: `headrace dataset rollback` to a later version undoes it")
+            said.append(
+                f"{shards} hidden by a rollback: `headrace dataset rollback` to a version that shows them undoes it"
+            )
         return tuple(said)
 
     def to_dict(self) -> dict[str, Any]:
@@ -311,6 +324,6 @@ def completeness_of(ledger: LedgerState, version: int | None = None) -> Complete
     shown = ledger.published.get(asked)
     complete = shown is not None and shown.complete
     if asked != ledger.version:
-        return Completeness(asked, complete, 0)
-    restored = restores_incomplete(ledger)
-    return Completeness(asked, complete, ledger.unshown, ledger.rolled_back, ledger.held, restored)
+        return Completeness(asked, complete, 0, superseded=True)
+    lacks = not complete and lacks_input(ledger)
+    return Completeness(asked, complete, ledger.unshown, ledger.rolled_back, ledger.held, lacks)

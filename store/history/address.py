@@ -161,4 +161,4 @@ def manifest_at(uri: str, name: str) -> tuple[ObjectStore, dict[str, object]]:
 
 def view(dataset: Dataset, version: int) -> Dataset:
     """A dataset as one published version shows it."""
-    return Dataset(dataset.store, state_at(dataset.state, version), version)
+    return Dataset(dataset.store, state_at(dataset.state, version), version, dataset.state)

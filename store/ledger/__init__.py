@@ -97,7 +97,6 @@ if TYPE_CHECKING:
     from headrace.store.ledger.core.shown import (
         balance_shown as balance_shown,
         lacks_input as lacks_input,
-        restores_incomplete as restores_incomplete,
         state_of as state_of,
         without_hidden as without_hidden,
     )

@@ -28,6 +28,12 @@ URIS = [
     f"abfs://c@account/x?a=1;AccountKey={SECRET}",
     f"https://127.0.0.1:1/x#access_token={SECRET}",
     *(f"sftp://host/x?{name}={SECRET}" for name in ("pwd", "passphrase", "private_key", "jwt", "auth", "x-auth")),
+    # A server decodes a name, and frameworks read a list or a table from brackets behind it.
+    *(f"https://h/x?a=1&{name}={SECRET}" for name in ("tok%65n", "%74%6F%6B%65%6E", "a.b%2Fpassword", "api+key")),
+    *(
+        f"https://h/x?{name}={SECRET}&b=2"
+        for name in ("token[]", "token%5B0%5D", "a[sig]", "a[pwd][1]", "a" * 160 + "sig")
+    ),
 ]
 #: Keys as their makers shape them, made of nothing.
 KEYS = [
@@ -66,6 +72,7 @@ def test_a_text_is_shown_without_the_secrets_of_its_uris(uri: str) -> None:
         "https://h/x?author=a&key=b&text_key=c#part=2",
         "mail a@b.c about -p tokenizer=x.json",
         "file:///data/a=b?c",
+        "https://h/x?b[key]=1&tokens=2&a[author]=3&%C3%28=4;d=?e",
         "task-0123456789abcdef0123456789abcdef hf_small sk-learn AKIA",
     ],
 )

@@ -20,7 +20,7 @@ from headrace.cli.ui import FAINT, console, number, print_json, safe, title
 from headrace.client import CliError, UsageError
 from headrace.pipeline import recipe_difference
 from headrace.store import counted
-from headrace.store.datasets import Dataset, completeness_of
+from headrace.store.datasets import Dataset
 from headrace.store.history import VersionFacts, history_of, open_at, split_address, version_named
 from headrace.store.ledger import ROLLBACKS_MAX, VersionPublished, lacks_input, main_sink
 
@@ -143,7 +143,7 @@ def publish_held(uri: str, *, anyway: bool, as_json: bool) -> int:
 
     dataset = Dataset.open(uri)
     if dataset.state.held and not anyway:
-        raise CliError(f"{dataset.uri}: {completeness_of(dataset.state).words[0]}; --anyway publishes it")
+        raise CliError(f"{dataset.uri}: {dataset.completeness().words[0]}; --anyway publishes it")
     newest = dataset.state.newest
     if not dataset.state.held and (newest is None or newest.reason != ANYWAY):
         raise CliError(f"{dataset.uri}: no version is held; `headrace run` publishes what it closes")

@@ -16,7 +16,7 @@ from headrace.page.core import ROW_BYTES_MAX, Board, written
 from headrace.stages.export import duplicate_pairs
 from headrace.stages.quality.scorecard import card
 from headrace.stages.runtime import reason_class
-from headrace.store.datasets import Dataset, as_shown, completeness_of, count_retracted, recipes_of
+from headrace.store.datasets import Dataset, as_shown, count_retracted, recipes_of
 from headrace.store.history import history_of, open_at, read_tags, split_address
 from headrace.store.ledger import LedgerState, balance_of, main_sink
 from headrace.store.shards import read_table
@@ -117,7 +117,7 @@ def facts_of(dataset: Dataset, history: LedgerState | None = None) -> dict[str, 
         "seq_len": described.seq_len,
         **balance.to_dict(),
         "records_closed": balance.records_closed,
-        "words": list(completeness_of(whole.state).words),
+        "words": list(whole.completeness().words),
         "bytes": sum(item.size for shard in dataset.shards for item in shard.closed.objects),
         "retracted": count_retracted(state, dataset.version, dataset.of_main_sink(dataset.shards)),
         "ledger_entries": state.number + 1,

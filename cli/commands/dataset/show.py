@@ -44,7 +44,7 @@ from headrace.store import (
     folder_of,
     open_store,
 )
-from headrace.store.datasets import Dataset, as_shown, completeness_of, count_retracted, state_at
+from headrace.store.datasets import Dataset, as_shown, count_retracted, state_at
 from headrace.store.history import open_at
 from headrace.store.ledger import Balance, Log, balance_of, empty_sinks, main_sink
 from headrace.store.shards import read_table
@@ -78,7 +78,7 @@ def show_dataset(
         **asdict(described),
         "recipes": recipes.to_json(),
         **balance.to_dict(),
-        **completeness_of(whole.state).to_dict(),
+        **whole.completeness().to_dict(),
         "bytes": _bytes(dataset),
         "given_up": list(_given_up(dataset)),
         "retracted": _retracted(dataset),
@@ -168,7 +168,7 @@ def _print_pairs(pairs: Sequence[DuplicatePair]) -> None:
 
 
 def _say_standing(dataset: Dataset) -> None:
-    for words in completeness_of(dataset.state).words:
+    for words in dataset.completeness().words:
         console().print(f"  {words}", style="yellow", markup=False)
 
 
@@ -227,7 +227,7 @@ def verify_dataset(uri: str, *, gate: str = "", as_json: bool) -> int:
         found: dict[str, Any] = {
             "dataset": dataset.uri,
             "sound": report.sound,
-            **completeness_of(dataset.state).to_dict(),
+            **dataset.completeness().to_dict(),
             "shards": report.shards,
             "objects": report.objects,
             "bytes": report.size,
@@ -316,7 +316,7 @@ def _listed(dataset: Dataset) -> dict[str, Any]:
         "pipeline": str(dataset.state.pipeline.get("name", "")),
         "recipes": len(Recipes.of(dataset.state)),
         **{name: balance[name] for name in _LISTED},
-        **completeness_of(dataset.state).to_dict(),
+        **dataset.completeness().to_dict(),
     }
 
 

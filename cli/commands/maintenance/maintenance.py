@@ -424,14 +424,13 @@ def export_dataset(uri: str, out: str, kind: str, version: int | None, *, as_jso
     if kind not in FORMATS:
         raise UsageError(f"--format {kind!r}: choose one of {', '.join(FORMATS)}")
     from headrace.stages.export import EXPORTS
-    from headrace.store.datasets import completeness_of
 
     whole = open_at(uri)
     try:
         dataset = whole.of_version(version)
     except ValueError as error:
         raise CliError(str(error)) from error
-    standing = completeness_of(whole.state, version)
+    standing = whole.completeness(version)
     version = standing.version
     done = EXPORTS[kind](dataset, out, _noted(dataset, out, kind))
     pipelines = sorted({shard.closed.version for shard in dataset.shards})

@@ -83,9 +83,9 @@ def held_words(ledger: LedgerState, dataset: str) -> str:
 def lacking_words(ledger: LedgerState, dataset: str) -> str:
     """Why a run that has closed all ends with a version that is incomplete, and what to do."""
     return (
-        f"all is committed, but version {ledger.version} is incomplete: a rollback to an incomplete version hides "
+        f"all is committed, but version {ledger.version} is incomplete: a rollback hides "
         f"{counted(ledger.rolled_back, 'shard')} of its input, which no run reads again; `headrace dataset rollback` "
-        f"to a later version of {dataset} undoes it"
+        f"to a version of {dataset} that shows them undoes it"
     )
 
 
@@ -162,7 +162,7 @@ class Publishing:
     def complete(self) -> list[Command]:
         """All is closed: publish a version, or write the manifest of the one that has it all.
 
-        It is incomplete where a rollback to an incomplete version hides the rest of the input.
+        It is incomplete where a rollback hides a part of the input.
         """
         newest, self._lacks = self._ledger.newest, lacks_input(self._ledger)
         if newest is not None and newest.complete != self._lacks and not self._ledger.unshown:

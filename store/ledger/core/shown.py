@@ -37,19 +37,23 @@ def balance_shown(ledger: LedgerState) -> Balance:
     return balance_of(without_hidden(ledger))
 
 
-def restores_incomplete(ledger: LedgerState) -> bool:
-    """Whether a rollback in force restored a version that was incomplete: a run does not go on with what it hides."""
-    newest = ledger.newest
-    return newest is not None and any(_incomplete(ledger, own) for _, _, _, own in newest.rollbacks)
-
-
 def lacks_input(ledger: LedgerState) -> bool:
-    """Whether the next version is incomplete, though all is closed: a rollback to an incomplete one hides the rest."""
+    """Whether the next version is incomplete, though all is closed: a rollback hides a part of its input.
+
+    So it is behind a rollback to an incomplete version, and where a rollback hides some ranges of a fragment and other
+    ranges are shown: its run was killed, and a later run has read the rest.
+    """
     newest = ledger.newest
-    if newest is None:
+    if newest is None or not ledger.rolled_back:
         return False
-    hidden = [(shows, number) for shows, number, _, own in newest.rollbacks if _incomplete(ledger, own)]
-    return any(shows < shard.number <= number for shows, number in hidden for shard in ledger.shards)
+    incomplete = [(shows, number) for shows, number, _, own in newest.rollbacks if _incomplete(ledger, own)]
+    hidden, shown = set[tuple[str, bytes]](), set[tuple[str, bytes]]()
+    for shard in ledger.shards:
+        if any(shows < shard.number <= number for shows, number in incomplete):
+            return True
+        parts = hidden if newest.hides_entry(shard.number) else shown
+        parts.update((shard.closed.sink, item.fragment) for item in shard.closed.ranges)
+    return not hidden.isdisjoint(shown)
 
 
 def _incomplete(ledger: LedgerState, version: int) -> bool:

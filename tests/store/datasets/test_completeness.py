@@ -114,7 +114,7 @@ def test_what_is_closed_since_is_told_of_the_newest_version_alone(tmp_path: Path
     assert invoke(["dataset", "retract", str(dataset), "0"]) == 0
     state = Dataset.open(str(dataset)).state
     assert (completeness_of(state).version, completeness_of(state).unshown) == (2, 1)
-    assert completeness_of(state, 1) == Completeness(1, complete=True, unshown=0)
+    assert completeness_of(state, 1) == Completeness(1, complete=True, unshown=0, superseded=True)
 
 
 def test_a_whole_version_has_nothing_to_tell(
@@ -138,7 +138,10 @@ def test_no_run_is_said_to_go_on_with_what_a_rollback_hides(
     writer.entry(VersionPublished(3, "rollback", 1, complete=False, restores=1), Resigned(1))
     bring_forward(store, Dataset.open(store.uri).manifest())
     said = told(capsys, "show", store.uri + address)
-    assert "version 3 is incomplete: its run ended before it had closed all of its input" in said
+    assert "version 3 is incomplete: a rollback hides a part of its input" in said
+    assert "goes on with it" not in said
+    said = told(capsys, "show", store.uri + "@1")
+    assert "version 1 is incomplete: its run ended before it had closed all of its input" in said
     assert "goes on with it" not in said
     open_dataset(store.uri)
     assert "goes on with it, unless a rollback hides the rest" in caplog.text
