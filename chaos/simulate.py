@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from multiprocessing import resource_tracker
 
 from headrace.chaos.sim import MUTANTS, SimulationOutcome, planted, simulate
@@ -38,14 +39,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="run this one seed, and tell its story")
     parser.add_argument("--start", type=int, default=0, help="the first seed (default 0)")
     parser.add_argument("--queues", action="store_true", help="several pipelines on one cluster, in queues")
+    parser.add_argument(
+        "--dense", action="store_true", help="60 to 100 moments with faults within a minute, in place of 5 to 50"
+    )
     parser.add_argument("--mutant", choices=sorted(ALL_MUTANTS), help="plant this defect; the simulator is to find it")
     parser.add_argument("--jobs", type=_positive, help="processes that simulate (default: one a core)")
     args = parser.parse_args(argv)
     seeds = range(args.start, args.start + args.seeds) if args.seed is None else range(args.seed, args.seed + 1)
     jobs = min(args.jobs or len(os.sched_getaffinity(0)), -(-len(seeds) // CHUNK))
-    simulated = simulate_queues if args.queues or args.mutant in QUEUE_MUTANTS else simulate
+    simulated = partial(simulate_queues if args.queues or args.mutant in QUEUE_MUTANTS else simulate, dense=args.dense)
+    options = "".join(f" --{name}" for name in ("queues", "dense") if vars(args)[name])
+    options += f" --mutant {args.mutant}" if args.mutant else ""
     with _outcomes(simulated, seeds, args.mutant, jobs) as outcomes:
-        return _run(seeds, outcomes, args.mutant, args.queues)
+        return _run(seeds, outcomes, options)
 
 
 @contextmanager
@@ -78,14 +84,14 @@ def _plant(mutant: str | None, stack: ExitStack | None) -> None:
         (stack or _FOR_LIFE).enter_context(planted(mutant, ALL_MUTANTS))
 
 
-def _run(seeds: range, outcomes: Iterator[SimulationOutcome], mutant: str | None, queues: bool) -> int:
+def _run(seeds: range, outcomes: Iterator[SimulationOutcome], options: str) -> int:
     started = time.perf_counter()
     events = faults = 0
     for done, outcome in enumerate(outcomes, start=1):
         events += outcome.events
         faults += len(outcome.faults)
         if outcome.violation:
-            _tell(outcome, mutant, queues)
+            _tell(outcome, options)
             return 1
         if len(seeds) == 1:
             print(
@@ -100,12 +106,11 @@ def _run(seeds: range, outcomes: Iterator[SimulationOutcome], mutant: str | None
     return 0
 
 
-def _tell(outcome: SimulationOutcome, mutant: str | None, queues: bool) -> None:
+def _tell(outcome: SimulationOutcome, options: str) -> None:
     print("\n".join(outcome.story))
     print(f"\n{outcome.violation}")
     print(f"after {outcome.events} events and these faults: {', '.join(outcome.faults) or 'none'}")
-    planted_as = (" --queues" if queues else "") + (f" --mutant {mutant}" if mutant else "")
-    print(f"replay: headrace simulate --seed {outcome.seed}{planted_as}")
+    print(f"replay: headrace simulate --seed {outcome.seed}{options}")
 
 
 def _rate(seeds: int, started: float) -> str:

@@ -174,6 +174,7 @@ def simulate(
         "", metavar="NAME", help="Plant this defect, to see the simulator find it; ? lists all."
     ),
     queues: bool = typer.Option(False, "--queues", help="Several pipelines on one cluster, in queues."),
+    dense: bool = typer.Option(False, "--dense", help="60 to 100 moments of faults a seed, not 5 to 50."),
 ) -> int:
     """Run the cores of controller and worker in virtual time with faults, and check every invariant."""
     from headrace.chaos import ALL_MUTANTS, main as run_seeds
@@ -185,6 +186,7 @@ def simulate(
         raise UsageError(f"--mutant {mutant!r} is unknown; `headrace simulate --mutant ?` lists them")
     arguments = ["--seeds", str(seeds), "--start", str(start)] if seed is None else ["--seed", str(seed)]
     arguments += [*(["--jobs", str(jobs)] if jobs else []), *(["--queues"] if queues else [])]
+    arguments += ["--dense"] if dense else []
     return run_seeds([*arguments, *(["--mutant", mutant] if mutant else [])])
 
 

@@ -13,6 +13,8 @@ from headrace.controller.core.messages import messages as core
 #: How many moments of a seed have faults, and the seconds within which they are: few while the run begins, or many
 #: until it would be over. Never fewer than five, so that three happen even where one finds nobody to happen to.
 CAMPAIGNS = ((5, 9, 22.0), (15, 25, 40.0), (30, 50, 60.0))
+#: So many that most strike what the one before has harmed, and little is done before they are over.
+DENSE = ((60, 100, 60.0),)
 #: How much likelier or rarer than usual a kind of fault is in one seed. Where all seeds have the same mixture, what
 #: takes several faults of one kind, and none of another, happens in hardly any.
 MIXTURE = (0.2, 1.0, 1.0, 5.0)
@@ -37,9 +39,9 @@ class NodeFaults:
         self._kinds = [kind for kind, _ in menu]
         self._weights = [weight * self._world.rng.choice(MIXTURE) for _, weight in menu]
 
-    def plan(self) -> float:
+    def plan(self, *, dense: bool = False) -> float:
         """Draw the times; when the last fault is over."""
-        fewest, most, window_s = self._world.rng.choice(CAMPAIGNS)
+        fewest, most, window_s = self._world.rng.choice(DENSE if dense else CAMPAIGNS)
         times = sorted(self._world.between(0.5, window_s) for _ in range(self._world.rng.randint(fewest, most)))
         for time in times:
             self._world.at(time, self._happen)

@@ -252,11 +252,11 @@ def without_garbage() -> Iterator[None]:
 
 
 @without_garbage()
-def simulate(seed: int) -> SimulationOutcome:
+def simulate(seed: int, *, dense: bool = False) -> SimulationOutcome:
     """Run one seed to its end, or to the first invariant that does not hold."""
     cluster = SimulatedCluster(seed)
     faults, checker = Faults(cluster), cluster.checker
-    outcome = outcome_of(seed, cluster, faults, [checker.ledger], lambda: _run(cluster, faults))
+    outcome = outcome_of(seed, cluster, faults, [checker.ledger], lambda: _run(cluster, faults, dense=dense))
     return replace(outcome, ghosts=checker.ghosts, repeats=checker.repeats)
 
 
@@ -287,10 +287,10 @@ def outcome_of(
     )
 
 
-def _run(cluster: SimulatedCluster, faults: Faults) -> float:
+def _run(cluster: SimulatedCluster, faults: Faults, *, dense: bool) -> float:
     world, operator = cluster.world, cluster.operator
     cluster.start()
-    quiet_at = faults.plan()
+    quiet_at = faults.plan(dense=dense)
     check = cluster.checker.check
     until(lambda: operator.completed, world, check, quiet_at + CLOSE_S, "a record is still open")
     done_at = world.now

@@ -85,19 +85,19 @@ class QueueFaults(NodeFaults):
 
 
 @without_garbage()
-def simulate_queues(seed: int) -> SimulationOutcome:
+def simulate_queues(seed: int, *, dense: bool = False) -> SimulationOutcome:
     """Run one seed to its end, or to the first invariant that does not hold."""
     cluster = TenantCluster(seed)
     faults, judge = QueueFaults(cluster), cluster.checker
     ledgers = [tenant.checker.ledger for tenant in cluster.tenants.values()]
-    outcome = outcome_of(seed, cluster, faults, ledgers, lambda: _run(cluster, faults))
+    outcome = outcome_of(seed, cluster, faults, ledgers, lambda: _run(cluster, faults, dense=dense))
     return replace(outcome, held=judge.held, gone_on=judge.gone_on)
 
 
-def _run(cluster: TenantCluster, faults: QueueFaults) -> float:
+def _run(cluster: TenantCluster, faults: QueueFaults, *, dense: bool) -> float:
     world, people, check = cluster.world, cluster.operator, cluster.checker.check
     cluster.start()
-    deadline = faults.plan() + CLOSE_S * len(cluster.tenants)
+    deadline = faults.plan(dense=dense) + CLOSE_S * len(cluster.tenants)
     events_max = EVENTS_MAX * len(cluster.tenants)
     until(lambda: people.completed, world, check, deadline, "a pipeline has not come to its end", events_max)
     done_at = world.now

@@ -256,10 +256,13 @@ def test_the_same_seed_tells_the_same_story_in_another_process() -> None:
     assert told == {f"{[simulate(seed) for seed in range(3)]}\n".encode()}
 
 
-def test_a_failing_seed_prints_the_line_that_replays_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--seeds", "20", "--mutant", "accepted-before-durable"]) == 1
+@pytest.mark.parametrize("options", [[], ["--dense"]])
+def test_a_failing_seed_prints_the_line_that_replays_it(capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
+    mutant = ["--mutant", "accepted-before-durable"]
+    assert main(["--seeds", "20", *options, *mutant]) == 1
     said = capsys.readouterr().out.splitlines()
     assert said[-1].startswith("replay: headrace simulate --seed ")
+    assert said[-1].endswith(" ".join([*options, *mutant]))
     assert any("invariant 3" in line for line in said)
     assert main(said[-1].removeprefix("replay: headrace simulate ").split()) == 1
     assert capsys.readouterr().out.splitlines() == said
@@ -272,6 +275,12 @@ def test_processes_that_share_the_seeds_tell_what_one_tells(capsys: pytest.Captu
         assert main(["--seeds", "21", "--jobs", jobs, "--mutant", "conservation-by-counts"]) == 1
         told.append(capsys.readouterr().out)
     assert told[0] == told[1]
+
+
+def test_a_dense_seed_has_more_faults_and_holds_every_invariant() -> None:
+    outcome = simulate(3, dense=True)
+    assert not outcome.violation
+    assert len(outcome.faults) >= 60
 
 
 def test_one_seed_tells_what_happened(capsys: pytest.CaptureFixture[str]) -> None:
