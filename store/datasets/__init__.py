@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from headrace.store.datasets.collection import Collected as Collected, collect as collect
     from headrace.store.datasets.dataset import (
         Dataset as Dataset,
-        completeness_of as completeness_of,
         fold_ledger as fold_ledger,
         main_object as main_object,
     )

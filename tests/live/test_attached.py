@@ -57,6 +57,7 @@ def living(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clu
         yield made
 
 
+@pytest.mark.slow
 def test_a_living_cluster_is_hit_and_its_dataset_unchanged(
     home: Path, reference: Path, tmp_path: Path, dying: Cluster
 ) -> None:
