@@ -97,7 +97,7 @@ class ShardCache:
         self.said = Said()
         #: whether it was said to hold less than a window reads
         self.is_crowded = False
-        self._root = Path(directory).expanduser().absolute() / f"user-{os.getuid()}"
+        self._root = Path(os.path.expanduser(directory)).absolute() / f"user-{os.getuid()}"
         self._is_made = False
         self._lock = threading.Lock()
         self._counts = {"hits": 0, "misses": 0, "evicted": 0}

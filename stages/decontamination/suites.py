@@ -7,6 +7,7 @@ field is named, the first item tells: FIELDS are looked for in their order. All 
 from __future__ import annotations
 
 import hashlib
+import os
 import pathlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -122,7 +123,7 @@ def _table(stage: str, given: Any) -> dict[str, Any]:
         raise PipelineError(f'stage "{stage}": suite {table["input"]!r} names fields, and none for question')
     places = split_patterns(table["input"])
     table["input"] = ",".join(
-        place if "://" in place else str(pathlib.Path(place).expanduser().absolute()) for place in places
+        place if "://" in place else str(pathlib.Path(os.path.expanduser(place)).absolute()) for place in places
     )
     table.setdefault("name", pathlib.PurePosixPath(places[0].partition("?")[0]).name.partition(".")[0] or "suite")
     if not _NAME.fullmatch(table["name"]):

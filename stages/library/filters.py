@@ -181,7 +181,7 @@ def url_filter(
 
     `lists` are text files (a comma list): an entry a line, a domain or a domain with the beginning of a path.
     """
-    paths = [str(pathlib.Path(path).expanduser().absolute()) for path in _entries(lists)]
+    paths = [str(pathlib.Path(os.path.expanduser(path)).absolute()) for path in _entries(lists)]
     if not paths and not words:
         raise PipelineError(f'stage "{name}": give lists or words to filter by')
     check_text(name, "url_key", url_key)
@@ -391,7 +391,7 @@ def _repeats(unit: str, index: str | os.PathLike[str], name: str) -> Stage:
     from headrace.stages.dedup.spans import read_facts
 
     check_text(name, "name", name)
-    path = str(pathlib.Path(check_path(name, "index", index)).expanduser().absolute())
+    path = str(pathlib.Path(os.path.expanduser(check_path(name, "index", index))).absolute())
     try:
         facts = read_facts(path)
     except (OSError, FormatError) as error:

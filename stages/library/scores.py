@@ -98,7 +98,7 @@ def _stage(
     if limits == (None, None) and not tag:
         raise PipelineError(f'stage "{name}": give {score}_min, {score}_max or tag=True, else it does nothing')
     given = {key: check_path(name, key, path) for key, path in {"model": model, **others}.items()}
-    paths = {key: str(pathlib.Path(path).expanduser().absolute()) for key, path in given.items()}
+    paths = {key: str(pathlib.Path(os.path.expanduser(path)).absolute()) for key, path in given.items()}
     files = list(paths.values())
     digests = [_digest(path, name) for path in files]
     parameters = {

@@ -109,14 +109,14 @@ def _find(name: str) -> str | None:
 
 
 def _candidates(name: str) -> Iterator[pathlib.Path]:
-    given = pathlib.Path(name).expanduser()
+    given = pathlib.Path(os.path.expanduser(name))
     yield given
     yield given / "tokenizer.json"
     if name in PACKAGED:
         spec = importlib.util.find_spec(PACKAGED[name][0])
         for folder in (spec.submodule_search_locations or []) if spec else []:
             yield pathlib.Path(folder) / "tokenizer.json"
-    home = pathlib.Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+    home = pathlib.Path(os.path.expanduser(os.environ.get("HF_HOME", "~/.cache/huggingface")))
     hub = pathlib.Path(os.environ.get("HF_HUB_CACHE", home / "hub"))
     model = hub / f"models--{name.strip('/').replace('/', '--')}"
     main = model / "refs" / "main"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +32,12 @@ def test_a_path_is_what_its_text_is(declare: Callable[[str | os.PathLike[str]], 
     file = tmp_path / "a file"
     file.write_text("example.org\n")
     assert declare(file) == declare(str(file))
+
+
+@pytest.mark.parametrize("declare", [*LISTS, library.dedup_passages, library.tokenize, library.decontaminate])
+def test_the_home_of_nobody_is_a_folder_like_another(declare: Callable[[str | os.PathLike[str]], object]) -> None:
+    with contextlib.suppress(PipelineError):
+        declare("~nobody-here/a file")
 
 
 def test_a_tokenizer_is_named_by_a_path() -> None:

@@ -157,6 +157,8 @@ def test_an_unknown_tokenizer_is_named_with_the_remedy(tmp_path: pathlib.Path, m
 def test_a_path_without_a_tokenizer_is_told_as_a_path(tmp_path: pathlib.Path) -> None:
     with pytest.raises(PipelineError, match=r'tokenizer "\./none\.json": no such file; give the path'):
         resolve_tokenizer("./none.json")
+    with pytest.raises(PipelineError, match=r'tokenizer "~nobody-here/t\.json": no such file; give the path'):
+        resolve_tokenizer("~nobody-here/t.json")
     with pytest.raises(PipelineError, match=r"the folder holds no tokenizer\.json; give the path"):
         resolve_tokenizer(str(tmp_path))
 
