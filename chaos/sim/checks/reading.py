@@ -88,15 +88,19 @@ class Provenance:
         """6: what is not read for being the same is the same, and what is passed over was to be."""
         inputs, known = self._cluster.inputs, self._by_uri.get(change.uri, ())
         there = inputs.of_version(change.uri, change.version)
-        same = any(inputs.holds_same(there, self._read_in.get(item.fragment.id, item.fragment)) for item in known)
-        if change.same and not same:
-            unread = [item.fragment for item in known if not any(item.closed.values()) and item.dropped is None]
-            same = [item.size for item in unread] == [there.size]
-            self._read_in.update((item.id, there) for item in unread)
+        # It is said of the newest: what is open of one before it is read on in its own bytes, or given up.
+        newest = next((item for item in reversed(known) if item.dropped is None), None)
+        same = newest is not None and inputs.holds_same(there, self._read_as(newest))
+        if change.same and not same and newest is not None and not any(newest.closed.values()):
+            same = newest.fragment.size == there.size
+            self._read_in[newest.fragment.id] = there
         if change.same and not same:
             raise ViolationError(6, f"entry {number} takes {change.uri} for the same in version {change.version}")
         if not change.same and ChangedInput.DROP not in self._cluster.inputs.choices:
             raise ViolationError(6, f"entry {number} passes {change.uri} over, and nobody chose that")
+
+    def _read_as(self, state: FragmentState) -> Fragment:
+        return self._read_in.get(state.fragment.id, state.fragment)
 
     def _dropped(self, number: int, change: FragmentDropped) -> None:
         state = self._ledger.fragments[change.fragment]
