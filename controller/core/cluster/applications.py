@@ -98,7 +98,14 @@ class Applications:
             return f"of {known} none is back at this controller yet: see `headrace status`"
         if pipeline.name in self._asked:
             return f"pipeline {pipeline.name!r} is being applied by somebody else"
-        going_on = [run for run in cluster.runs.values() if not (run.state in ENDED and run.over)]
+        if pipeline.name in cluster.usurpations:
+            return f"pipeline {pipeline.name!r} is taken back from another controller: ask again"
+        # The log says of one that was taken that it goes on.
+        going_on = [
+            run
+            for name, run in cluster.runs.items()
+            if not (run.state in ENDED and run.over) or name in cluster.usurpations
+        ]
         for run in going_on:
             if run.pipeline.name == pipeline.name:
                 return f"pipeline {pipeline.name!r} is {run.state.value}: stop it first"

@@ -116,8 +116,8 @@ class Controller:
         self.plans: dict[str, Plan] = {}
         #: Runs whose end is recorded, or on its way to the log.
         self._recorded: set[str] = set()
-        #: Runs whose dataset another controller of this cluster has taken.
-        self._usurpations: set[str] = set()
+        #: Runs whose dataset another controller of this cluster has taken, and that are to be taken back.
+        self.usurpations: set[str] = set()
         self._members = Members(expelled)
         self.queues = Queues(self)
         self.applications = Applications(self)
@@ -162,7 +162,9 @@ class Controller:
         """Whether a request of this pipeline or worker is to be asked again: not all is here yet that was before."""
         run = self.runs.get(pipeline)
         away = self.known.keys() - self.workers.keys()
-        return not self.leads or worker in away or self._nobody_is_back or (run is not None and run.gathers)
+        if pipeline in self.usurpations or worker in away:
+            return True
+        return not self.leads or self._nobody_is_back or (run is not None and run.gathers)
 
     @property
     def known(self) -> Mapping[str, object]:
@@ -280,7 +282,7 @@ class Controller:
                 return self._requests.durable(now)
             case Led():
                 return self._take_over()
-            case Beat() if self._usurpations:
+            case Beat() if self.usurpations:
                 return self._open_again()
             case _:
                 return []
@@ -305,12 +307,12 @@ class Controller:
         assert self.log is not None
         commands: list[Command] = []
         for name, record in self.log.ledger.going_on().items():
-            if name in self._usurpations:
+            if name in self.usurpations:
                 # The plan on record may lack tasks that were to take the place of others.
                 works = self.runs[name].works
                 commands += works.kill("its dataset was taken from this controller, and is taken back") if works else []
                 commands += self._resume(record, self.plans.get(name))
-        self._usurpations.clear()
+        self.usurpations.clear()
         return commands
 
     def _record(self, now: float) -> list[Command]:
@@ -330,7 +332,7 @@ class Controller:
             self._recorded.add(name)
             if run.usurped:
                 # By the leader of the cluster, or by one that woke late: an entry of ours tells which.
-                self._usurpations.add(name)
+                self.usurpations.add(name)
                 self.log.submit(Beat(self.log.term))
                 continue
             self.log.submit(RunEnded(name, run.state.value, run.reason))
@@ -361,7 +363,7 @@ class Controller:
         commands += self._members.drop(reason) + self._requests.drop(reason)
         for known in (self.drained, self.leaving, self.runs, self.workers, self._left, self.plans, self._recorded):
             known.clear()
-        for of_runs in (self._usurpations, self._orphans, self._reported):
+        for of_runs in (self.usurpations, self._orphans, self._reported):
             of_runs.clear()
         self.lost = DeathCounts()
         broken = self.log.state is LeaderState.BROKEN
@@ -397,7 +399,7 @@ class Controller:
     def _end_unclaimed(self, now: float) -> list[Command]:
         """End what a run has not taken up when it began, or ended without having begun."""
         commands: list[Command] = []
-        for name in sorted(self._reported.runs() - self._usurpations):
+        for name in sorted(self._reported.runs() - self.usurpations):
             known = self.runs.get(name)
             if known is None and self.log is None:
                 # With a cluster's log every run is known; without one somebody may come and apply it again.

@@ -59,6 +59,11 @@ def test_an_object_that_changes_twice_is_the_newest_that_was_listed(seed: int) -
     assert simulate(seed, dense=True).violation == ""
 
 
+def test_no_pipeline_begins_while_its_dataset_is_taken_back() -> None:
+    """A controller that woke late has taken the dataset of the leader, and is asked for the pipeline at that moment."""
+    assert simulate(886000752, dense=True).violation == ""
+
+
 @pytest.mark.parametrize("seed", [6021008, 6027655, 70000591, 70001889, 70002407])
 def test_a_seed_that_found_a_fault_stays_clean(seed: int) -> None:
     """A dataset that is begun anew lists its input again; a version that was seen while the old one was open.
