@@ -11,7 +11,7 @@ from headrace.store.ledger.core.entries import Entry, Led
 from headrace.store.ledger.core.fragments import Range
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 from tests.kits.controller.cluster_log import CLUSTER, A, B, Bench, Store, living, succeeded
-from tests.kits.controller.core import LOG, of, proposal
+from tests.kits.controller.core import LOG, make_pipeline, of, proposal
 
 
 def test_what_is_asked_for_is_in_the_log_before_it_is_answered() -> None:
@@ -157,6 +157,27 @@ def test_a_dataset_that_a_late_leader_took_is_taken_back() -> None:
     assert (log[-1].term, second.core.runs["run"].state) == (term + 1, RunState.RUNNING)
     assert list(store.fold().going_on()) == ["run"], "nobody is told that it has ended"
     assert of(m.ReportRun, said) == []
+
+
+@pytest.mark.parametrize("name", ["run", "another"])
+def test_nobody_begins_a_pipeline_while_a_dataset_is_taken_back(name: str) -> None:
+    store = Store()
+    start = Bench(store, "a").begun()
+    second = succeeded(store)
+    second.join("w1", living(start))
+    log = store.logs[LOG]
+    led = [change for entry in log for change in entry.changes if isinstance(change, Led)]
+    log.append(Entry(led[-1].term + 1, (Led(led[-1].term + 1, led[0].leader),)))
+    second.slow = CLUSTER
+    second.tell(m.FragmentWasRead(start.task, start.attempt, A.id, 10))
+    asked = m.PipelineRequested(7, make_pipeline(name=name).to_dict(), replicas=1)
+    (answer,) = of(m.AnswerRequest, second.tell(asked))
+    why = "is taken back from another controller: ask again" if name == "run" else f"writes to {LOG}: stop it first"
+    assert (answer.accepted, why in answer.reason) == (False, True)
+    assert second.core.gathers("run", ""), "who asks does so again"
+    second.hurry()
+    assert list(store.fold().going_on()) == ["run"]
+    assert not second.core.gathers("run", "")
 
 
 def test_who_ends_in_order_is_succeeded_at_once() -> None:
