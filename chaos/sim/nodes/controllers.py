@@ -134,12 +134,17 @@ class SimulatedController:
         elif self.alive:
             self._handle(event, worker)
 
+    def _leads_run_of(self, task: str) -> bool:
+        """Whether it knows all that a worker may speak of: of one that another has replaced none takes an order."""
+        led = self.core.runs[task.split("/", 1)[0]].leadership
+        return led.state is LeaderState.LEADING and led.term == self.cluster.of(task).checker.ledger.term
+
     def _handle(self, event: core.Event, worker: str = "") -> None:
         if worker and isinstance(event, core.TaskEvent):
             believed, why = self.core.witness.hear(worker, event)
             if believed is None:
                 return
-            if why:
+            if why and self._leads_run_of(event.task):
                 raise ViolationError(0, f"{self.name} disbelieves an honest worker: {why}")
             event = believed
             if isinstance(event, core.ShardProposed):

@@ -59,6 +59,12 @@ def test_an_object_that_changes_twice_is_the_newest_that_was_listed(seed: int) -
     assert simulate(seed, dense=True).violation == ""
 
 
+@pytest.mark.parametrize("seed", [887000166, 887000714])
+def test_a_worker_may_know_more_than_who_wakes_late(seed: int) -> None:
+    """A controller that has not heard yet that another leads hears of fragments that the other has listed."""
+    assert simulate(seed, dense=True).violation == ""
+
+
 def test_no_pipeline_begins_while_its_dataset_is_taken_back() -> None:
     """A controller that woke late has taken the dataset of the leader, and is asked for the pipeline at that moment."""
     assert simulate(886000752, dense=True).violation == ""
