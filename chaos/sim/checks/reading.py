@@ -66,12 +66,17 @@ class Provenance:
 
     def read(self, number: int, part: Part) -> None:
         """6: the bytes of a closed range are those of the version that was listed."""
-        version = self._read_in.get(part.item.fragment)
-        writing = self._cluster.corpus.writings[part.item.fragment if version is None else version.id]
+        name, writings = part.item.fragment, self._cluster.corpus.writings
+        state = self._ledger.fragments[name]
+        if not any(state.closed.values()) and part.read_from == writings[name]:
+            # A later version stood for it, of which nothing was closed, and is gone: the listed one is back.
+            self._read_in.pop(name, None)
+        writing = writings[self._read_as(state).id]
         if part.read_from != writing:
-            uri = self._ledger.fragments[part.item.fragment].fragment.uri
             raise ViolationError(
-                6, f"entry {number} closes records of {uri} as writing {writing}, read from {part.read_from}"
+                6,
+                f"entry {number} closes records of {state.fragment.uri} as writing {writing}, "
+                f"read from {part.read_from}",
             )
 
     def _listed(self, number: int, fragment: Fragment) -> None:

@@ -141,15 +141,22 @@ def test_a_leader_that_wakes_late_forgets_runs_and_tells_nothing() -> None:
     assert store.fold().going_on(), "its last words have ended nothing"
 
 
-def test_a_dataset_that_a_late_leader_took_is_taken_back() -> None:
+def usurped() -> tuple[Store, Bench, m.StartTask]:
+    """The leader of a cluster, whose dataset was taken by the leader before it, and a task of it."""
     store = Store()
     start = Bench(store, "a").begun()
     second = succeeded(store)
     second.join("w1", living(start))
     log = store.logs[LOG]
     led = [change for entry in log for change in entry.changes if isinstance(change, Led)]
-    term = led[-1].term + 1
-    log.append(Entry(term, (Led(term, led[0].leader),)))
+    log.append(Entry(led[-1].term + 1, (Led(led[-1].term + 1, led[0].leader),)))
+    return store, second, start
+
+
+def test_a_dataset_that_a_late_leader_took_is_taken_back() -> None:
+    store, second, start = usurped()
+    log = store.logs[LOG]
+    term = log[-1].term
     said = second.tell(m.FragmentWasRead(start.task, start.attempt, A.id, 10))
     assert [(kill.task, kill.attempt) for kill in of(m.KillTask, said)] == [(start.task, start.attempt)]
     (again,) = of(m.StartTask, said)
@@ -161,13 +168,7 @@ def test_a_dataset_that_a_late_leader_took_is_taken_back() -> None:
 
 @pytest.mark.parametrize("name", ["run", "another"])
 def test_nobody_begins_a_pipeline_while_a_dataset_is_taken_back(name: str) -> None:
-    store = Store()
-    start = Bench(store, "a").begun()
-    second = succeeded(store)
-    second.join("w1", living(start))
-    log = store.logs[LOG]
-    led = [change for entry in log for change in entry.changes if isinstance(change, Led)]
-    log.append(Entry(led[-1].term + 1, (Led(led[-1].term + 1, led[0].leader),)))
+    store, second, start = usurped()
     second.slow = CLUSTER
     second.tell(m.FragmentWasRead(start.task, start.attempt, A.id, 10))
     asked = m.PipelineRequested(7, make_pipeline(name=name).to_dict(), replicas=1)
