@@ -1,6 +1,6 @@
 """Compiles the loops of filters, dedup and decontamination: `python -m headrace.stages.library.warm [NAME...]`.
 
-A fresh machine has no machine code, and making all of it takes twenty seconds of one core. A run begins with that, in
+A fresh machine has no machine code, and making all of it takes forty seconds of a core. A run begins with that, in
 processes of its own, while its controller and its tasks start; these wait for what is not ready when they need it.
 """
 
@@ -161,9 +161,10 @@ def _compilers(name: str) -> Iterator[Callable[[], object]]:
 
 
 def main() -> None:
-    """Compile what is named, or all, and say how long it took."""
+    """Compile what is named, or all, and say how long it took; unless told `--for` whom, with a second process."""
     names = sys.argv[1:]
-    if names[:1] == ["--for"]:
+    alone = names[:1] == ["--for"]
+    if alone:
         be_killed_with(int(names[1]))
         names = names[2:]
     if unknown := set(names) - set(LOOPS):
@@ -171,7 +172,12 @@ def main() -> None:
     # A tenth of the time, in a process that ends when it is done.
     gc.disable()
     begun = time.monotonic()
-    compile_loops(names or tuple(LOOPS))
+    names = names or list(LOOPS)
+    other = None if alone or len(os.sched_getaffinity(0)) == 1 else _start(names[::-1])
+    compile_loops(names)
+    if other is not None:
+        other.kill()
+        other.wait()
     print(f"the loops are compiled ({time.monotonic() - begun:.1f} s)", file=sys.stderr)
 
 

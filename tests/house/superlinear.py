@@ -18,7 +18,7 @@ from typing import Any
 #: Characters of a pumped text at most: enough for a square to take seconds, and a line less than a millisecond.
 PUMPED = 32_000
 #: And at first, and its growth: what doubles with each character takes a second before it takes a year.
-PUMPED_FIRST, GROWTH = 18, 1.3
+PUMPED_FIRST, GROWTH = 18, 1.12
 #: Seconds of processor time that no linear expression takes for it.
 SECONDS_MAX = 0.1
 #: How often one must take longer to be called slow.

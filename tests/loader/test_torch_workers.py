@@ -394,7 +394,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_a_worker_that_begins_after_its_script_was_killed_ends(thousand_dataset: str, tmp_path: Path, context: str):
     pid_file, script_file = tmp_path / "pid", tmp_path / "train.py"
     script_file.write_text(ORPHANED)

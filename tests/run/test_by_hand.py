@@ -16,6 +16,7 @@ def call(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return ended(headrace(*arguments), cwd=home)
 
 
+@pytest.mark.slow
 def test_controller_two_workers_and_apply_give_the_same_documents_and_verdicts(
     home: Path, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,12 +12,13 @@ import pytest
 
 from headrace.stages.tokenizer.vocabulary import resolve_tokenizer
 from tests.kits.run.command_server import ended
+from tests.kits.run.small_tokenizer import small_tokenizer
 
 PIPELINE = """
 from headrace import Pipeline, read, tokenize, write_documents, write_jsonl, write_tokens
 
 
-def build(input: str, output: str, kind: str = "tokens", tokenizer: str = "deepseek") -> Pipeline:
+def build(input: str, output: str, kind: str = "tokens", tokenizer: str = "TOKENIZER") -> Pipeline:
     if kind == "tokens":
         tokens = tokenize(tokenizer)
         return Pipeline.chain("words", output, read(input), tokens, write_tokens(tokens, seq_len=64))
@@ -52,7 +53,7 @@ def answer(home: pathlib.Path, *arguments: str) -> dict[str, Any]:
 
 @pytest.fixture
 def home(tmp_path: pathlib.Path) -> pathlib.Path:
-    (tmp_path / "words.py").write_text(PIPELINE)
+    (tmp_path / "words.py").write_text(PIPELINE.replace("TOKENIZER", small_tokenizer()))
     lines = (json.dumps({"id": name, "text": text}) + "\n" for name, text in TEXTS.items())
     (tmp_path / "in.jsonl").write_text("".join(lines))
     (tmp_path / "river.jsonl").write_text(

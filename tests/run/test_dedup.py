@@ -131,7 +131,7 @@ PARTITIONS = ("-p", "partitions=2")
         pytest.param(("dedup.1",), id="a partition", marks=pytest.mark.slow),
         pytest.param(("dedup.2", "dedup.1"), id="each partition", marks=pytest.mark.slow),
         pytest.param(("dedup.0",), id="decider", marks=pytest.mark.slow),
-        pytest.param(("dedup.0", "dedup.1", "dedup.2", "read"), id="everything"),
+        pytest.param(("dedup.0", "dedup.1", "dedup.2", "read"), id="everything", marks=pytest.mark.slow),
     ],
 )
 def test_partitions_killed_in_a_run_leave_one_of_each_text(place: Place, killed: tuple[str, ...]) -> None:

@@ -85,7 +85,7 @@ def check(place: Place, output: str) -> Counter[str]:
     ("killed", "reasons"),
     [
         pytest.param((), [BEGUN], id="none", marks=pytest.mark.slow),
-        pytest.param(("exact",), [BEGUN, LOST], id="first index"),
+        pytest.param(("exact",), [BEGUN, LOST], id="first index", marks=pytest.mark.slow),
         pytest.param(("dedup",), [BEGUN, LOST], id="second index", marks=pytest.mark.slow),
         pytest.param(("dedup-keys",), [BEGUN], id="second asking task", marks=pytest.mark.slow),
         pytest.param(("exact", "dedup", "dedup-keys", "read"), [BEGUN, LOST], id="all", marks=pytest.mark.slow),

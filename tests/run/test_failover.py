@@ -220,7 +220,8 @@ def test_a_standby_refuses_leaders_work_and_names_the_leader(home: Path, tmp_pat
     assert any(isinstance(change, Led) for change in changes[handed_over:]), "who ends in order hands over"
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_an_embedded_run_outlives_its_controller(
     home: Path, undisturbed: Path, tmp_path: Path, how: signal.Signals
 ) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from headrace.stages.tokenizer.engine_choice import engine_names
 from tests.kits.run.command_server import ended
+from tests.kits.run.small_tokenizer import small_tokenizer
 
 DEADLINE_S = 300.0
 PIPELINE = """
@@ -30,17 +31,21 @@ def not_short(record):
 
 
 def build(input: str, output: str, seq_len: int = 64) -> Pipeline:
-    tokens = tokenize("deepseek")
+    tokens = tokenize("TOKENIZER")
     stages = (read_jsonl(input), map_records(not_short), tokens, write_tokens(tokens, seq_len=seq_len))
     return Pipeline.chain("small", output, *stages)
 """
 KEPT, SHORT = 40, 7
 
 
+def pipeline() -> str:
+    return PIPELINE.replace("TOKENIZER", small_tokenizer())
+
+
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     """A folder with a pipeline file and two files of records, some of them bad."""
-    (tmp_path / "small.py").write_text(PIPELINE)
+    (tmp_path / "small.py").write_text(pipeline())
     good = [json.dumps({"id": f"g{number}", "text": f"The record of number {number}."}) for number in range(KEPT)]
     short = [json.dumps({"id": f"s{number}", "text": "hm"}) for number in range(SHORT)]
     bad = ["{not JSON", json.dumps({"id": "n1", "text": 3}), json.dumps({"id": "b1", "text": "break"})]
@@ -165,7 +170,7 @@ def wait_for(path: Path) -> None:
 def slow(home: Path) -> subprocess.Popen[str]:
     """A run that cannot end by itself: its stage waits for a file."""
     (home / "small.py").write_text(
-        PIPELINE.replace(
+        pipeline().replace(
             "    if record",
             "    import os, time\n    open('begun', 'w').close()\n"
             "    while not os.path.exists('go'):\n        time.sleep(0.01)\n    if record",

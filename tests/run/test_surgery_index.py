@@ -58,7 +58,8 @@ def raised(output: Path) -> list[int]:
     return [change.number for entry in entries for change in entry.changes if isinstance(change, EpochRaised)]
 
 
-@pytest.mark.parametrize("dedup", ["dedup(near=False)", pytest.param("dedup(partitions=2)", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("dedup", ["dedup(near=False)", "dedup(partitions=2)"])
 def test_a_decider_is_moved_to_and_fro_while_records_flow(
     house: House, undisturbed: Path, tmp_path: Path, dedup: str
 ) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headrace.controller.logs import identity
 from headrace.store import shards
 from headrace.store.contract.objects import ObjectStore
 from headrace.store.ledger.core.entries import (
@@ -22,6 +23,8 @@ from headrace.store.ledger.log import Log
 from headrace.store.shards.builder import build_tokens
 
 SEQ_LEN = 4
+#: A process of this host that has ended: who leads next need not wait for it.
+GONE = identity() | {"start": -1}
 FRAGMENT = Fragment.named("read", "file:///corpus/a.jsonl", "9-9-9", start=0, end=-1, reader="jsonl", size=9)
 PIPELINE: dict[str, Any] = {
     "name": "books",
@@ -46,7 +49,7 @@ class Writer:
         self.target: str | None = "0"
         self.stage = "s"
         pipeline: dict[str, Any] = {**PIPELINE, "stages": [*PIPELINE["stages"], *stages]}
-        self.entry(Led(1, {}), PipelineApplied("v1", pipeline), FragmentsListed((FRAGMENT,)))
+        self.entry(Led(1, GONE), PipelineApplied("v1", pipeline), FragmentsListed((FRAGMENT,)))
 
     def entry(self, *changes: Change) -> None:
         self.log.append(self.number, encode_entry(Entry(self.term, changes)))
@@ -55,7 +58,7 @@ class Writer:
     def go_on(self, state: LedgerState) -> None:
         """Write behind what others have written meanwhile, as the leader of the next term."""
         self.number, self.term = state.number + 1, state.term + 1
-        self.entry(Led(self.term, {}))
+        self.entry(Led(self.term, GONE))
 
     def object(self, role: str, key: str, parts: list[Any]) -> StoredObject:
         self.store.create(key, parts)

@@ -89,7 +89,7 @@ def counted(mixture: Mixture, shards: list[list[int]], growths: list[tuple[int, 
 
 
 @given(drawn=grown_mixtures())
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 def test_a_grown_source_finishes_its_pass_and_then_takes_all(
     drawn: tuple[list[list[int]], list[tuple[int, int, int]], list[Reweighted]],
 ):
@@ -114,7 +114,7 @@ def test_where_a_row_of_a_grown_source_is_read_is_found_again(
 
 
 @given(drawn=grown_mixtures())
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 def test_growth_moves_no_position_to_another_source_nor_what_the_others_give(
     drawn: tuple[list[list[int]], list[tuple[int, int, int]], list[Reweighted]],
 ):
@@ -129,7 +129,7 @@ def test_growth_moves_no_position_to_another_source_nor_what_the_others_give(
 
 
 @given(drawn=grown_mixtures(), number=st.integers(0, 4))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 def test_what_lies_before_a_growth_is_what_was_read_without_it(
     drawn: tuple[list[list[int]], list[tuple[int, int, int]], list[Reweighted]], number: int
 ):

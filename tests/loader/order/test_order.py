@@ -27,7 +27,7 @@ def rows_of(order: Order, positions: np.ndarray) -> np.ndarray:
 # each size is looked at besides.
 
 SIDES = range(1, 1001)
-SOME_SIDES = sorted({*range(1, 101), *range(150, 1001, 50)})
+SOME_SIDES = sorted({*range(1, 101), *range(200, 1001, 200)})
 
 
 def square_key(side: int) -> int:

@@ -77,7 +77,7 @@ def corpus(chance: random.Random, count: int) -> list[str]:
 
 
 @given(st.integers(0, 10_000), st.integers(2, 60), st.sampled_from([0.05, 0.2, 0.5]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_no_near_pair_that_shares_a_key_crosses_the_border(seed: int, count: int, share: float) -> None:
     chance = random.Random(seed)
     held = of_texts(corpus(chance, count))

@@ -73,7 +73,7 @@ def pool_of(chance: np.random.Generator, records: int) -> np.ndarray:
 
 
 @given(seed=st.integers(0, 1 << 32), partitions=st.sampled_from([1, 2, 7]), on_disk=st.booleans())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_verdicts_are_those_of_one_index(
     tmp_path_factory: pytest.TempPathFactory, seed: int, partitions: int, on_disk: bool
 ) -> None:

@@ -62,6 +62,10 @@ TABLES: dict[str, Opened] = {
 }
 
 
+#: PyIceberg takes a second to import, in a child of each mirror.
+ONE_KIND = pytest.mark.parametrize("table", ["delta", pytest.param("iceberg", marks=pytest.mark.slow)], indirect=True)
+
+
 @pytest.fixture(params=TABLES)
 def table(request: pytest.FixtureRequest) -> Opened:
     return TABLES[request.param]
@@ -91,6 +95,7 @@ def test_versions_that_come_later_are_added(tmp_path: Path, table: Opened) -> No
     assert table[1](place) == [1, 2, 1, 1]
 
 
+@ONE_KIND
 def test_a_version_without_documents_is_one_of_the_table(tmp_path: Path, table: Opened) -> None:
     made, place = Writer(FileStore(tmp_path / "d")), tmp_path / "t"
     for version, fates in enumerate((["filtered"], [3], ["filtered"]), start=1):
@@ -112,7 +117,7 @@ def test_tags_of_versions_are_tags_of_snapshots(tmp_path: Path) -> None:
     assert refs["base"].snapshot_id == refs["v1"].snapshot_id
 
 
-@pytest.mark.parametrize("tag", ["v2", "v7", "main"])
+@pytest.mark.parametrize("tag", ["v2", *(pytest.param(tag, marks=pytest.mark.slow) for tag in ("v7", "main"))])
 def test_a_tag_takes_no_name_that_is_the_tables_own(tmp_path: Path, tag: str) -> None:
     write(tmp_path / "d", 2)
     dataset = Dataset.open(str(tmp_path / "d"))
@@ -124,6 +129,7 @@ def test_a_tag_takes_no_name_that_is_the_tables_own(tmp_path: Path, tag: str) ->
     assert mirror(dataset, IcebergMirror(str(tmp_path / "t"), "c.plain", dataset.state.origin)) == [1, 2]
 
 
+@ONE_KIND
 def test_a_table_of_another_dataset_is_refused(tmp_path: Path, table: Opened) -> None:
     write(tmp_path / "d", 1)
     dataset = Dataset.open(str(tmp_path / "d"))
@@ -158,6 +164,7 @@ def test_a_mirror_writes_through_no_link(tmp_path: Path) -> None:
         mirror(dataset, DeltaMirror(str(tmp_path / "u"), "o"))
 
 
+@ONE_KIND
 def test_a_dataset_without_a_version_has_no_mirror(tmp_path: Path, table: Opened) -> None:
     Writer(FileStore(tmp_path / "d"))
     with pytest.raises(InputError, match="has no version yet"):

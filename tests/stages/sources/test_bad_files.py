@@ -209,7 +209,7 @@ def measured(path: pathlib.Path) -> tuple[str, int]:
     return fates, int(grown) * 1024
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst"])
+@pytest.mark.parametrize("name", [pytest.param("a.jsonl", marks=pytest.mark.slow), "a.jsonl.gz", "a.jsonl.zst"])
 def test_a_line_of_a_gibibyte_takes_bounded_memory(tmp_path: pathlib.Path, name: str) -> None:
     path, tail = tmp_path / name, b'x\n{"text":"after"}\n'
     size = 1 << 30

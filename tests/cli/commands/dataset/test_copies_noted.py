@@ -13,7 +13,7 @@ import pytest
 
 from headrace.cli.commands.maintenance import maintenance
 from headrace.cli.main import invoke
-from headrace.stages import export
+from headrace.stages.export import folders
 from headrace.store.files.store import FileStore
 from headrace.store.history import copies
 from headrace.store.ledger.core.entries import FragmentEnded, VersionPublished
@@ -71,7 +71,7 @@ def test_an_export_that_failed_is_no_copy(
         found.append(copies.COPIES.read(FileStore(home / "data")))
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr(export.folders, "_write", failing)
+    monkeypatch.setattr(folders, "_write", failing)
     with pytest.raises(OSError, match="space"):
         maintenance.export_dataset("data", "out", "parquet", None, as_json=False)
     assert [[Path(one.place).name for one in copies] for copies in found] == [["out"]], "it is noted before its bytes"
@@ -97,15 +97,15 @@ invoke(["dataset", "export", "data", "out", "--format", "parquet"])
 def test_nothing_disturbs_an_export_that_is_alive(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    inner, answers = export.folders._write, list[object]()
+    inner, answers = folders._write, list[object]()
 
     def write(*arguments: Any) -> int:
-        monkeypatch.setattr(export.folders, "_write", inner)
+        monkeypatch.setattr(folders, "_write", inner)
         capsys.readouterr()
         answers.extend((exported("out"), capsys.readouterr().err, purged(capsys)))
         return inner(*arguments)
 
-    monkeypatch.setattr(export.folders, "_write", write)
+    monkeypatch.setattr(folders, "_write", write)
     assert exported("out") == 0
     said = f"an export writes {str(home / 'out')!r}: try again when it has ended"
     assert answers == [1, f"headrace: {said}\n", {"out": f"left alone: {said}"}]
