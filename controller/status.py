@@ -15,7 +15,7 @@ from headrace.controller.core.run.tasks import DeathCounts, RunTask, TaskPhase
 from headrace.controller.effects import ReportedProgress
 from headrace.pipeline import Pipeline, StageKind
 from headrace.protos import codec, control_pb2 as pb
-from headrace.store.ledger import balance_of, empty_sinks
+from headrace.store.ledger import RunRecord, balance_of, empty_sinks
 
 if TYPE_CHECKING:
     from headrace.controller.shell import Shell
@@ -107,19 +107,24 @@ def _unbegun(event: PipelineRequested, state: str, waits: str) -> pb.PipelineSta
 
 
 def earlier_runs(shell: Shell) -> list[pb.PipelineStatus]:
-    """The runs that ended under an earlier leader, or go on under another one."""
+    """The runs that ended under an earlier leader, or go on under another one, without figures and version."""
     known = shell.core.log.ledger.runs if shell.core.log is not None else {}
     return [
         pb.PipelineStatus(
             pipeline=name,
-            dataset=str(record.pipeline.get("dataset", "")),
+            dataset=_dataset_of(record),
             state=record.outcome or "elsewhere",
             failure=record.reason,
             applied_by=str(record.options.get("by", "")),
+            notes=[f"another controller led it; its records: `headrace dataset show {_dataset_of(record)}`"],
         )
         for name, record in known.items()
         if name not in shell.core.runs and name not in shell.core.queues.waiting
     ]
+
+
+def _dataset_of(record: RunRecord) -> str:
+    return str(record.pipeline.get("dataset", ""))
 
 
 def _deaths(deaths: DeathCounts) -> list[pb.Death]:

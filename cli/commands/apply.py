@@ -263,13 +263,14 @@ def _show_pipeline(status: pb.PipelineStatus) -> None:
     if status.state == "queued":
         out.print(facts_page([("dataset", status.dataset), *_applied(status), *(("waits", w) for w in status.waits)]))
         return
-    facts = [
-        ("dataset", status.dataset),
-        *_applied(status),
-        ("input", f"{megabytes(input_bytes_read(status))} read in this run, of {megabytes(status.input_bytes)}"),
-        ("fragments", f"{number(status.fragments_done)} of {number(status.fragments)} closed"),
-        ("ledger", closed_line(status)),
-    ]
+    facts = [("dataset", status.dataset), *_applied(status)]
+    if status.version:
+        read = f"{megabytes(input_bytes_read(status))} read in this run, of {megabytes(status.input_bytes)}"
+        facts += [
+            ("input", read),
+            ("fragments", f"{number(status.fragments_done)} of {number(status.fragments)} closed"),
+            ("ledger", closed_line(status)),
+        ]
     open_words = codec.balance_from(status.balance).open_words
     facts += [("open", open_words)] if open_words and status.fragments else []
     facts += [("to change", words) for words in status.changes]

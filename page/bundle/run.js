@@ -73,7 +73,7 @@ export class RunScreens {
     show(place, h("div", { class: "grid" },
       this.troubles(run),
       h("section", { class: "card wide" }, h("h2", {}, "Flow"), drawGraph(graph, rates, place.clientWidth - 74)),
-      this.progressCard(run, now), this.balanceCard(run), this.commitCard(run),
+      run.version ? [this.progressCard(run, now), this.balanceCard(run), this.commitCard(run)] : null,
       h("section", { class: "card wide" }, h("h2", {}, "Closed records over time"), drawTime(points, shown, place.clientWidth - 74)),
       card("Events", marks.length ? listMarks(marks) : h("p", { class: "faint" }, "none")), this.deathsCard(run), this.stagesCard(run, rates), this.loadersCard()));
   }

@@ -42,7 +42,7 @@ class VersionFacts:
     complete: bool
     #: The version whose shards it shows again; 0 where it is no rollback.
     restores: int
-    #: The recipes of the records that it shows, in the order of the ledger, and the last of them as JSON.
+    #: The recipes of the records that it shows, in the order in which each last closed some; the last as JSON.
     recipes: tuple[str, ...]
     pipeline: Mapping[str, Any]
     #: What it shows of records, tokens and shards; `retracted` are documents among those kept.
@@ -80,6 +80,8 @@ class _Shown:
         self.numbers["shards"] += 1
         self.filtered_by.update(counts.filtered_by)
         self.quarantined_by.update(counts.quarantined_by)
+        # An amendment may go back to a recipe that has closed records before.
+        self.recipes.pop(shard.closed.version, None)
         self.recipes[shard.closed.version] = None
 
 

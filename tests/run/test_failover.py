@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace.chaos.gates.s3 import S3Fault, S3Proxy, Trouble
+from headrace.protos import codec
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.ledger.core.entries import Led, Resigned, decode_entry
 from headrace.store.ledger.log import Log
@@ -204,7 +205,17 @@ def test_a_controller_that_is_started_again_goes_on_with_its_pipelines(
         made.add_controller("a")
         status = made.wait_for_end(name)
         assert status.state == "completed", status.failure
+        ending = made.controllers["a"]
+        ending.signal(signal.SIGTERM)
+        until(lambda: ending.process.poll() is not None, "it ends, and what it said is in the log")
+        made.add_controller("a")
+        until(lambda: made.leads("a"), "it leads again")
+        reply = made.ask("a")
     same(home, place, undisturbed)
+    assert reply is not None
+    (later,) = reply.pipelines
+    assert (later.state, later.version, codec.plain(later)["balance"]) == ("completed", "", None)
+    assert later.notes == [f"another controller led it; its records: `headrace dataset show {status.dataset}`"]
 
 
 def test_a_standby_refuses_leaders_work_and_names_the_leader(home: Path, tmp_path: Path) -> None:

@@ -131,8 +131,11 @@ def top_page(reply: pb.StatusReply, found: Mapping[str, list[StageRate]], addres
 
 def _head(status: pb.PipelineStatus, width: int) -> RenderableType:
     living = sum(task.state == "ready" for task in status.tasks)
-    said = [status.state, f"{number(living)} of {counted(len(status.tasks), 'task')} ready"]
-    said.append(f"{number(status.fragments - status.fragments_done)} of {counted(status.fragments, 'fragment')} open")
+    said = [status.state]
+    if status.version:
+        left = status.fragments - status.fragments_done
+        said.append(f"{number(living)} of {counted(len(status.tasks), 'task')} ready")
+        said.append(f"{number(left)} of {counted(status.fragments, 'fragment')} open")
     restarts = sum(task.restarts for task in status.tasks)
     said += [counted(restarts, "restart")] if restarts else []
     died = sum(death.count for death in status.deaths)

@@ -1,5 +1,6 @@
 """The history of a dataset, by its ledger alone."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from headrace.store.ledger.core.entries import (
     Entry,
     EpochRaised,
     FragmentEnded,
+    PipelineApplied,
     Retracted,
     VersionPublished,
     decode_entry,
@@ -61,6 +63,16 @@ def test_a_version_has_its_balance_its_time_and_what_it_read_further(writer: Wri
         (1, 2, ("v1",), False),
         (1, 3, ("v1",), True),
     ]
+
+
+def test_a_recipe_that_comes_back_is_that_of_its_version(tmp_path: Path) -> None:
+    made = Writer(FileStore(tmp_path))
+    for number, recipe in enumerate(("v1", "v2", "v1"), 1):
+        closed = replace(made.shard([3], number - 1), version=recipe)
+        made.entry(PipelineApplied(recipe, {"name": recipe}), closed, VersionPublished(number, "completed"))
+    found = history_of(state_of(made), "write")
+    assert [one.recipes for one in found] == [("v1",), ("v1", "v2"), ("v2", "v1")]
+    assert [one.pipeline["name"] for one in found] == ["v1", "v2", "v1"]
 
 
 def test_a_rollback_shows_the_earlier_version_and_what_comes_behind_it(writer: Writer) -> None:

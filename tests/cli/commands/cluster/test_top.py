@@ -14,7 +14,7 @@ from tests.kits.client import ClientStandIn
 
 def reading(*, records: int = 0, busy_s: float = 0.0, blocked: int = 0, in_flight: int = 0) -> pb.PipelineStatus:
     """A source that feeds a slow sink over one link."""
-    status = pb.PipelineStatus(pipeline="books", state="running", fragments=5, fragments_done=2)
+    status = pb.PipelineStatus(pipeline="books", state="running", version="1", fragments=5, fragments_done=2)
     status.stages.add(stage="read", records=records, bytes=records * 1000, busy_s=busy_s / 10)
     status.stages.add(stage="write", records=records, bytes=records * 1000, busy_s=busy_s)
     source = status.tasks.add(task="books/read.0", stages=["read"], state="ready")
