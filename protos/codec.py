@@ -161,17 +161,12 @@ def search_from(message: pb.LogSearch) -> Search:
 def plain(message: Message) -> dict[str, Any]:
     """A protobuf message as JSON: integers stay integers, bytes become hex, all fields are there.
 
-    A part that the message does not have, such as the balance of a run that has not begun, is None and not of zeros.
+    A balance that the message does not have is None: one of zeros would say that nothing was read.
     """
-    unsaid = {
-        field.name
-        for field in message.DESCRIPTOR.fields
-        if field.message_type is not None and field.has_presence and not message.HasField(field.name)
-    }
-    return {
-        field.name: None if field.name in unsaid else _plain(getattr(message, field.name))
-        for field in message.DESCRIPTOR.fields
-    }
+    found = {field.name: _plain(getattr(message, field.name)) for field in message.DESCRIPTOR.fields}
+    if "balance" in found and not message.HasField("balance"):
+        found["balance"] = None
+    return found
 
 
 def _plain(value: Any) -> Any:
