@@ -79,10 +79,7 @@ class Compiling:
             return
         self._began_at = self._began_at or time.monotonic()
         self._names += missing
-        cores = len(os.sched_getaffinity(0))
-        # The second begins with the last: what both need is compiled by one, for which the other would wait.
-        orders = [missing, missing[::-1]][: min(PROCESSES_MAX, cores, len(missing))]
-        self._processes += [_start(order) for order in orders]
+        self._processes += [_start(order) for order in _orders(missing)]
 
     def news(self) -> list[str]:
         """What has changed since the last call, a line each."""
@@ -118,6 +115,14 @@ class Compiling:
                 running[0].wait(LOOK_S)
         for line in self.news():
             say(line)
+
+
+def _orders(names: Sequence[str]) -> list[Sequence[str]]:
+    """What each process compiles, one after the other.
+
+    The second begins with the last: what both need is compiled by one, for which the other would wait.
+    """
+    return [names, names[::-1]][: min(PROCESSES_MAX, len(os.sched_getaffinity(0)), len(names))]
 
 
 def _start(names: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -161,7 +166,7 @@ def _compilers(name: str) -> Iterator[Callable[[], object]]:
 
 
 def main() -> None:
-    """Compile what is named, or all, and say how long it took; unless told `--for` whom, with a second process."""
+    """Compile what is named, or all, and say how long it took. `--for PID` compiles alone, until that process ends."""
     names = sys.argv[1:]
     alone = names[:1] == ["--for"]
     if alone:
@@ -173,9 +178,10 @@ def main() -> None:
     gc.disable()
     begun = time.monotonic()
     names = names or list(LOOPS)
-    other = None if alone or len(os.sched_getaffinity(0)) == 1 else _start(names[::-1])
+    others = [] if alone else [_start(order) for order in _orders(names)[1:]]
     compile_loops(names)
-    if other is not None:
+    # All is compiled: they have nothing left to do.
+    for other in others:
         other.kill()
         other.wait()
     print(f"the loops are compiled ({time.monotonic() - begun:.1f} s)", file=sys.stderr)
